@@ -228,7 +228,7 @@ static int train(struct trainer *t, uint64_t steps, const struct shore_fleet_opt
 
 int main(int argc, char **argv) {
     struct trainer t = {0};
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     char *end = NULL;
     uint64_t steps = argc > 1 ? strtoull(argv[1], &end, 10) : 0;
     if (argc < 3 || steps == 0 || *end) {
@@ -253,7 +253,10 @@ int main(int argc, char **argv) {
         }
     }
     if (!rc) rc = train(&t, steps, &options, &diag);
-    if (rc) fprintf(stderr, "own_trainer: %s\n", diag.text[0] ? diag.text : shore_error_text(rc));
+    char line[2048]; /* what is wrong, and what may be done about it */
+    if (rc)
+        fprintf(stderr, "own_trainer: %s\n",
+                diag.text[0] ? shore_diag_say(&diag, NULL, line, sizeof line) : shore_error_text(rc));
     shore_fleet_close(t.fleet);
     for (int b = 0; b < BLOCKS; b++) {
         free(t.params[b]);

@@ -323,7 +323,7 @@ static void release(struct trainer *t) {
 
 int main(int argc, char **argv) {
     struct trainer t = {.wait = argc > 1 && strcmp(argv[1], "--wait") == 0};
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     char **word = argv + 1 + t.wait;
     int words = argc - 1 - t.wait;
     uint64_t steps = words > 2 ? strtoull(word[0], NULL, 10) : 0;
@@ -343,7 +343,10 @@ int main(int argc, char **argv) {
     };
     int rc = allocate(&t);
     if (!rc) rc = train(&t, steps, &options, &diag);
-    if (rc) fprintf(stderr, "speculate: %s\n", diag.text[0] ? diag.text : shore_error_text(rc));
+    char line[2048]; /* what is wrong, and what may be done about it */
+    if (rc)
+        fprintf(stderr, "speculate: %s\n",
+                diag.text[0] ? shore_diag_say(&diag, NULL, line, sizeof line) : shore_error_text(rc));
     release(&t);
     return rc ? 1 : 0;
 }

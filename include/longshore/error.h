@@ -2,10 +2,13 @@
  *
  * Functions that can fail return int: 0, or a negative code. A code is either a negated errno value (-EIO, -ENOSPC)
  * or one of the codes below. Open-like calls also fill a caller-owned diagnostic with one sentence that names what is
- * wrong and what to do. The library never exits, aborts or prints.
+ * wrong, and with what may be done about it: a key, which each program puts into words of its own. The library never
+ * exits, aborts or prints.
  */
 #ifndef LONGSHORE_ERROR_H
 #define LONGSHORE_ERROR_H
+
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,10 +35,40 @@ enum shore_error {
 #undef SHORE_ERROR_ENUM
 };
 
-/* One sentence for the user; always terminated. Owned by the caller, written by the callee on failure only. */
+/* What may be done about an error: number, and the words of this library, which name its functions and members. {} in
+ * them is what the advice is of. */
+#define SHORE_ADVICE_LIST(X)                                                                        \
+    X(SHORE_ADVICE_OVERWRITE, 1, "overwrite replaces what is there")                                \
+    X(SHORE_ADVICE_GO_ON, 2, "open {} to go on with it, or make another one with overwrite")        \
+    X(SHORE_ADVICE_MOVED, 3, "if it is elsewhere now, moved says so: {}=NEW")                       \
+    X(SHORE_ADVICE_ACCEPT_STEP, 4, "accept_step {} goes on from there, if that step is whole")      \
+    X(SHORE_ADVICE_NOT_A_COPY, 5, "if it is the run itself, not_a_copy says so")                    \
+    X(SHORE_ADVICE_MAKE_RUN, 6, "shore_run_create() makes one")                                     \
+    X(SHORE_ADVICE_THREADS, 7, "SHORE_IO_THREADS does without")                                     \
+    X(SHORE_ADVICE_SNAPSHOTS, 8, "shore_run_snapshots() of {} names those there are")               \
+    X(SHORE_ADVICE_REMOVE_SNAPSHOT, 9, "shore_run_snapshot_remove() removes the one that is there") \
+    X(SHORE_ADVICE_ROLL_BACK, 10, "shore_run_rollback() of {} takes another snapshot")              \
+    X(SHORE_ADVICE_REMOVE_RUN, 11, "shore_run_remove() of {} removes what is there")
+
+enum shore_advice {
+    SHORE_ADVICE_NONE,
+#define SHORE_ADVICE_ENUM(name, number, words) name = (number),
+    SHORE_ADVICE_LIST(SHORE_ADVICE_ENUM)
+#undef SHORE_ADVICE_ENUM
+        SHORE_ADVICE_COUNT
+};
+
+/* For the user: one sentence, and what may be done about it; texts are always terminated. Owned by the caller, written
+ * by the callee on failure only. */
 struct shore_diag {
     char text[1024];
+    int advice;   /* of enum shore_advice; 0: none, or one that the sentence says itself */
+    char of[508]; /* what it is of: the run, drive or step; "" where there is nothing to name */
 };
+
+/* "SENTENCE; ADVICE" in the words of a program, words[advice], SHORE_ADVICE_COUNT of them; where one is NULL, or words
+ * is: the library's. Returns out, always terminated: what is too long loses its middle. Threading: any. */
+const char *shore_diag_say(const struct shore_diag *diag, const char *const *words, char *out, size_t out_bytes);
 
 /* The text of a code: of ours, or strerror's. Never NULL. Threading: any. */
 const char *shore_error_text(int code);

@@ -203,7 +203,7 @@ int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 struct shore_patience {
     size_t size;       /* sizeof(struct shore_patience) */
     double seconds;    /* that drives may be away */
-    const char *go_on; /* how to go on with the run later: "longshore train --resume runs/a" */
+    const char *go_on; /* how to go on with the run later, in the program's words */
     /* of the functions below */
     struct shore_diag lost;
     uint64_t since_ns, at_step;

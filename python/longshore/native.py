@@ -5,7 +5,6 @@ completions are the engine's own ``shore_wait``.
 """
 
 import os
-import re
 
 from . import errors, forks
 from ._native import ffi, lib
@@ -19,6 +18,22 @@ _BY_CODE = {
     lib.SHORE_EMISSING: errors.MissingError,
     lib.SHORE_EEXISTS: errors.ExistsError,
     lib.SHORE_ENONFINITE: errors.NotFiniteError,
+}
+
+
+# What may be done about an error, in this package's words; {} is what the library names.
+ADVICE = {
+    lib.SHORE_ADVICE_OVERWRITE: "overwrite=True replaces what is there",
+    lib.SHORE_ADVICE_GO_ON: "longshore.resume({!r}) goes on with it, overwrite=True replaces it",
+    lib.SHORE_ADVICE_MOVED: "if it is elsewhere now, let its name lead there (a symbolic link, or HostName in ~/.ssh/config)",
+    lib.SHORE_ADVICE_ACCEPT_STEP: "put the volumes back from a copy",
+    lib.SHORE_ADVICE_NOT_A_COPY: "if it is the run itself, `longshore snapshot {} NAME --not-a-copy` says so",
+    lib.SHORE_ADVICE_MAKE_RUN: "longshore.wrap() makes one",
+    lib.SHORE_ADVICE_THREADS: "let the kernel allow io_uring, or build without it",
+    lib.SHORE_ADVICE_SNAPSHOTS: "`longshore snapshots {}` lists those there are",
+    lib.SHORE_ADVICE_REMOVE_SNAPSHOT: "`longshore snapshot {} --remove` removes it",
+    lib.SHORE_ADVICE_ROLL_BACK: "or `longshore rollback {} NAME` goes back to another snapshot",
+    lib.SHORE_ADVICE_REMOVE_RUN: "`longshore remove {}` removes it",
 }
 
 
@@ -40,17 +55,10 @@ def fail(code, diag=None, what=""):
     said = text(diag.text) if diag is not None else ""
     if not said:
         said = f"{what}: {text(lib.shore_error_text(code))}" if what else text(lib.shore_error_text(code))
-    said, elsewhere, _ = said.partition("; if it is elsewhere now, train --resume")  # which takes no runs of ours
-    if elsewhere and code == lib.SHORE_EMISSING:
-        said += "; if it is elsewhere now, put a symbolic link in its place that leads there"
-    raise _BY_CODE.get(code, errors.LongshoreError)(in_python(said), code)
-
-
-def in_python(said):
-    """What the library says in the program's words, with what works from Python."""
-    said = re.sub(r"; (if the step before is whole, train --resume with )?--accept-step \d+ goes on from there", "; put the volumes back from a copy", said)
-    said = said.replace("; train --out makes one", "; longshore.wrap() makes one")
-    return said.replace("--overwrite", "overwrite=True").replace("--not-a-copy", "`longshore snapshot RUN NAME --not-a-copy`")
+    words = ADVICE.get(diag.advice) if diag is not None else None
+    if words:
+        said += "; " + words.format(text(diag.of))
+    raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
 
 
 def check(code, diag=None, what=""):

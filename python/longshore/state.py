@@ -164,7 +164,7 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
 @ffi.callback("void(void *, const char *)")
 def _note(ctx, text):
     """What the library has to say while it opens a run, and does no harm: of a copy, of damage that was passed by, of slow ways."""
-    logging.getLogger("longshore").warning("%s", native.in_python(native.text(text)))
+    logging.getLogger("longshore").warning("%s", native.text(text))
 
 
 class State:

@@ -5,6 +5,7 @@ import copy
 import errno
 import logging
 import os
+import re
 import shutil
 import subprocess
 
@@ -104,15 +105,20 @@ def test_a_run_that_was_moved_names_the_command_for_it(tmp_path, caplog):
     longshore.resume(moved, layers(4)).close()
     with pytest.raises(longshore.LongshoreError) as refused:
         longshore.wrap(layers(4), run=moved, drives=tmp_path, overwrite=True)
-    for said in (caplog.text, str(refused.value)):
-        assert "`longshore snapshot RUN NAME --not-a-copy`" in said
+    assert "say once that it is not a copy" in caplog.text
+    assert str(refused.value).endswith(f"; if it is the run itself, `longshore snapshot {moved} NAME --not-a-copy` says so")
 
 
-def test_a_step_that_is_not_whole_names_no_flag_of_the_program():
-    """A step that is damaged is accepted by the program alone, which takes no run of ours."""
-    for said in ("a; if the step before is whole, train --resume with --accept-step 4 goes on from there",
-                 "a; --accept-step 4 goes on from there"):
-        assert native.in_python(said) == "a; put the volumes back from a copy"
+def test_every_advice_of_the_library_has_words_here():
+    """None names a flag of the program outside of a command of it."""
+    numbers = [getattr(native.lib, name) for name in dir(native.lib) if name.startswith("SHORE_ADVICE_")]
+    assert len(numbers) >= 11 and sorted(native.ADVICE) == sorted(numbers)
+    diag = native.ffi.new("struct shore_diag *", {"text": b"it is wrong", "of": b"runs/a"})
+    for diag.advice in numbers:
+        with pytest.raises(longshore.LongshoreError) as refused:
+            native.fail(-5, diag)
+        said = str(refused.value)
+        assert said.startswith("it is wrong; ") and "{" not in said and "--" not in re.sub("`.*?`", "", said), said
 
 
 @pytest.mark.parametrize("make", [lambda: longshore.init("").__enter__(), lambda: longshore.wrap(layers(4), run="")])

@@ -224,7 +224,7 @@ def test_a_drive_that_is_elsewhere(tmp_path, seed):
         digest = engine.digest()
     drive = tmp_path / "run-drive"
     drive.rename(tmp_path / "moved")
-    with pytest.raises(longshore.MissingError, match=f"{drive}/longshore-run-.* is missing.*; if it is elsewhere now, put a symbolic link in its place that leads there$"):
+    with pytest.raises(longshore.MissingError, match=f"{drive}/longshore-run-.* is missing.*; if it is elsewhere now, let its name lead there [(]a symbolic link, .*"):
         longshore.resume(tmp_path / "run")
     drive.symlink_to("moved")
     with longshore.resume(tmp_path / "run") as engine:

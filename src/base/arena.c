@@ -79,19 +79,6 @@ static struct shore_arena *arena_new(uint64_t bytes, unsigned flags, int *rc) {
     return arena;
 }
 
-int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag) {
-    char size[32];
-    int rc;
-    shore__format_size(bytes, size, sizeof size);
-    struct shore_arena *arena = arena_new(bytes, 0, &rc);
-    if (rc == -EAGAIN)
-        return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now; give a smaller --memory",
-                           size);
-    if (rc) return shore__fail(diag, SHORE_EBUDGET, "cannot map %s of memory; give a smaller --memory", size);
-    *out = arena;
-    return 0;
-}
-
 void shore_arena_close(struct shore_arena *arena) {
     if (!arena) return;
     munmap(arena->base, arena->bytes);

@@ -14,9 +14,6 @@
 
 #define SHORE__ARENA_ALIGN 4096u
 
-/* As shore_arena_open() without flags, for the program, whose sentences name its flag. Errors: SHORE_EBUDGET. */
-int shore__arena_open(uint64_t bytes, struct shore_arena **out, struct shore_diag *diag);
-
 /* bytes rounded up to SHORE__ARENA_ALIGN, zeroed at open. NULL when it is exhausted. arena NULL: aligned memory from
  * the system, zeroed, to be given back with shore__arena_free. */
 void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes);

@@ -22,21 +22,68 @@ static void keep_both_ends(const char *text, size_t bytes, char *out, size_t out
     memcpy(out + head + sizeof dots - 1, text + tail, bytes - tail + 1);
 }
 
-int shore__fail(struct shore_diag *diag, int code, const char *format, ...) {
-    if (!diag) return code;
+enum { DOTS_ROOM = 8 };
+
+static void put(const char *text, char *out, size_t out_bytes) {
+    size_t bytes = strlen(text);
+    if (bytes < out_bytes)
+        memcpy(out, text, bytes + 1);
+    else if (out_bytes > DOTS_ROOM)
+        keep_both_ends(text, bytes, out, out_bytes);
+    else if (out_bytes)
+        *out = '\0';
+}
+
+static void say(struct shore_diag *diag, const char *format, va_list args) {
     int saved = errno;
     char whole[3 * PATH_MAX] = "";
+    vsnprintf(whole, sizeof whole, format, args);
+    put(whole, diag->text, sizeof diag->text);
+    errno = saved;
+}
+
+int shore__fail(struct shore_diag *diag, int code, const char *format, ...) {
+    if (!diag) return code;
     va_list args;
     va_start(args, format);
-    vsnprintf(whole, sizeof whole, format, args);
+    say(diag, format, args);
     va_end(args);
-    size_t bytes = strlen(whole);
-    if (bytes < sizeof diag->text)
-        memcpy(diag->text, whole, bytes + 1);
-    else
-        keep_both_ends(whole, bytes, diag->text, sizeof diag->text);
-    errno = saved;
+    return shore__advise(diag, code, SHORE_ADVICE_NONE, NULL);
+}
+
+int shore__fail_of(struct shore_diag *diag, int code, const struct shore_diag *why, const char *format, ...) {
+    if (!diag) return code;
+    va_list args;
+    va_start(args, format);
+    say(diag, format, args);
+    va_end(args);
+    return why == diag ? code : shore__advise(diag, code, why ? why->advice : SHORE_ADVICE_NONE, why ? why->of : NULL);
+}
+
+int shore__advise(struct shore_diag *diag, int code, enum shore_advice advice, const char *of) {
+    if (!diag) return code;
+    diag->advice = advice;
+    put(of ? of : "", diag->of, sizeof diag->of);
     return code;
+}
+
+static const char *const own_words[SHORE_ADVICE_COUNT] = {
+#define SHORE_ADVICE_WORDS(name, number, words) [name] = words,
+    SHORE_ADVICE_LIST(SHORE_ADVICE_WORDS)
+#undef SHORE_ADVICE_WORDS
+};
+
+const char *shore_diag_say(const struct shore_diag *diag, const char *const *words, char *out, size_t out_bytes) {
+    char whole[2 * sizeof *diag];
+    int advice = diag->advice > 0 && diag->advice < SHORE_ADVICE_COUNT ? diag->advice : SHORE_ADVICE_NONE;
+    const char *said = words && words[advice] ? words[advice] : own_words[advice];
+    const char *at = said ? strstr(said, "{}") : NULL;
+    if (at)
+        snprintf(whole, sizeof whole, "%s; %.*s%s%s", diag->text, (int)(at - said), said, diag->of, at + 2);
+    else
+        snprintf(whole, sizeof whole, "%s%s%s", diag->text, said ? "; " : "", said ? said : "");
+    put(whole, out, out_bytes);
+    return out;
 }
 
 const char *shore__said_of(const struct shore_diag *diag, const char *name) {

@@ -11,6 +11,12 @@
  * touches errno. The arguments may be of diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
 
+/* The same for what another one says, whose advice is kept. why: NULL: none; may be diag itself. */
+__attribute__((format(printf, 4, 5))) int shore__fail_of(struct shore_diag *diag, int code,
+                                                         const struct shore_diag *why, const char *format, ...);
+/* What may be done about what diag (may be NULL) says. of: a copy is kept; NULL: nothing. Returns code. */
+int shore__advise(struct shore_diag *diag, int code, enum shore_advice advice, const char *of);
+
 /* What it says behind "NAME: ", for who has said the name already; all of it where it does not begin so. */
 const char *shore__said_of(const struct shore_diag *diag, const char *name);
 

@@ -55,6 +55,9 @@ json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag)
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
+/* The program's words for every advice. */
+extern const char *const shore__cli_advice[SHORE_ADVICE_COUNT];
+
 /* Prints the diagnostic (or the code's text) and returns the exit code for rc: usage, input, budget and space are 2 as
  * long as nothing has been done, everything else is 1. */
 int shore__cli_fail(int rc, const struct shore_diag *diag);

@@ -96,7 +96,7 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
 }
 
 static int bench(const char *const *names, uint32_t n, const struct args *a) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct drive *found = calloc(n, sizeof *found);
     int rc = found ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; !rc && i < n; i++) {

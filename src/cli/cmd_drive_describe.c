@@ -58,7 +58,7 @@ json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive) {
     const char *recorded = at->text;
     char *name = shore__drive_name(recorded, run->generation);
     struct shore__probe probe;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *o = json_pack("{s:s}", "drive", name ? name : recorded);
     describe_speed(run, drive, o);
     if (!at->kind->keeps) {

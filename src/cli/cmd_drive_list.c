@@ -37,7 +37,7 @@ static int list(const struct shore__run *run, bool json) {
 int shore__cli_drive_list(int argc, char **argv) {
     bool json = false;
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     int code;
     if (!shore__cli_begin(&line, argc, argv, &json, &parsed, "which run? longshore drive list RUN", &code)) return code;

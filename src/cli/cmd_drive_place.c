@@ -265,7 +265,7 @@ static int command(enum what what, int argc, char **argv) {
     const struct shore__command_line *line = &lines[what];
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     int rc = 0, code;
     if (!shore__cli_begin(line, argc, argv, &a, &parsed, NULL, &code)) goto end;

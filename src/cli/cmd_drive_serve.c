@@ -59,7 +59,7 @@ static int check_root(const char *root, struct shore_diag *diag) {
 }
 
 static int serve(const struct args *a) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = shore_version()};
     int rc = a->root ? check_root(a->root, &diag) : 0;
     if (a->stdio == (a->listen != NULL))

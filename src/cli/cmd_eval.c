@@ -95,7 +95,7 @@ static int evaluate(const char *path, struct args *a) {
     struct shore__opened o;
     struct shore__dataset *built = NULL, *data = NULL;
     struct shore__eval_result result;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, &a->data, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);

@@ -56,7 +56,7 @@ static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_
 static int export(const char *path, const struct args *a) {
     static const enum shore__st_type types[] = {SHORE__ST_BF16, SHORE__ST_F32, SHORE__ST_F16};
     static const char *const names[] = {"bf16", "fp32", "fp16"};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__opened o;
     uint64_t buffers;
     if (!a->out) return shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "where to? Give --out DIR"), &diag);

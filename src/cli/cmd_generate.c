@@ -112,7 +112,7 @@ static int generate(const char *path, struct args *a) {
     struct shore__opened o;
     struct shore__ids ids = {0};
     struct stream stream = {.silent = a->json};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);

@@ -65,7 +65,7 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
     struct shore__run *run = NULL;
     struct shore_fleet *fleet = NULL;
     struct shore_fleet_options options;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     unsigned char digest[16];
     char hex[33], processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;

@@ -231,7 +231,7 @@ static int explain(struct shore__run *run, const struct args *a) {
     const struct shore__settings *s = &run->settings;
     json_t *o = explanation(run), *volumes = json_array();
     char escaped[512], size[32];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct moment moment;
     look(run, &moment);
     explain_moment(&moment, o);
@@ -279,7 +279,7 @@ static int explain(struct shore__run *run, const struct args *a) {
 int shore__cli_inspect(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     bool opened = false;
     int code, rc = 0;

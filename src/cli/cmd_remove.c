@@ -18,7 +18,7 @@ int shore__cli_remove(int argc, char **argv) {
         .positional = 1,
     };
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     bool begun = false;
     int rc = 0, code;
     if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore remove RUN", &code)) return code;

@@ -72,7 +72,7 @@ static const struct shore__command_line list_line = {
 /* As shore__cli_begin(), and wants as many words as the command takes. */
 static bool begin(const struct shore__command_line *line, int argc, char **argv, struct args *a,
                   struct shore__parsed *parsed, int *code) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     if (!shore__cli_begin(line, argc, argv, a, parsed, NULL, code)) return false;
     int rc = 0;
     if (!parsed->positional[0])
@@ -107,7 +107,7 @@ static int drop(struct shore__run *run, const char *name, struct shore_diag *dia
 int shore__cli_snapshot(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     bool opened = false;
     int rc = 0, code;
@@ -124,7 +124,7 @@ int shore__cli_snapshot(int argc, char **argv) {
 int shore__cli_rollback(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     struct shore__snapshot s = {.step = 0};
     uint64_t from = 0;
@@ -184,7 +184,7 @@ json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag)
 int shore__cli_snapshots(int argc, char **argv) {
     struct args a = {0};
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     size_t i;
     json_t *o, *list = NULL;
     int rc = 0, code;

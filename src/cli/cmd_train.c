@@ -97,7 +97,7 @@ static void print_needs_text(const struct shore__needs *needs, uint64_t memory_b
 
 /* What --dry-run is asked for. memory_bytes: 0 where none is named. */
 static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     if (json)
         code = print_needs_json(needs, memory_bytes);
@@ -120,7 +120,7 @@ static struct shore__train_events events_of(struct watch *w) {
 
 /* Runs a prepared or opened run to its end and reports. Returns the exit code; *rc is what shore__train said. */
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args, int *rc) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
     if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
@@ -208,7 +208,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     struct shore__model *model = NULL;
     struct shore__run *run = NULL;
     struct shore__needs needs;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
@@ -338,7 +338,7 @@ static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *n
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char changes[768];
     const struct shore__strings *moved = &args->drives;
     int code = SHORE__EXIT_DONE, rc = check_resume_flags(args, &diag);

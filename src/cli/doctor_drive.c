@@ -29,14 +29,16 @@ void shore__doctor_ssh(struct shore__report *r, bool needed) {
 }
 
 void shore__doctor_refuse(struct shore__report *r, const char *drive, const struct shore_diag *why) {
-    shore__report_add(r, drive, SHORE__BROKEN, NULL, NULL, "%s", shore__said_of(why, drive));
+    struct shore_diag whole;
+    shore_diag_say(why, shore__cli_advice, whole.text, sizeof whole.text);
+    shore__report_add(r, drive, SHORE__BROKEN, NULL, NULL, "%s", shore__said_of(&whole, drive));
 }
 
 /* ---- on other hosts ---------------------------------------------------------------------------------------------- */
 
 static void remote(struct shore__report *r, const struct shore__address *at) {
     const char *path = at->text;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__probe probe;
     char room[32], speed_text[32], link_text[32];
     uint64_t speed = 0, link = 0;
@@ -92,7 +94,7 @@ static const char *advice_on(const struct shore__whereabouts *w, const struct sh
 
 static void block_device(struct shore__report *r, const char *path, const struct shore__whereabouts *w,
                          const struct shore__whereabouts *before, size_t nbefore) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     char text[600];
     struct shore__file file;
     int rc = shore__file_open(path, SHORE_IO_AUTO, 0, &file, &diag);
@@ -112,7 +114,7 @@ static void block_device(struct shore__report *r, const char *path, const struct
 
 static void files(struct shore__report *r, const char *path, const char *beside, const struct shore__whereabouts *w,
                   const struct shore__whereabouts *before, size_t nbefore) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__drive_rates rates;
     char text[600], reading[32], writing[32], both[32];
     int rc = shore__drive_rates_measure(beside, shore__cli_stop_wanted, &rates, &diag);
@@ -144,7 +146,7 @@ bool shore__doctor_drive(struct shore__report *r, const struct shore__address *a
                          const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out) {
     const char *path = at->text;
     struct stat st;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     char *beside = NULL;
     if (at->kind->remote) {
         remote(r, at);

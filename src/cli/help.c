@@ -118,7 +118,7 @@ static void help(const struct shore__command_line *line, const void *target) {
 
 bool shore__cli_begin(const struct shore__command_line *line, int argc, char **argv, void *args,
                       struct shore__parsed *parsed, const char *missing, int *code) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = shore__options_parse(line, argc, argv, args, parsed, &diag);
     *code = SHORE__EXIT_DONE;
     if (!rc && parsed->help) {

@@ -41,9 +41,24 @@ void shore__cli_note(void *ctx, const char *text) {
     shore__cli_say("%s", text);
 }
 
+const char *const shore__cli_advice[SHORE_ADVICE_COUNT] = {
+    [SHORE_ADVICE_OVERWRITE] = "where a run is made or a device measured, --overwrite replaces what is there",
+    [SHORE_ADVICE_GO_ON] = "go on with it by --resume {}, or replace it with --overwrite",
+    [SHORE_ADVICE_MOVED] = "if it is elsewhere now, train --resume with --drive {}=NEW says so",
+    [SHORE_ADVICE_ACCEPT_STEP] = "train --resume with --accept-step {} goes on from there, if that step is whole",
+    [SHORE_ADVICE_NOT_A_COPY] = "if it is the run itself, say so with --not-a-copy, and its volumes are its own",
+    [SHORE_ADVICE_MAKE_RUN] = "train --out makes one",
+    [SHORE_ADVICE_THREADS] = "--io threads does without",
+    [SHORE_ADVICE_SNAPSHOTS] = "'longshore snapshots {}' lists those there are",
+    [SHORE_ADVICE_REMOVE_SNAPSHOT] = "'longshore snapshot {} --remove' removes it",
+    [SHORE_ADVICE_ROLL_BACK] = "or 'longshore rollback {} NAME' goes back to another snapshot",
+    [SHORE_ADVICE_REMOVE_RUN] = "'longshore remove {}' removes it",
+};
+
 static int report(int rc, const struct shore_diag *diag) {
+    char line[sizeof *diag + 256];
     if (diag && diag->text[0])
-        shore__cli_say("%s", diag->text);
+        shore__cli_say("%s", shore_diag_say(diag, shore__cli_advice, line, sizeof line));
     else
         shore__cli_say("%s", shore_error_text(rc));
     return rc;

@@ -155,14 +155,13 @@ void shore__cli_say_tokenizer(const struct shore__settings *s, const struct shor
 }
 
 void shore__cli_say_half_replaced(const char *path) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     if (!path || !shore__run_is_half_replaced(path)) return;
-    shore__not_a_run(path, &diag);
-    shore__cli_say("%s", diag.text);
+    shore__cli_fail(shore__not_a_run(path, &diag), &diag);
 }
 
 int shore__cli_fail_making(const struct shore__run *run, int rc, const struct shore_diag *diag) {
-    struct shore_diag how = {{0}};
+    struct shore_diag how = {0};
     if (run->making) return shore__cli_fail(rc, diag);
     shore__cli_fail_running(rc, diag);
     if (shore__is_run(run->path))

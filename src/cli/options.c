@@ -241,7 +241,7 @@ static int check_variables(const struct shore__command_line *line, struct shore_
     for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
         const char *text = getenv(remote_variables[i]);
         int rc = text && *text ? check_remote(&shore__remote_options[i], text, &why) : 0;
-        if (rc) return shore__fail(diag, rc, "%s: %s", remote_variables[i], why.text);
+        if (rc) return shore__fail_of(diag, rc, &why, "%s: %s", remote_variables[i], why.text);
     }
     return 0;
 }
@@ -394,7 +394,7 @@ static int apply_config(const struct shore__command_line *line, const char *path
              : overridden                    ? check_json(o, value, &inner)
                                              : set_from_json(o, value, target, &inner);
         if (rc) {
-            rc = shore__fail(diag, SHORE_EINPUT, "%s: %s", file, inner.text);
+            rc = shore__fail_of(diag, SHORE_EINPUT, &inner, "%s: %s", file, inner.text);
             break;
         }
         found[index] = key;

@@ -23,7 +23,7 @@ static shore__buf place(struct bench *b, size_t bytes) {
 static int bench_open(struct bench *b, struct shore__compute *c, const struct shore__shapes *shapes, size_t bytes) {
     size_t workspace = 0, packed;
     int err = shore__cpu_room(shore__cpu_of(c), shapes, false, &workspace, &packed, NULL);
-    if (!err) err = shore__arena_open(bytes + workspace + (1u << 20), &b->arena, NULL);
+    if (!err) err = shore_arena_open(bytes + workspace + (1u << 20), 0, &b->arena, NULL);
     if (err) return err;
     return c->ops->make(c, shapes, place(b, workspace), workspace, NULL);
 }

@@ -69,12 +69,12 @@ int shore__hub_refuse(const char *flag, const char *path, enum shore__hub_kind k
     if (bytes)
         return shore__fail(diag, SHORE_EMISSING,
                            "%s%s%s: there is none here; Longshore does not download: 'hf download %s%.*s --local-dir "
-                           "DIR' gets it, if that is its name at Hugging Face; then %s%s%s",
+                           "DIR' gets it, if that is its name at Hugging Face; then name %s",
                            flag, space, shown, kind == SHORE__HUB_DATA ? "--repo-type dataset " : "", (int)bytes, name,
-                           *flag ? flag : "give", " ", what);
+                           what);
     if (is_address)
         return shore__fail(diag, SHORE_EMISSING,
-                           "%s%s%s: Longshore does not download: fetch it first (curl -LO), then %s %s", flag, space,
-                           shown, *flag ? flag : "give", what);
+                           "%s%s%s: Longshore does not download: fetch it first (curl -LO), then name %s", flag, space,
+                           shown, what);
     return 0;
 }

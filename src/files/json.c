@@ -51,7 +51,7 @@ struct tree {
 
 static int grow(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     struct tree *t = ctx;
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     if (!t->builder.root && e->kind != SHORE__JSON_OBJECT_OPEN)
         return shore__fail(diag, SHORE_EINPUT, "%s: holds JSON, but not an object in braces", t->name);
     /* what reads the tree takes strings to end there */

@@ -31,12 +31,12 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident) {
 int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
     const uint64_t nobodys = 100000; /* bytes: who says so few means another unit */
     char a[32] = "", b[32], doubt[96] = "";
-    if (asked) shore__format_size_up(asked, a, sizeof a);
+    if (asked) snprintf(a, sizeof a, "%s of", shore__format_size_up(asked, b, sizeof b));
     if (asked && asked < nobodys)
         snprintf(doubt, sizeof doubt, "; %" PRIu64 " bytes: did you mean %" PRIu64 "%s?", asked, asked,
                  asked < 100 ? "GiB" : "MiB");
-    return shore__fail(diag, SHORE_EBUDGET, "--memory%s%s is too little for %s: minimum %s%s", asked ? " " : "", a,
-                       what, shore__format_size_up(minimum, b, sizeof b), doubt);
+    return shore__fail(diag, SHORE_EBUDGET, "%s memory is too little for %s: minimum %s%s", asked ? a : "the", what,
+                       shore__format_size_up(minimum, b, sizeof b), doubt);
 }
 
 int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {

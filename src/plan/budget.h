@@ -16,7 +16,7 @@ int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64
 /* The same where what is needed was measured in this process: names a minimum that does in the next one too. */
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 
-/* SHORE_EBUDGET, with the words that scripts look for: "--memory ASKED is too little for WHAT: minimum SIZE". asked
+/* SHORE_EBUDGET, with the words that scripts look for: "ASKED of memory is too little for WHAT: minimum SIZE". asked
  * 0: not said. */
 int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag);
 

@@ -119,7 +119,7 @@ int shore__contents_from_json(const json_t *blocks, const json_t *program, const
                               struct shore__contents **out, struct shore_diag *diag) {
     struct reading r = {0};
     struct shore_layout *layout = NULL;
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     char *text = program ? json_dumps(program, JSON_COMPACT) : NULL;
     int rc = read_blocks(blocks, &r) ? 0 : SHORE_EINPUT;
     if (rc == 0) rc = shore_layout_make(r.blocks, (uint32_t)json_array_size(blocks), &layout);

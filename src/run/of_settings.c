@@ -117,7 +117,7 @@ static int no_such_model(const char *name, struct shore_diag *diag) {
     while (shore__arch_presets()[count])
         count++;
     const char *near = shore__suggest(name, shore__arch_presets(), count);
-    return shore__fail(diag, SHORE_EUSAGE, "--init %s: no such preset or file%s%s%s; presets are %s",
+    return shore__fail(diag, SHORE_EUSAGE, "init %s: no such preset or file%s%s%s; presets are %s",
                        shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
                        near ? near : "", near ? "?" : "", list);
 }
@@ -132,7 +132,8 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     if (s->model)
         rc = shore__model_from_directory(s->model, &m, diag);
     else if (!s->init)
-        rc = shore__fail(diag, SHORE_EUSAGE, "which model? Give --model DIR, or --init with a preset or a config.json");
+        rc =
+            shore__fail(diag, SHORE_EUSAGE, "which model? Give model, a directory, or init, a preset or a config.json");
     else if (is_preset(s->init))
         rc = model_from_preset(s->init, vocab, &m, diag);
     else if (stat(s->init, &st) == 0)
@@ -239,12 +240,11 @@ int shore__settings_spare_inputs(const struct shore__settings *s, const char *ou
         bool file = s->drives.item[i]->kind->has_file && stat(drive, &st) == 0 && !S_ISDIR(st.st_mode);
         const char *flag = file ? read_as(s, &st, &input) : NULL;
         if (flag)
-            return shore__fail(diag, SHORE_EUSAGE, "--drive %s is what --%s %s reads: name another path", drive, flag,
+            return shore__fail(diag, SHORE_EUSAGE, "the drive %s is what %s %s reads: name another path", drive, flag,
                                input);
     }
     const char *flag = stat(out, &st) == 0 && S_ISDIR(st.st_mode) ? read_as(s, &st, &input) : NULL;
     if (flag)
-        return shore__fail(diag, SHORE_EUSAGE, "--out %s is what --%s %s reads: choose another directory", out, flag,
-                           input);
+        return shore__fail(diag, SHORE_EUSAGE, "%s is what %s %s reads: choose another directory", out, flag, input);
     return 0;
 }

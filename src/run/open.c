@@ -25,19 +25,19 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
                        struct shore__address **out, struct shore_diag *diag) {
     struct shore__address *named, *place = NULL;
     const char *name = move->to;
-    if (!*name) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: where is it now? The path is missing", shown);
+    if (!*name) return shore__fail(diag, SHORE_EUSAGE, "drive %s: where is it now? The path is missing", shown);
     int rc = shore__address_parse(name, &named, diag);
     if (rc == 0 && !named->kind->keeps)
-        rc = shore__fail(diag, SHORE_EUSAGE, "--drive %s: what is in memory ends with the process", shown);
+        rc = shore__fail(diag, SHORE_EUSAGE, "drive %s: what is in memory ends with the process", shown);
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* of a directory, the file in it */
     if (rc == 0 && place->kind->has_file && is_missing(place->text) && is_missing(name))
-        rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: %s does not exist", shown, name);
+        rc = shore__fail(diag, SHORE_EMISSING, "drive %s: %s does not exist", shown, name);
     else if (rc == 0 && place->kind->has_file && shore__volume_path(place->text, &volume, NULL) == 0 &&
              is_missing(volume))
-        rc = shore__fail(diag, SHORE_EMISSING, "--drive %s: there is no volume in %s: %s is missing", shown, name,
-                         volume);
+        rc =
+            shore__fail(diag, SHORE_EMISSING, "drive %s: there is no volume in %s: %s is missing", shown, name, volume);
     free(volume);
     if (rc == 0) rc = shore__drive_absolute(place, out, diag);
     free(named);
@@ -51,9 +51,9 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
     struct shore__address *now = NULL;
     char shown[256];
     shore__escape(word, strlen(word), shown, sizeof shown);
-    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "--drive %s: with --resume it is OLD=NEW", shown);
+    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "drive %s: of a run that is there it is OLD=NEW", shown);
     if (move.drive == drives->count)
-        return shore__fail(diag, SHORE_EUSAGE, "--drive %s: this run has no such drive; its first is %s", shown,
+        return shore__fail(diag, SHORE_EUSAGE, "drive %s: this run has no such drive; its first is %s", shown,
                            drives->count ? drives->text[0] : "none");
     int rc = place_named(run, &move, shown, &now, diag);
     if (rc < 0) return rc;

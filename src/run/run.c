@@ -315,10 +315,12 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
     char shown[256];
     shore__escape(path, strlen(path), shown, sizeof shown);
     if (shore__run_is_half_replaced(path))
-        return shore__fail(diag, SHORE_EMISSING,
-                           "%s: a run that is no more, since overwriting it was stopped: give the same command again, "
-                           "or 'longshore remove %s'",
-                           shown, shown);
+        return shore__advise(diag,
+                             shore__fail(diag, SHORE_EMISSING,
+                                         "%s: a run that is no more, since overwriting it was stopped: make the new "
+                                         "one again",
+                                         shown),
+                             SHORE_ADVICE_REMOVE_RUN, path);
     if (shore__path_exists(path, "making")) return say_unmade(path, shown, diag);
     if (shore__directory_is_empty(path))
         return shore__fail(diag, SHORE_EMISSING,
@@ -327,8 +329,9 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                            shown);
     struct stat st;
     if (stat(path, &st) && errno == ENOENT)
-        return shore__fail(diag, SHORE_EMISSING,
-                           "%s: is not a run: there is nothing of that name; train --out makes one", shown);
+        return shore__advise(
+            diag, shore__fail(diag, SHORE_EMISSING, "%s: is not a run: there is nothing of that name", shown),
+            SHORE_ADVICE_MAKE_RUN, path);
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
         return shore__fail(diag, SHORE_EMISSING, "%s: is not a run, which is a directory", shown);
     if (access(path, X_OK) && errno == EACCES)

@@ -51,7 +51,7 @@ static int split(struct shore__run *run, struct shore_diag *diag) {
     p->train_tokens = p->data.tokens - p->val_tokens;
     if (run->settings.val_share > 0 && (p->val_tokens < 2 || p->train_tokens < 2))
         return shore__fail(diag, SHORE_EUSAGE,
-                           "--val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
+                           "val-share %g of %" PRIu64 " tokens leaves too few to train or to validate on",
                            run->settings.val_share, p->data.tokens);
     if (p->val_data.tokens) p->val_tokens = p->val_data.tokens;
     return 0;
@@ -151,7 +151,7 @@ static int check_tokens(const struct shore__run *run, const char *name, const st
     int rc = open_tokens(run->path, name, 0, 0, record, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, progress, ctx, &hash, diag);
     if (rc == SHORE_ECORRUPT && diag)
-        shore__fail(diag, rc, "%s; a new run on the same text makes the same file: put it here", diag->text);
+        shore__fail_of(diag, rc, diag, "%s; a new run on the same text makes the same file: put it here", diag->text);
     if (rc == 0 && hash != record->hash)
         rc = shore__fail(diag, SHORE_EMISMATCH, "%s/%s: is not the data that this run was made with: put it back",
                          run->path, name);

@@ -17,8 +17,8 @@ static int open_bytes(struct shore__tokenizer **out, struct shore_diag *diag) {
 static int open_tokenizer(const struct shore__settings *s, struct shore__tokenizer **out, struct shore_diag *diag) {
     struct stat st;
     bool bytes = s->tokenizer && strcmp(s->tokenizer, SHORE__BYTES) == 0;
-    int gone = s->tokenizer && !bytes ? shore__hub_refuse("--tokenizer", s->tokenizer, SHORE__HUB_MODEL, diag) : 0;
-    if (!gone && s->model) gone = shore__hub_refuse("--model", s->model, SHORE__HUB_MODEL, diag);
+    int gone = s->tokenizer && !bytes ? shore__hub_refuse("tokenizer", s->tokenizer, SHORE__HUB_MODEL, diag) : 0;
+    if (!gone && s->model) gone = shore__hub_refuse("model", s->model, SHORE__HUB_MODEL, diag);
     if (gone) return gone;
     const char *named = s->tokenizer && !bytes ? s->tokenizer : s->model;
     if (named && stat(named, &st))
@@ -35,7 +35,7 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     if (s->model && !shore__settings_tokens_alone(s))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor "
-                           "encoder.json and vocab.bpe. Give --tokenizer DIR, or --tokenizer bytes if it is a model of "
+                           "encoder.json and vocab.bpe. Name a tokenizer: a directory, or bytes if it is a model of "
                            "bytes",
                            s->model);
     return open_bytes(out, diag);
@@ -65,7 +65,7 @@ int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__token
     shore__tokenizer_close(*out);
     *out = NULL;
     return shore__fail(diag, SHORE_EUSAGE,
-                       "--special-tokens parse: bytes have no special tokens in a text; give --tokenizer DIR");
+                       "special-tokens parse: bytes have no special tokens in a text; name a tokenizer's directory");
 }
 
 static bool stands_in(const struct shore__settings *s, const char *name) {

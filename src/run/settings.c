@@ -226,7 +226,7 @@ static int refuse(const struct row *r, const char *where, const char *value, str
     char allowed[160], shown[160], file[256];
     describe(r, allowed, sizeof allowed);
     shore__escape(value, strlen(value), shown, sizeof shown);
-    if (!where) return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not \"%s\"", r->key, allowed, shown);
+    if (!where) return shore__fail(diag, SHORE_EUSAGE, "%s takes %s, not \"%s\"", r->key, allowed, shown);
     return shore__fail(diag, SHORE_EUSAGE, "%s: \"%s\" takes %s, not \"%s\"",
                        shore__escape(where, strlen(where), file, sizeof file), r->key, allowed, shown);
 }
@@ -464,7 +464,7 @@ json_t *shore__settings_to_json(const struct shore__settings *s) {
 static int check_text(const struct row *r, const char *text, struct shore_diag *diag) {
     char shown[256];
     if (shore__json_holds(text)) return 0;
-    return shore__fail(diag, SHORE_EUSAGE, "--%s: the name \"%s\" is not UTF-8: rename it", r->key,
+    return shore__fail(diag, SHORE_EUSAGE, "%s: the name \"%s\" is not UTF-8: rename it", r->key,
                        shore__escape(text, strlen(text), shown, sizeof shown));
 }
 

@@ -142,17 +142,16 @@ static int refuse(const char *path, enum shore__standing standing, const struct 
                            "copy's directory alone",
                            path, original ? original : "from which it was made");
     if (standing == SHORE__RUN_PUT_BACK)
-        return shore__fail(
-            diag, SHORE_EUSAGE,
-            "%s: is not the directory that was made there, but one that was put back, or a copy of a run "
-            "that is elsewhere now: if it is the run itself, say so with --not-a-copy, and its volumes "
-            "are its own; a copy's directory is deleted alone",
-            path);
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "%s: was made as %s, and nothing tells whether it was moved here from another file system or is "
-                       "a copy of a run that is elsewhere now: if it is the run itself, say so with --not-a-copy, and "
-                       "its volumes are its own; a copy's directory is deleted alone",
-                       path, origin->home);
+        shore__fail(diag, SHORE_EUSAGE,
+                    "%s: is not the directory that was made there, but one that was put back, or a copy of a run that "
+                    "is elsewhere now; a copy's directory is deleted alone",
+                    path);
+    else
+        shore__fail(diag, SHORE_EUSAGE,
+                    "%s: was made as %s, and nothing tells whether it was moved here from another file system or is a "
+                    "copy of a run that is elsewhere now; a copy's directory is deleted alone",
+                    path, origin->home);
+    return shore__advise(diag, SHORE_EUSAGE, SHORE_ADVICE_NOT_A_COPY, path);
 }
 
 enum shore__standing shore__run_standing(const struct shore__run *run) {
@@ -195,7 +194,7 @@ void shore__run_say_standing(struct shore__run *run) {
             : standing == SHORE__RUN_ELSEWHERE
                 ? asprintf(&text,
                            "%s was made as %s: if it is a copy, what is done here is done to the volumes of the run, "
-                           "whose metrics will miss the steps; if it is the run itself, --not-a-copy says so once",
+                           "whose metrics will miss the steps; if it is the run itself, say once that it is not a copy",
                            run->path, origin->home)
                 : 0;
     if (n > 0) shore__run_remember(run, text);

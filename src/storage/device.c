@@ -27,9 +27,9 @@ int shore__device_check(const struct shore__file *file, struct shore_diag *diag)
             blkid_probe_lookup_value(probe, "PTTYPE", &type, NULL) == 0)
             shore__escape(type, strlen(type), name, sizeof name);
         rc = shore__fail(diag, SHORE_EEXISTS,
-                         "%s: the device is not empty (%s found on it); if nothing on it is needed, wipe it, or give "
-                         "--overwrite where a run is made",
+                         "%s: the device is not empty (%s found on it); if nothing on it is needed, wipe it",
                          file->path, name);
+        shore__advise(diag, rc, SHORE_ADVICE_OVERWRITE, NULL);
     } else if (found != 1) {
         rc = shore__fail(diag, -EIO, "%s: the device could not be searched for signatures of file systems", file->path);
     }
@@ -40,11 +40,10 @@ int shore__device_check(const struct shore__file *file, struct shore_diag *diag)
 #else
 
 int shore__device_check(const struct shore__file *file, struct shore_diag *diag) {
-    return shore__fail(
-        diag, SHORE_EEXISTS,
-        "%s: built without libblkid, so a device in use is not recognised; give --overwrite only if nothing "
-        "on it is needed",
-        file->path);
+    shore__fail(diag, SHORE_EEXISTS,
+                "%s: built without libblkid, so a device in use is not recognised: see that nothing on it is needed",
+                file->path);
+    return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
 }
 
 #endif

@@ -257,19 +257,18 @@ static bool holds_no_data(int fd) {
 }
 
 static int already_there(struct shore_diag *diag, const char *path) {
-    return shore__fail(diag, SHORE_EEXISTS,
-                       "%s: exists already; name another path; where a run is made, --overwrite replaces it", path);
+    shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name another path", path);
+    return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
 }
 
 static int create_on_device(struct shore__file *file, uint64_t bytes, bool overwrite, shore__replaceable_fn replaceable,
                             struct shore_diag *diag) {
     enum shore__replaceable answer = replaceable && !overwrite ? replaceable(file) : SHORE__REPLACE_UNKNOWN;
-    if (!overwrite && answer == SHORE__REPLACE_NO)
-        return shore__fail(
-            diag, SHORE_EEXISTS,
-            "%s: the device holds a volume of longshore's, or cannot be read; name another one, or, where "
-            "a run is made or the device measured, give --overwrite",
-            file->path);
+    if (!overwrite && answer == SHORE__REPLACE_NO) {
+        shore__fail(diag, SHORE_EEXISTS,
+                    "%s: the device holds a volume of longshore's, or cannot be read; name another one", file->path);
+        return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
+    }
     if (!overwrite && answer == SHORE__REPLACE_UNKNOWN) {
         int rc = shore__device_check(file, diag);
         if (rc) return rc;

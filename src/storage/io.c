@@ -90,9 +90,8 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
         rc = queue->backend->open(&queue->file, depth, fixed, nfixed, &queue->state);
         if (rc && io == SHORE_IO_URING) {
             free(queue);
-            return shore__fail(diag, rc,
-                               "%s: io_uring is refused here (%s); use the thread pool instead (--io threads)",
-                               file->path, shore_error_text(rc));
+            shore__fail(diag, rc, "%s: io_uring is refused here (%s)", file->path, shore_error_text(rc));
+            return shore__advise(diag, rc, SHORE_ADVICE_THREADS, NULL);
         }
     }
     if (rc) {

@@ -27,7 +27,7 @@ static void *run(void *arg) {
         if (!page) break;
         if (!(r->first = page->next_read)) r->end = &r->first;
         pthread_mutex_unlock(&r->mutex);
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore_completion done = shore_wait_completion(&page->load);
         int rc = r->read(r->ctx, page->block, page->segment, page->count, page->at, &diag);
         done.fn(done.ctx, rc, &diag); /* last: from here on the page may be looked at */

@@ -92,7 +92,7 @@ static int on_listed_id(struct reading *r, const struct shore__json_event *e, st
 }
 
 static int on_listed(struct reading *r, const json_t *token, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     const json_t *content = json_is_object(token) ? content_of(token) : NULL;
     if (!content)
         return shore__fail(diag, SHORE_EINPUT, "%s: token %lld of \"added_tokens_decoder\" has no content", r->path,
@@ -120,7 +120,7 @@ static int on_kept(struct reading *r, json_t *value, struct shore_diag *diag) {
 /* One event after the other: all added tokens may stand there, more than are held as a tree. */
 static int on_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     struct reading *r = ctx;
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     bool opens = e->kind == SHORE__JSON_OBJECT_OPEN, closes = e->kind == SHORE__JSON_OBJECT_CLOSE;
     if (e->depth == 0 || (e->depth == 1 && e->kind == SHORE__JSON_ARRAY_OPEN))
         return shore__fail(diag, SHORE_EINPUT, "%s: is not a JSON object", r->path);
@@ -292,7 +292,7 @@ static int add_parts(const struct shore__tokenizer_config *c, struct shore__toke
 
 int shore__tokenizer_config_apply(struct shore__tokenizer_config *c, struct shore__tokenizer *t,
                                   struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     int rc = 0;
     if (c->nlisted) qsort(c->listed, c->nlisted, sizeof *c->listed, by_id);
     for (size_t i = 0; rc == 0 && i < c->nlisted; i++) {

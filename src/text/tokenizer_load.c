@@ -126,7 +126,7 @@ static int member_key(struct load *x, const struct shore__json_event *e, struct 
 }
 
 static int added_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     if (e->depth == 2 && (e->kind == SHORE__JSON_ARRAY_OPEN || e->kind == SHORE__JSON_ARRAY_CLOSE)) return 0;
     if (e->depth == 1 && e->kind == SHORE__JSON_NULL) return 0;
     if (e->depth == 1 || (e->depth == 2 && e->kind == SHORE__JSON_OBJECT_OPEN))
@@ -139,7 +139,7 @@ static int added_event(struct load *x, const struct shore__json_event *e, struct
 }
 
 static int tree_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     if (x->second_pass) return 0;
     int rc = shore__json_builder_feed(&x->builder, e, &why);
     if (rc) return shore__fail(diag, rc, "%s: %s", x->path, why.text);
@@ -181,7 +181,7 @@ static int on_event(void *ctx, const struct shore__json_event *e, struct shore_d
 }
 
 static int load_document(struct load *x, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     x->document = json_object();
     if (!x->document) return shore__fail(diag, -ENOMEM, "%s: out of memory", x->path);
     int rc = shore__json_stream_file(x->path, FILE_LIMIT_BYTES, on_event, x, diag);

@@ -125,7 +125,7 @@ int shore__bench_parse_count(const char *text, uint64_t *count) {
 int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
                          struct shore__strings *drives, int (*run)(const void *args)) {
     struct shore__parsed parsed;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code;
     bool begins = shore__cli_begin(line, argc, argv, args, &parsed, NULL, &code);
     if (begins && drives->count)

@@ -106,7 +106,7 @@ static int run(const struct args *a) {
     };
     shore__heap_keep(true);
     struct rates bf16, f32;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = measure(a, products, false, &f32, &diag);
     bool has_bf16 = shore__can_multiply_bf16();
     if (!rc && has_bf16) rc = measure(a, products, true, &bf16, &diag);

@@ -104,7 +104,7 @@ static int print(const struct args *a, const struct disk *disks, size_t n, doubl
 static int run(const void *args) {
     const struct args *a = args;
     struct shore__addresses places = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     shore__cli_catch_signals("longshore: stopping and removing the file\n");
     size_t n = a->drives.count, opened = 0;
     struct disk *disks = calloc(n, sizeof *disks);

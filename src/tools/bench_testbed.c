@@ -394,7 +394,7 @@ static int measure(struct bench *b, struct shore_diag *diag) {
 
 static int run(const struct args *a, const char *name) {
     struct bench *b = calloc(1, sizeof *b);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = b ? 0 : shore__fail(&diag, -ENOMEM, "out of memory"), code = SHORE__EXIT_DONE;
     bool begun = false;
     if (!rc) {

@@ -205,7 +205,7 @@ static int update_beside(struct bench *b, uint64_t step, const struct shore_hype
             submitted++;
     }
     for (uint32_t block = 0; block < submitted; block++) {
-        struct shore_diag own = {{0}};
+        struct shore_diag own = {0};
         int result = shore_wait(&b->waits[block], &own);
         if (result && !rc) {
             rc = result;
@@ -326,7 +326,7 @@ static int print(struct bench *b) {
 static int run(const void *args) {
     const struct args *a = args;
     struct bench b = {.args = a};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     shore__cli_catch_signals("longshore: stopping and removing the volume\n");
     int rc = 0;

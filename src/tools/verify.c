@@ -336,7 +336,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
 }
 
 static int verify(struct verify *v) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
     struct trial trials[TRIALS];

@@ -221,7 +221,7 @@ static int update_images(struct trainer *t, struct shore_diag *diag) {
     int worst = 0;
 #pragma omp parallel for num_threads(t->c->threads) schedule(dynamic)
     for (uint32_t i = 0; i < ahead->count; i++) {
-        struct shore_diag why = {{0}};
+        struct shore_diag why = {0};
         void *params = shore__pages_place(t->pass.pages, 0, ahead->segments[i]);
         int rc = ahead->chosen[ahead->segments[i]] ? update_image(t, i, params, &why) : 0;
         if (!rc) continue;

@@ -164,7 +164,7 @@ static void store(struct work *w, struct chunk *c) {
 }
 
 static void end_store(struct work *w, struct chunk *c) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = shore_wait(&c->store, &diag);
     if (rc) fail(w, rc, &diag);
 }
@@ -212,7 +212,7 @@ static void update_segment(struct work *w, const struct chunk *c, const struct p
         .ngroups = w->how->ngroups,
         .params_out = w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL,
     };
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = shore__image_update(config, &update, image, &diag);
     if (rc) fail(w, rc, &diag);
 }
@@ -239,7 +239,7 @@ static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns)
     bool there = c->state == CHUNK_FETCHED;
     pthread_mutex_unlock(&w->mutex);
     if (there) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         int rc = shore_wait(&c->fetch, &diag);
         if (rc) fail(w, rc, &diag);
     }

@@ -109,7 +109,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
     if (rc) return rc;
     if (t->plan.hole_bytes) shore__heap_keep(true);
-    rc = shore__arena_open(t->plan.fleet_bytes, &t->arena, diag);
+    rc = shore_arena_open(t->plan.fleet_bytes, 0, &t->arena, diag);
     if (!rc) rc = open_compute(t, processor, diag);
     if (rc) return rc;
 

@@ -39,10 +39,11 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     say(t, said.text);
     while ((rc = shore_patience_try(&t->patience, rc, &why)) > 0) {
         if (stop_asked(t))
-            return shore__fail(diag, SHORE_ELINK,
-                               "stopped while a drive was away (%.500s), so that the step could not be finished; the "
-                               "committed state is good: when the drive is back, go on with: %s",
-                               why.text, go_on);
+            return shore__fail_of(
+                diag, SHORE_ELINK, &why,
+                "stopped while a drive was away (%.500s), so that the step could not be finished; the "
+                "committed state is good: when the drive is back, go on with: %s",
+                why.text, go_on);
         rc = shore_fleet_reconnect(t->fleet, &why);
     }
     shore_fleet_info(t->fleet, &info);

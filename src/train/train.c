@@ -74,7 +74,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
 
 /* The step is safe whether this works or not. */
 static void save_residual(struct trainer *t) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char note[sizeof diag.text + 96];
     if (!shore__compress_save(t, &diag) || !t->events->note) return;
     snprintf(note, sizeof note, "what compression has left out of the gradients so far is lost: %s", diag.text);
@@ -87,7 +87,7 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
 
 /* Training does not depend on it: a full disk costs the snapshot, not the run. */
 static void snapshot(struct trainer *t, uint64_t step) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     char text[sizeof why.text + 64];
     int rc = shore__compress_save(t, &why); /* a part of it */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);

@@ -43,7 +43,7 @@ static void transfers(void **state) {
     FOR_EACH_DEVICE(c) {
         struct shore__span here, there;
         struct shore__stream *s[2];
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         DO(alloc(c, SHORE__MEMORY_PINNED, N * 8, &here, NULL));
         DO(alloc(c, SHORE__MEMORY_DEVICE, N * 8, &there, NULL));
         for (int i = 0; i < 2; i++)
@@ -96,7 +96,7 @@ static void late_errors(void **state) {
     struct shore__compute *c = open_device("away");
     struct shore__span span, there;
     struct shore__stream *s;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     DO(alloc(c, SHORE__MEMORY_PINNED, 4096, &span, NULL));
     DO(alloc(c, SHORE__MEMORY_DEVICE, 4096, &there, NULL));
     DO(stream_open(c, &s, NULL));

@@ -81,7 +81,7 @@ struct backend {
 
 UNUSED static struct backend open_tested(enum shore__mode mode, int threads, const struct shore__shapes *shapes) {
     struct backend b = {0};
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (mode == SHORE__F32) tested = 0;
     struct shore__compute_options options = tested_options(threads);
     struct shore__compute_description d;

@@ -341,7 +341,7 @@ static void test_memory(void **state) {
             struct place place;
             struct plain plain;
             struct shore_fleet *fleet;
-            struct shore_diag diag = {""};
+            struct shore_diag diag = {0};
             place_open(&place, configs[c].kinds);
             plain_open(&plain, SHORE_ADAMW, false);
             if (configs[c].moments == SHORE_MOMENTS_8BIT) plain_use_8bit(&plain);
@@ -353,7 +353,7 @@ static void test_memory(void **state) {
             options.note_ctx = &notes;
             uint64_t most = shore_fleet_memory_bytes(plain.layout, &options);
             uint64_t bytes = least ? shore_fleet_memory_least_bytes(plain.layout, &options) : most;
-            assert_int_equal(shore__arena_open(bytes, &options.arena, &diag), 0);
+            assert_int_equal(shore_arena_open(bytes, 0, &options.arena, &diag), 0);
             if (shore_fleet_create(plain.layout, &options, &fleet, &diag)) fail_msg("%s", diag.text);
             if (fleet_init(fleet, &plain, &diag)) fail_msg("%s", diag.text);
             if (fleet_step(fleet, &plain, 0, &diag)) fail_msg("%s", diag.text);

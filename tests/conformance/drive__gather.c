@@ -71,7 +71,7 @@ static void scattered_free(struct scattered *s) {
 static void spill_first(struct shore_fleet *f, const struct shore_layout *layout, struct shore_update *u,
                         const struct scattered *s) {
     struct shore_wait wait;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     uint32_t segments = layout->blocks[u->block].segments;
     shore_wait_init(&wait);
     for (uint32_t at = 0, count; at < segments; at += count) {

@@ -166,7 +166,7 @@ static void test_snapshots(void **state) {
         b.plain.carried[1] = true; /* so that the state lies in both slots */
         step(&b);
         b.plain.carried[1] = false;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         if (!is_durable(&configs[c])) {
             assert_int_equal(shore__fleet_snapshot(b.fleet, "one", &diag), -ENOTSUP);
             bench_close(&b);
@@ -210,7 +210,7 @@ static void test_snapshots(void **state) {
 static void fill_unused_pages(const struct bench *b, const char *path) {
     unsigned char *plane = pages(SHORE_SEGMENT_ELEMS * 4);
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     size_t filled = 0;
     if (shore__volume_peek(path, &v, &diag)) fail_msg("%s", diag.text);
     FILE *file = fopen(path, "r+b");

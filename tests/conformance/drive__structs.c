@@ -7,7 +7,7 @@ static void options_without_size_are_refused(void **state) {
     struct place place;
     struct plain plain;
     struct shore_fleet *fleet;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     place_open(&place, "f");
     plain_open(&plain, SHORE_ADAMW, false);
     struct shore_fleet_options options = options_of(&in_memory, &place, &plain);
@@ -32,7 +32,7 @@ static void options_of_an_older_header_work(void **state) {
     struct place place;
     struct plain plain;
     struct shore_fleet *fleet;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     place_open(&place, "r");
     plain_open(&plain, SHORE_ADAMW, false);
     struct shore_fleet_options options;

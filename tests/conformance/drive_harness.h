@@ -431,7 +431,7 @@ static inline int fleet_step(struct shore_fleet *f, const struct plain *p, uint6
 
 static inline void assert_digest(struct shore_fleet *f, const struct plain *p, bool deep) {
     unsigned char want[16], got[16];
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     plain_digest(p, want);
     if (shore_fleet_digest(f, deep, got, &diag)) fail_msg("%s", diag.text);
     assert_memory_equal(got, want, 16);
@@ -470,7 +470,7 @@ static inline void server_start(void) {
     assert_true(server_process >= 0);
     if (server_process == 0) {
         struct shore__serve_options options = {.build = "test", .memory_bytes = 44 << 20};
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         int rc = shore__serve_listen(server_socket, &options, server_runs_on, server_said, &diag);
         if (rc) fprintf(stderr, "server: %s\n", diag.text);

@@ -77,7 +77,7 @@ static int on_failure(void *ctx, const char *source, uint64_t line, int rc, cons
 static void compare(const struct shore__tokenizer *t, const char *text, size_t bytes, unsigned threads) {
     struct seen seen = {{0}, 0};
     struct shore__ids whole = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__encoders *x;
     struct shore__encoder *e;
     const struct shore__encoders_sink sink = {on_document, on_ids, on_failure, &seen};
@@ -117,7 +117,7 @@ static void any_number_of_threads_gives_the_same(void **state) {
     assert_non_null(directory);
     for (struct dirent *entry; (entry = readdir(directory));) {
         struct shore__tokenizer *t;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, entry->d_name);
         if (entry->d_name[0] == '.' || draw(3) || shore__tokenizer_open(path, &t, &diag) != 0) continue;
         size_t bytes = make_text(text, TEXT_BYTES, takes_runs(entry->d_name));

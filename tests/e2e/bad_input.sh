@@ -35,8 +35,8 @@ bad "unknown command" "did you mean.*train" trian
 with_flag "unknown flag" "did you mean.*--batch" --bacth 4
 with_flag "a model that is not there" "$place/none: there is no such directory" --model "$place/none"
 with_flag "a tokenizer that is not there" "$place/none: there is no such directory" --tokenizer "$place/none"
-with_flag "a dry run with too little memory" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run
-with_flag "the same as JSON" "--memory 1.00 MiB is too little for this model: minimum " --memory 1MiB --dry-run --json
+with_flag "a dry run with too little memory" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run
+with_flag "the same as JSON" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run --json
 with_flag "a number of another unit" "; 300 bytes: did you mean 300MiB[?]" --memory 300 --dry-run
 with_flag "and of a larger one" "; 8 bytes: did you mean 8GiB[?]" --memory 8 --dry-run
 echo '{"messages": [{"role": "user", "content": "Hello"}]}' >"$place/chat.jsonl"
@@ -58,7 +58,7 @@ bad "a run that was never made" "begun: was stopped while it was being made" exp
 bad "verify of a flag that means nothing" "--residual means nothing" verify "${base[@]:1:6}" --batch 2 --residual host
 bad "import of a flag that means nothing" "--residual means nothing" import "$good" --drive "$drive" --out "$out" \
     --residual host
-bad "verify of what train refuses" "--min-lr 3 is above --lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
+bad "verify of what train refuses" "min-lr 3 is above lr" verify "${base[@]:1:6}" --batch 2 --seq-len 16 --min-lr 3
 bad "verify that lasts" "--overwrite does not go with verify" verify "${base[@]:1:6}" --overwrite
 with_flag "no batch" "--batch" --batch 0
 with_flag "a batch of too many" "--batch takes a whole number from 1 to 16777216" --batch 99999999
@@ -73,11 +73,11 @@ bad "too many threads to measure" "--threads takes" bench compute --threads 9999
 bad "a step of a new run" "--accept-step goes with --resume" "${base[@]}" --accept-step 0
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
-with_flag "beta of one" "--beta2" --beta2 1
-with_flag "momentum for Adam" "--momentum is for --optimizer sgd" --momentum 0.9
+with_flag "beta of one" "beta2 takes" --beta2 1
+with_flag "momentum for Adam" "momentum is for optimizer sgd" --momentum 0.9
 same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 with_flag "negative clip" "--clip" --clip -1
-with_flag "share of more than one" "--val-share" --val-share 1.5
+with_flag "share of more than one" "val-share takes" --val-share 1.5
 with_flag "nonsense size" "--memory" --memory 12parsecs
 with_flag "a size of nothing" "--memory" --memory 0
 with_flag "negative size" "--memory" --memory -1GiB
@@ -110,15 +110,15 @@ rm "$place/link"
 long=$(printf '%0255d' 1)
 with_flag "a drive of too long a name" "cannot be examined: File name too long" --drive "$drive/0$long"
 bad "no data" "--data" train --model "$good" --drive "$drive" --out "$out" --steps 2
-bad "no model" "--model|--init" train --data "$data" --drive "$drive" --out "$out" --steps 2
+bad "no model" "which model" train --data "$data" --drive "$drive" --out "$out" --steps 2
 bad "preset near another" "did you mean.*gpt2-124m" train --init gpt2-124 --data "$data" --out "$out" --drive "$drive" --steps 2
 bad "resume of nothing" "no-run" train --resume "$place/no-run"
 for name in Qwen/Qwen2.5-0.5B https://huggingface.co/Qwen/Qwen2.5-0.5B; do
-    with_flag "a hub's name for a model: $name" "hf download Qwen/Qwen2.5-0.5B --local-dir DIR.*then --model DIR" --model $name
-    with_flag "a hub's name for a tokenizer: $name" "hf download Qwen/Qwen2.5-0.5B .*then --tokenizer DIR" --tokenizer $name
+    with_flag "a hub's name for a model: $name" "hf download Qwen/Qwen2.5-0.5B --local-dir DIR.*then name DIR" --model $name
+    with_flag "a hub's name for a tokenizer: $name" "hf download Qwen/Qwen2.5-0.5B .*then name DIR" --tokenizer $name
     bad "eval of a hub's name: $name" "does not download.*hf download Qwen/Qwen2.5-0.5B" eval $name --data "$data"
     bad "text of a hub's model: $name" "does not download.*hf download Qwen/Qwen2.5-0.5B" generate $name
-    bad "import of a hub's model: $name" "hf download Qwen/Qwen2.5-0.5B .*then --model DIR" import --model $name --drive "$drive" --out "$out"
+    bad "import of a hub's model: $name" "hf download Qwen/Qwen2.5-0.5B .*then name DIR" import --model $name --drive "$drive" --out "$out"
 done
 with_flag "a hub's name for data" "hf download --repo-type dataset roneneldan/TinyStories" --tokenizer bytes --data roneneldan/TinyStories
 bad "an address of data" "does not download: fetch it first" eval "$good" --tokenizer bytes --data https://example.org/a.txt
@@ -343,13 +343,13 @@ run inspect "$out" --digest --deep
 same "the run is whole" "$(digest)" "$before"
 must export "$out" --out "$place/model"
 merge base --model "$place/model" --overwrite --drive "$place/model/model.safetensors" --out "$place/other"
-refused "a drive that is the model" "--drive .*model.safetensors is what --model .* reads" "${merged[@]}"
+refused "a drive that is the model" "drive .*model.safetensors is what model .* reads" "${merged[@]}"
 cp "$data" "$place/tokens.bin"
 merge base --data "$place/tokens.bin" --overwrite --drive "$place/tokens.bin" --out "$place/other"
-refused "a drive that is the text" "--drive .*tokens.bin is what --data .* reads" "${merged[@]}"
+refused "a drive that is the text" "drive .*tokens.bin is what data .* reads" "${merged[@]}"
 cmp -s "$data" "$place/tokens.bin" && ok "the text is whole" || fail "the text has changed"
 merge base --model "$place/model" --overwrite --drive "$place/volume.volume" --out "$place/model"
-refused "a run in place of the model" "--out .*model is what --model .* reads" "${merged[@]}"
+refused "a run in place of the model" "model is what model .* reads" "${merged[@]}"
 must eval "$place/model" --data "$data" --seq-len 16 --memory 512MiB
 for name in making snapshots; do
     mkdir -p "$place/foreign/$name"

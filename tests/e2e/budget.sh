@@ -87,7 +87,7 @@ for what in "inspect $place/kept --digest" "export $place/kept --out $place/agai
 done
 
 what=(import "$place/exported" --drive "$place/d1" --out "$place/run")
-refused "import: a budget far too small" "--memory 1.00 MiB is too little for this model: minimum" "${what[@]}" --memory 1MiB
+refused "import: a budget far too small" "1.00 MiB of memory is too little for this model: minimum" "${what[@]}" --memory 1MiB
 [ ! -e "$place/run" ] && [ -z "$(ls "$place/d1")" ] && ok "nothing was made" || fail "the refused import left something"
 holds "import" "$(minimum "${what[@]}")" "${what[@]}"
 "$LONGSHORE" remove "$place/run" >/dev/null
@@ -112,7 +112,7 @@ far() {
     rm -rf "$place/run" "$place"/d1
     mkdir "$place/d1"
     echo 1MiB >"$place/serve-memory"
-    refused "$name: a server far too small" "ssh://far.*needs a server with --memory [0-9.]+ ?[KMGT]iB at least" \
+    refused "$name: a server far too small" "ssh://far.*needs a server with [0-9.]+ ?[KMGT]iB of memory at least" \
         "${command[@]}" --memory 512MiB
     least=$(sed -nE 's/.*--memory ([0-9.]+) ?([KMGT]iB) at least.*/\1\2/p' "$place/log")
     [ -n "$least" ] || { fail "$name: the server names no minimum"; return; }

@@ -33,8 +33,8 @@ must train --model "$place/adamw.two" "${how[@]}" --drive ram: --out "$place/dir
 same "train begins with them, too" "$(digest | cut -d " " -f 2)" "$(must inspect "$place/adamw.other" --digest && grep -o '[0-9a-f]\{32\}' "$place/log")"
 
 refused "moments of another optimizer" "those of adamw, not of sgd" import "$place/adamw.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
-refused "momentum that the run has no room for" "sgd with momentum: give --momentum" import "$place/sgd_--momentum_0.9.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
-refused "no momentum where there is to be one" "sgd without momentum: give --momentum 0" import "$place/sgd.two" --optimizer sgd --momentum 0.9 \
+refused "momentum that the run has no room for" "sgd with momentum: train with momentum" import "$place/sgd_--momentum_0.9.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
+refused "no momentum where there is to be one" "sgd without momentum: train with momentum 0" import "$place/sgd.two" --optimizer sgd --momentum 0.9 \
     --drive "$place/d/x.volume" --out "$place/x"
 refused "updates without moments" "updates-before is for" train --init "$place/config.json" "${how[@]}" --updates-before 2 --drive ram: --out "$place/x"
 broken() { # NAME PATTERN: as $place/broken is now

@@ -31,7 +31,7 @@ must inspect "$place/run" --deep
 same "digest" "$(digest)" "$wanted"
 for command in "drive add $place/run $place/d3" "rollback $place/run two"; do
     # shellcheck disable=SC2086
-    refused "too little" "--memory 1.00 MiB is too little" $command --memory 1MiB
+    refused "too little" "1.00 MiB of memory is too little" $command --memory 1MiB
 done
 
 # Refused: no drive has a new epoch, and no file of the run is another one.

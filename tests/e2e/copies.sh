@@ -45,7 +45,7 @@ not_its_own "one that was put back, or a copy of a run that is elsewhere" "$runs
 mv "$runs/a" "$runs/c"
 not_its_own "nothing tells whether it was moved here" "$runs/c"
 run train --resume "$runs/c" --stop-at 7
-grep -q -- "--not-a-copy says so once" "$place/log" || fail "training what may be a copy says nothing"
+grep -q "say once that it is not a copy" "$place/log" || fail "training what may be a copy says nothing"
 # The run itself goes on and is removed with its volumes, whatever its copies are.
 must train --resume "$place/other/deep/b" --stop-at 8
 must drive add "$place/other/deep/b" "$place/extra"

@@ -55,12 +55,12 @@ silent|no longshore answers.*silent for 3 s.*see what|exec sleep 60
 chatty|65536 bytes of other text.*login scripts must be quiet|while :; do echo 'Welcome to far, home of everything'; done
 trickling|no longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
 TABLE
-refused "no such command" "cannot be started.*--rsh" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
+refused "no such command" "cannot be started.*LONGSHORE_RSH" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
 LONGSHORE_CONNECTIONS=9 refused "too many connections" "LONGSHORE_CONNECTIONS: .*takes a whole number from 1 to 8" \
     drive bench ssh://far/x --rsh "$place/rsh/absent"
 refused "no address, where it is read" "ssh:far/x: a drive on another host is ssh://" \
     train "${common[@]}" --dry-run --drive "$place" ssh:far/x --out "$place/x"
-refused "a blank command" "far/x: --rsh or LONGSHORE_RSH is blank: name" drive bench ssh://far/x --rsh " "
+refused "a blank command" "far/x: LONGSHORE_RSH is blank: name" drive bench ssh://far/x --rsh " "
 
 # ---- what is there is not what was left there ----
 stand_in plain 'exec $serve'

@@ -140,7 +140,7 @@ static int live(uint32_t ndrives) {
 
 static void expect_digest(struct shore_fleet *f, uint64_t step, bool deep) {
     unsigned char got[16];
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (shore_fleet_digest(f, deep, got, &diag)) fail_msg("%s", diag.text);
     assert_memory_equal(got, digests[step], 16);
     uint64_t blob = 0;
@@ -151,7 +151,7 @@ static void expect_digest(struct shore_fleet *f, uint64_t step, bool deep) {
 
 static void make_again(struct shore_fleet_options *options, int why) {
     struct shore_fleet *f;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     /* a torn first record may have been a whole one once: only the user may replace it */
     options->overwrite = why == SHORE_ECORRUPT;
     if (shore_fleet_create(plain.layout, options, &f, &diag)) fail_msg("make again: %s", diag.text);
@@ -164,7 +164,7 @@ static void recover(uint32_t ndrives, int acknowledged, bool go_on) {
     struct shore_fleet_options options = options_for(ndrives);
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *f;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     options.hint_step = acknowledged < 0 ? 0 : (uint64_t)acknowledged;
     int rc = shore_fleet_open(plain.layout, &options, &f, &diag);
     if (rc && acknowledged < 0) {

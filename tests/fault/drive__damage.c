@@ -109,7 +109,7 @@ static void a_damaged_record_explains_an_older_step(void **state) {
         must(&t, fleet_step(t.fleet, &t.plain, 2, &t.diag));
         lose_newest_record(&t, 3);
         assert_int_equal(open_again(&t), SHORE_ESTALE);
-        says(&t, "--accept-step 2");
+        says(&t, "accept_step 2");
         says(&t, "commit record at offset");
         t.options.accept_step = &(uint64_t){1};
         assert_int_equal(open_again(&t), SHORE_ESTALE);
@@ -155,7 +155,7 @@ static void step_0_is_accepted(void **state) {
     step(&t);
     lose_newest_record(&t, 1);
     assert_int_equal(open_again(&t), SHORE_ESTALE);
-    says(&t, "--accept-step 0");
+    says(&t, "accept_step 0");
     t.options.accept_step = &(uint64_t){0};
     must(&t, open_again(&t));
     finish(&t);

@@ -147,7 +147,7 @@ static bool make_until(const struct shore_fleet_options *options, unsigned insta
 /* As the header says it. Returns whether the making had been whole. */
 static bool open_or_make(const struct shore_fleet_options *options, unsigned instant) {
     struct shore_fleet *f;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc = shore_fleet_open(plain.layout, options, &f, &diag);
     bool whole = rc == 0;
     if (whole) {
@@ -235,7 +235,7 @@ static void overwritten_drives(void **state) {
     options.overwrite = true;
     for (unsigned instant = 0;; instant += STRIDE) {
         struct shore_fleet *f;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         put_whole_fleet(2);
         bool killed = make_until(&options, instant);
         int rc = shore_fleet_open(plain.layout, &options, &f, &diag);
@@ -256,7 +256,7 @@ static void strangers_stay(void **state) {
     const char *const second[] = {files[1]};
     one.drives = second;
     struct shore_fleet *f;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     for (unsigned instant = 0; make_until(&options, instant); instant += 3) {
         unlink(files[1]);
         int fd = open(files[1], O_RDWR | O_CREAT | O_CLOEXEC, 0600);

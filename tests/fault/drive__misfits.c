@@ -159,13 +159,13 @@ static void a_fleet_that_memory_is_short_for_leaves_nothing(void **state) {
     unlink(t.place.path[0]);
     unlink(t.place.path[1]);
     uint64_t least = shore_fleet_memory_least_bytes(t.plain.layout, &t.options);
-    must(&t, shore__arena_open(least - (1u << 20), &t.options.arena, &t.diag));
+    must(&t, shore_arena_open(least - (1u << 20), 0, &t.options.arena, &t.diag));
     assert_int_equal(shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag), -ENOMEM);
     says(&t, t.place.path[1]);
     assert_int_not_equal(access(t.place.path[0], F_OK), 0);
     assert_int_not_equal(access(t.place.path[1], F_OK), 0);
     shore_arena_close(t.options.arena);
-    must(&t, shore__arena_open(least, &t.options.arena, &t.diag));
+    must(&t, shore_arena_open(least, 0, &t.options.arena, &t.diag));
     must(&t, shore_fleet_create(t.plain.layout, &t.options, &t.fleet, &t.diag));
     stop(&t);
     shore_arena_close(t.options.arena);

@@ -14,7 +14,7 @@ static bool lie_is_noticed(enum fault fault, bool to_server, unsigned at, double
     const bool harmless = to_server && !faults[fault].server;
     const char *wanted = to_server ? faults[fault].server : faults[fault].client;
     struct between b;
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     char seconds[24];
     snprintf(seconds, sizeof seconds, "%g", patience);
     setenv("LONGSHORE_SILENCE", seconds, 1);

@@ -11,7 +11,7 @@
 
 static void *stand_still(void *ctx) {
     struct between *b = ctx;
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     int rc = between_open(b, STANDSTILL, false, b->down.at);
     if (!rc) whole_step(b);
     if (b->drive && !b->diag.text[0]) shore__remote_is_broken(b->drive, &why);
@@ -109,7 +109,7 @@ static void test_stopped_while_waiting(void **state) {
     setenv("LONGSHORE_SILENCE", "0.4", 1);
     for (other.first = 0; other.first < 2; other.first++) {
         struct shore__conn c;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         uint32_t version;
         int ends[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);

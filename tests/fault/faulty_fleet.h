@@ -23,7 +23,9 @@ static inline void must(struct fault *t, int rc) {
 }
 
 static inline void says(struct fault *t, const char *text) {
-    if (!strstr(t->diag.text, text)) fail_msg("\"%s\" does not contain \"%s\"", t->diag.text, text);
+    char line[2048];
+    shore_diag_say(&t->diag, NULL, line, sizeof line);
+    if (!strstr(line, text)) fail_msg("\"%s\" does not contain \"%s\"", line, text);
 }
 
 static inline void start(struct fault *t, const char *kinds) {

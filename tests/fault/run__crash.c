@@ -82,7 +82,7 @@ static void back_to_base(uint64_t cut_at) {
 /* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static struct shore_fleet *open_fleet(struct shore__run *run) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
@@ -93,7 +93,7 @@ static struct shore_fleet *open_fleet(struct shore__run *run) {
 }
 
 static struct shore__run *open_run(void) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     assert_ok(shore__run_open("run", true, NULL, &run, &diag));
     return run;
@@ -107,7 +107,7 @@ static uint32_t blob_of(uint64_t step, unsigned char *blob) {
 
 /* A step that changes every element; from the second one on, of all blocks but one, which is carried. */
 static void take_step(struct shore__run *run, struct shore_fleet *fleet, uint64_t base_step) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_hyper groups[4] = {{0}};
     struct shore_wait wait;
     char line[64];
@@ -155,12 +155,12 @@ static void take_step(struct shore__run *run, struct shore_fleet *fleet, uint64_
 static unsigned char digest_early[16], digest_late[16];
 
 static void digest_of(struct shore_fleet *fleet, unsigned char digest[16]) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore_fleet_digest(fleet, true, digest, &diag));
 }
 
 static void make_run(void) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -221,7 +221,7 @@ static int group_close(void **state) {
 /* Whoever comes next. Returns whether the state is the late one. */
 static bool look(uint64_t generation_most) {
     unsigned char digest[16];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = open_run();
     assert_in_range(run->generation, 1, generation_most);
     assert_false(exists("run/moving.json") || exists("run/rollback.json"));
@@ -261,7 +261,7 @@ typedef int (*work_fn)(struct shore__run *run, struct shore_diag *diag);
 static void cut_everywhere(work_fn work, uint64_t generation_most, bool (*expect_late)(void)) {
     unsigned cuts = 0;
     for (uint64_t n = 0;; n += STRIDE) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         back_to_base(n);
         struct shore__run *run = open_run();
         int rc = work(run, &diag);

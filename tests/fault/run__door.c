@@ -41,7 +41,7 @@ static pid_t start(int (*work)(struct shore_diag *diag)) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         int rc = work(&diag);
         if (rc < 0) fprintf(stderr, "%s\n", diag.text);
         _exit(rc < 0 ? 1 : 0);

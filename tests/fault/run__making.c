@@ -87,7 +87,7 @@ static pid_t start(bool overwrite) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         int rc = make(overwrite, &diag);
         if (rc < 0) fprintf(stderr, "%s\n", diag.text);
         _exit(rc < 0 ? 1 : 0);
@@ -105,7 +105,7 @@ static bool goes_on(void) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         int rc = go_on(&diag);
         if (rc < 0) fprintf(stderr, "%s\n", diag.text);
         _exit(rc < 0 ? 1 : 0);

@@ -25,7 +25,7 @@ static const struct shore_shape shapes[] = {
 
 static void make_run(void) {
     static const char *const drives[] = {"drive"};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_layout *layout = NULL;
     struct shore_run *run = NULL;
     const struct shore_fleet_options options = {
@@ -75,7 +75,7 @@ static size_t files(const char *pattern) {
 
 /* Whoever comes next. Returns how many there are. */
 static size_t look(bool remove) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     struct shore__strings names = {0};
     assert_ok(shore_run_open("run", NULL, &run, &diag));
@@ -105,7 +105,7 @@ static uint64_t microseconds(void) {
 
 /* Of opening the run and the first snapshot. */
 static uint64_t time_of_one(void) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     const uint64_t begun = microseconds();
     assert_ok(shore_run_open("run", NULL, &run, &diag));

@@ -122,7 +122,7 @@ static int live(bool *made) {
 }
 
 static void check_slot(struct shore__volume *v, struct shore__io *io, unsigned slot) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (shore__volume_load_table(v, io, &v->record, slot, &diag)) fail_msg("%s", diag.text);
     unsigned char *expected = buffers[1], *data = buffers[0];
     for (unsigned i = 0; i < SEGMENTS * PLANES; i++) {
@@ -152,7 +152,7 @@ static void go_on(struct shore__volume *v, struct shore__io *io) {
 
 static void recover(bool made, int acknowledged, unsigned variant) {
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc = shore__volume_open(path, SHORE_IO_AUTO, NULL, &v, &diag);
     if (!made && rc) {
         assert_int_equal(rc, SHORE_EMISSING); /* unfinished, not damaged */

@@ -99,7 +99,7 @@ static void make_swap(void) {
 
 static void an_empty_device_takes_a_volume(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (!device[0]) skip();
     wipe();
     if (create(false, &diag)) fail_msg("%s", diag.text);
@@ -121,7 +121,7 @@ static void an_empty_device_takes_a_volume(void **state) {
 
 static void readers_share_a_device(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__volume a, b, writer;
     if (!device[0]) skip();
     assert_int_equal(create(true, &diag), 0);
@@ -139,7 +139,7 @@ static void readers_share_a_device(void **state) {
 /* By a process that was killed, until its last write has ended. */
 static void a_claimed_device_is_waited_for(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__volume v;
     int ready[2];
     char byte;
@@ -162,7 +162,7 @@ static void a_claimed_device_is_waited_for(void **state) {
 
 static void a_signature_is_respected(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (!device[0]) skip();
     wipe();
     make_swap();
@@ -174,7 +174,7 @@ static void a_signature_is_respected(void **state) {
 /* Somebody makes something else of the device; the volume's second header is still there. */
 static void a_reused_device_is_left_alone(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__volume v;
     if (!device[0]) skip();
     for (unsigned sealed = 0; sealed < 2; sealed++) {

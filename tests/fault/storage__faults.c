@@ -87,7 +87,7 @@ static int write_step(struct shore__volume *v, uint64_t step, struct shore_diag 
 /* Steps 0 to 2 are committed: slot 0 holds step 2 (record 3, place 1), slot 1 step 1 (record 2, place 0). */
 static struct shore__regions make_used(void) {
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (shore__volume_create(path, &desc, SHORE_IO_AUTO, true, NULL, &v, &diag)) fail_msg("%s", diag.text);
     for (uint64_t step = 0; step < 3; step++)
         if (write_step(&v, step, &diag)) fail_msg("%s", diag.text);
@@ -141,7 +141,7 @@ static void one_damaged_header_is_repaired(void **state) {
     (void)state;
     static const uint64_t places[] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     make_used();
     for (unsigned i = 0; i < 2; i++)
         for (unsigned at = 0; at < SHORE__PAGE_BYTES; at += 37) { /* magic, version, every field, the empty rest */
@@ -162,7 +162,7 @@ static void one_damaged_header_is_repaired(void **state) {
 static void two_damaged_headers_are_refused(void **state) {
     (void)state;
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     make_used();
     flip(SHORE__HEADER_A_OFFSET + 70);
     flip(SHORE__HEADER_B_OFFSET + 100);
@@ -207,7 +207,7 @@ static void every_region_has_its_own_message(void **state) {
 static void a_lost_table_shows(void **state) {
     (void)state;
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__regions at = make_used();
     unsigned char old[SHORE__PAGE_BYTES];
     int fd = open(path, O_RDWR);
@@ -385,7 +385,7 @@ static void every_failed_operation_is_reported(void **state) {
         for (unsigned at = 0; !finished; at++) {
             struct failing failing = {.at = at, .code = codes[c]};
             struct shore__volume v;
-            struct shore_diag diag = {""};
+            struct shore_diag diag = {0};
             unlink(path);
             shore__io_set_shim(fail_one, &failing);
             int rc = shore__volume_create(path, &desc, SHORE_IO_AUTO, false, NULL, &v, &diag);
@@ -424,7 +424,7 @@ static void a_header_copy_that_cannot_be_read_is_written_anew(void **state) {
     (void)state;
     static const uint64_t places[] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     make_used();
     for (unsigned i = 0; i < 2; i++) {
         struct failing failing = {.at = i, .code = -EIO};
@@ -456,7 +456,7 @@ static void failing_reads_at_open_are_reported(void **state) {
     for (unsigned at = 2; at < 6; at++) { /* placement, identity, records */
         struct failing failing = {.at = at, .code = -EIO};
         struct shore__volume v;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         shore__io_set_shim(fail_one, &failing);
         assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, NULL, &v, &diag), -EIO);
         assert_non_null(strstr(diag.text, "reading 4096 bytes at offset"));
@@ -465,7 +465,7 @@ static void failing_reads_at_open_are_reported(void **state) {
         shore__io_set_shim(NULL, NULL);
     }
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     shore__io_set_shim(fail_first_two, &(unsigned){0}); /* both copies of the header */
     assert_int_equal(shore__volume_open(path, SHORE_IO_AUTO, NULL, &v, &diag), -EIO);
     assert_non_null(strstr(diag.text, "reading 4096 bytes at offset"));

@@ -27,9 +27,11 @@ static void answer(const uint8_t *data, size_t size) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < a.text_bytes; i++)
         sum += (unsigned char)a.text[i];
+    for (uint32_t i = 0; i < a.of_bytes; i++)
+        sum += (unsigned char)a.of[i];
     for (uint32_t i = 0; i < a.result_bytes; i++)
         sum += a.result[i];
-    if (sum == UINT64_MAX) abort();
+    if (sum == UINT64_MAX || (a.rc && shore__wire_answer_fail(&a, "drive", &diag) != a.rc)) abort();
     opened(a.result, a.result_bytes);
 }
 

@@ -17,7 +17,7 @@ static int on_event(void *ctx, const struct shore__json_event *event, struct sho
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *tree = NULL, *again = NULL;
     int as_tree = shore__json_parse((const char *)data, bytes, "x", &tree, &diag);
     int as_stream = shore__json_stream_text((const char *)data, bytes, "x", 1, on_event, NULL, &diag);

@@ -42,7 +42,7 @@ static void drop_file(const char *name) {
 
 static void read_all(void) {
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     if (shore__safetensors_open(directory, &st, &diag) != 0) {
         if (!diag.text[0]) abort();
         return;

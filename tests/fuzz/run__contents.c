@@ -7,7 +7,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__contents *c = NULL, *again = NULL;
     json_t *j = NULL;
     if (shore__json_parse((const char *)data, bytes, "x", &j, &diag)) return 0;

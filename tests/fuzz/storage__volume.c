@@ -62,7 +62,7 @@ static void through_a_file(const unsigned char *header, const unsigned char *rec
     must(pwrite(fd, record, SHORE__PAGE_BYTES, SHORE__RECORD_OFFSET) == SHORE__PAGE_BYTES);
     must(pwrite(fd, placement, PLACEMENT_MOST, SHORE__PLACEMENT_OFFSET) == PLACEMENT_MOST);
     struct shore__volume v;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (shore__volume_peek(path, &v, &diag)) {
         must(diag.text[0] != '\0');
         return;

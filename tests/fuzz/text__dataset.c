@@ -24,7 +24,7 @@ static void remove_directory(void) {
 
 static void read_tokens(bool built, uint64_t expected) {
     struct shore__dataset *d;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int32_t ids[64];
     uint64_t hash;
     int rc = shore__dataset_open(tokens, 0, 0, &d, &diag);
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const char *const endings[] = {"a.txt", "a.jsonl", "a.bin", "tokens"};
     static const char *const packings[] = {"", ".gz", ".zst", ".json"};
     struct shore__dataset_stats stats = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *t;
     if (!directory[0]) {
         strcpy(directory, "/tmp/shore-fuzz-XXXXXX");

@@ -51,7 +51,7 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
 static void read_rows(const char *text, size_t bytes, size_t part, bool by_line, struct got *got) {
     const struct shore__rows_sink sink = {got, on_text, on_end, on_bad};
     struct shore__rows rows = {.sink = &sink, .field = "text", .by_line = by_line};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = 0;
     for (size_t at = 0; rc == 0 && at < bytes; at += part)
         rc = shore__rows_feed(&rows, text + at, bytes - at < part ? bytes - at : part, &diag);
@@ -79,7 +79,7 @@ static size_t count(const char *text, size_t bytes, const char *which) {
 
 /* One line that begins with an object. */
 static void compare(const char *text, size_t bytes, const struct got *got) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *tree = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
     const json_t *value = json_object_get(tree, "text");
     if (json_is_string(value) && count(text, bytes, "{[") < SHORE__ROW_LEVELS) {

@@ -42,7 +42,7 @@ static void drop_file(const char *name) {
 }
 
 static int feed(struct shore__encoder *e, const char *text, size_t bytes, struct shore__ids *out, bool ends) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     int rc = shore__encoder_feed(e, text, bytes, out, &diag);
     return rc || !ends ? rc : shore__encoder_end(e, out, &diag);
 }
@@ -84,7 +84,7 @@ static void join_late(const struct shore__tokenizer *t, const char *text, size_t
 static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool special) {
     struct shore__ids whole = {0}, parts = {0};
     struct shore__text decoded = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__encoder *e;
     int rc = shore__tokenizer_encode(t, text, bytes, special, &whole, &diag), again = 0;
     if (rc != 0 && !diag.text[0]) abort();
@@ -106,7 +106,7 @@ static void use(struct shore__tokenizer *t, const char *text, size_t bytes, bool
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     if (!directory[0]) {
         strcpy(directory, "/tmp/shore-fuzz-XXXXXX");
         if (!mkdtemp(directory)) abort();

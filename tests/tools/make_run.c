@@ -176,7 +176,7 @@ static int export(const char *path, const char *directory, struct shore_diag *di
 }
 
 int main(int argc, char **argv) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc;
     if (argc == 3 && strcmp(argv[1], "--tensors") == 0) {
         rc = list(argv[2], &diag);

@@ -51,7 +51,7 @@ int shore_fleet_update_images(struct shore_fleet *f, const struct shore_update *
     int worst = 0;
 #pragma omp parallel for schedule(dynamic)
     for (uint32_t i = 0; i < update.count; i++) {
-        struct shore_diag why = {{0}};
+        struct shore_diag why = {0};
         struct shore_update part = shore__update_part(&f->config, &update, update.segment + i, 1);
         unsigned char *image = (unsigned char *)state + i * shore_fleet_state_bytes(f);
         int failed = shore__image_update(&f->config, &part, image, &why);

@@ -179,8 +179,7 @@ int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *di
 /* One that does not answer may only have another name now. A snapshot is looked for beside its drive. */
 static int say_where(const char *drive, int rc, struct shore_diag *diag) {
     if (!diag || strstr(drive, ".snapshot-") || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
-    return shore__fail(diag, rc, "%s; if it is elsewhere now, train --resume with --drive %s=NEW says so", diag->text,
-                       drive);
+    return shore__advise(diag, rc, SHORE_ADVICE_MOVED, drive);
 }
 
 /* Puts a drive in its place, or says why it has none in this fleet. i: of those that are given. */
@@ -281,19 +280,19 @@ static void tell_damage(const struct shore_fleet *f) {
 /* Nothing whole is given up, and nothing of it before what takes its place is known to be whole. */
 static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     unsigned long long kept = state->step, given_up = state->given_up;
-    struct shore_diag why = {{0}}, text = {{0}};
+    struct shore_diag why = {0}, text = {0};
     int rc = state->gives_up ? load(f, state->given_up, true, &why) : SHORE_ECORRUPT;
-    if (rc == SHORE_ELINK || rc == -ENOMEM) return shore__fail(diag, rc, "%s", why.text);
+    if (rc == SHORE_ELINK || rc == -ENOMEM) return shore__fail_of(diag, rc, &why, "%s", why.text);
     if (!rc)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "step %llu is whole on every drive, so that nothing is to be given up for step %llu: leave "
-                           "--accept-step out",
+                           "step %llu is whole on every drive, so that it is not given up for step %llu: accept no "
+                           "other step",
                            given_up, kept);
     rc = load(f, state->step, true, &text);
     if (rc == SHORE_ECORRUPT && state->gives_up)
         return shore__fail(diag, rc, "step %llu cannot be accepted, since it is not whole either: %.900s", kept,
                            text.text);
-    if (rc) return shore__fail(diag, rc, "%s", text.text);
+    if (rc) return shore__fail_of(diag, rc, &text, "%s", text.text);
     if (state->gives_up && f->config.note) {
         shore__fail(&text, 0, "step %llu is given up for step %llu, of which every byte was read and is whole: %.900s",
                     given_up, kept, why.text);
@@ -303,14 +302,11 @@ static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state
 }
 
 static int load_newest(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
-    int rc = load(f, state->step, false, &why);
-    if (rc == SHORE_ECORRUPT && state->step_before)
-        return shore__fail(diag, rc,
-                           "%.900s; if the step before is whole, train --resume with --accept-step %llu goes "
-                           "on from there",
-                           why.text, (unsigned long long)state->step - 1);
-    return rc ? shore__fail(diag, rc, "%s", why.text) : 0;
+    char before[24];
+    int rc = load(f, state->step, false, diag);
+    if (rc != SHORE_ECORRUPT || !state->step_before) return rc;
+    snprintf(before, sizeof before, "%llu", (unsigned long long)state->step - 1);
+    return shore__advise(diag, rc, SHORE_ADVICE_ACCEPT_STEP, before);
 }
 
 /* From what the drives' records say to a fleet that is ready. */

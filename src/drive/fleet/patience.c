@@ -25,8 +25,8 @@ void shore_patience_begin(struct shore_patience *p, const struct shore_diag *los
     p->lost = *lost;
     p->since_ns = shore__now_ns();
     p->pause_ms = PAUSE_MS_LEAST;
-    snprintf(said->text, sizeof said->text, "%.800s; waiting for it for up to %s", lost->text,
-             shore__format_seconds(p->seconds, seconds, sizeof seconds));
+    shore__fail(said, 0, "%.800s; waiting for it for up to %s", lost->text,
+                shore__format_seconds(p->seconds, seconds, sizeof seconds));
 }
 
 int shore_patience_try(struct shore_patience *p, int rc, struct shore_diag *diag) {
@@ -34,8 +34,8 @@ int shore_patience_try(struct shore_patience *p, int rc, struct shore_diag *diag
     const struct shore_diag why = *diag;
     if (!may_pass(rc)) return rc;
     if (seconds_since(p) > p->seconds)
-        return shore__fail(
-            diag, SHORE_ELINK,
+        return shore__fail_of(
+            diag, SHORE_ELINK, &why,
             "gave up after %s, the committed state is good: %.500s; when the drive is back, go on with: %s",
             shore__format_seconds(seconds_since(p), seconds, sizeof seconds), why.text, p->go_on);
     shore__pause_until(shore__now_ns() + p->pause_ms * UINT64_C(1000000));
@@ -52,7 +52,7 @@ int shore_patience_end(struct shore_patience *p, uint64_t step, struct shore_dia
                            "gave up, since a drive was lost %u times in step %" PRIu64
                            "; the committed state is good: %.500s; when that is mended, go on with: %s",
                            p->losses, step + 1, p->lost.text, p->go_on);
-    snprintf(said->text, sizeof said->text, "connected again after %s: going on from step %" PRIu64,
-             shore__format_seconds(seconds_since(p), seconds, sizeof seconds), step);
+    shore__fail(said, 0, "connected again after %s: going on from step %" PRIu64,
+                shore__format_seconds(seconds_since(p), seconds, sizeof seconds), step);
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "drive/fleet/fleet.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,12 +119,14 @@ static int check_held(struct shore__drive *const *drives, const struct shore__dr
  * be NULL. */
 static int behind_hint(struct shore__drive *const *drives, const struct shore__drive_recovery *damaged, uint32_t oldest,
                        uint64_t step, uint64_t hint_step, struct shore_diag *diag) {
+    char whole[24];
+    snprintf(whole, sizeof whole, "%llu", (unsigned long long)step);
     if (damaged)
-        return shore__fail(diag, SHORE_ESTALE,
-                           "step %llu was committed but the newest whole one is %llu, because %s; --accept-step %llu "
-                           "goes on from there",
-                           (unsigned long long)hint_step, (unsigned long long)step, damaged->damage.text,
-                           (unsigned long long)step);
+        return shore__advise(diag,
+                             shore__fail(diag, SHORE_ESTALE,
+                                         "step %llu was committed but the newest whole one is %s, because %s",
+                                         (unsigned long long)hint_step, whole, damaged->damage.text),
+                             SHORE_ADVICE_ACCEPT_STEP, whole);
     return shore__fail(diag, SHORE_ESTALE,
                        "%s is at step %llu but step %llu was committed: the drives were put back from an older copy; "
                        "put the newest state back, or make the run again",

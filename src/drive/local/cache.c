@@ -60,9 +60,8 @@ static int open_cache(struct shore__cache *c, const struct shore__call *call, st
     uint64_t bytes = table_bytes + (c->volume ? 0 : pages * c->page_bytes);
     if (most && bytes > most) {
         char needs[32], has[32];
-        return shore__fail(diag, SHORE_EBUDGET,
-                           "%s: a cache of %llu pages takes %s of memory, and %s are left of --memory", name_of(c),
-                           (unsigned long long)pages, shore__format_size_up(bytes, needs, sizeof needs),
+        return shore__fail(diag, SHORE_EBUDGET, "%s: a cache of %llu pages takes %s of memory, and %s are left for it",
+                           name_of(c), (unsigned long long)pages, shore__format_size_up(bytes, needs, sizeof needs),
                            shore__format_size(most, has, sizeof has));
     }
     c->table = shore__arena_alloc(NULL, table_bytes);
@@ -165,7 +164,7 @@ static void *cache_lane(void *ctx) {
     struct shore__job *next;
     while ((next = shore__lane_pop(&c->lane, true))) {
         struct cache_job *job = (struct cache_job *)next;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         int rc = run(c, &job->call, &diag);
         struct shore_completion done = job->done;
         free(job);

@@ -326,7 +326,7 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     if (rc) return rc;
     struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
     if (spilled) part.gradient = c->gradient;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     rc = shore__chunk_update(&p->l->config, &part, &c->stored, &c->stored, &diag);
     if (p->l->config.plane_bytes[SHORE_PLANE_R])
         shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);

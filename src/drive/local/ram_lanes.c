@@ -199,7 +199,7 @@ static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *dia
 }
 
 static void run_job(struct ram *r, struct ram_job *job) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc = 0;
     switch (job->kind) {
     case JOB_FETCH:

@@ -205,16 +205,14 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
     } while (!rc && h.type != SHORE__WIRE_DONE);
     if (!rc) rc = shore__wire_answer_get(&h, t->body, a, why);
     if (rc) return shore__way_explain(t->at, &t->way, rc, why, diag);
-    if (a->rc)
-        return shore__fail(diag, a->rc, "%s: %.*s", t->at->text, (int)(a->text_bytes < 700 ? a->text_bytes : 700),
-                           a->text);
+    if (a->rc) return shore__wire_answer_fail(a, t->at->text, diag);
     return 0;
 }
 
 /* A request whose tail is what r brings, then the path. */
 static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
                     struct shore_diag *diag) {
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     size_t path_bytes = strlen(t->at->path);
     unsigned char *tail = malloc(r.tail_bytes + path_bytes + 1);
     int rc = tail ? 0 : shore__fail(&why, -ENOMEM, "out of memory");
@@ -274,7 +272,7 @@ static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag
     struct shore__wire_request r = {
         .type = SHORE__WIRE_MEASURE, .kind = SHORE__WIRE_MEASURE_LINK, .tail = tail, .tail_bytes = TAIL_BYTES};
     struct shore__wire_answer a = {0};
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     uint64_t ns = 0;
     int rc = tail ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t n = 1; !rc && n <= LINK_FRAMES_MOST && (n <= LINK_FRAMES_LEAST || ns < LINK_NS_LEAST);

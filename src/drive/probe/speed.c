@@ -83,7 +83,7 @@ int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, st
         if (good && number) speed = (uint64_t)(value * PLAIN);
         if (!good || speed == 0 || speed > UINT64_C(1) << 60)
             return shore__fail(diag, SHORE_EUSAGE,
-                               "--drive-speeds %s: '%s' is no speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
+                               "drive speeds %s: '%s' is no speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
                                "each drive",
                                shore__escape(text, strlen(text), shown, sizeof shown), item);
         plain[number] = true;
@@ -91,9 +91,9 @@ int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, st
         at = at[bytes] ? at + bytes + 1 : NULL;
     }
     if (plain[0] && plain[1])
-        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: give a unit to all of them, or to none", text);
+        return shore__fail(diag, SHORE_EUSAGE, "drive speeds %.60s: give a unit to all of them, or to none", text);
     if (n != ndrives)
-        return shore__fail(diag, SHORE_EUSAGE, "--drive-speeds %.60s: %u speeds for %u drives: give one for each", text,
+        return shore__fail(diag, SHORE_EUSAGE, "drive speeds %.60s: %u speeds for %u drives: give one for each", text,
                            n, ndrives);
     return 0;
 }
@@ -134,7 +134,7 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
     if (!known || shore__sites_share_device(sites, nsites)) return;
     char text[512] = "measured for placement:";
     for (uint32_t d = 0; d < nsites; d++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         char rate[32], carries[32];
         uint64_t link;
         if (shore__site_measure(&sites[d], o->io, state_bytes, &speeds[d], &link, &diag)) {

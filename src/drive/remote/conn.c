@@ -270,7 +270,7 @@ int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_
     char shown[160];
     size_t seen = 0;
     uint64_t silent = 0; /* in all: what trickles has no more time */
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     int rc = 0;
     while (!rc && seen < SHORE__WIRE_SCAN_BYTES && silent < silence_ns(c)) {
         unsigned char byte;

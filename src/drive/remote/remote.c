@@ -176,7 +176,7 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
         }
     }
     int rc = shore__remote_send(r, w);
-    return rc ? shore__fail(diag, rc, "%s", r->why.text) : shore_wait(&wait, diag);
+    return rc ? shore__fail_of(diag, rc, &r->why, "%s", r->why.text) : shore_wait(&wait, diag);
 }
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */

@@ -283,7 +283,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
     if (a.rc) {
         why = malloc(sizeof *why);
-        if (why) shore__fail(why, a.rc, "%s: %.*s", r->uri, (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+        if (why) shore__wire_answer_fail(&a, r->uri, why);
     }
     pthread_mutex_lock(&r->lock);
     r->class_bytes[q->dst_class] += h->bulk_bytes;

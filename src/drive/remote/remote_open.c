@@ -40,7 +40,7 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
 static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,
                    struct shore_diag *diag) {
     if (r->at && (rc == SHORE_ELINK || rc == SHORE_EFORMAT)) return shore__way_explain(r->at, way, rc, why, diag);
-    return shore__fail(diag, rc, "%s: %.700s", r->uri, why->text);
+    return shore__fail_of(diag, rc, why, "%s: %.700s", r->uri, why->text);
 }
 
 /* The far side would only say that it cannot understand such a layout. */
@@ -77,7 +77,7 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     };
     struct shore__frame frame = {.type = SHORE__WIRE_OPEN, .id = 1};
     struct shore__wire_answer a = {0};
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     unsigned char *request = NULL, *body = NULL;
     if (desc) o.desc = *desc;
     memcpy(o.plane_bytes, r->config.plane_bytes, sizeof o.plane_bytes);
@@ -91,7 +91,7 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     if (rc)
         explain(r, way, rc, &why, diag);
     else if (a.rc)
-        rc = shore__fail(diag, a.rc, "%s: %.*s", r->uri, (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+        rc = shore__wire_answer_fail(&a, r->uri, diag);
     free(request);
     free(body);
     return rc;
@@ -105,7 +105,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     struct shore__wire_request fields = {.type = SHORE__WIRE_ATTACH, .tail_bytes = 16};
     struct shore__frame frame = {.type = SHORE__WIRE_ATTACH, .id = 1, .body = request, .body_bytes = sizeof request};
     struct shore__wire_answer a = {0};
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     /* logging in may take a while each time, and those that are there have no threads yet */
     for (unsigned i = 0; i < r->nlinks; i++)
         shore__conn_send(&r->links[i].way.conn, &alive, &why);
@@ -115,7 +115,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     shore__wire_request_put(request, &fields);
     memcpy(request + SHORE__WIRE_FIELDS_BYTES, token, 16);
     rc = ask(r, &l->way, &frame, &body, &a, &why);
-    if (!rc && a.rc) rc = shore__fail(&why, a.rc, "%.*s", (int)(a.text_bytes < 700 ? a.text_bytes : 700), a.text);
+    if (!rc && a.rc) rc = shore__wire_answer_fail(&a, NULL, &why);
     free(body);
     return rc ? explain(r, &l->way, rc, &why, diag) : 0;
 }

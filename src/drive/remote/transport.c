@@ -43,13 +43,13 @@ static int make_command(const struct shore__address *at, struct command *c, stru
     c->copy = strdup(rsh_words());
     if (!c->copy) return shore__fail(diag, -ENOMEM, "out of memory");
     for (char *save = NULL, *word = strtok_r(c->copy, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save)) {
-        if (n == WORDS_MOST) return shore__fail(diag, SHORE_EUSAGE, "--rsh has more than %u words", WORDS_MOST);
+        if (n == WORDS_MOST)
+            return shore__fail(diag, SHORE_EUSAGE, SHORE__RSH_VARIABLE " has more than %u words", WORDS_MOST);
         c->words[n++] = word;
     }
     if (n == 0)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "--rsh or " SHORE__RSH_VARIABLE
-                           " is blank: name the command that takes ssh's place, or leave it out");
+                           SHORE__RSH_VARIABLE " is blank: name the command that takes ssh's place, or leave it out");
     const char *slash = strrchr(c->words[0], '/');
     bool is_ssh = strcmp(slash ? slash + 1 : c->words[0], "ssh") == 0;
     if (is_ssh) {
@@ -109,7 +109,8 @@ static int open_child(const struct shore__address *at, struct shore__way *w, str
         fcntl(from[0], F_SETPIPE_SZ, PIPE_BYTES);
         rc = spawn(c.words, to[0], from[1], err[1], &w->child);
         if (rc)
-            shore__fail(diag, rc, "%s cannot be started: %s; install it, or name another command with --rsh",
+            shore__fail(diag, rc,
+                        "%s cannot be started: %s; install it, or name another command with " SHORE__RSH_VARIABLE,
                         c.words[0], strerror(-rc));
     }
     if (rc) {
@@ -254,7 +255,7 @@ int shore__way_explain(const struct shore__address *at, struct shore__way *w, in
     char shown[300], words[700], command[500];
     struct shore_diag start;
     shore__escape(at->text, strlen(at->text), shown, sizeof shown);
-    if (!w->child) return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
+    if (!w->child) return shore__fail_of(diag, rc, why, "%s: %.600s", shown, why->text);
     /* the child says what is wrong, and ends: both may take a moment */
     int status = child_status(w, 1500);
     shore__conn_drain_errors(&w->conn);
@@ -270,12 +271,12 @@ int shore__way_explain(const struct shore__address *at, struct shore__way *w, in
                            "%s: no longshore answers there, %.300s%s%.200s%s: see what '%s longshore --version' says",
                            shown, why->text, words[0] ? " (" : "", words, words[0] ? ")" : "", command);
     }
-    if (words[0]) return shore__fail(diag, rc, "%s: %.400s (%s)", shown, why->text, words);
-    return shore__fail(diag, rc, "%s: %.600s", shown, why->text);
+    if (words[0]) return shore__fail_of(diag, rc, why, "%s: %.400s (%s)", shown, why->text, words);
+    return shore__fail_of(diag, rc, why, "%s: %.600s", shown, why->text);
 }
 
 int shore__way_open(const struct shore__address *at, struct shore__way *out, struct shore_diag *diag) {
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     memset(out, 0, sizeof *out);
     out->conn.in = out->conn.out = out->conn.err = out->conn.wake = -1;
     int rc = at->kind->id == SHORE__KIND_SSH ? open_child(at, out, &why) : open_socket(at, out, &why);

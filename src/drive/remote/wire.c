@@ -1,6 +1,7 @@
 #include "drive/remote/wire.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -250,9 +251,37 @@ void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], stru
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-void shore__wire_answer_put(unsigned char out[SHORE__WIRE_ANSWER_BYTES], const struct shore__wire_answer *a) {
-    shore__put_u32(out, (uint32_t)-a->rc);
-    shore__put_u32(out + 4, a->text_bytes);
+uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_diag *diag) {
+    uint32_t text_bytes = rc ? (uint32_t)strlen(diag->text) : 0, of_bytes;
+    unsigned char *at = out + SHORE__WIRE_ANSWER_BYTES + text_bytes;
+    shore__put_u32(out, (uint32_t)-rc);
+    shore__put_u32(out + 4, text_bytes);
+    if (text_bytes) memcpy(out + SHORE__WIRE_ANSWER_BYTES, diag->text, text_bytes);
+    if (!rc || !diag->advice) return (uint32_t)(at - out);
+    of_bytes = (uint32_t)strlen(diag->of);
+    shore__put_u32(at, (uint32_t)diag->advice);
+    shore__put_u32(at + 4, of_bytes);
+    memcpy(at + 8, diag->of, of_bytes);
+    return (uint32_t)(at - out) + 8 + of_bytes;
+}
+
+/* Servers of earlier versions give none. */
+static bool advice_get(struct shore__wire_answer *a) {
+    if (!a->rc || !a->result_bytes) return true;
+    if (a->result_bytes < 8) return false;
+    uint32_t advice = shore__get_u32(a->result);
+    a->of_bytes = shore__get_u32(a->result + 4);
+    a->of = (const char *)a->result + 8;
+    a->advice = advice < SHORE_ADVICE_COUNT ? (int)advice : SHORE_ADVICE_NONE;
+    return a->of_bytes <= a->result_bytes - 8;
+}
+
+int shore__wire_answer_fail(const struct shore__wire_answer *a, const char *whose, struct shore_diag *diag) {
+    char of[sizeof diag->of];
+    snprintf(of, sizeof of, "%.*s", (int)(a->of_bytes < sizeof of ? a->of_bytes : 0), a->of ? a->of : "");
+    shore__fail(diag, a->rc, "%s%s%.*s", whose ? whose : "", whose ? ": " : "",
+                (int)(a->text_bytes < 700 ? a->text_bytes : 700), a->text);
+    return shore__advise(diag, a->rc, (enum shore_advice)a->advice, of);
 }
 
 int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned char *body,
@@ -273,7 +302,7 @@ int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned ch
     if (out->rc && h->bulk_bytes) {
         return shore__fail(diag, SHORE_ELINK, "an answer came that reports an error and brings data all the same");
     }
-    return 0;
+    return advice_get(out) ? 0 : shore__fail(diag, SHORE_ELINK, "an answer came with fields that cannot be");
 }
 
 #define LEDGER_FIELDS(X) \

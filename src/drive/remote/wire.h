@@ -144,19 +144,26 @@ void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], stru
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* The body of DONE: rc, the length of a sentence, the sentence, then results. */
+/* The body of DONE: rc, the length of a sentence, the sentence, then results; of an error: the advice. */
 struct shore__wire_answer {
     int rc; /* 0 or negative */
     const char *text;
     uint32_t text_bytes;
+    int advice; /* with what it is of; one that this build does not know: none */
+    const char *of;
+    uint32_t of_bytes;
     const unsigned char *result;
     uint32_t result_bytes;
 };
-#define SHORE__WIRE_ANSWER_BYTES 8u /* without the sentence and the results */
+#define SHORE__WIRE_ANSWER_BYTES 8u                                         /* without the sentence and the results */
+#define SHORE__WIRE_ANSWER_MOST (16u + (uint32_t)sizeof(struct shore_diag)) /* without results */
 
-void shore__wire_answer_put(unsigned char out[SHORE__WIRE_ANSWER_BYTES], const struct shore__wire_answer *a);
+/* All but results; diag: where rc is not 0. Returns the bytes, SHORE__WIRE_ANSWER_MOST at most. */
+uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_diag *diag);
 int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned char *body,
                            struct shore__wire_answer *out, struct shore_diag *diag);
+/* What an answer that reports an error says, behind "WHOSE: " (NULL: without that). Returns its code. */
+int shore__wire_answer_fail(const struct shore__wire_answer *a, const char *whose, struct shore_diag *diag);
 
 /* Counters of the far side, in the result of BEGIN, COMMIT and LEDGER. */
 #define SHORE__WIRE_LEDGER_BYTES (4u + 8u * 10u)

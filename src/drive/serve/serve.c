@@ -89,9 +89,8 @@ static int open_drive(struct session *s, const struct shore__address *at, struct
 }
 
 static int send_opened(struct session *s, uint64_t id, int rc, const struct shore_diag *why, struct shore_diag *diag) {
-    struct shore__wire_answer a = {.rc = rc, .text_bytes = rc ? (uint32_t)strlen(why->text) : 0};
     unsigned char *settings = NULL, *body = NULL;
-    uint32_t bytes = 0;
+    uint32_t bytes = 0, head;
     int made = 0;
     if (!rc) {
         struct shore__drive *d = s->drive;
@@ -114,18 +113,14 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
         made = d->ops->recovery(d, &o.recovery, diag);
         if (!made) made = shore__wire_open_put(&o, true, &settings, &bytes);
     }
-    if (!made) body = malloc(SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes);
+    if (!made) body = malloc(SHORE__WIRE_ANSWER_MOST + bytes);
     if (!body) {
         free(settings);
         return shore__fail(diag, -ENOMEM, "out of memory");
     }
-    shore__wire_answer_put(body, &a);
-    memcpy(body + SHORE__WIRE_ANSWER_BYTES, why->text, a.text_bytes);
-    if (bytes) memcpy(body + SHORE__WIRE_ANSWER_BYTES + a.text_bytes, settings, bytes);
-    struct shore__frame frame = {.type = SHORE__WIRE_DONE,
-                                 .id = id,
-                                 .body = body,
-                                 .body_bytes = SHORE__WIRE_ANSWER_BYTES + a.text_bytes + bytes};
+    head = shore__wire_answer_put(body, rc, why);
+    if (bytes) memcpy(body + head, settings, bytes);
+    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = head + bytes};
     made = shore__conn_send(&s->links[0].conn, &frame, diag);
     free(settings);
     free(body);
@@ -150,9 +145,9 @@ static int open_with_a_pulse(struct session *s, struct shore_diag *diag) {
 
 static int answer_open(struct session *s, const struct shore__wire_header *h, const unsigned char *body,
                        struct shore_diag *diag) {
-    struct shore_diag why = {""};
+    struct shore_diag why = {0};
     int rc = shore__wire_open_get(body, h->body_bytes, false, &s->open, &why);
-    if (rc == SHORE_ELINK) return shore__fail(diag, rc, "%s", why.text);
+    if (rc == SHORE_ELINK) return shore__fail_of(diag, rc, &why, "%s", why.text);
     if (!rc) {
         uint32_t silence = s->open.silence_ms;
         s->links[0].conn.silence_ms = silence < SILENCE_MS_LEAST  ? SILENCE_MS_LEAST
@@ -165,7 +160,7 @@ static int answer_open(struct session *s, const struct shore__wire_header *h, co
         s->drive->ops->close(s->drive);
         s->drive = NULL;
     }
-    return sent ? sent : rc ? shore__fail(diag, rc, "%s", why.text) : 0;
+    return sent ? sent : rc ? shore__fail_of(diag, rc, &why, "%s", why.text) : 0;
 }
 
 /* What is said before a drive is open. 1: the client has what it wanted. */

@@ -10,25 +10,20 @@
 
 /* body: SHORE__WIRE_COMMIT_BYTES. */
 static int send_answer(struct link *l, struct shore__serve_job *job, unsigned char *body, struct shore_diag *diag) {
-    struct shore__wire_answer a = {.rc = job->rc, .text = job->diag.text};
-    if (job->rc > 0 || job->rc < -0xFFFF) a.rc = -EIO;
-    if (a.rc && !job->diag.text[0]) shore__fail(&job->diag, a.rc, "%s", shore_error_text(a.rc));
-    a.text_bytes = a.rc ? (uint32_t)strlen(job->diag.text) : 0;
-    unsigned char *at = body + SHORE__WIRE_ANSWER_BYTES;
-    shore__wire_answer_put(body, &a);
-    memcpy(at, a.text, a.text_bytes);
-    at += a.text_bytes;
-    if (!a.rc && job->type == SHORE__WIRE_CALL && shore__function(job->request.kind)->seals) {
+    int rc = job->rc > 0 || job->rc < -0xFFFF ? -EIO : job->rc;
+    if (rc && !job->diag.text[0]) shore__fail(&job->diag, rc, "%s", shore_error_text(rc));
+    unsigned char *at = body + shore__wire_answer_put(body, rc, &job->diag);
+    if (!rc && job->type == SHORE__WIRE_CALL && shore__function(job->request.kind)->seals) {
         memcpy(at, job->seal, sizeof job->seal);
         at += sizeof job->seal;
     }
-    if (!a.rc && job->result && job->result_bytes <= SHORE__WIRE_COMMIT_BYTES - 2048) {
+    if (!rc && job->result && job->result_bytes <= SHORE__WIRE_COMMIT_BYTES - 2048) {
         memcpy(at, job->result, job->result_bytes);
         at += job->result_bytes;
     }
     struct shore__frame frame = {
         .type = SHORE__WIRE_DONE, .id = job->id, .body = body, .body_bytes = (uint32_t)(at - body)};
-    if (!a.rc && job->out_bytes) {
+    if (!rc && job->out_bytes) {
         frame.bulk[0] = (struct iovec){job->out, job->out_bytes};
         frame.nbulk = 1;
     }
@@ -56,7 +51,7 @@ static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
 
 static void *write_answers(void *ctx) {
     struct link *l = ctx;
-    struct shore_diag diag = {"out of memory"};
+    struct shore_diag diag = {.text = "out of memory"};
     unsigned char *body = malloc(SHORE__WIRE_COMMIT_BYTES);
     int rc = body ? 0 : -ENOMEM;
     bool stop = false;
@@ -91,7 +86,7 @@ int shore__serve_read(struct link *l, struct shore_diag *diag) {
 
 static void *reader(void *ctx) {
     struct link *l = ctx;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc = shore__serve_read(l, &diag);
     shore__serve_end(l, rc, &diag); /* with one of its connections the whole client is gone */
     return NULL;
@@ -125,8 +120,7 @@ int shore__serve_add_link(struct session *s, int in, int out, uint64_t id, struc
     l->conn.received = 1; /* ATTACH */
     /* its first answer goes out before the writer starts */
     unsigned char body[SHORE__WIRE_ANSWER_BYTES];
-    struct shore__wire_answer a = {0};
-    shore__wire_answer_put(body, &a);
+    shore__wire_answer_put(body, 0, NULL);
     struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = sizeof body};
     rc = shore__conn_send(&l->conn, &frame, diag);
     if (rc) {

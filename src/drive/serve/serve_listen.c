@@ -15,7 +15,7 @@
 /* A process of its own: one that dies takes no other client's drive with it, and its memory goes back. */
 static void serve_one(int listener, int fd, const struct shore__serve_options *options,
                       void (*said)(const char *text)) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     close(listener);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTERM, SIG_DFL);

@@ -50,7 +50,7 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     if (!o->root && path[0] != '/')
         return shore__fail(diag, SHORE_EUSAGE, "'%s': the path of a drive on another host begins with '/'", shown);
     if (o->root && !(root = realpath(o->root, NULL)))
-        return shore__fail(diag, SHORE_EUSAGE, "%s: the server's --root cannot be used: %s", o->root, strerror(errno));
+        return shore__fail(diag, SHORE_EUSAGE, "%s: the server's root cannot be used: %s", o->root, strerror(errno));
     if (root && path[0] != '/') {
         if (asprintf(&asked, "%s%s%s", root, *path ? "/" : "", path) < 0) asked = NULL;
     } else {
@@ -113,7 +113,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         return 0;
     }
     char needs[32], has[32];
-    return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with --memory %s at least, and this one has %s",
+    return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with %s of memory at least, and this one has %s",
                        shore__format_size_up(out->total_bytes, needs, sizeof needs),
                        shore__format_size(most, has, sizeof has));
 }

@@ -63,7 +63,8 @@ static int take_request(struct shore__serve_job *job, struct link *l, const stru
     job->type = h->type;
     job->request = *r;
     job->rc = 0;
-    job->diag.text[0] = 0;
+    job->diag.text[0] = '\0';
+    job->diag.advice = SHORE_ADVICE_NONE;
     if (h->body_bytes > job->body_room) {
         free(job->body);
         job->body = malloc(h->body_bytes);

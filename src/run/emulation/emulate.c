@@ -247,7 +247,7 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
     json_t *json;
     int rc = shore__emulation_json(name, &json, &why);
     if (rc)
-        return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "--emulate: %s, and none emulates nothing" : "%s", why.text);
+        return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "emulate: %s, and none emulates nothing" : "%s", why.text);
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;

@@ -135,13 +135,14 @@ int shore__tempo_open(const char *name, const struct shore__addresses *drives, s
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
         if (!drive->kind->keeps)
-            rc = shore__fail(diag, SHORE_EUSAGE,
-                             "--emulate paces what drives read and write, and %s does neither: give directories (one "
-                             "in memory, such as /dev/shm, will do)",
-                             drive->text);
+            rc = shore__fail(
+                diag, SHORE_EUSAGE,
+                "an emulated machine paces what drives read and write, and %s does neither: give directories (one "
+                "in memory, such as /dev/shm, will do)",
+                drive->text);
         else if (drive->kind->remote)
-            rc = shore__fail(diag, SHORE_EUSAGE, "--emulate paces drives of this process, not %s: give directories",
-                             drive->text);
+            rc = shore__fail(diag, SHORE_EUSAGE,
+                             "an emulated machine paces drives of this process, not %s: give directories", drive->text);
     }
     return rc ? rc : shore__tempo_make(&e, (uint32_t)drives->count, out, diag);
 }

@@ -105,8 +105,8 @@ static int check_range(const struct shore_shape *s, uint64_t first, uint64_t cou
             snprintf(at, sizeof at, "%" PRIu64 "%s%.170s", place % s->dims[d], *before ? ", " : "", before);
         }
         return shore__fail(diag, SHORE_EINPUT,
-                           "the tensor %s holds %g at [%s], and fp16 ends at 65504: export with --dtype bf16 or fp32",
-                           s->name, (double)values[i], at);
+                           "the tensor %s holds %g at [%s], and fp16 ends at 65504: export it as bf16 or fp32", s->name,
+                           (double)values[i], at);
     }
     return 0;
 }

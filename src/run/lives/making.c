@@ -145,18 +145,17 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
 
 static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     if (overwrite) return 0;
-    if (shore__is_run(run->path) && run->private->by_program)
-        return shore__fail(diag, SHORE_EEXISTS, "%s: holds a run: open that one, or overwrite it", run->path);
     if (shore__is_run(run->path))
-        return shore__fail(diag, SHORE_EEXISTS,
-                           "%s: holds a run; go on with it by --resume %s, or replace it with --overwrite", run->path,
-                           run->word);
+        return shore__advise(diag, shore__fail(diag, SHORE_EEXISTS, "%s: holds a run", run->path), SHORE_ADVICE_GO_ON,
+                             run->word);
     if (shore__path_exists(run->path, MAKING)) return 0;
     for (const char *const *name = shore__run_files; *name; name++)
         if (shore__path_exists(run->path, *name))
-            return shore__fail(diag, SHORE_EEXISTS,
-                               "%s: holds %s, which a run would replace; choose another directory, or %s", run->path,
-                               *name, run->private->by_program ? "overwrite it" : "--overwrite");
+            return shore__advise(diag,
+                                 shore__fail(diag, SHORE_EEXISTS,
+                                             "%s: holds %s, which a run would replace; choose another directory",
+                                             run->path, *name),
+                                 SHORE_ADVICE_OVERWRITE, NULL);
     return 0;
 }
 
@@ -348,7 +347,7 @@ void shore__making_remove(const char *run_path) {
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx) {
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
         const struct shore__address *drive = overwritten->settings.drives.item[i];
-        struct shore_diag why = {{0}};
+        struct shore_diag why = {0};
         char text[1400];
         bool exists = false;
         enum shore__owner owner;

@@ -160,7 +160,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
     const struct shore__address *away = NULL; /* its server does not answer: that is not waited for again */
     for (size_t i = 0; i < in->nleft; i++) {
         struct left *v = &in->left[i];
-        struct shore_diag why = {{0}};
+        struct shore_diag why = {0};
         char text[1400];
         if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
             snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
@@ -294,8 +294,8 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
         struct shore__spot spot;
         if (!present->item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE,
-                               "%s keeps its state in memory (--drive %s): it went with the process that trained it",
-                               run->path, present->text[i]);
+                               "%s keeps its state in memory (%s): it went with the process that trained it", run->path,
+                               present->text[i]);
         rc = shore__spot_of(present->item[i], &spot, diag);
         if (!rc && shore__addresses_add(&in->old, spot.volume)) rc = shore__out_of_memory(diag);
     }
@@ -464,7 +464,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
             /* if writing run.json has failed, only its next reader knows which one is there */
             if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
         } else {
-            struct shore_diag why = {{0}};
+            struct shore_diag why = {0};
             bool unsettled = settle(run, &in, how->note, how->note_ctx, &why);
             if (unsettled) say(how->note, how->note_ctx, why.text);
             if (unsettled || leaves_new(&in)) run->begun = true;

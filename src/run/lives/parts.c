@@ -30,7 +30,7 @@ static int note_away(struct shore__parts *p, const struct shore__address *at, in
 }
 
 static int discard_at(struct shore__parts *p, const struct shore__address *at, bool begun, struct shore_diag *diag) {
-    if (is_away(p, at)) return shore__fail(diag, SHORE_ELINK, "%s: %s", at->text, p->why.text);
+    if (is_away(p, at)) return shore__fail_of(diag, SHORE_ELINK, &p->why, "%s: %s", at->text, p->why.text);
     return note_away(p, at, shore__drive_remove(at, p->fleet_id, p->generation, begun, diag), diag);
 }
 
@@ -45,7 +45,7 @@ static bool is_named_after(const struct shore__address *part, const struct shore
  * one's part: it goes as well, but then this one may still be where it was. */
 static int discard_where_it_is(struct shore__parts *p, size_t i, const struct shore__address *part, bool begun,
                                struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     int rc = discard_at(p, part, begun, diag);
     for (size_t d = 0; rc && p->drives && d < p->drives->count; d++) {
         const struct shore__address *drive = p->drives->item[d];
@@ -81,7 +81,7 @@ static int wait_for_server(struct shore__parts *p, const struct shore__address *
 /* A server whose client was killed goes on copying into the .partial, so that is looked at first. */
 bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__address *part, struct shore_diag *held,
                          shore__note_fn note, void *ctx) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     struct shore__address *partial = shore__address_named(part, strlen(part->text), ".partial");
     if (!partial) return false;
     int rc = wait_for_server(p, part, &why);

@@ -37,20 +37,19 @@ static int say_whose(const struct shore__address *at, const struct shore__probe 
     if (maker) shore__escape(maker, strlen(maker), shown, sizeof shown);
     const char *busy = p->busy ? "is in use, and " : "";
     const char *gone = p->is_device ? "wipe the first MiB of the device" : "delete the file";
-    int rc = maker && there
-                 ? shore__fail(diag, SHORE_EEXISTS,
-                               "%s: %sholds the state of the run %s%s; name another path, or remove that run with "
-                               "'longshore remove %s'",
-                               at->text, busy, shown, step, shown)
-             : maker
-                 ? shore__fail(diag, SHORE_EEXISTS,
-                               "%s: %sholds the state of a run that was made as %s%s; name another path, or, if "
-                               "nobody needs that run any more, %s",
-                               at->text, busy, shown, step, gone)
-                 : shore__fail(diag, SHORE_EEXISTS,
-                               "%s: %sholds the state of another run (fleet %s)%s; name another path, or, if nobody "
-                               "needs that run any more, %s",
-                               at->text, busy, fleet, step, gone);
+    int rc =
+        maker && there ? shore__fail(diag, SHORE_EEXISTS,
+                                     "%s: %sholds the state of the run %s%s; name another path, or remove that run",
+                                     at->text, busy, shown, step)
+        : maker        ? shore__fail(diag, SHORE_EEXISTS,
+                                     "%s: %sholds the state of a run that was made as %s%s; name another path, or, if "
+                                            "nobody needs that run any more, %s",
+                                     at->text, busy, shown, step, gone)
+                       : shore__fail(diag, SHORE_EEXISTS,
+                                     "%s: %sholds the state of another run (fleet %s)%s; name another path, or, if nobody "
+                                            "needs that run any more, %s",
+                                     at->text, busy, fleet, step, gone);
+    if (maker && there) shore__advise(diag, rc, SHORE_ADVICE_REMOVE_RUN, maker);
     free(maker);
     return rc;
 }
@@ -119,7 +118,7 @@ int shore__plan_drives(struct shore__run *run, const struct shore__plan *before,
     const struct shore__addresses *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
     if (drives->count == 0)
-        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Give --drive DIR, or --drive ram:");
+        return shore__fail(diag, SHORE_EUSAGE, "where is the state to live? Name a drive: a directory, or ram:");
     for (size_t i = 0; i < drives->count; i++) {
         struct shore__address *volume = NULL;
         enum shore__owner owner = SHORE__BEGUN;

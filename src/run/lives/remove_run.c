@@ -68,7 +68,7 @@ static int hold_elsewhere(const struct shore__address *drive, const uint64_t fle
 /* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
 static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
                 shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     struct stat st;
     *held = (struct held){.fd = -1};
     if (!drive->kind->keeps) return 0;
@@ -83,7 +83,7 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     if (rc == 0 && access(held->path, R_OK) < 0)
         rc = shore__fail(&why, -errno, "%s: cannot be read: %s", held->path, strerror(errno));
     if (rc == -EACCES && whose != OF_OVERWRITTEN) /* then it may be ours */
-        return shore__fail(diag, rc, "%s; nothing was removed", why.text);
+        return shore__fail_of(diag, rc, &why, "%s; nothing was removed", why.text);
     if (rc) {
         if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
         return 0;
@@ -133,11 +133,11 @@ static int wipe(const struct held *held, struct shore_diag *diag) {
 
 static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
                             struct shore_diag *diag) {
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     int rc = shore__remote_remove(held->elsewhere, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
     if (rc == 0) say(note, ctx, "removed %s", held->elsewhere->text);
     if (rc == SHORE_EMISMATCH) say(note, ctx, "left alone: %s", why.text);
-    return rc && rc != SHORE_EMISMATCH ? shore__fail(diag, rc, "%s", why.text) : 0;
+    return rc && rc != SHORE_EMISMATCH ? shore__fail_of(diag, rc, &why, "%s", why.text) : 0;
 }
 
 static int remove_volumes(const struct shore__addresses *drives, const uint64_t fleet_id[2], enum whose whose,

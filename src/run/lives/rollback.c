@@ -94,7 +94,7 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < s->volumes.count; i++) {
         const struct shore__address *part = s->volumes.item[i];
-        struct shore_diag why = {{0}};
+        struct shore_diag why = {0};
         struct shore__address *found = is_there(part, &why) ? shore__address_copy(part) : find_beside(run, s, i);
         if (!found && part->kind->remote && *why.text)
             rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
@@ -133,8 +133,8 @@ static int open_present(const struct shore__run *run, const struct intent *in, s
     for (size_t i = 0; i < run->settings.drives.count; i++)
         if (!run->settings.drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EMISSING,
-                               "%s kept its state in memory (--drive %s): it went with the process that trained it",
-                               run->path, run->settings.drives.text[i]);
+                               "%s kept its state in memory (%s): it went with the process that trained it", run->path,
+                               run->settings.drives.text[i]);
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     options.hint_step = run->hint_step;
     options.restoring = in->there;
@@ -293,7 +293,7 @@ int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn
 int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__snapshot s;
     struct intent in;
-    struct shore_diag why = {{0}};
+    struct shore_diag why = {0};
     char text[200];
     int rc = intent_read(run->path, &in, diag);
     if (rc < 0 || !in.there) return rc;
@@ -304,10 +304,12 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
         shore__snapshot_free(&s);
     }
     if (rc < 0) /* cut off is not refused: no code that says that nothing was begun */
-        return shore__fail(diag, run->begun ? -EIO : rc,
-                           "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that, or give "
-                           "'longshore rollback %s NAME' with another snapshot",
-                           in.name, why.text, run->path);
+        return shore__advise(
+            diag,
+            shore__fail(diag, run->begun ? -EIO : rc,
+                        "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that", in.name,
+                        why.text),
+            SHORE_ADVICE_ROLL_BACK, run->path);
     snprintf(text, sizeof text, "going back to snapshot %s had been interrupted: it is done now", in.name);
     if (note) note(ctx, text);
     return 0;

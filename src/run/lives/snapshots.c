@@ -72,8 +72,9 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
 static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
     char shown[160];
     if (shore__snapshot_name_valid(name) && has(run_path, name, ".json")) return 0;
-    return shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s: 'longshore snapshots %s' lists those there are",
-                       run_path, shore__escape(name, strlen(name), shown, sizeof shown), run_path);
+    shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s", run_path,
+                shore__escape(name, strlen(name), shown, sizeof shown));
+    return shore__advise(diag, SHORE_EUSAGE, SHORE_ADVICE_SNAPSHOTS, run_path);
 }
 
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag) {
@@ -187,7 +188,7 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
     struct shore__addresses volumes = {0};
     const struct in_folder partial = in_folder(name, ".partial");
     char text[1400], *files = path_of(run_path, name, ".files");
-    struct shore_diag held = {{0}};
+    struct shore_diag held = {0};
     int rc = files ? shore__journal_read(run_path, partial.name, &j, diag) : shore__out_of_memory(diag);
     bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id) &&
                  shore__addresses_from_json(json_object_get(j, "volumes"), &volumes) == 0;
@@ -370,7 +371,7 @@ static int fill(const struct shore__run *run, struct shore_fleet *fleet, const c
 
 int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                          struct shore_diag *diag) {
-    char shown[160];
+    char shown[160], *of = NULL;
     shore__escape(name, strlen(name), shown, sizeof shown);
     if (!shore__snapshot_name_valid(name))
         return shore__fail(
@@ -378,11 +379,14 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
             "none of '.' and '-', and not ending in .partial",
             shown, SHORE__SNAPSHOT_NAME_BYTES);
-    if (has(run->path, name, ".json"))
-        return shore__fail(diag, SHORE_EEXISTS,
-                           "there is a snapshot %s of this run already: choose another name, or remove it first with "
-                           "'longshore snapshot %s %s --remove'",
-                           shown, run->path, shown);
+    if (has(run->path, name, ".json")) {
+        if (asprintf(&of, "%s %s", run->path, name) < 0) of = NULL;
+        shore__fail(diag, SHORE_EEXISTS,
+                    "there is a snapshot %s of this run already: choose another name, or remove it first", shown);
+        shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_REMOVE_SNAPSHOT, of);
+        free(of);
+        return SHORE_EEXISTS;
+    }
     if (has(run->path, name, ".partial")) { /* what did not go when the run was opened may go now */
         struct shore__parts parts = {.drives = &run->settings.drives};
         int failed = mend(run->path, name, &parts, NULL, NULL, diag);

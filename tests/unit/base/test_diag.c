@@ -32,8 +32,38 @@ static void fail_fills_truncates_and_keeps_errno(void **state) {
     assert_int_equal(strlen(diag.text), sizeof diag.text - 1);
 }
 
+static void advice_is_said_in_the_words_of_who_says_it(void **state) {
+    static const char *const words[SHORE_ADVICE_COUNT] = {
+        [SHORE_ADVICE_GO_ON] = "take {} up", [SHORE_ADVICE_OVERWRITE] = "do not"};
+    struct shore_diag diag, outer;
+    char line[2048], tiny[10];
+    assert_int_equal(shore__advise(&diag, shore__fail(&diag, -EIO, "it fails"), SHORE_ADVICE_GO_ON, "runs/a"), -EIO);
+    assert_string_equal(diag.text, "it fails");
+    assert_string_equal(shore_diag_say(&diag, words, line, sizeof line), "it fails; take runs/a up");
+    assert_string_equal(shore_diag_say(&diag, NULL, line, sizeof line),
+                        "it fails; open runs/a to go on with it, or make another one with overwrite");
+    assert_string_equal(shore_diag_say(&diag, words, tiny, sizeof tiny), "it ... up");
+    /* kept by who adds to it, not by who says something else */
+    assert_int_equal(shore__fail_of(&outer, -ENXIO, &diag, "drive: %s", diag.text), -ENXIO);
+    assert_string_equal(shore_diag_say(&outer, words, line, sizeof line), "drive: it fails; take runs/a up");
+    shore__fail_of(&diag, -EIO, &diag, "%s again", diag.text);
+    assert_string_equal(shore_diag_say(&diag, words, line, sizeof line), "it fails again; take runs/a up");
+    shore__fail(&diag, -EIO, "something else");
+    assert_string_equal(shore_diag_say(&diag, words, line, sizeof line), "something else");
+    diag.advice = SHORE_ADVICE_COUNT + 7; /* of a newer library */
+    assert_string_equal(shore_diag_say(&diag, words, line, sizeof line), "something else");
+    assert_int_equal(shore__advise(NULL, -EIO, SHORE_ADVICE_GO_ON, "a"), -EIO);
+    assert_int_equal(shore__fail_of(NULL, -EIO, NULL, "nobody"), -EIO);
+    for (int advice = 1; advice < SHORE_ADVICE_COUNT; advice++) { /* each has words of the library's */
+        shore__advise(&diag, 0, (enum shore_advice)advice, "OF");
+        assert_non_null(strstr(shore_diag_say(&diag, NULL, line, sizeof line), "something else; "));
+        assert_null(strstr(line, "{}"));
+        assert_null(strstr(line, "--"));
+    }
+}
+
 static void who_named_it_says_the_rest(void **state) {
-    const struct shore_diag diag = {"/mnt/a: is full"};
+    const struct shore_diag diag = {.text = "/mnt/a: is full"};
     assert_string_equal(shore__said_of(&diag, "/mnt/a"), "is full");
     assert_string_equal(shore__said_of(&diag, "/mnt"), diag.text);
     assert_string_equal(shore__said_of(&diag, "/mnt/b"), diag.text);
@@ -142,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_has_a_text),
         cmocka_unit_test(fail_fills_truncates_and_keeps_errno),
+        cmocka_unit_test(advice_is_said_in_the_words_of_who_says_it),
         cmocka_unit_test(who_named_it_says_the_rest),
         cmocka_unit_test(a_long_path_leaves_its_reason),
         cmocka_unit_test(a_word_is_what_a_shell_takes),

@@ -26,7 +26,7 @@ struct newer {
 };
 
 static void missing_members_are_zero(void **state) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct older given = {sizeof given, 7};
     struct known got;
     memset(&got, 0xFF, sizeof got);
@@ -37,7 +37,7 @@ static void missing_members_are_zero(void **state) {
 }
 
 static void unknown_members_must_be_zero(void **state) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct newer given = {sizeof given, 1, 2, 0};
     struct known got;
     assert_int_equal(shore__sized_in(&got, sizeof got, &given, "known", &diag), 0);
@@ -50,7 +50,7 @@ static void unknown_members_must_be_zero(void **state) {
 static void a_size_that_was_not_set_is_refused(void **state) {
     static const size_t wrong[] = {0, 1, sizeof(size_t) - 1, 4097, SIZE_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         struct known given = {wrong[i], 1, 2}, got = {0};
         assert_int_equal(shore__sized_in(&got, sizeof got, &given, "known", &diag), -EINVAL);
         assert_string_equal(diag.text, "the size of a struct known was not set: it is sizeof(struct known)");

@@ -280,7 +280,7 @@ static void processor(void **state) {
     assert_int_equal(c->mode, d.mode);
     assert_int_equal(c->threads, 1);
     c->ops->close(c);
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     options.threads = -1;
     assert_true(shore__compute_open(&options, &c, &diag) < 0);
     assert_non_null(strstr(diag.text, "threads"));

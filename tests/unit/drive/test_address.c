@@ -56,7 +56,7 @@ static const struct {
 static void where_drives_are(void **state) {
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct shore__address *at;
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         int rc = shore__address_parse(cases[c].text, &at, &diag);
         if (cases[c].error) {
             if (rc != SHORE_EUSAGE || !strstr(diag.text, cases[c].error))
@@ -169,7 +169,7 @@ static void made_of_others(void **state) {
 
 static void lists_of_them(void **state) {
     struct shore__addresses list = {0}, copy = {0};
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__addresses_parse(&list, "/a", &diag), 0);
     assert_int_equal(shore__addresses_parse(&list, "ssh:b", &diag), SHORE_EUSAGE);
     assert_int_equal(shore__addresses_add(&list, NULL), -ENOMEM);

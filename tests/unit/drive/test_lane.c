@@ -123,7 +123,7 @@ static void slots_follow_the_steps(void **state) {
 
 static void a_wait_carries_the_result(void **state) {
     struct shore_wait w;
-    struct shore_diag diag = {"a sentence"}, got = {""};
+    struct shore_diag diag = {.text = "a sentence"}, got = {0};
     shore_wait_init(&w);
     assert_false(shore_wait_is_done(&w));
     struct shore_completion done = shore_wait_completion(&w);

@@ -16,7 +16,7 @@ static uint64_t clock_of_test(void) {
     return now_ns;
 }
 
-static const struct shore_diag lost = {"far: the other side has closed the connection"};
+static const struct shore_diag lost = {.text = "far: the other side has closed the connection"};
 
 static int set_up(void **state) {
     (void)state;

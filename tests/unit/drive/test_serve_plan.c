@@ -84,7 +84,7 @@ static void nothing_outside_the_root(void **state) {
     make_link(base, "outside/longshore.volume", "root/leads-out/longshore.volume");
     struct shore__serve_options options = {.root = root};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         char asked[400];
         struct shore__address *means = NULL;
         bool absolute = strncmp(cases[c].path, "%s", 2) == 0;

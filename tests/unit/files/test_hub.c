@@ -14,7 +14,7 @@
 #include "files/hub.h"
 
 static void says(const char *flag, const char *path, enum shore__hub_kind kind, const char *wanted) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int rc = shore__hub_refuse(flag, path, kind, &diag);
     if (rc != (wanted ? SHORE_EMISSING : 0) || (wanted && !strstr(diag.text, wanted)))
         fail_msg("%s: %d, %s", path, rc, diag.text);

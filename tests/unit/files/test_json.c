@@ -26,7 +26,7 @@ static int teardown(void **state) {
 }
 
 static void expect_refusal(const char *text, size_t bytes, const char *part) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *value;
     assert_int_equal(shore__json_parse(text, bytes, "x.json", &value, &diag), SHORE_EINPUT);
     if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
@@ -50,7 +50,7 @@ static void faults_are_named(void **state) {
 
 static void huge_whole_numbers_are_real(void **state) {
     static const char text[] = "{\"a\":1000000000000000019884624838656,\"b\":9223372036854775807}";
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *value;
     (void)state;
     assert_int_equal(shore__json_parse(text, strlen(text), "x.json", &value, &diag), 0);
@@ -62,7 +62,7 @@ static void huge_whole_numbers_are_real(void **state) {
 
 static void what_is_written_is_read(void **state) {
     char path[128];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *value = json_pack("{s:i, s:[s]}", "a", 1, "b", "\xc3\xa9\n"), *again;
     snprintf(path, sizeof path, "%s/a.json", directory);
     assert_int_equal(shore__json_write(path, value, 2, &diag), 0);
@@ -93,7 +93,7 @@ static int on_event(void *ctx, const struct shore__json_event *e, struct shore_d
 
 static void events_come_in_order(void **state) {
     struct trace t = {{0}};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     const char *text = "{\"a\":[1,null,true],\"b\":{\"c\":\"\\u00e9\"}}";
     assert_int_equal(shore__json_stream_text(text, strlen(text), "x", 1, on_event, &t, &diag), 0);
     assert_string_equal(t.text, "O1 k1a A2 #21 n2 b2 a2 k1b O2 k2c s2\xc3\xa9 o2 o1 ");
@@ -118,7 +118,7 @@ static int build_event(void *ctx, const struct shore__json_event *e, struct shor
 
 static void a_stream_builds_a_tree(void **state) {
     struct shore__json_builder b = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     const char *text = "{\"a\":[1,-2.5,null,true,{\"c\":\"x\"}],\"b\":{}}";
     assert_int_equal(shore__json_stream_text(text, strlen(text), "x", 1, build_event, &b, &diag), 0);
     assert_true(b.done);

@@ -56,7 +56,7 @@ static void put_model(const char *name, const char *header, size_t data_bytes) {
 
 static void expect_refusal(const char *part) {
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_true(shore__safetensors_open(model, &st, &diag) < 0);
     if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
 }
@@ -137,7 +137,7 @@ static void put_index(const char *text) {
 
 static void shards_are_held_to_their_index(void **state) {
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     empty_model();
     put_model("one.safetensors", ONE("a"), 4);
     put_model("two.safetensors", ONE("b"), 4);
@@ -171,7 +171,7 @@ static void shards_are_held_to_their_index(void **state) {
 
 static void links_as_in_a_cache_are_followed(void **state) {
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char from[160];
     float value = 1;
     empty_model();
@@ -192,7 +192,7 @@ static void halves_are_widened(void **state) {
     static const float expected[] = {1,        -2,       65504,     0x1p-24f, -1023 * 0x1p-24f,
                                      0x1p-14f, INFINITY, -INFINITY, -0.0f,    NAN};
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     unsigned char file[256];
     const char *header = "{\"h\":{\"dtype\":\"F16\",\"shape\":[2,5],\"data_offsets\":[0,20]}}";
     size_t n = strlen(header);
@@ -229,7 +229,7 @@ static void declare(enum shore__st_type first, enum shore__st_type others) {
 
 static void write_model(uint64_t shard_bytes) {
     struct shore__st_writer *w;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     float *data = malloc(70000 * sizeof *data);
     assert_non_null(data);
     for (int i = 0; i < 70000; i++)
@@ -252,7 +252,7 @@ static void what_is_written_is_read(void **state) {
     for (int type = SHORE__ST_F32; type <= SHORE__ST_BF16; type++)
         for (size_t s = 0; s < 3; s++) {
             struct shore__safetensors *st;
-            struct shore_diag diag = {{0}};
+            struct shore_diag diag = {0};
             declare((enum shore__st_type)type, (enum shore__st_type)type);
             write_model(shards[s]);
             assert_int_equal(shore__safetensors_open(model, &st, &diag), 0);
@@ -275,7 +275,7 @@ static void what_is_written_is_read(void **state) {
 /* The narrow ones are declared first. */
 static void types_may_be_mixed(void **state) {
     struct shore__safetensors *st;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     float out[33];
     declare(SHORE__ST_BF16, SHORE__ST_F32);
     write_model(0);
@@ -296,7 +296,7 @@ static void types_may_be_mixed(void **state) {
 
 static void an_unfinished_model_leaves_nothing(void **state) {
     struct shore__st_writer *w;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     declare(SHORE__ST_F32, SHORE__ST_F32);
     static const struct shore__st_decl twice[] = {{.name = "a", .rank = 1, .shape = {1}},
                                                   {.name = "a", .rank = 1, .shape = {1}}},

@@ -13,7 +13,7 @@
 #define SMALL "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 260"
 
 static struct shore__arch arch_of(const char *text) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__arch arch;
     json_t *config = json_loads(text, 0, NULL);
     assert_non_null(config);
@@ -23,7 +23,7 @@ static struct shore__arch arch_of(const char *text) {
 }
 
 static void expect_refusal(const char *text, const char *part) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__arch arch;
     json_t *config = json_loads(text, 0, NULL);
     assert_non_null(config);
@@ -164,7 +164,7 @@ static void generation_adds_ends(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__arch a = arch_of("{\"model_type\": \"gpt2\", \"eos_token_id\": 7}");
         json_t *generation = json_loads(cases[i].text, 0, NULL);
         int rc = shore__arch_add_ends(generation, "generation_config.json", &a, &diag);

@@ -21,7 +21,7 @@ static json_t *config_of(const char *keys) {
 }
 
 static struct shore__arch arch_of(const char *keys) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__arch arch;
     json_t *config = config_of(keys);
     if (shore__arch_from_json(config, "config.json", &arch, &diag)) fail_msg("%s: %s", keys, diag.text);
@@ -119,7 +119,7 @@ static void what_is_not_understood_is_refused(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__arch arch;
         char keys[400];
         snprintf(keys, sizeof keys, "{%s}", cases[i].keys);

@@ -96,7 +96,7 @@ static void what_is_too_little_names_a_minimum_that_will_do(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct reading x = random_reading(i);
         struct shore__infer_plan plan;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         uint64_t minimum = 0;
         assert_int_equal(plan_with(&x, least_of(&x) - 1, &plan, &diag), SHORE_EBUDGET);
         const char *said = strstr(diag.text, "minimum ");

@@ -56,7 +56,7 @@ static struct plan_case random_case(uint64_t index) {
     struct plan_case x = {0};
     struct shore__train_plan plan;
     struct shore__region_list rows;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     uint64_t draw = 0;
     stream = index;
     x.m = random_model(&draw);
@@ -141,7 +141,7 @@ static void check_rows(const struct plan_case *x, const struct shore__train_plan
 static struct shore__train_plan plan_of(const struct plan_case *x, uint64_t budget) {
     struct shore__train_plan plan;
     struct shore__region_list rows;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     if (shore__plan_training(&x->f, budget, &plan, &rows, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
     check_rows(x, &plan, &rows);
     shore__regions_close(&rows);
@@ -192,7 +192,7 @@ static void the_least_budget_is_the_least(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
         struct shore__train_plan p = plan_of(&x, x.needs.minimum_bytes);
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         check_bounds(&x, &p, x.needs.minimum_bytes);
         struct shore__region_list rows;
         assert_int_equal(shore__plan_training(&x.f, x.needs.minimum_bytes - 1, &p, &rows, NULL, &diag), SHORE_EBUDGET);
@@ -254,7 +254,7 @@ static void check_kept(const struct kept *k) {
     struct shore__model *m;
     struct shore__train_plan p;
     struct shore__region_list rows;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__arch_preset(k->preset, 0, &arch, &diag), 0);
     assert_int_equal(shore__model_make(&arch, &m, &diag), 0);
     struct shore__facts f = {

@@ -68,7 +68,7 @@ static inline void abandon(struct shore__run *run) {
 static bool begun; /* of removals */
 
 static inline struct shore__run *make(const char *path, const struct shore__settings *s, bool overwrite) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     assert_ok(prepare(path, s, overwrite, &run, &diag));
     fill(run, overwrite);
@@ -87,7 +87,7 @@ static inline int opens_fleet(const struct shore__run *run, struct shore_diag *d
 }
 
 static inline void removed(const char *path) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore__run_remove(path, &begun, NULL, NULL, &diag));
     assert_false(exists(path) || has_volume("drive"));
 }

@@ -104,7 +104,7 @@ static const char *const small_models[] = {
 enum { SMALL_MODELS = sizeof small_models / sizeof small_models[0] };
 
 static inline struct shore__model *model_of(const char *config) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__arch arch;
     struct shore__model *m = NULL;
     json_t *j = json_loads(config, 0, NULL);
@@ -117,7 +117,7 @@ static inline struct shore__model *model_of(const char *config) {
 
 static inline void fill_fleet(const struct shore__model *m, struct shore__source *source,
                               const struct shore_fleet_options *options, struct shore_fleet **out) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore_fleet_create(m->layout, options, out, &diag));
     assert_ok(shore__import(*out, m, source, NULL, NULL, NULL, &diag));
     assert_ok(shore_fleet_seal(*out, 0, &diag));

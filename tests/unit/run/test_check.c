@@ -17,7 +17,7 @@ static const char *what_is_there(void) {
 }
 
 static void asked(const char *path, const struct shore_fleet_options *options, int code, const char *says) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     const struct shore_run_making how = {.size = sizeof how, .fleet = options};
     char *before = strdup(what_is_there());
     assert_int_equal(shore_run_check(path, &how, &diag), code);
@@ -27,7 +27,7 @@ static void asked(const char *path, const struct shore_fleet_options *options, i
 }
 
 static void refuses_what_create_refuses(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     struct shore_fleet_options options = fleet_of_program(two_drives, 2);
     asked("a", &options, 0, "");

@@ -7,7 +7,7 @@
 #include "unit/run/of_program.h"
 
 static struct shore_run *made(const char *path, const char *const *drives, uint32_t ndrives) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     const struct shore_fleet_options options = fleet_of_program(drives, ndrives);
     assert_ok(begin_run(path, &options, &run, &diag));
@@ -16,14 +16,14 @@ static struct shore_run *made(const char *path, const char *const *drives, uint3
 }
 
 static struct shore_run *opened(const char *path) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     assert_ok(shore_run_open(path, NULL, &run, &diag));
     return run;
 }
 
 static void removed(const char *path) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore_run_remove(path, NULL, &diag));
     assert_false(exists(path));
     assert_false(has_volume("drive0"));
@@ -38,7 +38,7 @@ static uint64_t step_of(const struct shore_run *run) {
 
 /* All gradients are 1. */
 static void make_step(struct shore_run *run, const char *metrics, const char *blob) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_fleet *fleet = shore_run_fleet(run);
     const uint64_t base = step_of(run);
     struct shore_hyper groups[GROUPS] = {{.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1e-8f}, {.frozen = 1}};
@@ -75,7 +75,7 @@ static void make_step(struct shore_run *run, const char *metrics, const char *bl
 static char *digest_of(const struct shore_run *run) {
     static char text[33];
     unsigned char digest[16];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore_fleet_digest(shore_run_fleet(run), true, digest, &diag));
     for (int i = 0; i < 16; i++)
         sprintf(text + 2 * i, "%02x", digest[i]);
@@ -107,7 +107,7 @@ static void check_shapes(const struct shore_run *run) {
 /* ---- */
 
 static void what_is_committed_is_there_again(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = made("a", two_drives, 2);
     struct shore_run_info info = {.size = sizeof info};
     char blob[64], digest[33];
@@ -190,7 +190,7 @@ static void a_line_that_a_kill_has_cost_comes_back(void **state) {
 }
 
 static void other_options_are_kept(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     struct shore_run_info info = {.size = sizeof info};
     struct shore_fleet_options options = fleet_of_program(two_drives, 1);
@@ -213,7 +213,7 @@ static void other_options_are_kept(void **state) {
 
 static void drives_that_were_moved_by_hand_are_named(void **state) {
     static const char *const moved[] = {"drive1=drive2"}, *const wrong[] = {"drive7=drive2"};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = made("a", two_drives, 2);
     struct shore_run_opening how = {.size = sizeof how, .moved = moved, .nmoved = 1};
     make_step(run, NULL, NULL);
@@ -241,7 +241,7 @@ static void remember(void *ctx, const char *text) {
 
 /* Nothing tells whether a directory that was copied while the first one is gone is the run. */
 static void a_copy_is_no_run_until_that_is_said(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     char said[1024] = "";
     const struct shore_run_opening how = {.size = sizeof how, .note = remember, .note_ctx = said};
@@ -270,7 +270,7 @@ static void count_snapshot(void *ctx, const struct shore_snapshot *s) {
 }
 
 static void snapshots_are_kept_and_gone_back_to(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = made("a", two_drives, 2);
     char digest[33], names[200] = "";
     uint64_t step = 0;
@@ -305,7 +305,7 @@ static void snapshots_are_kept_and_gone_back_to(void **state) {
 }
 
 static void a_snapshot_is_read_while_the_run_goes_on(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = made("a", two_drives, 2), *kept = NULL;
     struct shore_run_opening opening = {.size = sizeof opening, .read_only = true, .snapshot = "good"};
     char digest[33];
@@ -333,7 +333,7 @@ static void a_snapshot_is_read_while_the_run_goes_on(void **state) {
 /* ---- export ------------------------------------------------------------------------------------------------------ */
 
 static float *fetched(const struct shore_run *run, const struct shore_shape *s, enum shore_fetch_kind kind) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     const struct shore_layout_block *block = &shore_run_layout(run)->blocks[s->block];
     const uint64_t elems = block->tensors[s->tensor].elems;
     float *all = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *all);
@@ -353,7 +353,7 @@ static float *fetched(const struct shore_run *run, const struct shore_shape *s, 
 }
 
 static void check_exported(const struct shore_run *run, const char *directory, const enum shore_dtype *converted) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__safetensors *st = NULL;
     uint32_t count = 0;
     const struct shore_shape *shapes = shore_run_shapes(run, &count);
@@ -391,7 +391,7 @@ static void check_extras(struct shore_run *run) {
                                          {.name = "seen", .type = "I64", .data = &seen},
                                          {.name = "mean", .type = "F32", .rank = 1, .dims = {2}, .data = mean}};
     struct shore_run_exporting how = {.size = sizeof how, .nextras = 3, .extras = extras};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__safetensors *st = NULL;
     float values[3];
     assert_ok(shore_run_export(run, "extras", &how, NULL, &diag));
@@ -421,7 +421,7 @@ static int stop(void *ctx, uint64_t done, uint64_t total) {
 }
 
 static void an_export_has_every_tensor_once(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = made("a", two_drives, 2);
     const enum shore_dtype half = SHORE_DTYPE_FP16;
     assert_ok(shore_run_export(run, "first", NULL, NULL, &diag));
@@ -457,7 +457,7 @@ static void an_export_has_every_tensor_once(void **state) {
 
 static void is_refused(const struct shore_shape *shapes, uint32_t count, const char *program, int code,
                        const char *says) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     struct shore_layout *layout = layout_of_program();
     const struct shore_fleet_options options = fleet_of_program(two_drives, 2);
@@ -500,7 +500,7 @@ static void what_does_not_fit_is_named(void **state) {
 }
 
 static void a_making_says_whose_it_is(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     const struct shore_fleet_options options = fleet_of_program(two_drives, 2);
     assert_ok(begin_run("a", &options, &run, &diag));
@@ -511,7 +511,7 @@ static void a_making_says_whose_it_is(void **state) {
 }
 
 static void calls_that_make_no_sense_are_refused(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL, *second = NULL;
     struct shore_layout *layout = layout_of_program();
     struct shore_fleet_options options = fleet_of_program(two_drives, 2);
@@ -565,7 +565,7 @@ static void a_changed_description_is_refused(void **state) {
                                             {"\"name\": \"a program\"", "\"n\": 1"},
                                             {"\"group\": 0", "\"group\": -1"},
                                             {"temperature", "conv1.bias"}};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_run *run = NULL;
     shore_run_close(made("a", two_drives, 2));
     char *good = read_text("a/run.json");

@@ -21,7 +21,7 @@ static int read_text(const char *text, struct shore__emulation *out, struct shor
 
 static void refused(const char *text, const char *because) {
     struct shore__emulation e;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(read_text(text, &e, &diag), SHORE_EINPUT);
     assert_non_null(strstr(diag.text, "test.json"));
     if (!strstr(diag.text, because)) fail_msg("'%s' does not say '%s'", diag.text, because);
@@ -29,7 +29,7 @@ static void refused(const char *text, const char *because) {
 
 static void everything_is_read_and_divided_by_the_scale(void **state) {
     struct shore__emulation e;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     const char *text = "{\"name\": \"rack\", \"about\": \"of 2030\", \"scale\": 10, \"link\": {\"shared\": \"8GB\"},"
                        "\"drives\": [{\"read\": 2800, \"write\": \"1650\", \"mixed\": 3000, \"compute\": \"8KB\","
                        "\"memory\": \"4KiB\"}, {\"read\": 50}],"
@@ -94,7 +94,7 @@ static int read_model(const char *text, struct shore__emulated_model *out, struc
 
 static void a_model_may_come_with_it(void **state) {
     struct shore__emulated_model m;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(read_model("{\"model\": {\"layers\": 2, \"width\": 96, \"inner\": 128, \"heads\": 3}}", &m, &diag),
                      0);
     assert_true(m.layers == 2 && m.width == 96 && m.inner == 128 && m.heads == 3);
@@ -107,7 +107,7 @@ static void a_model_may_come_with_it(void **state) {
 
 static void sixty_four_drives_and_no_more(void **state) {
     struct shore__emulation e;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *json = json_object(), *drives = json_array();
     json_object_set_new(json, "drives", drives);
     for (uint32_t i = 0; i < SHORE__EMULATED_DRIVES_MAX; i++)
@@ -121,7 +121,7 @@ static void sixty_four_drives_and_no_more(void **state) {
 
 static void a_testbed_comes_with_the_program(void **state) {
     struct shore__emulation e;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__emulation_open("smart-infinity", &e, &diag), 0);
     assert_string_equal(e.name, "smart-infinity");
     assert_int_equal(shore__emulation_open("smart-infinty", &e, &diag), SHORE_EUSAGE);

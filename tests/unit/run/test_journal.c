@@ -11,7 +11,7 @@
 #define NAME "under.json"
 
 static void what_is_written_is_read(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__addresses volumes = {0}, again = {0};
     json_t *j = NULL;
     assert_int_equal(shore__journal_read(".", NAME, &j, &diag), SHORE_EMISSING);
@@ -33,7 +33,7 @@ static void what_is_written_is_read(void **state) {
 }
 
 static void another_takes_its_place_whole(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *j = NULL;
     assert_int_equal(shore__journal_write(".", NAME, NULL, &diag), -ENOMEM);
     assert_true(shore__journal_is_there(".", NAME));
@@ -47,7 +47,7 @@ static void another_takes_its_place_whole(void **state) {
 
 static void lists_of_anything_else_are_refused(void **state) {
     struct shore__addresses list = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     json_t *mixed = json_pack("[s, i]", "/a/one.volume", 3), *unclear = json_pack("[s]", "ssh:far/two");
     assert_int_equal(shore__addresses_from_json(mixed, &list), -EINVAL);
     assert_int_equal(shore__addresses_from_json(unclear, &list), SHORE_EUSAGE);
@@ -60,7 +60,7 @@ static void lists_of_anything_else_are_refused(void **state) {
 }
 
 static void it_goes_with_what_a_kill_has_left_of_it(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     close(open("." NAME ".partial", O_CREAT | O_WRONLY, 0600));
     assert_ok(shore__journal_clear(".", NAME, &diag));
     assert_false(shore__journal_is_there(".", NAME));

@@ -28,7 +28,7 @@ static const char *carry_volume(const char *from, const char *to, const char *en
 
 /* The same in its last moves. */
 static void abandon_moving(struct shore__run *run) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char path[512];
     snprintf(path, sizeof path, "%s/tokens.bin", run->path);
     /* what cannot be replaced stops it */
@@ -40,7 +40,7 @@ static void abandon_moving(struct shore__run *run) {
 }
 
 static void killed_makings_are_made_again(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -104,7 +104,7 @@ static void killed_makings_are_made_again(void **state) {
 
 /* Its volume is made anew in place, or the new run lies elsewhere and its files have begun to take their places. */
 static void half_replaced_runs_are_not_forgotten(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s, elsewhere;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -174,7 +174,7 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
 }
 
 static void makings_with_other_drives_forget_none(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s, elsewhere, nowhere;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -268,7 +268,7 @@ static uint64_t clock_of_who_waits(void) {
 
 /* Who waits for a run's lock mends what its holder leaves. */
 static void mends_what_was_begun_meanwhile(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     char byte;
@@ -292,7 +292,7 @@ static void mends_what_was_begun_meanwhile(void **state) {
 
 /* Wherever they lie, and whatever was interrupted. */
 static void overwriting_takes_all_volumes(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s, elsewhere;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -346,7 +346,7 @@ static void overwriting_takes_all_volumes(void **state) {
 }
 
 static void other_volumes_are_left_alone(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s, t;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -408,7 +408,7 @@ static void hear(void *ctx, const char *text) {
 
 /* What cannot be looked at is not said to be gone. */
 static void volumes_out_of_sight_are_named(void **state) {
-    struct shore_diag diag = {{0}}, said = {{0}};
+    struct shore_diag diag = {0}, said = {0};
     struct shore__settings s;
     const uint64_t any[2] = {0};
     settings_of(&s, "drive");
@@ -425,7 +425,7 @@ static void volumes_out_of_sight_are_named(void **state) {
 /* As long as run.json may be, which lists the same drives. */
 static void long_plans_are_read(void **state) {
     enum { VOLUMES = 600 };
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__plan plan;
     char name[4001];
     memset(name, 'd', sizeof name - 1);

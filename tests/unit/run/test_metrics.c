@@ -7,7 +7,7 @@
 #include "run/internal.h"
 
 static struct shore__run *open_at(const char *path) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     assert_ok(shore__run_alloc(path, &run, &diag));
     return run;
@@ -15,7 +15,7 @@ static struct shore__run *open_at(const char *path) {
 
 /* What recovering to `step` with `record` makes of a file. */
 static struct shore__run *recovered(const char *file, uint64_t step, const char *record) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     unlink("metrics.jsonl");
     unlink("metrics.jsonl.old");
     if (file) write_text("metrics.jsonl", file);
@@ -78,7 +78,7 @@ static void takes_lines_as_others_write_them(void **state) {
 }
 
 static void appends_in_order_only(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = recovered(L1, 1, "");
     assert_ok(shore__metrics_append(run, 2, "{\"step\":2,\"loss\":4}", &diag));
     assert_ok(shore__metrics_append(run, 3, "{\"step\":3,\"loss\":3}\n", &diag));
@@ -95,7 +95,7 @@ static void appends_in_order_only(void **state) {
 
 /* More than one buffer of lines, with a line that ends on its border. */
 static void reads_long_files(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = recovered(NULL, 0, "");
     for (uint64_t step = 1; step <= 5000; step++) {
         char line[128];
@@ -113,7 +113,7 @@ static void reads_long_files(void **state) {
 }
 
 static void survives_lines_without_end(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     FILE *f = fopen("metrics.jsonl", "w");
     fputs(L1, f);
     for (int i = 0; i < 200000; i++)
@@ -132,7 +132,7 @@ static void survives_lines_without_end(void **state) {
 
 /* Who removes the directory of a run that is being trained is not to find out at its end. */
 static void notices_that_its_file_is_gone(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = recovered(L1, 1, "");
     assert_ok(unlink("metrics.jsonl"));
     assert_int_equal(shore__metrics_append(run, 2, "{\"step\":2,\"loss\":4}", &diag), -EIO);
@@ -142,7 +142,7 @@ static void notices_that_its_file_is_gone(void **state) {
 
 /* The limit of file sizes cuts a write short, as a full disk or a quota does; only the next one says why. */
 static void says_why_a_line_is_cut(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct rlimit before, limit;
     struct shore__run *run = recovered(L1, 1, "");
     assert_ok(getrlimit(RLIMIT_FSIZE, &before));

@@ -4,7 +4,7 @@
 #include "unit/run/made_runs.h"
 
 static void opens_what_was_made(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     char here[256], *config = NULL;
@@ -51,7 +51,7 @@ static void opens_what_was_made(void **state) {
 }
 
 static void never_replaces_without_leave(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL, *old = NULL;
     settings_of(&s, "drive");
@@ -84,7 +84,7 @@ static void never_replaces_without_leave(void **state) {
 }
 
 static void bad_input_leaves_nothing(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     settings_of(&s, "drive");
@@ -115,7 +115,7 @@ static void bad_input_leaves_nothing(void **state) {
 }
 
 static void finds_moved_drives(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     struct shore__strings moved = {0};
@@ -147,7 +147,7 @@ static void finds_moved_drives(void **state) {
 }
 
 static void notices_changed_files(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__run *run = NULL;
     settings_of(&s, "ram:");
@@ -225,7 +225,7 @@ static void notices_changed_files(void **state) {
 }
 
 static void chooses_models(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__model *m = NULL;
     struct shore__tokenizer *bytes = NULL;

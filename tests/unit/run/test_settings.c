@@ -11,7 +11,7 @@ static int from(const char *text, struct shore__settings *s, struct shore_diag *
 }
 
 static void survives_json(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings a, b, c;
     shore__settings_defaults(&a);
     assert_ok(from("{\"init\": \"gpt2-tiny\", \"data\": [\"a.txt\", \"b.txt\"], \"drive\": [\"/mnt/x\", "
@@ -45,7 +45,7 @@ static void survives_json(void **state) {
 
 /* Runs of earlier versions have 0, which is refused where people write. */
 static void no_share_is_called_none(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     shore__settings_defaults(&s);
     s.compress = 0.5;
@@ -62,7 +62,7 @@ static void no_share_is_called_none(void **state) {
 
 /* What is gone did nothing: runs that have it go on, and lose it when they are written. */
 static void flags_that_are_gone_are_passed_over(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     shore__settings_defaults(&s);
     assert_ok(from("{\"micro-batch\": 16, \"batch\": 3}", &s, &diag));
@@ -107,7 +107,7 @@ static void names_what_is_wrong(void **state) {
         {"[1]", "my.json: settings are a JSON object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__settings s;
         shore__settings_defaults(&s);
         assert_int_equal(from(cases[i].json, &s, &diag), SHORE_EUSAGE);
@@ -135,7 +135,7 @@ static void checks_combinations(void **state) {
          "the run was made with --compress-variance frozen, which was removed"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__settings s;
         shore__settings_defaults(&s);
         assert_ok(from(cases[i].json, &s, &diag));
@@ -143,7 +143,7 @@ static void checks_combinations(void **state) {
         assert_says(diag, cases[i].says);
         shore__settings_free(&s);
     }
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     shore__settings_defaults(&s);
     assert_ok(from("{\"init\": \"gpt2-tiny\", \"data\": \"x\"}", &s, &diag));

@@ -4,7 +4,7 @@
 
 /* Of what another run has in the same directory, nothing is ever touched. */
 static void runs_share_a_directory(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s, old;
     struct shore__run *run = NULL;
     char of_b[512];

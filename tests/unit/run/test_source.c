@@ -8,7 +8,7 @@
 /* The model's initial values as a Hugging Face directory, by way of a fleet. */
 static void exported(const char *directory, const struct shore__model *m, uint64_t seed, enum shore__st_type type,
                      uint64_t memory) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__source *source = NULL;
     ram_settings(&s);
@@ -23,7 +23,7 @@ static void exported(const char *directory, const struct shore__model *m, uint64
 
 /* Of all tensors in it. */
 static enum shore__st_type source_type(const char *directory) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__safetensors *files = NULL;
     assert_ok(shore__safetensors_open(directory, &files, &diag));
     enum shore__st_type type = files->tensors[0].type;
@@ -35,7 +35,7 @@ static enum shore__st_type source_type(const char *directory) {
 
 /* Every segment from the directory, a few at a time, against the initial values. */
 static void same_values(const char *directory, const struct shore__model *m, uint64_t seed, uint32_t at_once) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__source *source = NULL;
     size_t elems = (size_t)at_once * SHORE_SEGMENT_ELEMS;
     float *wanted = malloc(elems * sizeof *wanted), *got = malloc(elems * sizeof *got);
@@ -57,7 +57,7 @@ static void export_and_import_are_inverse(void **state) {
         char directory[24];
         snprintf(directory, sizeof directory, "model%d", i);
         struct shore__model *m = model_of(small_models[i]), *again = NULL;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         exported(directory, m, 7, SHORE__ST_F32, i == 0 ? 1 : 0); /* the least memory, and the usual */
         same_values(directory, m, 7, 1);
         same_values(directory, m, 7, 3);
@@ -72,7 +72,7 @@ static void export_and_import_are_inverse(void **state) {
 
 static void exports_bf16_as_it_is_computed_with(void **state) {
     struct shore__model *m = model_of(small_models[1]);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__source *source = NULL;
     float *wanted = malloc(SHORE_SEGMENT_ELEMS * sizeof *wanted), *got = malloc(SHORE_SEGMENT_ELEMS * sizeof *got);
     exported("narrow", m, 3, SHORE__ST_BF16, 0);
@@ -89,7 +89,7 @@ static void exports_bf16_as_it_is_computed_with(void **state) {
 
 static void exports_fp16_rounded(void **state) {
     struct shore__model *m = model_of(small_models[0]);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__source *source = NULL;
     float *wanted = malloc(SHORE_SEGMENT_ELEMS * sizeof *wanted), *got = malloc(SHORE_SEGMENT_ELEMS * sizeof *got);
     exported("half", m, 3, SHORE__ST_F16, 0);
@@ -129,7 +129,7 @@ static void padding_is_zero_however_much_is_made_at_once(void **state) {
 
 static void never_replaces_a_directory(void **state) {
     struct shore__model *m = model_of(small_models[0]);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(mkdir("full", 0755), 0);
     write_text("full/letter.txt", "dear");
     const enum shore__st_type type = SHORE__ST_F32;
@@ -171,7 +171,7 @@ static uint32_t index_of(const struct declared *d, const char *name) {
 }
 
 static void write_declared(const char *directory, const struct declared *d, uint32_t spoilt, uint64_t at, float value) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__st_writer *w = NULL;
     assert_int_equal(mkdir(directory, 0755), 0);
     assert_ok(shore__st_writer_open(directory, d->decls, d->count, 0, &w, &diag));
@@ -188,7 +188,7 @@ static void write_declared(const char *directory, const struct declared *d, uint
 }
 
 static void refused(const struct shore__model *m, const struct declared *d, const char *says) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__source *source = NULL;
     remove_tree("bad");
     write_declared("bad", d, UINT32_MAX, 0, 0);
@@ -221,7 +221,7 @@ static void says_which_tensor_does_not_fit(void **state) {
 
 static void takes_names_as_files_have_them(void **state) {
     struct shore__model *m = model_of(small_models[0]);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__source *source = NULL;
     struct declared d = declare(m);
     for (uint32_t i = 0; i < d.count; i++)
@@ -249,7 +249,7 @@ static void names_values_that_are_not_finite(void **state) {
     struct shore__model *m = model_of(small_models[0]);
     struct declared d = declare(m);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__settings s;
         struct shore__source *source = NULL;
         struct shore_fleet_options options;
@@ -281,7 +281,7 @@ static void what_fp16_cannot_hold_is_named(void **state) {
     struct shore__model *m = model_of(small_models[0]);
     struct declared d = declare(m);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__settings s;
         struct shore__source *source = NULL;
         remove_tree("bad");
@@ -313,7 +313,7 @@ static int cancel(void *ctx, uint64_t done, uint64_t total) {
 
 static void stops_when_asked(void **state) {
     struct shore__model *m = model_of(small_models[2]);
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__source *source = NULL;
     struct stop stop = {0};

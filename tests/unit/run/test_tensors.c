@@ -128,7 +128,7 @@ static int open_directory(struct shore__model **m, struct shore__source **source
 }
 
 static void refused(const struct directory *d, const char *says) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__model *m;
     struct shore__source *source;
     write_directory(d);
@@ -141,7 +141,7 @@ static void refused(const struct directory *d, const char *says) {
 /* The first values of the embedding and of the output table, and whether they are one. */
 static void taken(const struct directory *d, bool tied, float first, float head) {
     static float values[SHORE_SEGMENT_ELEMS];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__model *m;
     struct shore__source *source;
     write_directory(d);
@@ -181,7 +181,7 @@ static void a_head_that_differs_is_used(void **state) {
 }
 
 static void the_parted_head_is_told_and_only_where_weights_are_read(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__model *m = NULL;
     struct directory *d = directory_of(tied_models[0]);
@@ -319,7 +319,7 @@ static void marks_of_wrappers_are_named(void **state) {
 }
 
 static void an_adapter_is_no_model(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s;
     struct shore__model *m = NULL;
     struct shore__tokenizer *tokenizer = NULL;
@@ -345,7 +345,7 @@ static void an_adapter_is_no_model(void **state) {
 }
 
 static void weights_that_stand_twice_are_refused(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__model *m;
     struct shore__source *source;
     struct directory *d = directory_of("{" LLAMA "}");

@@ -137,7 +137,7 @@ static void files_that_were_moved_are_found(void **state) {
 }
 
 static void speeds_are_read(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     uint64_t speed[3];
     assert_ok(shore__speeds_parse("2,1,0.5", 3, speed, &diag));
     assert_int_equal(speed[0], 2 * speed[1]);

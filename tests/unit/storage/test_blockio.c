@@ -62,12 +62,12 @@ static int create_file(const char *at, uint64_t bytes, enum shore_io io, bool ov
 }
 
 static void create(struct shore__file *file, enum shore_io io) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (create_file(path, PIECE * PIECES, io, false, file, &diag)) fail_msg("%s", diag.text);
 }
 
 static struct shore__io *queue(const struct shore__file *file, enum shore_io io) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__io *q = NULL;
     struct shore__buffer_range fixed = {memory, PIECE * PIECES / 2}; /* so that half of the operations are not */
     if (shore__io_open(file, io, DEPTH, &fixed, 1, &q, &diag)) fail_msg("%s", diag.text);
@@ -177,7 +177,7 @@ static bool is_ring(int fd) {
 /* Nobody waits for ever for what a ring does not give back. */
 static void a_ring_that_fails_gives_everything_back(void **state) {
     (void)state;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__io *io;
     struct shore__io_op ops[3], *done[3];
     int ends[2], ring = 0, other = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -249,7 +249,7 @@ static void a_closed_queue_has_written_everything(void **state) {
 static void what_exists_is_not_replaced_unasked(void **state) {
     (void)state;
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     close(fd);
     create(&file, SHORE_IO_AUTO); /* an empty file holds nothing that could be lost */
@@ -280,7 +280,7 @@ static void what_exists_is_not_replaced_unasked(void **state) {
 static void too_little_space_makes_nothing(void **state) {
     (void)state;
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     assert_int_equal(create_file(path, 1ull << 55, SHORE_IO_AUTO, false, &file, &diag), -ENOSPC);
     assert_non_null(strstr(diag.text, "needs 3"));
     assert_non_null(strstr(diag.text, "has "));
@@ -298,7 +298,7 @@ static void too_little_space_makes_nothing(void **state) {
 static void other_kinds_of_files_are_refused(void **state) {
     (void)state;
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__file_open(folder, SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
     assert_int_equal(shore__file_open("/dev/null", SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
     assert_int_equal(create_file("/dev/null", PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
@@ -343,7 +343,7 @@ static pid_t hold(void) {
 static void a_lock_is_waited_for_and_respected(void **state) {
     (void)state;
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     create(&file, SHORE_IO_AUTO);
     shore__file_close(&file);
     pid_t pid = hold();

@@ -33,7 +33,7 @@ static int teardown(void **state) {
 }
 
 static void make(struct shore__file *file) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     if (shore__cache_file_make(volume, fleet, 65536, SHORE_IO_THREADS, file, &diag)) fail_msg("%s", diag.text);
 }
 
@@ -88,7 +88,7 @@ static void stale_ones(void **state) {
 
 static void strangers_stay(void **state) {
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_int_equal(write(fd, "a letter to a friend", 20), 20);
     close(fd);
@@ -103,7 +103,7 @@ static void strangers_stay(void **state) {
 
 static void too_large_is_refused(void **state) {
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__cache_file_make(volume, fleet, UINT64_C(1) << 60, SHORE_IO_THREADS, &file, &diag), -ENOSPC);
     assert_int_equal(access(path, F_OK), -1);
 }

@@ -42,7 +42,7 @@ static int end(void **state) {
 
 /* Step 1 updates every other segment and carries the rest, and has a blob. */
 static void make(struct shore__volume *v, struct shore__io **io) {
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct shore__volume_desc desc = make_desc(SEGMENTS);
     if (shore__volume_create(path, &desc, SHORE_IO_THREADS, true, NULL, v, &diag)) fail_msg("%s", diag.text);
     assert_int_equal(shore__io_open(&v->file, SHORE_IO_THREADS, 1, NULL, 0, io, NULL), 0);
@@ -72,7 +72,7 @@ static void damage(uint64_t offset) {
 static void segments_are_where_the_map_says(void **state) {
     struct shore__volume v;
     struct shore__io *io;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     make(&v, &io);
     for (int again = 0; again < 2; again++) {
         for (uint32_t i = 0; i < SEGMENTS; i++) {
@@ -101,7 +101,7 @@ static void segments_are_where_the_map_says(void **state) {
 static void damage_is_named(void **state) {
     struct shore__volume v;
     struct shore__io *io;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     make(&v, &io);
     damage(v.at.map[1] + 2);
     assert_int_equal(shore__volume_load_table(&v, io, &v.record, 1, &diag), SHORE_ECORRUPT);
@@ -133,7 +133,7 @@ static void maps_of_any_size_have_a_place(void **state) {
         *(at.end == old.end ? &renewable : &not ) += 1;
         assert_int_equal(shore__regions_renewable(&desc, 2), at.end == old.end);
         struct shore__volume v = {.file.path = path, .desc = desc, .version = 2};
-        struct shore_diag diag = {""};
+        struct shore_diag diag = {0};
         assert_int_equal(shore__volume_can_carry(&v, &diag), at.end == old.end ? 0 : -ENOTSUP);
         if (at.end != old.end) assert_non_null(strstr(diag.text, "a volume of format version 2, with no room"));
     }

@@ -29,7 +29,7 @@ static unsigned entries(void) {
 
 static void a_file_without_a_name_is_in_no_directory(void **state) {
     struct shore__file file;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     struct stat st;
     char path[128];
     snprintf(path, sizeof path, "%s/x", place);
@@ -47,7 +47,7 @@ static void a_file_without_a_name_is_in_no_directory(void **state) {
 
 static void every_pass_moves_what_it_says(void **state) {
     struct shore__rate r;
-    struct shore_diag diag = {""};
+    struct shore_diag diag = {0};
     char path[128];
     snprintf(path, sizeof path, "%s/x", place);
     if (shore__rate_open_unnamed(&r, path, UINT64_C(3) << 20, 1, 3, SHORE_IO_AUTO, &diag)) fail_msg("%s", diag.text);

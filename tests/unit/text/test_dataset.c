@@ -66,7 +66,7 @@ static void documents_need_an_end_of_text(void **state) {
     const char *files[] = {put_text("one", "a"), put_text("two", "b")};
     const struct shore__reading how = {0};
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     (void)state;
     put_text("tokenizer.json", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}");
     assert_int_equal(shore__tokenizer_open(directory, &t, &diag), 0);
@@ -83,7 +83,7 @@ static void special_tokens_get_their_ids_if_asked(void **state) {
     enum { BLOCK = 256 << 10, END = 0 };
     struct shore__tokenizer *t;
     struct shore__dataset_stats stats[2];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char *text = malloc(2 * BLOCK);
     assert_non_null(text);
     memset(text, '\n', 2 * BLOCK);
@@ -116,7 +116,7 @@ static void documents_are_joined_by_end_of_text(void **state) {
                            put_text("b.JSONL", "\xEF\xBB\xBF{\"text\":\"c\\u00e9\"}\n\n{\"x\":[{\"text\":"
                                                "1}],\"text\":\"d\"}\r\n")};
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     static const int32_t expected[] = {'a', 'b', 256, 'c', 0xC3, 0xA9, 256, 'd'};
     assert_int_equal(build(files, 2, 257, &stats, &diag), 0);
     assert_int_equal(stats.tokens, 8);
@@ -183,7 +183,7 @@ static void llmc_files_are_read(void **state) {
                            put_bin("c.bin", 20240520, 1, 1, 2, narrow)};
     static const int32_t expected[] = {7, 65535, 256, 70000, 1, 256, 7};
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(build(files, 3, 128000, &stats, &diag), 0);
     assert_int_equal(stats.tokens, 7);
     assert_int_equal(stats.text_bytes, 0);
@@ -196,7 +196,7 @@ static void llmc_files_are_read(void **state) {
 }
 
 static void expect_refusal(const char *file, uint32_t vocab, const char *part) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__dataset_stats stats;
     assert_true(build(&file, 1, vocab, &stats, &diag) < 0);
     if (!strstr(diag.text, part)) fail_msg("\"%s\" does not say \"%s\"", diag.text, part);
@@ -211,7 +211,7 @@ static void lone_halves_of_pairs_are_replaced(void **state) {
                                    "A\\ud83d\\";
     const char *file = put_text("halves.jsonl", text);
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__dataset *d;
     int32_t got[64];
     (void)state;
@@ -263,7 +263,7 @@ static void deep_lines_are_named(void **state) {
 static void damage_is_noticed(void **state) {
     const char *file = put_text("a.txt", "hello world");
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__dataset *d;
     uint64_t whole, part, again;
     assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
@@ -301,7 +301,7 @@ static void damage_is_noticed(void **state) {
 static void positions_cover_each_epoch_once(void **state) {
     const char *file = put_text("a.txt", "0123456789012345678901234");
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__dataset *d;
     assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
     assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
@@ -322,7 +322,7 @@ static void bigram_of_a_cycle_is_cheap(void **state) {
         text[i] = "ab"[i % 2];
     const char *file = put_file("a.txt", text, 1000);
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *t;
     struct shore__dataset *d;
     double bits;
@@ -369,7 +369,7 @@ static void a_pipe_is_waited_for(void **state) {
     const char *file = in_directory("pipe"), *endless = "/dev/zero";
     struct shore__tokenizer *t;
     struct shore__dataset_stats stats;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct writer writer = {.pipe = file};
     int times = 0;
     assert_int_equal(mkfifo(file, 0600), 0);
@@ -388,7 +388,7 @@ static void a_pipe_is_waited_for(void **state) {
 static void building_can_be_cancelled(void **state) {
     const char *file = put_text("a.txt", "abc");
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
     const struct shore__reading how = {.progress = cancel};
     assert_int_equal(shore__dataset_build(&file, 1, &how, t, 257, in_directory("cancelled"), NULL, &diag), -ECANCELED);

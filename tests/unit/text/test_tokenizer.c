@@ -36,7 +36,7 @@ static bool same(const void *a, const void *b, size_t count) {
 static void in_parts(struct shore__tokenizer *t, const char *text, size_t bytes, bool special, size_t part,
                      struct shore__ids *out) {
     struct shore__encoder *e;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__encoder_open(t, special, &e), 0);
     for (size_t at = 0; at < bytes; at += part)
         assert_int_equal(shore__encoder_feed(e, text + at, bytes - at < part ? bytes - at : part, out, &diag), 0);
@@ -46,7 +46,7 @@ static void in_parts(struct shore__tokenizer *t, const char *text, size_t bytes,
 
 static void one_kind(const char *name) {
     char path[512];
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *t = NULL;
     size_t bytes, cases = 0;
     snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, name);
@@ -110,7 +110,7 @@ static void decoding_gives_the_text_back(void **state) {
     static const char text[] = "Over the stones: \xC3\xA9 12\n  caf\xC3\xA9 \xF0\x9F\x9A\x80 ends";
     for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
         struct shore__tokenizer *t;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         struct shore__ids ids = {0};
         struct shore__text whole = {0}, parts = {0};
         char path[512];
@@ -136,7 +136,7 @@ static void spaces_go_with_one_token(void **state) {
     static const uint32_t expected[] = {0, 3, 1};
     struct shore__tokenizer *t;
     struct shore__ids ids = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     (void)state;
     put_text("tokenizer.json",
              WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\\t\",\"lstrip\":true,\"rstrip\":true}]"));
@@ -157,7 +157,7 @@ static void many_tokens_can_be_added(void **state) {
     static const char text[] = "a<|s_7|><|s_29999|><|s_2999|>b";
     struct shore__tokenizer *t;
     struct shore__ids ids = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char *json = NULL;
     size_t bytes;
     (void)state;
@@ -212,7 +212,7 @@ static void decoding_follows_the_decoder(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t;
         struct shore__text text = {0};
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         char json[1024];
         snprintf(json, sizeof json, WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\xE2\x96\x81x\"}],%s"),
                  cases[i].rules);
@@ -232,7 +232,7 @@ static void an_endless_piece_is_encoded_in_parts(void **state) {
     struct shore__tokenizer *t;
     struct shore__encoder *e;
     struct shore__ids ids = {0}, last = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char path[512], block[4096];
     size_t tokens = 0;
     (void)state;
@@ -260,7 +260,7 @@ static void a_later_step_divides_a_long_text(void **state) {
     const size_t times = (5u << 20) / 2 / strlen(words);
     struct shore__tokenizer *t;
     struct shore__ids once = {0}, ids = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char path[512];
     snprintf(path, sizeof path, "%s/tokenizers/digits", SHORE_TEST_DATA);
     assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);

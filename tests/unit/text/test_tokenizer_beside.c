@@ -6,7 +6,7 @@
 
 static void the_byte_level_one_is_saved_as_itself(void **state) {
     struct shore__tokenizer *t, *again;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__ids ids = {0};
     assert_int_equal(shore__tokenizer_bytes(&t), 0);
     assert_int_equal(shore__tokenizer_save(t, directory, &diag), 0);
@@ -38,7 +38,7 @@ static void a_copy_has_the_same_name(void **state) {
     static const int64_t end_of_text[] = {0, 0};
     for (int i = 0; i < 2; i++) {
         struct shore__tokenizer *t, *again;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         char path[512];
         snprintf(path, sizeof path, "%s/tokenizers/%s", SHORE_TEST_DATA, sources[i]);
         assert_int_equal(shore__tokenizer_open(path, &t, &diag), 0);
@@ -59,7 +59,7 @@ static void a_copy_has_the_same_name(void **state) {
 
 static void what_belongs_to_it_is_copied(void **state) {
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char copy[80], path[128];
     (void)state;
     snprintf(copy, sizeof copy, "%s/copy", directory);
@@ -81,7 +81,7 @@ static void files_beside_it_say_what_ends_a_text(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct shore__tokenizer *t;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         char path[512];
         size_t bytes;
         snprintf(path, sizeof path, "%s/tokenizers/%s/end_of_text.bin", SHORE_TEST_DATA, names[i]);
@@ -114,7 +114,7 @@ static void end_of_text_is_what_the_files_say(void **state) {
                  {NULL, "{\"eos_token_id\":-1}", -1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         put_text("tokenizer.json", WITH("\"added_tokens\":[{\"id\":3,\"content\":\"</s>\",\"special\":true}]"));
         if (cases[i].tokenizer_config) put_text("tokenizer_config.json", cases[i].tokenizer_config);
         if (cases[i].config) put_text("config.json", cases[i].config);
@@ -132,7 +132,7 @@ static void end_of_text_is_what_the_files_say(void **state) {
     }
     drop("tokenizer.json");
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EMISSING);
     put_text("vocab.json", "{\"a\":0}");
     put_text("merges.txt", "#version: 0.2\n");
@@ -174,7 +174,7 @@ static void two_files_say_what_gpt2_is_alone(void **state) {
     put_text("merges.txt", "a b\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t = NULL;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         put_text(cases[i].file, cases[i].text);
         assert_int_equal(shore__tokenizer_open(directory, &t, &diag), cases[i].part ? SHORE_EINPUT : 0);
         if (cases[i].part) assert_non_null(strstr(diag.text, cases[i].part));
@@ -214,7 +214,7 @@ static void what_the_files_beside_it_say_is_checked(void **state) {
     put_text("tokenizer.json", MODEL(""));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct shore__tokenizer *t = NULL;
-        struct shore_diag diag = {{0}};
+        struct shore_diag diag = {0};
         put_text(cases[i].file, cases[i].text);
         if (shore__tokenizer_open(directory, &t, &diag) != SHORE_EINPUT || !strstr(diag.text, cases[i].part))
             fail_msg("%s: \"%s\" does not say \"%s\"", cases[i].text, diag.text, cases[i].part);
@@ -229,7 +229,7 @@ static void half_a_tokenizer_is_named(void **state) {
         {"merges.txt", "vocab.json"},          {"encoder.json", "vocab.bpe"},
         {"vocab.bpe", "encoder.json"},         {"tokenizer_config.json", "tokenizer.json"}};
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
         put_text(halves[i][0], "{}");
         assert_int_equal(shore__tokenizer_open(directory, &t, &diag), SHORE_EINPUT);

@@ -3,7 +3,7 @@
 
 static void expect_refusal(const char *json, const char *part) {
     struct shore__tokenizer *t;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     put_text("tokenizer.json", json);
     int rc = shore__tokenizer_open(directory, &t, &diag);
     drop("tokenizer.json");
@@ -83,7 +83,7 @@ static void what_is_not_supported_is_named(void **state) {
 static void patterns_have_limits(void **state) {
     struct shore__tokenizer *t;
     struct shore__ids ids = {0};
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     char text[64];
     memset(text, 'a', sizeof text);
     put_text("tokenizer.json", PATTERN("(?:a|aa)+(?:a|aa)+(?:a|aa)+(?:b|cd)"));

@@ -57,7 +57,7 @@ static int keep_token(void *ctx, uint32_t token) {
 }
 
 static void infer(const struct shore__run *run, const char *device, struct outcome *o) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_fleet_options fleet_options;
     struct shore__weights_of weights = {.model = run->model};
     struct shore__eval_result result;
@@ -76,7 +76,7 @@ static void infer(const struct shore__run *run, const char *device, struct outco
 }
 
 static void train(const char *path, const struct shore__settings *s, const char *device, struct outcome *o) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
     struct shore__run *run = NULL;
@@ -135,7 +135,7 @@ static struct shore__settings random_settings(uint32_t nth, char what[200]) {
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
     struct shore__needs needs;
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     assert_ok(shore__run_tokenizer_of(&s, &tokenizer, &diag));
     assert_ok(shore__run_model(&s, tokenizer, &model, &diag));
     assert_ok(shore__train_needs(&s, model, &needs, &diag));

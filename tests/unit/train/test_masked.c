@@ -25,7 +25,7 @@ static int group_open(void **state) {
 
 /* `rows` tokens and targets; masked: the last target does not count. */
 static struct shore__dataset *tokens_of(uint32_t rows, bool masked) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__dataset *data = NULL;
     unsigned char header[SHORE__TOKEN_HEADER_BYTES], tokens[4 * (T + 1)];
     for (uint32_t i = 0; i <= rows; i++)
@@ -52,7 +52,7 @@ static void keep_norm(void *ctx, const struct shore__step_report *report) {
 }
 
 static void evaluate(const struct shore__run *run, struct outcome *o) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore_fleet_options fleet_options;
     struct shore__weights_of weights = {.model = run->model};
     struct shore__infer_options options = {
@@ -67,7 +67,7 @@ static void evaluate(const struct shore__run *run, struct outcome *o) {
 
 /* One step. */
 static void train(const char *config, uint32_t rows, bool masked, struct outcome *o) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
     struct shore__run *run = NULL;
