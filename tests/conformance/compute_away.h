@@ -1,13 +1,14 @@
 /* A backend "away": the reference's kernels over memory that is not the host's. Its device memory can be touched while
  * an operation or a transfer runs and at no other time; transfers take pinned memory alone; and what is called on a
  * stream runs late, on the stream's thread: when it is waited for, or at random moments before. So whoever reads
- * through a handle, or forgets to wait, crashes or gets other bits.
+ * through a handle, or forgets to wait, crashes or gets other bits. It can be lost: then nothing runs any more.
  */
 #ifndef TESTS_COMPUTE_AWAY_H
 #define TESTS_COMPUTE_AWAY_H
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,6 +26,8 @@ struct away {
     pthread_mutex_t touching; /* guards the spans, and the memory: one call runs at a time */
     struct shore__span *spans[AWAY_SPANS];
     uint64_t seed, drawn; /* when streams run by themselves */
+    uint64_t ncalls;
+    atomic_bool lost;
 };
 
 struct away_call {
@@ -46,6 +49,8 @@ struct shore__stream {
 };
 
 static uint64_t away_seed = 1;
+static uint64_t away_lost_after, away_timeout_ns; /* calls; 0: never, as usual */
+static uint64_t away_calls;                       /* of the backend that was closed last */
 
 /* ---- memory ---- */
 
@@ -110,14 +115,15 @@ static void *away_stream_main(void *arg) {
     struct shore__stream *s = arg;
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        while (s->done >= s->wanted && !s->closing)
+        while ((s->done >= s->wanted || s->owner->lost) && !s->closing)
             pthread_cond_wait(&s->changed, &s->mutex);
         struct away_call *call = s->first;
         if (!call) break;
         if (!(s->first = call->next)) s->end = &s->first;
         pthread_mutex_unlock(&s->mutex);
-        int rc;
-        if (call->touches) {
+        int rc = 0;
+        if (s->owner->lost) {
+        } else if (call->touches) {
             pthread_mutex_lock(&s->owner->touching);
             away_protect(s->owner, PROT_READ | PROT_WRITE);
             rc = call->run(s->owner, call->args);
@@ -170,6 +176,7 @@ static int away_call(struct shore__stream *s, int (*run)(struct away *, void *),
     *s->end = call;
     s->end = &call->next;
     s->called++;
+    if (++s->owner->ncalls == away_lost_after) s->owner->lost = true;
     bool by_itself = shore__random_u64(s->owner->seed, 0, s->owner->drawn++) % 8 == 0;
     if (by_itself || s->called - s->wanted > 256) s->wanted = s->called;
     pthread_cond_broadcast(&s->changed);
@@ -211,7 +218,10 @@ static int away_wait(void *ctx, struct shore_event event, uint64_t timeout_ns, s
 static int away_run_follow(struct away *a, void *args) {
     struct shore_event event;
     memcpy(&event, args, sizeof event);
-    return away_reach(event, SHORE_DEVICE_TIMEOUT_NS);
+    int rc = -ETIMEDOUT;
+    while (rc == -ETIMEDOUT && !a->lost)
+        rc = away_reach(event, 100000000);
+    return rc;
 }
 static int away_follow(void *ctx, void *stream, struct shore_event event) {
     return away_call(stream, away_run_follow, false, &event, sizeof event);
@@ -375,6 +385,7 @@ static void away_close(struct shore__compute *c) {
         if (a->spans[i]) abort(); /* memory that was not given back */
     a->reference->ops->close(a->reference);
     pthread_mutex_destroy(&a->touching);
+    away_calls = a->ncalls;
     free(a);
 }
 
@@ -439,6 +450,7 @@ static int away_open(const struct shore__compute_options *o, struct shore__compu
     }
     a->base = (struct shore__compute){&away_ops, a->reference->mode, a->reference->threads, false, away_device};
     a->base.device.ctx = a;
+    a->base.device.timeout_ns = away_timeout_ns;
     a->seed = away_seed;
     pthread_mutex_init(&a->touching, NULL);
     *out = &a->base;
