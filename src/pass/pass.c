@@ -82,6 +82,7 @@ int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
         pass->counting += targets[i] >= 0;
     int rc = shore__put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
     if (!rc) rc = shore__put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
+    pass->put = shore__record(pass->c, pass->stream);
     return failed(diag, rc);
 }
 

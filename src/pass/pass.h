@@ -16,6 +16,7 @@ struct shore__pass {
     size_t most_rows, most_unit_rows;
     struct shore__both tokens, targets; /* int32 [rows]; a row whose target is -1 counts as nothing */
     size_t counting;                    /* rows of the batch in hand that count */
+    struct shore_event put;             /* from then on the device has them */
     shore__buf cos_sin;                 /* fp32 [seq_len, head_dim], or none */
     shore__buf normed;                  /* [rows, d]: final norm's output */
     shore__buf stats;                   /* fp32 [rows, 2] */
@@ -64,7 +65,7 @@ shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, si
 int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                  struct shore__parameters *parameters, struct shore__both tokens, size_t rows, size_t seq_len,
                  size_t first_position, shore__buf x, struct shore_diag *diag);
-/* The batch's tokens and targets, to the device; the host's may be changed again after shore__sync(). */
+/* The batch's tokens and targets, to the device; the host's may be changed again after pass->put. */
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag);
 /* x [rows, d] from the batch in hand. */
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);

@@ -6,10 +6,12 @@ int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t f
                       bool shuffle, struct shore_diag *diag) {
     size_t n = t->pass.seq_len;
     int32_t *tokens = t->pass.tokens.host, *targets = t->pass.targets.host;
+    int rc = shore_device_wait(&t->c->device, t->pass.put, diag);
+    if (rc) return rc;
     t->pass.sequences = sequences;
     for (size_t i = 0; i < sequences; i++) {
         uint64_t at = shore__dataset_position(data, first_index + i, n, shuffle, t->s->seed);
-        int rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
+        rc = shore__dataset_read(data, at, n, tokens + i * n, diag);
         if (!rc) rc = shore__dataset_read(data, at + 1, n, targets + i * n, diag);
         if (rc) return rc;
     }
@@ -18,11 +20,13 @@ int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t f
 
 int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
     int32_t *tokens = t->pass.tokens.host;
-    int rc = shore__sync(t->c, t->pass.stream, diag);
-    if (rc) return rc;
-    for (size_t i = 0; i < shore__pass_rows(&t->pass); i++)
-        if (tokens[i] == t->m->arch.padding) tokens[i] = -1;
-    return shore__pass_put(&t->pass, diag);
+    bool found = false;
+    for (size_t i = 0; i < shore__pass_rows(&t->pass); i++) {
+        if (tokens[i] != t->m->arch.padding) continue;
+        tokens[i] = -1;
+        found = true;
+    }
+    return found ? shore__pass_put(&t->pass, diag) : 0;
 }
 
 /* Enough for a stable figure, and a small part of the time between two measurements. */

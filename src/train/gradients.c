@@ -116,7 +116,7 @@ static void mark_lookups(struct trainer *t) {
     for (size_t s = behind; s < t->m->layout->blocks[0].segments; s++)
         due[s] = (uint32_t)shore__pass_units(&t->pass);
     for (size_t i = 0; i < rows; i++) {
-        if (tokens[i] < 0) continue;
+        if (tokens[i] < 0 || tokens[i] == t->m->arch.padding) continue;
         size_t first = (size_t)tokens[i] * d;
         for (size_t s = first / SHORE_SEGMENT_ELEMS; s <= (first + d - 1) / SHORE_SEGMENT_ELEMS; s++)
             if (s < behind) due[s] = (uint32_t)(i / unit) + 1;

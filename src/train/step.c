@@ -173,8 +173,9 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
             t->report.loss /= shore__divisor(pass->counting);
             *finite = isfinite(t->report.loss);
             if (!*finite) return 0;
+            rc = shore__batch_forget_padding(t, diag);
         }
-        if (u == 0) rc = shore__gradients_begin_step(t, diag);
+        if (!rc && u == 0) rc = shore__gradients_begin_step(t, diag);
         if (!rc && u == 0) rc = shore__boundary_fetch(t, layers, diag);
         if (!rc && u == 0) rc = shore__train_inner_fetch_first(t, diag);
         if (!rc) rc = head_backward(t, u, count, diag);
@@ -319,7 +320,6 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     int rc = shore__batch_load(t, t->run->train, t->base_step * t->s->batch, t->s->batch, t->s->shuffle, diag);
     if (!rc) rc = shore__boundary_enter(t, 1, diag);
     if (!rc) rc = shore__pass_embed(pass, shore__boundary_working(t, 1), diag);
-    if (!rc) rc = shore__batch_forget_padding(t, diag);
     for (uint32_t l = 1; !rc && l <= layers; l++)
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);

@@ -94,7 +94,8 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
 /* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,
                       bool shuffle, struct shore_diag *diag);
-/* Once their rows are looked up: a padding's lookup has no gradient, so it becomes -1, which is in no slice. */
+/* Once their rows are looked up and the loss is known, so that the device has them: a padding's lookup has no gradient,
+ * so it becomes -1, which is in no slice. */
 int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag);
 int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag);
 bool shore__batch_validation_due(const struct trainer *t, uint64_t step);
