@@ -131,6 +131,10 @@ void shore_pages_update_end(struct shore_pages *pages, uint32_t page);
  * put there (after shore_pages_settle()), or knows to be the same (carried). It holds the parameters of `step`. */
 void shore_pages_updated(struct shore_pages *pages, uint32_t page, uint64_t step);
 
+/* The segments of a page were carried into `step` (shore_fleet_carry()): what it held of the step before, it holds of
+ * this one. */
+void shore_pages_carried(struct shore_pages *pages, uint32_t page, uint64_t step);
+
 /* Waits until nothing is being fetched into a page: before a caller puts something there. */
 void shore_pages_settle(struct shore_pages *pages, uint32_t page);
 

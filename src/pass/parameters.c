@@ -185,13 +185,12 @@ static uint32_t release_page(struct shore__parameters *p, struct shore__page_id 
     return page;
 }
 
-int shore__parameters_update(struct shore__parameters *p, struct shore__page_id id, struct shore_update *update,
-                             struct shore_completion done) {
-    return shore_pages_update(p->pages, release_page(p, id), update, done);
-}
-
 void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id id, void *memory) {
     shore_pages_lend(p->pages, release_page(p, id), memory);
+}
+
+void shore__parameters_release_page(struct shore__parameters *p, uint32_t page) {
+    release_page(p, shore__page_at(p->m, page));
 }
 
 void shore__parameters_release(struct shore__parameters *p) {

@@ -40,11 +40,10 @@ void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer);
 void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, uint32_t slice);
 void shore__parameters_want_tail(struct shore__parameters *p, uint32_t block);
 
-/* As shore_pages_update() and shore_pages_lend(), of a page that is in use no more. */
-int shore__parameters_update(struct shore__parameters *p, struct shore__page_id id, struct shore_update *update,
-                             struct shore_completion done);
+/* As shore_pages_lend(), of a page that is in use no more. */
 void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id id, void *memory);
-/* Nothing that was given is in use any more. */
+/* The page, by number, is in use no more; nothing that was given is. */
+void shore__parameters_release_page(struct shore__parameters *p, uint32_t page);
 void shore__parameters_release(struct shore__parameters *p);
 
 #endif

@@ -53,8 +53,7 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     bool pending;
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
     end_fetch(page);
-    page->handed_back =
-        page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (page->kind == SHORE_FETCH_MASTER));
+    page->handed_back = shore__pages_hands_back(p, (uint32_t)(page - p->pages));
     page->whole = page->step + 1 == next_step && page->touched != next_step;
     page->covered = 0;
     page->from = page->to = 0;
@@ -114,6 +113,19 @@ void shore_pages_updated(struct shore_pages *p, uint32_t number, uint64_t step) 
     touch(p, page, page->segment, page->segment + page->count);
     page->whole = true;
     end_parts(page);
+}
+
+void shore_pages_carried(struct shore_pages *p, uint32_t number, uint64_t step) {
+    if (number >= p->npages) return;
+    struct page *page = &p->pages[number];
+    bool pending;
+    if (page->updating && !page->in_parts) shore__page_end_update(p, page, false, &pending, NULL);
+    if (!page->updating && page->step + 1 == step && page->touched != step) page->step = step;
+}
+
+bool shore__pages_hands_back(const struct shore_pages *p, uint32_t number) {
+    const struct page *page = &p->pages[number];
+    return page_stays(page) && (!p->fleet || p->fleet->config.fp32_params == (page->kind == SHORE_FETCH_MASTER));
 }
 
 void shore_pages_discarded(struct shore_pages *p) {

@@ -116,7 +116,7 @@ void shore__ahead_begin(struct trainer *t) {
     struct ahead *ahead = t->ahead;
     uint32_t left = ahead->room;
     ahead->count = ahead->asked = 0;
-    if (!left || !shore__speculation_goes_on(&t->speculation)) return;
+    if (!left || !shore_step_speculates(t->step)) return;
     for (uint32_t due = (uint32_t)t->plan.units; due >= 1; due--) /* what is complete last, first */
         for (uint32_t i = 0; i < t->m->nslices; i++)
             if (has_page(t, i)) left -= choose(t, shore__model_slice(t->m, i), due, left);
@@ -154,7 +154,7 @@ static uint32_t run_from(const struct trainer *t, uint32_t nth, uint32_t end) {
 
 void shore__ahead_fetch(struct trainer *t, uint32_t layer, size_t u) {
     struct ahead *ahead = t->ahead;
-    if (ahead->asked == ahead->count || t->speculation.broken) return;
+    if (ahead->asked == ahead->count || !shore_step_speculates(t->step)) return;
     /* evenly over what is left of backward, but for the first layer */
     size_t units = t->plan.units, left = layer > 1 ? (layer - 1) * units - u : 1;
     uint32_t end = ahead->asked + (uint32_t)((ahead->count - ahead->asked + left - 1) / left);
@@ -254,7 +254,7 @@ static uint32_t slice_page(const struct trainer *t, uint32_t slice) {
 
 int shore__ahead_update(struct trainer *t, struct shore_diag *diag) {
     struct ahead *ahead = t->ahead;
-    if (!ahead->count || t->speculation.broken) return 0;
+    if (!ahead->count || !shore_step_speculates(t->step)) return 0;
     int rc = shore__ahead_settle(t, diag);
     shore__parameters_release(t->pass.parameters);
     for (uint32_t i = 0; i < t->m->nslices; i++)

@@ -279,9 +279,10 @@ int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *d
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
 
-int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
-                        struct shore_diag *diag) {
+int shore__compress_add(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     struct compression *z = t->compression;
+    uint32_t block = p->page.block, segment = p->segment, count = p->count;
+    float *gradient = p->gradient;
     uint64_t first = segments_before(t, block) + segment;
     int rc = z->residual[0] ? wait_for_residual(t, block, diag) : 0;
     if (rc) return rc;
@@ -290,8 +291,8 @@ int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uin
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++)
         z->energy[first + i] = shore_clip_sum(gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
-    shore__speculation_add_sums(&t->speculation, block, segment, count, z->energy + first);
-    if (!base) return 0;
+    rc = shore__gradients_add_sums(t, p, segment, count, gradient, z->energy + first, diag);
+    if (rc || !base) return rc;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {
         float *x = gradient + (size_t)i * SHORE_SEGMENT_ELEMS;

@@ -12,6 +12,7 @@
 #include "run/settings.h"
 
 struct trainer;
+struct piece;
 
 struct compression;
 
@@ -34,9 +35,8 @@ int shore__compress_save(struct trainer *t, struct shore_diag *diag);
 int shore__compress_begin_step(struct trainer *t, struct shore_diag *diag);
 /* The block's gradient is about to be computed: its residual is on its way from the drives, where it is saved there. */
 int shore__compress_want(struct trainer *t, uint32_t block, struct shore_diag *diag);
-/* Takes the norm of segments whose gradient is complete, and adds the residual to it. */
-int shore__compress_add(struct trainer *t, uint32_t block, uint32_t segment, uint32_t count, float *gradient,
-                        struct shore_diag *diag);
+/* Takes the norm of a piece whose gradient is complete, and adds the residual to it. */
+int shore__compress_add(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* All segments are: selects and codes. gradient: the whole block. */
 void shore__compress_block(struct trainer *t, uint32_t block, const float *gradient);
 /* The step is over: its residual is the base of the next. skipped: it is what it was. */

@@ -6,20 +6,16 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "number/bf16.h"
 #include "train/gradient_way.h"
 #include "train/host_update.h"
 #include "train/trainer.h"
 
 struct gradients {
-    struct gradient_pool *pool;
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
     uint32_t *due;            /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early;     /* the same: was handed over before the last unit's lookups */
-    bool all_fit;             /* every piece has memory of its own */
+    unsigned char *early;     /* the same: was complete before the last unit's lookups */
     struct shore__both whole; /* untied and compressed: either table's block */
-    double *partial;          /* of clip: sum of squares of each segment of the model */
     void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
 };
@@ -58,19 +54,78 @@ static void name_pieces(struct trainer *t) {
             shore__gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
     for (uint32_t i = 0; i < g->npieces; i++) {
         struct piece *p = &g->pieces[i];
-        p->pool = g->pool;
+        p->unit = i;
         shore__page_range(m, p->page, &p->segment, &p->count);
         if (p->page.kind == SHORE__PAGE_SLICE && p->page.slice + 1 == m->nslices)
             p->count = m->layout->blocks[p->page.block].segments - p->segment;
     }
 }
 
+/* Of a piece that is never made, as an untied model's tail, which comes with the last slice, nothing. */
+static struct shore_step_unit unit_of(const struct shore__model *m, const struct piece *p) {
+    struct shore_step_unit u = {.block = p->page.block, .segment = p->segment, .count = p->count, .nparts = 1};
+    if (p->page.kind == SHORE__PAGE_TAIL && !m->arch.tied) return (struct shore_step_unit){0};
+    u.part[0] = (struct shore_step_part){shore__page_number(m, p->page), 0, 0};
+    shore__page_range(m, p->page, &u.part[0].segment, &u.part[0].count);
+    if (p->page.kind != SHORE__PAGE_SLICE || p->page.slice + 1 < m->nslices) return u;
+    const struct shore__page_id tail = {SHORE__PAGE_TAIL, p->page.block, 0};
+    struct shore_step_part part = {shore__page_number(m, tail), 0, 0};
+    shore__page_range(m, tail, &part.segment, &part.count);
+    if (part.count) u.part[u.nparts++] = part;
+    return u;
+}
+
+static void leave(void *ctx, uint32_t page) {
+    struct trainer *t = ctx;
+    shore__parameters_release_page(t->pass.parameters, page);
+}
+
+/* What is sent of a step that compresses. */
+static int encode(void *ctx, uint32_t unit, uint32_t segment, struct shore_update *update, struct shore_diag *diag) {
+    struct trainer *t = ctx;
+    (void)diag;
+    if (!t->compressing) return SHORE_STEP_WHOLE;
+    update->form = SHORE_GRADIENT_SPARSE;
+    shore__compress_fill(t, t->gradients->pieces[unit].page.block, segment, update);
+    return 0;
+}
+
+static int open_step(struct trainer *t, struct shore_diag *diag) {
+    static const enum shore_step_speculate speculate[] = {
+        [SHORE__AUTO] = SHORE_SPECULATE_AUTO, [SHORE__ON] = SHORE_SPECULATE_ON, [SHORE__OFF] = SHORE_SPECULATE_OFF};
+    struct gradients *g = t->gradients;
+    struct shore_step_unit *units = calloc(g->npieces, sizeof *units);
+    uint32_t pooled = 0;
+    if (!units) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    for (uint32_t i = 0; i < g->npieces; i++) {
+        units[i] = unit_of(t->m, &g->pieces[i]);
+        pooled += !held_in_table(t, &g->pieces[i]);
+    }
+    const struct shore_step_options options = {
+        .size = sizeof options,
+        .units = units,
+        .nunits = g->npieces,
+        .clip = t->s->clip,
+        .speculate = speculate[t->s->speculate],
+        .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
+        .host_update = t->s->host_update,
+        .computes_again = true,
+        .all_fit = (uint32_t)t->plan.gradient_buffers >= pooled,
+        .nbuffers = (uint32_t)t->plan.gradient_buffers,
+        .sums = shore__memory_host(&t->memory, SHORE__ROW_PARTIAL_SUMS, 0),
+        .leave = leave,
+        .encode = encode,
+        .ctx = t,
+    };
+    int rc = shore_step_open(t->fleet, t->pass.pages, &options, &t->step, diag);
+    free(units);
+    return rc;
+}
+
 int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct gradients *g = t->gradients = calloc(1, sizeof *g);
-    uint32_t buffers = (uint32_t)t->plan.gradient_buffers, pooled = 0;
     if (!g) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
-    /* an untied model's tail piece stays unused: its tail comes with the last slice */
     g->first_slice = m->arch.n_layer + 1;
     g->npieces = g->first_slice + m->nslices * (m->arch.tied ? 1 : 2);
     g->pieces = calloc(g->npieces, sizeof *g->pieces);
@@ -78,20 +133,13 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->early = calloc(m->layout->blocks[0].segments, 1);
     if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
-    g->partial = shore__memory_host(&t->memory, SHORE__ROW_PARTIAL_SUMS, 0);
     g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
-    int rc = shore__gradient_pool_open(buffers, &t->memory, &g->pool, diag);
-    if (rc) return rc;
     name_pieces(t);
-    for (uint32_t i = 0; i < g->npieces; i++)
-        pooled += !held_in_table(t, &g->pieces[i]);
-    g->all_fit = buffers >= pooled;
-    return 0;
+    return open_step(t, diag);
 }
 
 void shore__gradients_close(struct gradients *g) {
     if (!g) return;
-    shore__gradient_pool_close(g->pool);
     free(g->pieces);
     free(g->due);
     free(g->early);
@@ -141,145 +189,55 @@ static void set_hypers(struct trainer *t) {
 
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
-    for (uint32_t i = 0; i < g->npieces; i++) {
-        struct piece *p = &g->pieces[i];
-        p->gradient = NULL;
-        p->narrow = NULL;
-        p->buffer = -1;
-        p->ready = p->spilled = false;
-    }
-    shore__gradient_pool_begin_step(g->pool);
     memset(g->early, 0, t->m->layout->blocks[0].segments);
-    shore__speculation_begin(&t->speculation, t->m->layout, t->s->clip, g->partial);
     t->abandoned = false;
     mark_lookups(t);
     int rc = shore__compress_begin_step(t, diag);
     set_hypers(t);
+    shore_step_begin(t->step, t->base_step, t->again);
+    for (uint32_t i = 0; i < g->npieces; i++) {
+        struct piece *p = &g->pieces[i];
+        p->gradient = NULL;
+        p->in_buffer = false;
+        int failed = shore_step_groups(t->step, i, g->hyper, SHORE__MODEL_GROUPS);
+        if (!rc && failed) rc = shore__fail(diag, failed, "out of memory for gradients");
+    }
     return rc;
 }
 
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-    assert(!p->ready && !p->gradient);
+    uint32_t buffer;
     int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
     if (rc) return rc;
     struct shore__both held = t->gradients->whole;
-    if (held_in_table(t, p))
+    if (held_in_table(t, p)) {
         held = (struct shore__both){t->table_gradient, t->table_there};
-    else if (!held_whole(t, p))
-        return shore__gradient_pool_take(t->gradients->pool, p, &t->waits.drives_ns, diag);
+    } else if (!held_whole(t, p)) {
+        rc = shore_step_take(t->step, p->unit, &buffer, &t->waits.drives_ns, diag);
+        if (rc) return rc;
+        held = shore__memory_both(&t->memory, SHORE__ROW_GRADIENT, buffer);
+        p->in_buffer = true;
+        at = 0;
+    }
     p->gradient = (float *)held.host + at;
     p->there = shore__at(held.device, at * sizeof(float));
     return 0;
 }
 
-/* ---- to the drives -------------------------------------------------------------------------------------------------
- */
-
-static struct segment_facts facts_of(const struct trainer *t, const struct piece *p, uint32_t segment) {
-    const struct gradients *g = t->gradients;
-    if (!held_in_table(t, p)) return (struct segment_facts){.by_segment = false};
-    return (struct segment_facts){.by_segment = true, .due = g->due[segment], .early = g->early[segment]};
-}
-
-/* It is complete since this moment. */
-static bool is_new(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
-    struct segment_facts facts = facts_of(t, p, segment);
-    return shore__segment_way(&facts, looked_up) == SEGMENT_TO_DRIVE;
-}
-
-/* Read-ahead state is asked for at the segment's own moment alone: to ask is to decide. */
-static enum segment_way way_of(struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
-    struct segment_facts facts = facts_of(t, p, segment);
-    facts.ahead = facts.by_segment && is_new(t, p, segment, looked_up) && shore__ahead_takes(t, segment);
-    return shore__segment_way(&facts, looked_up);
-}
-
-/* How many segments from `first` on, below `end`, go the way that the first goes, which is *way. */
-static uint32_t run_from(struct trainer *t, const struct piece *p, uint32_t first, uint32_t end, uint32_t looked_up,
-                         enum segment_way *way) {
-    uint32_t n = 1;
-    *way = way_of(t, p, first, looked_up);
-    while (first + n < end && way_of(t, p, first + n, looked_up) == *way)
-        n++;
-    return n;
-}
-
-/* Where the piece's segment is in the form in which it is sent. */
-static void fill_gradient(const struct trainer *t, const struct piece *p, uint32_t segment, struct shore_update *out) {
-    size_t skipped = (size_t)(segment - p->segment) * SHORE_SEGMENT_ELEMS;
-    out->form = t->compressing        ? SHORE_GRADIENT_SPARSE
-                : t->s->gradient_bf16 ? SHORE_GRADIENT_BF16
-                                      : SHORE_GRADIENT_FP32;
-    if (t->compressing)
-        shore__compress_fill(t, p->page.block, segment, out);
-    else if (p->narrow)
-        out->gradient = p->narrow + skipped;
-    else if (p->gradient)
-        out->gradient = p->gradient + skipped;
-    else
-        assert(p->spilled);
-}
-
-static int submit_part(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t segment, uint32_t count,
-                       float coefficient, struct shore_diag *diag) {
-    struct shore_update update = {
-        .size = sizeof update,
-        .base_step = t->base_step,
-        .attempt = shore_fleet_attempt(t->fleet),
-        .segment = segment,
-        .count = count,
-        .coefficient = coefficient,
-        .groups = t->gradients->hyper,
-        .ngroups = SHORE__MODEL_GROUPS,
-        .order = page.block, /* what the next forward pass needs first */
-    };
-    fill_gradient(t, p, segment, &update);
-    int rc = shore__parameters_update(t->pass.parameters, page, &update, shore__gradient_pool_request(p, false));
-    if (!rc) return 0;
-    shore__gradient_pool_refused(p, false);
-    return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
-}
-
-/* Of the page, what goes to the drives at this moment. */
-static int submit_page(struct trainer *t, struct piece *p, struct shore__page_id page, uint32_t looked_up,
-                       float coefficient, struct shore_diag *diag) {
-    uint32_t first, count, n;
-    enum segment_way way;
-    int rc = 0;
-    shore__page_range(t->m, page, &first, &count);
-    for (uint32_t s = first; !rc && s < first + count; s += n) {
-        n = run_from(t, p, s, first + count, looked_up, &way);
-        if (way == SEGMENT_TO_DRIVE) rc = submit_part(t, p, page, s, n, coefficient, diag);
-    }
-    bool more = looked_up != ALL_LOOKED_UP || (page.kind == SHORE__PAGE_SLICE && page.block == 0 &&
-                                               shore__ahead_has(t, shore__model_slice(t->m, page.slice)));
-    if (count && !more) shore_pages_update_end(t->pass.pages, shore__page_number(t->m, page));
-    return rc;
-}
-
-static int submit(struct trainer *t, struct piece *p, float coefficient, struct shore_diag *diag) {
-    int rc = submit_page(t, p, p->page, ALL_LOOKED_UP, coefficient, diag);
-    if (rc || p->page.kind != SHORE__PAGE_SLICE || p->page.slice + 1 < t->m->nslices) return rc;
-    return submit_page(t, p, (struct shore__page_id){SHORE__PAGE_TAIL, p->page.block, 0}, ALL_LOOKED_UP, coefficient,
-                       diag);
-}
-
-static int spill(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    if (!p->count) return 0;
-    assert(p->ready && !p->spilled);
-    p->spilled = true;
-    const void *from = p->narrow ? (const void *)p->narrow : p->gradient;
-    int rc = shore_fleet_spill(t->fleet, p->page.block, p->segment, p->count,
-                               p->narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32, from,
-                               shore__gradient_pool_request(p, true));
-    if (!rc) return 0;
-    shore__gradient_pool_refused(p, true);
-    return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
+void shore__gradients_give_back(struct trainer *t, struct piece *p) {
+    if (p->in_buffer) shore_step_give_back(t->step, p->unit);
+    p->in_buffer = false;
+    p->gradient = NULL;
 }
 
 /* ---- what is complete ----------------------------------------------------------------------------------------------
  */
+
+static bool is_new(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
+    const struct gradients *g = t->gradients;
+    return !held_in_table(t, p) || shore__segment_is_new(g->due[segment], g->early[segment], looked_up);
+}
 
 /* The next run of the piece's segments from *segment on that are complete since this moment; 0: none is left. */
 static uint32_t next_new(const struct trainer *t, const struct piece *p, uint32_t looked_up, uint32_t *segment) {
@@ -302,103 +260,92 @@ static int bring(struct trainer *t, const struct piece *p, uint32_t looked_up, s
     return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
 }
 
-static void take_norm(struct trainer *t, const struct piece *p, uint32_t looked_up) {
-    for (uint32_t s = p->segment, n; (n = next_new(t, p, looked_up, &s)); s += n)
-        shore__speculation_add(&t->speculation, p->page.block, s, n,
-                               p->gradient + (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS);
+static int add(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    struct shore_step_gradient g = {.size = sizeof g, .stays = held_in_table(t, p)};
+    int rc = 0;
+    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
+        g.segment = s;
+        g.count = n;
+        g.gradient = p->gradient + (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
+        if (t->s->gradient_bf16)
+            g.narrow = g.stays ? t->table_narrow + (size_t)s * SHORE_SEGMENT_ELEMS : (uint16_t *)(void *)g.gradient;
+        rc = shore_step_add(t->step, p->unit, &g, diag);
+    }
+    return rc;
 }
 
-/* What is complete becomes bf16, if that is how gradients are sent. The table has a second place for that, since its
- * segments are complete at different times; any other piece is narrowed where it is, a stretch at a time, from its
- * start. */
-static void narrow(const struct trainer *t, struct piece *p, uint32_t looked_up) {
-    if (!t->s->gradient_bf16) return;
-    if (held_in_table(t, p)) {
-        p->narrow = t->table_narrow + (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-#pragma omp parallel for schedule(static)
-        for (uint32_t i = 0; i < p->count; i++)
-            if (is_new(t, p, p->segment + i, looked_up))
-                shore__bf16_from_f32(p->narrow + (size_t)i * SHORE_SEGMENT_ELEMS,
-                                     p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
-        return;
-    }
-    uint16_t stretch[4096];
-    p->narrow = (uint16_t *)(void *)p->gradient;
-    for (size_t i = 0; i < (size_t)p->count * SHORE_SEGMENT_ELEMS; i += sizeof stretch / sizeof stretch[0]) {
-        shore__bf16_from_f32(stretch, p->gradient + i, sizeof stretch / sizeof stretch[0]);
-        memcpy(p->narrow + i, stretch, sizeof stretch);
-    }
+int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segment, uint32_t count, float *gradient,
+                              const double *sums, struct shore_diag *diag) {
+    const struct shore_step_gradient g = {
+        .size = sizeof g, .segment = segment, .count = count, .gradient = gradient, .sums = sums, .stays = true};
+    return shore_step_add(t->step, p->unit, &g, diag);
+}
+
+/* State that was read ahead is asked for at the segment's own moment alone: to ask is to decide. */
+static void leave_to_ahead(struct trainer *t, const struct piece *p, uint32_t looked_up) {
+    if (!held_in_table(t, p)) return;
+    for (uint32_t s = p->segment; s < p->segment + p->count; s++)
+        if (is_new(t, p, s, looked_up) && shore__ahead_takes(t, s)) shore_step_skip(t->step, p->unit, s, 1);
 }
 
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
-    if (!shore__speculation_goes_on(&t->speculation) || t->compressing) return 0;
+    if (!shore_step_speculates(t->step) || t->compressing) return 0;
     int rc = bring(t, p, looked_up, diag);
-    if (rc) return rc;
-    take_norm(t, p, looked_up);
-    narrow(t, p, looked_up);
-    rc = shore__gradient_pool_failed(g->pool, diag);
+    if (!rc) rc = add(t, p, looked_up, diag);
+    if (!rc) rc = shore_step_failed(t->step, diag);
+    if (!rc && shore_step_speculates(t->step)) {
+        leave_to_ahead(t, p, looked_up);
+        for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
+            rc = shore_step_send(t->step, p->unit, s, n, diag);
+    }
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
         g->early[s] |= g->due[s] == looked_up;
-    if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
-    return submit_page(t, p, p->page, looked_up, 1, diag);
+    return rc;
+}
+
+static int complete(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    enum shore_step_way way;
+    int rc = shore_step_complete(t->step, p->unit, 0, &way, diag);
+    if (!rc) t->abandoned |= way == SHORE_STEP_GIVEN_UP;
+    return rc;
 }
 
 /* The last piece of a block selects from all of it, and hands it over or leaves it in memory. */
 static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     uint32_t block = p->page.block;
     bool slice = p->page.kind == SHORE__PAGE_SLICE;
-    int rc = shore__compress_add(t, block, p->segment, p->count, p->gradient, diag);
-    p->ready = true;
+    int rc = shore__compress_add(t, p, diag);
     if (rc || (slice && p->page.slice + 1 < t->m->nslices)) return rc;
     shore__compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
-    if (p->buffer >= 0) shore__gradient_pool_release(p);
-    rc = shore__gradient_pool_failed(t->gradients->pool, diag);
-    if (rc || !shore__speculation_goes_on(&t->speculation)) return rc;
-    if (!slice) return submit(t, p, 1, diag);
+    shore__gradients_give_back(t, p);
+    rc = shore_step_failed(t->step, diag);
+    if (rc || !slice) return rc ? rc : complete(t, p, diag);
     for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
-        rc = submit(t, shore__gradients_slice(t, block, i), 1, diag);
+        rc = complete(t, shore__gradients_slice(t, block, i), diag);
     return rc;
 }
 
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
-    assert(p->gradient && !p->ready);
+    assert(p->gradient);
     int rc = bring(t, p, ALL_LOOKED_UP, diag);
     if (rc) return rc;
     if (t->compressing) return end_compressed(t, p, diag);
-    take_norm(t, p, ALL_LOOKED_UP);
-    narrow(t, p, ALL_LOOKED_UP);
-    p->ready = true;
-    rc = shore__gradient_pool_failed(g->pool, diag);
+    rc = add(t, p, ALL_LOOKED_UP, diag);
+    if (!rc) rc = shore_step_failed(t->step, diag);
     if (rc) return rc;
-    const struct piece_facts facts = {
-        .host_update = t->s->host_update,
-        .speculates = t->speculation.on,
-        .goes_on = shore__speculation_goes_on(&t->speculation),
-        .all_fit = g->all_fit,
-        .held = held_in_table(t, p),
-        .left = shore__gradient_pool_left(g->pool),
-    };
-    enum piece_way way = shore__piece_way(&facts);
-    t->abandoned |= way == PIECE_IS_GIVEN_UP;
-    return way == PIECE_TO_DRIVES ? submit(t, p, 1, diag) : way == PIECE_IS_SPILLED ? spill(t, p, diag) : 0;
+    if (shore_step_speculates(t->step)) leave_to_ahead(t, p, ALL_LOOKED_UP);
+    p->in_buffer = false;
+    return complete(t, p, diag);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
 void shore__gradients_discard(struct trainer *t) {
-    shore_fleet_discard(t->fleet);
+    shore_step_drop(t->step);
     shore__ahead_drop(t);
-    shore_pages_discarded(t->pass.pages);
     memset(t->gradients->early, 0, t->m->layout->blocks[0].segments);
-    shore__gradient_pool_drain(t->gradients->pool, &t->waits.drives_ns);
-}
-
-void shore__gradients_forget(struct trainer *t) {
-    shore__gradient_pool_drain(t->gradients->pool, &t->waits.drives_ns);
-    shore__gradient_pool_forget(t->gradients->pool);
 }
 
 static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
@@ -427,26 +374,14 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
 }
 
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
-    struct shore_clipping clipping = shore__speculation_decide(&t->speculation);
-    assert(!t->abandoned);
+    struct shore_clipping clipping = shore_step_decide(t->step);
+    t->norm = clipping.norm;
     *finite = clipping.finite;
-    *replay = false;
-    if (shore__speculation_goes_on(&t->speculation) && *finite && clipping.coefficient == 1)
-        return shore__gradient_pool_failed(g->pool, diag);
-    if (t->speculation.on) {
-        shore__gradients_discard(t);
-        *replay = *finite && !t->compressing && !g->all_fit;
-        if (*replay) return 0;
-    }
-    shore__gradient_pool_drain(g->pool, &t->waits.drives_ns);
-    int rc = shore__gradient_pool_failed(g->pool, diag);
-    if (rc || !*finite) return rc;
-    if (t->s->host_update) return host_update(t, clipping.coefficient, diag);
-    for (uint32_t i = 0; !rc && i < g->npieces; i++)
-        if (g->pieces[i].ready) {
-            if (g->pieces[i].spilled) g->pieces[i].gradient = NULL, g->pieces[i].narrow = NULL;
-            rc = submit(t, &g->pieces[i], clipping.coefficient, diag);
-        }
-    return rc;
+    assert(!t->abandoned);
+    int rc = shore_step_make(t->step, diag);
+    *replay = rc == SHORE_STEP_AGAIN;
+    if (!shore_step_speculated(t->step)) shore__ahead_drop(t);
+    if (*replay || !*finite) return 0;
+    if (!rc) rc = shore_step_failed(t->step, diag);
+    return rc || !t->s->host_update ? rc : host_update(t, clipping.coefficient, diag);
 }

@@ -1,11 +1,25 @@
-/* Gradients under way: from where backward computes them to the drives. */
+/* Gradients under way: where backward makes them, and when they are complete. What becomes of them then is the step's:
+ * see longshore/step.h. */
 #ifndef SHORE_TRAIN_GRADIENTS_H
 #define SHORE_TRAIN_GRADIENTS_H
 
-#include "train/gradient_pool.h"
+#include "longshore/step.h"
+#include "plan/pages.h"
+#include "plan/regions.h"
 
 struct trainer;
 struct gradients;
+
+/* A piece is what one part of backward finishes at once: a layer, a slice of a table (the last one with the tail of its
+ * block), or the tail of a tied head. It is a unit of the step. */
+struct piece {
+    uint32_t unit;
+    struct shore__page_id page; /* its first page; the last slice is followed by its tail */
+    uint32_t segment, count;
+    shore__buf there; /* where backward makes it, on the device */
+    float *gradient;  /* where it comes to */
+    bool in_buffer;   /* which is the step's, until it is complete */
+};
 
 int shore__gradients_open(struct trainer *t, struct shore_diag *diag);
 void shore__gradients_close(struct gradients *g);
@@ -15,19 +29,22 @@ struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t
 struct piece *shore__gradients_tail(struct trainer *t);
 /* Memory for a piece, with anything in it; waits for a buffer. */
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* The piece is complete: its norm is taken, and it goes where shore__piece_way() says. */
+/* Gives that memory back before the piece is complete. */
+void shore__gradients_give_back(struct trainer *t, struct piece *p);
+/* The piece is complete: its norm is taken, and the step says where it goes. */
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Of a tied and held table's slice: what is complete after the head and the lookups of so many units (not the last
  * one's) is handed over now, if the step speculates, so that less is left for when backward ends. Once for each number.
  */
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag);
+/* Segments of a piece, whose sums of squares are here, are complete. */
+int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segment, uint32_t count, float *gradient,
+                              const double *sums, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
  * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
 /* Ends the attempt: nothing that was submitted counts. */
 void shore__gradients_discard(struct trainer *t);
-/* The same where the drives have forgotten it themselves: a connection broke. Waits until no request reads a buffer. */
-void shore__gradients_forget(struct trainer *t);
 
 /* Units whose lookups the gradient of a segment of a held table waits for in this step. */
 uint32_t shore__gradients_due(const struct trainer *t, uint32_t segment);

@@ -53,7 +53,7 @@ int shore__idle_before_forward(struct trainer *t, uint32_t layer, struct shore_d
 /* Decided for the whole layer: its units are added up in order. */
 void shore__idle_before_backward(struct trainer *t, uint32_t layer) {
     if (layer == t->m->arch.n_layer) t->idle->waiting = 0;
-    if (layer <= t->plan.lending.later && shore__speculation_goes_on(&t->speculation)) t->idle->waiting |= 1u << layer;
+    if (layer <= t->plan.lending.later && shore_step_speculates(t->step)) t->idle->waiting |= 1u << layer;
 }
 
 bool shore__idle_waits(const struct trainer *t, uint32_t layer) {

@@ -146,6 +146,7 @@ void shore__trainer_close(struct trainer *t) {
     shore__idle_close(t->idle);
     shore__ahead_close(t->ahead);
     shore__compress_close(t->compression);
+    shore_step_close(t->step);
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
     shore__accounting_close(t->accounting);

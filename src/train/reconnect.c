@@ -12,13 +12,11 @@ static void say(struct trainer *t, const char *text) {
 /* Nothing of the attempt is left: no request, no page, no failure. */
 static void give_up_attempt(struct trainer *t) {
     shore__commit_forget(t);
-    shore_fleet_discard(t->fleet);
+    shore__parameters_release(t->pass.parameters);
+    shore_step_lost(t->step);
     shore__activations_settle(t, NULL);
     shore__ahead_drop(t);
-    shore__parameters_release(t->pass.parameters);
-    shore_pages_forget(t->pass.pages);
     shore__compress_forget(t);
-    shore__gradients_forget(t);
 }
 
 static bool stop_asked(const struct trainer *t) {

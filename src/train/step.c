@@ -52,7 +52,7 @@ static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore
     int rc = put ? train_get(t, p->gradient, p->there, bytes, diag) : 0;
     if (!rc) rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
     if (!rc && !put) rc = train_op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
-    if (!rc && put) shore__gradient_pool_release(p);
+    if (!rc && put) shore__gradients_give_back(t, p);
     return rc;
 }
 

@@ -7,12 +7,6 @@
 #include "base/units.h"
 #include "train/trainer.h"
 
-static bool speculates(const struct trainer *t) {
-    if (t->s->host_update) return false;
-    if (t->s->speculate != SHORE__AUTO) return t->s->speculate == SHORE__ON;
-    return shore__speculation_pays(&t->speculation, t->s->clip);
-}
-
 static int refuse(struct trainer *t, struct shore_diag *diag) {
     unsigned long long step = t->base_step + 1;
     bool loss = !isfinite(t->report.loss);
@@ -47,11 +41,11 @@ static int explain_new_value(const struct trainer *t, uint64_t committed, struct
 static int one_step(struct trainer *t, struct shore_diag *diag) {
     bool finite, replay;
     uint32_t replays = 0;
-    t->speculation.on = speculates(t);
+    t->again = false;
     int rc = shore__step_compute(t, &finite, &replay, diag);
     if (!rc && replay) {
         replays = 1;
-        t->speculation.on = false;
+        t->again = true;
         rc = shore__step_compute(t, &finite, &replay, diag);
     }
     if (rc) return rc;
@@ -59,17 +53,20 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     t->report = (struct shore__step_report){
         .step = t->base_step + 1,
         .loss = loss,
-        .grad_norm = isfinite(loss) ? t->speculation.norm : NAN,
+        .grad_norm = isfinite(loss) ? t->norm : NAN,
         .lr = shore__learning_rate(t->s, t->base_step + 1),
         .val_loss = NAN,
         .dropped_energy = shore__compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
         .replays = replays,
-        .speculated = shore__speculation_goes_on(&t->speculation) && finite,
+        .speculated = finite && shore_step_speculated(t->step),
     };
     if (finite) shore__compress_end_step(t, false);
-    shore__speculation_remember(&t->speculation, finite ? t->speculation.norm : INFINITY);
-    return finite ? shore__commit_submit(t, false, diag) : refuse(t, diag);
+    shore_step_remember(t->step, finite ? t->norm : INFINITY);
+    if (!finite) return refuse(t, diag);
+    rc = shore__commit_submit(t, false, diag);
+    if (!rc) shore_step_made(t->step);
+    return rc;
 }
 
 /* The step is safe whether this works or not. */

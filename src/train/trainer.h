@@ -12,7 +12,6 @@
 #include "train/compress.h"
 #include "train/gradients.h"
 #include "train/idle.h"
-#include "train/speculation.h"
 #include "train/train.h"
 
 struct trainer {
@@ -42,12 +41,14 @@ struct trainer {
     struct ahead *ahead;
     struct gradients *gradients;
     struct compression *compression;
-    struct speculation speculation;
+    struct shore_step *step;
     struct accounting *accounting;
 
     /* the step in hand */
     uint64_t base_step;
     bool compressing; /* its gradients are sent in part */
+    bool again;       /* it is computed again */
+    double norm;      /* of its gradients, once all have come */
     bool abandoned;   /* not all gradients fit in memory, and the norm passed the limit: it is computed again */
     bool refused;     /* a loss or gradient that is not finite has ended the run */
     struct waits waits;

@@ -1,0 +1,210 @@
+/* Gradients come: they are added to the norm, and it is decided where they wait for it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/fleet/fleet.h"
+#include "number/bf16.h"
+#include "step/step_impl.h"
+
+void shore__unit_clear(struct unit *u) {
+    assert(u->place != PLACE_LEAVING || !u->step->spills);
+    u->now.gradient = NULL;
+    u->now.narrow = NULL;
+    u->now.ngather = u->now.ngroups = 0;
+    u->now.had = u->now.here = false;
+    u->place = PLACE_NONE;
+    u->complete = u->counted = u->stays = u->more = u->sent = false;
+    u->buffer = -1;
+}
+
+void shore_step_forget(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    if (u->sent) s->stale = true;
+    while (u->place == PLACE_LEAVING && shore__unit_is_read(u, false))
+        shore__step_wait_spills(s);
+    bool sent = u->sent;
+    shore__unit_clear(u);
+    u->sent = sent;
+    memset(s->clip.sums + u->first, 0, u->is.count * sizeof *s->clip.sums);
+}
+
+/* ---- the norm ------------------------------------------------------------------------------------------------------
+ */
+
+/* The unit's sums are about to be others. */
+static void uncount(struct unit *u) {
+    struct shore_step *s = u->step;
+    double running = 0;
+    if (!u->counted) return;
+    u->counted = false;
+    memset(s->clip.sums + u->first, 0, u->is.count * sizeof *s->clip.sums);
+    for (uint64_t i = 0; i < s->fleet->layout->segments; i++)
+        running += s->clip.sums[i];
+    s->clip.running_sum = running;
+}
+
+static void count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums) {
+    struct shore_step *s = u->step;
+    bool below;
+    if (sums)
+        below = shore_clip_add_sums(&s->clip, u->is.block, segment, count, sums);
+    else if (u->now.gather)
+        below = shore_clip_add_gathered(&s->clip, u->is.block, segment, count, u->now.gather, u->now.ngather);
+    else
+        below = shore_clip_add(&s->clip, u->is.block, segment, count,
+                               u->now.gradient + (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS);
+    s->broken |= s->speculates && !below;
+}
+
+void shore__unit_count(struct unit *u) {
+    if (u->counted || !u->is.count) return;
+    assert(u->place == PLACE_HERE && !u->now.narrow);
+    count_range(u, u->is.segment, u->is.count, NULL);
+    u->counted = true;
+}
+
+/* A table's segments are complete at different times, so they have a second place; any other gradient is rounded where
+ * it is, a stretch at a time, from its start. */
+static void narrow(float *gradient, uint16_t *to, size_t segments) {
+    uint16_t stretch[4096];
+    if ((void *)to != (void *)gradient) {
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < segments; i++)
+            shore__bf16_from_f32(to + i * SHORE_SEGMENT_ELEMS, gradient + i * SHORE_SEGMENT_ELEMS, SHORE_SEGMENT_ELEMS);
+        return;
+    }
+    for (size_t i = 0; i < segments * SHORE_SEGMENT_ELEMS; i += sizeof stretch / sizeof stretch[0]) {
+        shore__bf16_from_f32(stretch, gradient + i, sizeof stretch / sizeof stretch[0]);
+        memcpy(to + i, stretch, sizeof stretch);
+    }
+}
+
+/* ---- what comes ----------------------------------------------------------------------------------------------------
+ */
+
+static int copy_gather(struct given *given, const struct shore_step_gradient *g, struct shore_diag *diag) {
+    uint32_t n = g->ngather ? g->ngather : 1;
+    if (n > given->gather_room) {
+        struct shore_gather *room = realloc(given->gather, n * sizeof *room);
+        if (!room) return shore__fail(diag, -ENOMEM, "out of memory for a list of gradients");
+        given->gather = room;
+        given->gather_room = n;
+    }
+    memcpy(given->gather, g->gather, g->ngather * sizeof *g->gather);
+    given->ngather = g->ngather;
+    return 0;
+}
+
+int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_gradient *g, struct shore_diag *diag) {
+    if (unit >= s->nunits || !g->size || g->size > sizeof *g || (!g->gradient && !g->gather))
+        return shore__fail(diag, -EINVAL, "a gradient that is added is of no unit, or nowhere");
+    struct unit *u = &s->units[unit];
+    uint32_t segment = g->count ? g->segment : u->is.segment, count = g->count ? g->count : u->is.count;
+    if (segment < u->is.segment || segment - u->is.segment > u->is.count ||
+        count > u->is.count - (segment - u->is.segment) || (g->gather && count != u->is.count))
+        return shore__fail(diag, -EINVAL, "a gradient that is added is not of its unit's segments");
+    size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
+    bool whole = count == u->is.count;
+    if (whole && u->now.had) { /* once more */
+        s->stale |= u->sent;
+        uncount(u);
+    }
+    assert(!u->is.count || u->place != PLACE_LEAVING);
+    if (g->gather) {
+        int rc = copy_gather(&u->now, g, diag);
+        if (rc) return rc;
+    }
+    u->now.gradient = g->gather ? NULL : g->gradient - skipped;
+    u->place = PLACE_HERE;
+    u->now.had = true;
+    u->stays = g->stays;
+    u->more = g->more;
+    s->decided = false;
+    if (g->more || !count) return 0;
+    count_range(u, segment, count, g->sums);
+    u->counted = true;
+    if (s->options.form == SHORE_GRADIENT_BF16 && g->narrow) {
+        narrow(g->gradient, g->narrow, count);
+        u->now.narrow = g->narrow - skipped;
+    }
+    return 0;
+}
+
+int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hyper *groups, uint32_t ngroups) {
+    struct unit *u = &s->units[unit];
+    struct given *given = &u->now;
+    if (u->sent && (given->ngroups != ngroups || memcmp(given->groups, groups, ngroups * sizeof *groups) != 0))
+        s->stale = true;
+    if (ngroups > given->groups_room) {
+        struct shore_hyper *room = realloc(given->groups, ngroups * sizeof *room);
+        if (!room) return -ENOMEM;
+        given->groups = room;
+        given->groups_room = ngroups;
+    }
+    memcpy(given->groups, groups, ngroups * sizeof *groups);
+    given->ngroups = ngroups;
+    return 0;
+}
+
+/* ---- where it waits ------------------------------------------------------------------------------------------------
+ */
+
+/* With fewer buffers, backward would wait for one, and so for the norm that only its end can tell. */
+#define BUFFERS_TO_GO_ON 2u
+
+static uint64_t bytes_of(const struct unit *u) {
+    static const uint64_t each[] = {[SHORE_DTYPE_FP32] = 4, [SHORE_DTYPE_BF16] = 2, [SHORE_DTYPE_FP16] = 2};
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < u->now.ngather; i++)
+        bytes += u->now.gather[i].elems * each[u->now.gather[i].dtype];
+    return bytes;
+}
+
+/* Waits until gradients that are leaving have left, so far as memory asks for it. */
+static void wait_for_room(struct shore_step *s, uint64_t held_bytes) {
+    bool aside;
+    for (uint32_t i = 0; i < s->nunits && held_bytes > s->options.room_bytes; i++) {
+        struct unit *u = &s->units[i];
+        if (!shore__unit_is_leaving(u)) continue;
+        shore_step_aside(s, i, &aside, NULL);
+        held_bytes -= bytes_of(u) < held_bytes ? bytes_of(u) : held_bytes;
+    }
+}
+
+int shore_step_complete(struct shore_step *s, uint32_t unit, uint64_t held_bytes, enum shore_step_way *way,
+                        struct shore_diag *diag) {
+    struct unit *u = &s->units[unit];
+    assert(u->now.had && u->place == PLACE_HERE);
+    u->complete = true;
+    if (!u->more && !u->was_complete) s->completed[s->ncompleted++] = unit;
+    u->was_complete |= !u->more;
+    int rc = shore__step_lost_something(s, diag);
+    if (rc) return rc;
+    const struct shore__unit_facts facts = {
+        .host_update = s->options.host_update,
+        .speculated = s->speculates,
+        .goes_on = shore_step_speculates(s),
+        .computes_again = s->options.computes_again,
+        .more = u->more,
+        .state_is_here = u->state != NULL,
+        .may_be_gone = s->may_be_gone,
+        .stays = u->stays || s->options.all_fit,
+        .fits = s->options.nbuffers ? shore__buffers_left(s) >= BUFFERS_TO_GO_ON : held_bytes <= s->options.room_bytes,
+    };
+    enum shore__unit_way decided = shore__unit_way(&facts);
+    static const enum shore_step_way ways[] = {[UNIT_IS_SENT] = SHORE_STEP_SENT,
+                                               [UNIT_IS_HELD] = SHORE_STEP_HELD,
+                                               [UNIT_GOES_ASIDE] = SHORE_STEP_ASIDE,
+                                               [UNIT_IS_SENT_AND_GOES_ASIDE] = SHORE_STEP_SENT,
+                                               [UNIT_IS_GIVEN_UP] = SHORE_STEP_GIVEN_UP};
+    *way = ways[decided];
+    s->may_be_gone |= decided == UNIT_IS_SENT && s->options.computes_again && !s->options.all_fit && !u->stays;
+    if (*way == SHORE_STEP_SENT) rc = shore__unit_send_all(u, 1, diag);
+    if (!rc && (decided == UNIT_GOES_ASIDE || decided == UNIT_IS_SENT_AND_GOES_ASIDE))
+        rc = shore__unit_put_aside(u, diag);
+    if (!rc && !s->options.nbuffers) wait_for_room(s, held_bytes);
+    return rc;
+}

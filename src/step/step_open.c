@@ -1,0 +1,221 @@
+/* A step is opened, begun and closed. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/fleet/fleet.h"
+#include "step/step_impl.h"
+
+static const char *wrong_unit(const struct shore_layout *layout, const struct shore_step_unit *u) {
+    uint32_t covered = 0;
+    if (!u->count) return NULL;
+    if (u->block >= layout->nblocks || u->segment >= layout->blocks[u->block].segments ||
+        u->count > layout->blocks[u->block].segments - u->segment)
+        return "is outside the layout";
+    if (!u->nparts || u->nparts > SHORE_STEP_PARTS) return "has no parts, or more than SHORE_STEP_PARTS";
+    for (uint32_t i = 0; i < u->nparts; i++) {
+        if (u->part[i].segment != u->segment + covered) return "has parts that do not follow each other";
+        covered += u->part[i].count;
+    }
+    return covered == u->count ? NULL : "has parts that are not all of it";
+}
+
+static int take_units(struct shore_step *s, const struct shore_step_options *options, struct shore_diag *diag) {
+    const struct shore_layout *layout = s->fleet->layout;
+    s->nunits = options->nunits;
+    for (uint32_t i = 0; i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        const char *wrong = wrong_unit(layout, &options->units[i]);
+        if (wrong) return shore__fail(diag, -EINVAL, "unit %u of a step %s", i, wrong);
+        *u = (struct unit){.step = s, .is = options->units[i], .buffer = -1};
+        u->readers[0].unit = u->readers[1].unit = u;
+        for (uint32_t b = 0; b < u->is.block; b++)
+            u->first += layout->blocks[b].segments;
+        u->first += u->is.segment;
+    }
+    return 0;
+}
+
+int shore_step_open(struct shore_fleet *fleet, struct shore_pages *pages, const struct shore_step_options *options,
+                    struct shore_step **out, struct shore_diag *diag) {
+    if (!options->size || options->size > sizeof *options)
+        return shore__fail(diag, -EINVAL, "a step's options.size is not that of struct shore_step_options");
+    if (options->form != SHORE_GRADIENT_FP32 && options->form != SHORE_GRADIENT_BF16)
+        return shore__fail(diag, -EINVAL, "gradients of a step are sent as FP32 or BF16; encode sends other forms");
+    struct shore_step *s = *out = calloc(1, sizeof *s);
+    if (!s) return shore__fail(diag, -ENOMEM, "out of memory for a step");
+    memcpy(&s->options, options, options->size);
+    s->fleet = fleet;
+    s->pages = pages;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->ended, NULL);
+    size_t n = options->nunits ? options->nunits : 1, segments = fleet->layout->segments;
+    s->units = calloc(n, sizeof *s->units);
+    s->completed = calloc(n, sizeof *s->completed);
+    s->held = calloc(n, sizeof *s->held);
+    s->sent = calloc(segments ? segments : 1, 1);
+    s->clip.sums = options->sums ? options->sums : calloc(segments ? segments : 1, sizeof *s->clip.sums);
+    s->buffers = calloc(options->nbuffers ? options->nbuffers : 1, sizeof *s->buffers);
+    int rc = !s->units || !s->completed || !s->held || !s->sent || !s->clip.sums || !s->buffers
+                 ? shore__fail(diag, -ENOMEM, "out of memory for a step")
+                 : take_units(s, options, diag);
+    if (!rc) shore_clip_begin(&s->clip, fleet->layout, options->clip, s->clip.sums);
+    if (!rc) return 0;
+    s->nunits = 0;
+    shore_step_close(s);
+    *out = NULL;
+    return rc;
+}
+
+static void free_given(struct given *given) {
+    free(given->gather);
+    free(given->groups);
+}
+
+void shore_step_close(struct shore_step *s) {
+    if (!s) return;
+    shore__step_drain(s, false);
+    shore__step_drain(s, true);
+    shore__held_drop(s);
+    for (uint32_t i = 0; i < s->nunits; i++) {
+        free_given(&s->units[i].now);
+        free_given(&s->units[i].made);
+    }
+    pthread_mutex_destroy(&s->mutex);
+    pthread_cond_destroy(&s->ended);
+    free(s->units);
+    free(s->completed);
+    free(s->held);
+    free(s->sent);
+    if (!s->options.sums) free(s->clip.sums);
+    free(s->buffers);
+    free(s);
+}
+
+static bool begins_speculating(const struct shore_step *s, bool again) {
+    if (again || s->options.host_update) return false;
+    if (s->options.speculate != SHORE_SPECULATE_AUTO) return s->options.speculate == SHORE_SPECULATE_ON;
+    return shore__speculation_pays(&s->recent, s->options.clip);
+}
+
+void shore_step_begin(struct shore_step *s, uint64_t base_step, bool again) {
+    shore_step_drop(s);
+    s->base_step = base_step;
+    shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
+    s->speculates = begins_speculating(s, again);
+    shore__buffers_begin(s);
+}
+
+void shore_step_drop(struct shore_step *s) {
+    if (s->any_sent) shore__step_discard(s);
+    shore__step_wait_spills(s);
+    for (uint32_t i = 0; i < s->nunits; i++)
+        shore__unit_clear(&s->units[i]);
+    memset(s->clip.sums, 0, s->fleet->layout->segments * sizeof *s->clip.sums);
+    s->clip.running_sum = 0;
+    s->broken = s->stale = s->decided = s->right = s->may_be_gone = false;
+    s->failed = 0;
+    s->spill_failed = false;
+}
+
+bool shore_step_speculates(const struct shore_step *s) {
+    return s->speculates && !s->broken && !s->stale;
+}
+bool shore_step_speculated(const struct shore_step *s) {
+    return s->right && s->any_sent;
+}
+
+void shore_step_remember(struct shore_step *s, double norm) {
+    shore__norms_remember(&s->recent, norm);
+}
+
+/* ---- a step was made -----------------------------------------------------------------------------------------------
+ */
+
+void shore_step_made(struct shore_step *s) {
+    assert(!s->has_made || !s->options.keeps_made);
+    for (uint32_t i = 0; i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        struct given before = u->made;
+        u->now.here = u->place == PLACE_HERE && s->options.keeps_made;
+        u->made = u->now;
+        u->now = before;
+        shore__unit_clear(u);
+    }
+    memset(s->sent, 0, s->fleet->layout->segments);
+    s->any_sent = false;
+    s->hand = 1 - s->hand;
+    s->made_base = s->base_step++;
+    s->has_made = true;
+}
+
+void shore_step_durable(struct shore_step *s) {
+    s->has_made = false;
+}
+
+bool shore_step_made_needs(struct shore_step *s, bool wait) {
+    bool needs = false;
+    if (wait) shore__step_drain(s, true);
+    for (uint32_t i = 0; i < s->nunits && !needs; i++)
+        needs = shore__unit_is_read(&s->units[i], true);
+    return needs || (s->has_made && s->options.keeps_made);
+}
+
+void shore_step_unmake(struct shore_step *s) {
+    s->has_made = false;
+    shore__step_discard(s);
+    shore__step_drain(s, true);
+    shore_step_drop(s);
+}
+
+bool shore_step_lost(struct shore_step *s) {
+    bool aside = false;
+    shore_fleet_discard(s->fleet);
+    shore__step_drain(s, false);
+    shore__step_drain(s, true);
+    shore__held_discarded(s);
+    shore_pages_forget(s->pages);
+    memset(s->sent, 0, s->fleet->layout->segments);
+    s->any_sent = s->stale = s->decided = s->right = false;
+    s->failed = 0;
+    s->spill_failed = false;
+    for (uint32_t i = 0; i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        u->sent = false;
+        aside |= u->place == PLACE_ASIDE || u->place == PLACE_LEAVING;
+    }
+    s->broken = s->speculates; /* what was complete is sent when all is decided */
+    return aside;
+}
+
+static int send_made(struct unit *u, struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    struct shore_wait wait;
+    struct shore_update update;
+    int rc;
+    shore_wait_init(&wait);
+    if (u->made.had) {
+        rc = shore__unit_fill(u, true, u->is.segment, u->is.count, u->made.coefficient, &update, diag);
+        if (!rc) rc = shore_fleet_update(s->fleet, &update, shore_wait_completion(&wait));
+    } else {
+        rc = shore_fleet_carry(s->fleet, s->made_base, shore_fleet_attempt(s->fleet), u->is.block, u->is.segment,
+                               u->is.count, shore_wait_completion(&wait));
+    }
+    if (rc) shore_wait_end(&wait, rc);
+    int ended = shore_wait(&wait, diag);
+    return ended ? shore__fail(diag, ended, "a step cannot be made again: %s",
+                               diag->text[0] ? diag->text : shore_error_text(ended))
+                 : 0;
+}
+
+int shore_step_send_again(struct shore_step *s, bool *known, struct shore_diag *diag) {
+    int rc = 0;
+    *known = s->has_made && s->options.keeps_made;
+    for (uint32_t i = 0; i < s->nunits; i++)
+        *known &= !s->units[i].made.had || s->units[i].made.here;
+    for (uint32_t i = 0; *known && !rc && i < s->nunits; i++)
+        if (s->units[i].is.count) rc = send_made(&s->units[i], diag);
+    return rc;
+}

@@ -1,0 +1,181 @@
+/* Requests that read gradients, and the memory that they read. Completions come from threads of the fleet; all locking
+ * of a step is in here. */
+#include <assert.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "step/step_impl.h"
+
+static void end(struct readers *readers, int rc, const struct shore_diag *diag, bool spill) {
+    struct shore_step *s = readers->unit->step;
+    pthread_mutex_lock(&s->mutex);
+    if (rc && rc != SHORE_EDISCARDED && (!s->failed || rc == SHORE_ELINK)) {
+        s->failed = rc;
+        if (diag)
+            s->failure = *diag;
+        else
+            shore__fail(&s->failure, rc, "a drive failed: %s", shore_error_text(rc));
+    }
+    s->spill_failed |= spill && rc;
+    assert(readers->count > 0 && (!spill || s->spills > 0));
+    readers->count--;
+    if (spill) {
+        s->spills--;
+        if (readers->unit->place == PLACE_LEAVING) readers->unit->place = PLACE_ASIDE;
+    }
+    pthread_cond_broadcast(&s->ended);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static void update_ended(void *ctx, int rc, const struct shore_diag *diag) {
+    end(ctx, rc, diag, false);
+}
+
+static void spill_ended(void *ctx, int rc, const struct shore_diag *diag) {
+    end(ctx, rc, diag, true);
+}
+
+struct shore_completion shore__unit_request(struct unit *u, bool spill) {
+    struct shore_step *s = u->step;
+    struct readers *readers = &u->readers[s->hand];
+    pthread_mutex_lock(&s->mutex);
+    assert(u->buffer < 0 || s->buffers[u->buffer].holds == u);
+    readers->count++;
+    if (u->buffer >= 0) s->buffers[u->buffer].released = true;
+    if (spill) {
+        assert(u->place == PLACE_HERE);
+        u->place = PLACE_LEAVING;
+        s->spills++;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return (struct shore_completion){spill ? spill_ended : update_ended, readers};
+}
+
+void shore__unit_refused(struct unit *u, bool spill) {
+    end(&u->readers[u->step->hand], 0, NULL, spill);
+}
+
+bool shore__unit_is_read(struct unit *u, bool made) {
+    struct shore_step *s = u->step;
+    pthread_mutex_lock(&s->mutex);
+    bool is_read = u->readers[made ? 1 - s->hand : s->hand].count > 0;
+    pthread_mutex_unlock(&s->mutex);
+    return is_read;
+}
+
+bool shore__unit_is_leaving(struct unit *u) {
+    struct shore_step *s = u->step;
+    pthread_mutex_lock(&s->mutex);
+    bool leaving = u->place == PLACE_LEAVING;
+    pthread_mutex_unlock(&s->mutex);
+    return leaving;
+}
+
+void shore__step_drain(struct shore_step *s, bool made) {
+    pthread_mutex_lock(&s->mutex);
+    for (uint32_t i = 0; i < s->nunits; i++)
+        while (s->units[i].readers[made ? 1 - s->hand : s->hand].count)
+            pthread_cond_wait(&s->ended, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void shore__step_wait_spills(struct shore_step *s) {
+    pthread_mutex_lock(&s->mutex);
+    while (s->spills)
+        pthread_cond_wait(&s->ended, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+int shore_step_failed(struct shore_step *s, struct shore_diag *diag) {
+    pthread_mutex_lock(&s->mutex);
+    int rc = s->failed;
+    if (rc && diag) *diag = s->failure;
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
+int shore__step_lost_something(struct shore_step *s, struct shore_diag *diag) {
+    int rc = shore_step_failed(s, NULL);
+    return rc == SHORE_ELINK || s->spill_failed ? shore_step_failed(s, diag) : 0;
+}
+
+bool shore_step_needs(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    pthread_mutex_lock(&s->mutex);
+    bool needs = u->readers[s->hand].count || u->place == PLACE_HERE || u->place == PLACE_LEAVING;
+    pthread_mutex_unlock(&s->mutex);
+    return needs;
+}
+
+int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct shore_diag *diag) {
+    struct unit *u = &s->units[unit];
+    pthread_mutex_lock(&s->mutex);
+    while (u->place == PLACE_LEAVING)
+        pthread_cond_wait(&s->ended, &s->mutex);
+    *aside = u->place == PLACE_ASIDE;
+    pthread_mutex_unlock(&s->mutex);
+    return *aside ? shore__step_lost_something(s, diag) : 0;
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------------------
+ */
+
+void shore__buffers_begin(struct shore_step *s) {
+    for (uint32_t i = 0; i < s->options.nbuffers; i++)
+        s->buffers[i] = (struct buffer){0};
+}
+
+/* One that nothing has used in this step is taken first: while gradients stay in memory, a speculation that fails costs
+ * no second computation. */
+static int find_buffer(const struct shore_step *s) {
+    int found = -1;
+    for (uint32_t i = 0; i < s->options.nbuffers; i++) {
+        const struct buffer *b = &s->buffers[i];
+        if (!b->holds) return (int)i;
+        if (found < 0 && b->released && !b->holds->readers[s->hand].count) found = (int)i;
+    }
+    return found;
+}
+
+int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, uint64_t *waited_ns,
+                    struct shore_diag *diag) {
+    struct unit *u = &s->units[unit];
+    uint64_t start = 0;
+    int i;
+    assert(u->buffer < 0 && u->place == PLACE_NONE);
+    pthread_mutex_lock(&s->mutex);
+    while ((i = find_buffer(s)) < 0 && !s->failed) {
+        if (!start) start = shore__now_ns();
+        pthread_cond_wait(&s->ended, &s->mutex);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    if (start) *waited_ns += shore__now_ns() - start;
+    if (i < 0) return shore_step_failed(s, diag);
+    struct unit *before = s->buffers[i].holds;
+    if (before) {
+        before->now.gradient = NULL;
+        before->now.narrow = NULL;
+        before->buffer = -1;
+        if (before->place == PLACE_HERE) before->place = PLACE_GONE;
+    }
+    s->buffers[i] = (struct buffer){.holds = u};
+    u->buffer = i;
+    *buffer = (uint32_t)i;
+    return 0;
+}
+
+void shore_step_give_back(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    assert(u->buffer >= 0 && s->buffers[u->buffer].holds == u && !shore__unit_is_read(u, false));
+    s->buffers[u->buffer] = (struct buffer){0};
+    u->buffer = -1;
+    u->now.gradient = NULL;
+    u->now.narrow = NULL;
+}
+
+uint32_t shore__buffers_left(const struct shore_step *s) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < s->options.nbuffers; i++)
+        left += !s->buffers[i].holds || s->buffers[i].released;
+    return left;
+}

@@ -1,0 +1,213 @@
+/* Gradients are sent to the drives, or put aside on them, and the step is made of them. */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/diag.h"
+#include "drive/fleet/fleet.h"
+#include "step/step_impl.h"
+
+int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
+                     struct shore_update *out, struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    const struct given *given = made ? &u->made : &u->now;
+    size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
+    *out = (struct shore_update){
+        .size = sizeof *out,
+        .base_step = made ? s->made_base : s->base_step,
+        .attempt = shore_fleet_attempt(s->fleet),
+        .block = u->is.block,
+        .segment = segment,
+        .count = count,
+        .form = given->narrow || (!made && u->place == PLACE_ASIDE) ? s->options.form : SHORE_GRADIENT_FP32,
+        .coefficient = coefficient,
+        .groups = given->groups,
+        .ngroups = given->ngroups,
+        .order = u->is.block, /* what the next forward pass needs first */
+    };
+    int rc = s->options.encode ? s->options.encode(s->options.ctx, (uint32_t)(u - s->units), segment, out, diag)
+                               : SHORE_STEP_WHOLE;
+    if (rc != SHORE_STEP_WHOLE) return rc;
+    if (!made && u->place == PLACE_ASIDE) return 0; /* the drives have it */
+    if (given->gather) {
+        out->gather = given->gather;
+        out->ngather = given->ngather;
+    } else {
+        out->gradient = given->narrow ? (const void *)(given->narrow + skipped) : given->gradient + skipped;
+    }
+    return 0;
+}
+
+/* ---- segments ------------------------------------------------------------------------------------------------------
+ */
+
+static int refused(int rc, struct shore_diag *diag) {
+    return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
+}
+
+static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, float coefficient,
+                    struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    struct shore_update update;
+    int rc = shore__unit_fill(u, false, segment, count, coefficient, &update, diag);
+    if (rc) return rc;
+    if (s->options.leave) s->options.leave(s->options.ctx, page);
+    rc = shore_pages_update(s->pages, page, &update, shore__unit_request(u, false));
+    if (rc) {
+        shore__unit_refused(u, false);
+        return refused(rc, diag);
+    }
+    memset(s->sent + u->first + (segment - u->is.segment), SENT, count);
+    u->sent = s->any_sent = true;
+    return 0;
+}
+
+static uint32_t later(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+static uint32_t sooner(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+static bool all_sent(const unsigned char *sent, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++)
+        if (sent[i] != SENT) return false;
+    return count > 0;
+}
+
+int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coefficient, struct shore_diag *diag) {
+    const unsigned char *sent = u->step->sent + u->first - u->is.segment;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < u->is.nparts; i++) {
+        const struct shore_step_part *part = &u->is.part[i];
+        uint32_t end = part->segment + part->count, to = sooner(segment + count, end), n = 1;
+        for (uint32_t at = later(segment, part->segment); !rc && at < to; at += n) {
+            for (n = 1; at + n < to && sent[at + n] == sent[at];)
+                n++;
+            if (!sent[at]) rc = send_run(u, part->page, at, n, coefficient, diag);
+        }
+        if (!rc && all_sent(sent + part->segment, part->count)) shore_pages_update_end(u->step->pages, part->page);
+    }
+    return rc;
+}
+
+int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    uint32_t end = u->is.segment + u->is.count, here = end;
+    u->now.coefficient = coefficient;
+    if (!shore__held_is_here(u)) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
+    if (s->options.leave) s->options.leave(s->options.ctx, u->is.part[0].page);
+    shore__held_update(u, coefficient, &here);
+    memset(s->sent + u->first + (here - u->is.segment), SENT_ELSEWHERE, end - here);
+    s->any_sent = u->sent = true;
+    if (here == end) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
+    int rc = here > u->is.segment
+                 ? send_run(u, u->is.part[0].page, u->is.segment, here - u->is.segment, coefficient, diag)
+                 : 0;
+    if (!rc) shore_pages_updated(s->pages, u->is.part[0].page, s->base_step + 1);
+    return rc;
+}
+
+int shore__unit_put_aside(struct unit *u, struct shore_diag *diag) {
+    struct shore_step *s = u->step;
+    if (!u->is.count || u->place != PLACE_HERE) return 0;
+    shore__unit_count(u);
+    struct shore_completion done = shore__unit_request(u, true);
+    enum shore_gradient_form form = u->now.narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
+    int rc = u->now.gather ? shore_fleet_spill_gathered(s->fleet, u->is.block, u->is.segment, u->is.count, form,
+                                                        u->now.gather, u->now.ngather, done)
+                           : shore_fleet_spill(s->fleet, u->is.block, u->is.segment, u->is.count, form,
+                                               u->now.narrow ? (const void *)u->now.narrow : u->now.gradient, done);
+    if (!rc) return 0;
+    shore__unit_refused(u, true);
+    u->place = PLACE_HERE;
+    return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
+}
+
+int shore_step_send(struct shore_step *s, uint32_t unit, uint32_t segment, uint32_t count, struct shore_diag *diag) {
+    return shore_step_speculates(s) ? shore__unit_send(&s->units[unit], segment, count, 1, diag) : 0;
+}
+
+void shore_step_skip(struct shore_step *s, uint32_t unit, uint32_t segment, uint32_t count) {
+    struct unit *u = &s->units[unit];
+    memset(s->sent + u->first + (segment - u->is.segment), SENT_ELSEWHERE, count);
+    u->sent = s->any_sent = true;
+}
+
+/* ---- a step --------------------------------------------------------------------------------------------------------
+ */
+
+void shore__step_discard(struct shore_step *s) {
+    shore_fleet_discard(s->fleet);
+    shore__held_discarded(s);
+    shore_pages_discarded(s->pages);
+    shore__step_drain(s, false);
+    memset(s->sent, 0, s->fleet->layout->segments);
+    for (uint32_t i = 0; i < s->nunits; i++)
+        s->units[i].sent = false;
+    s->any_sent = s->stale = false;
+}
+
+struct shore_clipping shore_step_decide(struct shore_step *s) {
+    for (uint32_t i = 0; i < s->nunits; i++)
+        if (s->units[i].now.had) shore__unit_count(&s->units[i]);
+    s->clipping = shore_clip_decide(&s->clip);
+    s->decided = true;
+    return s->clipping;
+}
+
+static bool is_gone(const struct shore_step *s) {
+    for (uint32_t i = 0; i < s->nunits; i++)
+        if (s->units[i].place == PLACE_GONE) return true;
+    return false;
+}
+
+/* Units without a gradient stay as they are. */
+static int carry(struct shore_step *s, struct shore_diag *diag) {
+    uint64_t attempt = shore_fleet_attempt(s->fleet);
+    struct shore_wait wait;
+    int rc = 0;
+    shore_wait_init(&wait);
+    for (uint32_t i = 0; !rc && i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        if (u->now.had || !u->is.count) continue;
+        shore_wait_add(&wait);
+        rc = shore_fleet_carry(s->fleet, s->base_step, attempt, u->is.block, u->is.segment, u->is.count,
+                               shore_wait_completion(&wait));
+        if (rc) shore_wait_end(&wait, rc);
+        s->any_sent = true;
+    }
+    shore_wait_end(&wait, 0);
+    rc = shore_wait(&wait, diag);
+    if (rc && diag && !diag->text[0])
+        shore__fail(diag, rc, "what has no gradient cannot be carried over: %s", shore_error_text(rc));
+    for (uint32_t i = 0; !rc && i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        if (u->now.had || !u->is.count) continue;
+        shore__held_carried(u);
+        for (uint32_t k = 0; k < u->is.nparts; k++)
+            shore_pages_carried(s->pages, u->is.part[k].page, s->base_step + 1);
+    }
+    return rc;
+}
+
+int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
+    assert(s->decided);
+    bool again = s->any_sent && (!shore_step_speculates(s) || s->clipping.coefficient != 1);
+    s->right = s->speculates && s->clipping.finite && !again && s->clipping.coefficient == 1;
+    if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);
+    if (!s->clipping.finite) {
+        shore__step_wait_spills(s);
+        return shore__fail(diag, SHORE_ENONFINITE, "the norm of the gradients is not finite");
+    }
+    if (again && is_gone(s)) return SHORE_STEP_AGAIN;
+    shore__step_wait_spills(s);
+    int rc = shore__step_lost_something(s, diag);
+    if (rc || s->options.host_update) return rc;
+    for (uint32_t i = 0; !rc && i < s->nunits; i++) {
+        struct unit *u = &s->units[i];
+        if (u->now.had && u->is.count && (!u->sent || memchr(s->sent + u->first, 0, u->is.count)))
+            rc = shore__unit_send_all(u, s->clipping.coefficient, diag);
+    }
+    return rc ? rc : carry(s, diag);
+}
