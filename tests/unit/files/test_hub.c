@@ -21,22 +21,22 @@ static void says(const char *flag, const char *path, enum shore__hub_kind kind, 
 }
 
 static void names_of_models_are_known(void **state) {
-    says("--model", "Qwen/Qwen2.5-0.5B", SHORE__HUB_MODEL,
+    says("model", "Qwen/Qwen2.5-0.5B", SHORE__HUB_MODEL,
          "Longshore does not download: 'hf download Qwen/Qwen2.5-0.5B --local-dir DIR' gets it");
-    says("--model", "Qwen/Qwen2.5-0.5B", SHORE__HUB_MODEL, "; then --model DIR");
-    says("--tokenizer", "gpt2", SHORE__HUB_MODEL, "'hf download gpt2 --local-dir DIR'");
-    says("", "a/b", SHORE__HUB_MODEL, "; then give DIR");
-    says("--model", "https://huggingface.co/Qwen/Q-1/tree/main", SHORE__HUB_MODEL, "'hf download Qwen/Q-1 --local-dir");
-    says("--model", "hf://Qwen/Q-1", SHORE__HUB_MODEL, "'hf download Qwen/Q-1 --local-dir");
-    says("--model", "https://huggingface.co/", SHORE__HUB_MODEL, "fetch it first");
+    says("model", "Qwen/Qwen2.5-0.5B", SHORE__HUB_MODEL, "; then name DIR");
+    says("tokenizer", "gpt2", SHORE__HUB_MODEL, "'hf download gpt2 --local-dir DIR'");
+    says("", "a/b", SHORE__HUB_MODEL, "; then name DIR");
+    says("model", "https://huggingface.co/Qwen/Q-1/tree/main", SHORE__HUB_MODEL, "'hf download Qwen/Q-1 --local-dir");
+    says("model", "hf://Qwen/Q-1", SHORE__HUB_MODEL, "'hf download Qwen/Q-1 --local-dir");
+    says("model", "https://huggingface.co/", SHORE__HUB_MODEL, "fetch it first");
 }
 
 static void names_of_data_are_known(void **state) {
     says("", "roneneldan/TinyStories", SHORE__HUB_DATA,
          "'hf download --repo-type dataset roneneldan/TinyStories --local-dir DIR'");
     says("", "https://huggingface.co/datasets/a/b", SHORE__HUB_MODEL, "--repo-type dataset a/b --local-dir");
-    says("", "https://example.org/book.txt", SHORE__HUB_DATA, "fetch it first (curl -LO), then give FILE...");
-    says("--val-data", "s3://bucket/x", SHORE__HUB_DATA, "Longshore does not download");
+    says("", "https://example.org/book.txt", SHORE__HUB_DATA, "fetch it first (curl -LO), then name FILE...");
+    says("val-data", "s3://bucket/x", SHORE__HUB_DATA, "Longshore does not download");
     says("", "book", SHORE__HUB_DATA, NULL);
     says("", "none/book.txt", SHORE__HUB_DATA, NULL);
 }
@@ -45,21 +45,21 @@ static void names_of_this_machine_are_left_alone(void **state) {
     static const char *const paths[] = {"/none", "./none", "../none/x", "a/b/c",   "a//b", "a/",  "/",
                                         "",      "~/x",    "a b/c",     "a/b'; c", "-a/b", "a/-b"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        says("--model", paths[i], SHORE__HUB_MODEL, NULL);
+        says("model", paths[i], SHORE__HUB_MODEL, NULL);
     assert_int_equal(mkdir("models", 0777), 0);
-    says("--model", "models", SHORE__HUB_MODEL, NULL);
-    says("--model", "models/llama", SHORE__HUB_MODEL, NULL);
+    says("model", "models", SHORE__HUB_MODEL, NULL);
+    says("model", "models/llama", SHORE__HUB_MODEL, NULL);
     assert_int_equal(rmdir("models"), 0);
-    says("--model", "models/llama", SHORE__HUB_MODEL, "hf download models/llama");
+    says("model", "models/llama", SHORE__HUB_MODEL, "hf download models/llama");
 }
 
 static void long_names_are_none(void **state) {
     char name[400];
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = '\0';
-    says("--model", name, SHORE__HUB_MODEL, NULL);
+    says("model", name, SHORE__HUB_MODEL, NULL);
     name[150] = '/';
-    says("--model", name, SHORE__HUB_MODEL, NULL);
+    says("model", name, SHORE__HUB_MODEL, NULL);
 }
 
 int main(void) {

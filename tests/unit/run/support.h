@@ -90,7 +90,9 @@ static inline void assert_ok_(int rc, const struct shore_diag *diag, const char 
 
 #define assert_says(diag, words) assert_says_(&(diag), words)
 static inline void assert_says_(const struct shore_diag *diag, const char *words) {
-    if (!strstr(diag->text, words)) fail_msg("'%s' does not say '%s'", diag->text, words);
+    char line[2048];
+    shore_diag_say(diag, NULL, line, sizeof line);
+    if (!strstr(line, words)) fail_msg("'%s' does not say '%s'", line, words);
 }
 
 static const char *const small_models[] = {

@@ -36,7 +36,7 @@ static void refuses_what_create_refuses(void **state) {
     asked("b", &options, SHORE_EBUSY, "another process works on this run");
     assert_ok(shore_run_seal(run, 0, &diag));
     shore_run_close(run);
-    asked("b", &options, SHORE_EEXISTS, "b: holds a run: open that one, or overwrite it");
+    asked("b", &options, SHORE_EEXISTS, "b: holds a run; open b to go on with it");
     asked("a", &options, 0, ""); /* beside it */
     options.overwrite = true;
     asked("b", &options, 0, "");

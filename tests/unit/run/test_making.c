@@ -137,7 +137,7 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
             shore__run_close(run);
         assert_true(shore__run_is_half_replaced("a"));
         assert_int_equal(shore__run_open("a", true, NULL, &run, &diag), SHORE_EMISSING);
-        assert_says(diag, "overwriting it was stopped: give the same command again, or 'longshore remove a'");
+        assert_says(diag, "overwriting it was stopped: make the new one again; shore_run_remove() of a removes");
         run = make("a", &s, true);
         assert_ok(opens_fleet(run, &diag));
         shore__run_close(run);
@@ -370,7 +370,7 @@ static void other_volumes_are_left_alone(void **state) {
     drive_becomes(&t, of_b);
     assert_int_equal(prepare("c", &t, true, &run, &diag), SHORE_EEXISTS);
     assert_says(diag, "holds the state of the run ");
-    assert_says(diag, "/b, at step 0; name another path, or remove that run with 'longshore remove ");
+    assert_says(diag, "/b, at step 0; name another path, or remove that run; shore_run_remove() of /");
     assert_int_equal(rename("b", "b2"), 0);
     assert_int_equal(prepare("c", &t, true, &run, &diag), SHORE_EEXISTS);
     assert_says(diag, "holds the state of a run that was made as ");

@@ -57,7 +57,7 @@ static void never_replaces_without_leave(void **state) {
     settings_of(&s, "drive");
     shore__run_close(make("a", &s, false));
     assert_int_equal(prepare("a", &s, false, &run, &diag), SHORE_EEXISTS);
-    assert_says(diag, "--resume a");
+    assert_says(diag, "; open a to go on");
 
     /* the old run stays whole until the new one stands, and if that is given up */
     assert_ok(prepare("a", &s, true, &run, &diag));
@@ -102,7 +102,7 @@ static void bad_input_leaves_nothing(void **state) {
     s.data.item[0] = strdup("other.txt");
     s.val_share = 0.05;
     assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);
-    assert_says(diag, "--val-share");
+    assert_says(diag, "val-share");
     s.val_share = 0;
     drive_becomes(&s, "nowhere/volume");
     assert_int_equal(prepare("x/y/a", &s, false, &run, &diag), SHORE_EUSAGE);

@@ -24,7 +24,8 @@ static void survives_json(void **state) {
                    &a, &diag));
     assert_int_equal(a.memory_bytes, UINT64_C(3) << 29);
     assert_true(a.seed == UINT64_MAX && a.fp32 && a.skip_nonfinite && !a.shuffle && a.quiet);
-    assert_true(a.compress == 0.01 && a.compress_after == 5 && a.residual_saved && !a.error_feedback && a.gradient_bf16);
+    assert_true(a.compress == 0.01 && a.compress_after == 5 && a.residual_saved && !a.error_feedback &&
+                a.gradient_bf16);
     assert_int_equal(a.data.count, 2);
     assert_int_equal(a.io, SHORE_IO_THREADS);
     json_t *first = shore__settings_to_json(&a);
@@ -120,19 +121,19 @@ static void checks_combinations(void **state) {
     static const struct {
         const char *json, *says;
     } cases[] = {
-        {"{\"data\": \"x\"}", "--model DIR, or --init"},
+        {"{\"data\": \"x\"}", "Give model, a directory, or init"},
         {"{\"model\": \"m\", \"init\": \"gpt2-tiny\", \"data\": \"x\"}", "exclude"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"val-data\": \"y\", \"val-share\": 0.1}", "--val-share"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"steps\": 2, \"epochs\": 1}", "--epochs"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"precision\": \"fp32\", \"products\": \"bf16\"}", "--products"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"lr\": 1e-4, \"min-lr\": 1e-3}", "--min-lr"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"momentum\": 0.9}", "--momentum"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"residual\": \"saved\"}", "--residual saved is for --compress"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"val-data\": \"y\", \"val-share\": 0.1}", "val-share"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"steps\": 2, \"epochs\": 1}", "epochs"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"precision\": \"fp32\", \"products\": \"bf16\"}", "products"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"lr\": 1e-4, \"min-lr\": 1e-3}", "min-lr"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"momentum\": 0.9}", "momentum"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"residual\": \"saved\"}", "residual saved is for compress"},
         {"{\"init\": \"t\", \"data\": \"x\", \"compress\": 0.1, \"error-feedback\": \"off\", \"residual\": \"saved\"}",
-         "--residual saved"},
-        {"{\"init\": \"t\", \"data\": \"x\", \"compress-after\": 3}", "--compress-after"},
+         "residual saved"},
+        {"{\"init\": \"t\", \"data\": \"x\", \"compress-after\": 3}", "compress-after"},
         {"{\"init\": \"t\", \"data\": \"x\", \"compress\": \"top1%\", \"compress-variance\": \"frozen\"}",
-         "the run was made with --compress-variance frozen, which was removed"},
+         "the run was made with compress-variance frozen, which was removed"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct shore_diag diag = {0};
@@ -150,7 +151,7 @@ static void checks_combinations(void **state) {
     assert_ok(shore__settings_check(&s, &diag));
     s.batch = 0; /* set past the parser */
     assert_int_equal(shore__settings_check(&s, &diag), SHORE_EUSAGE);
-    assert_says(diag, "--batch");
+    assert_says(diag, "batch");
     s.batch = 1;
     assert_int_equal(shore__strings_add(&s.data, "\xff"), 0);
     assert_int_equal(shore__settings_check(&s, &diag), SHORE_EUSAGE);
