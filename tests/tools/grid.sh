@@ -95,7 +95,7 @@ grid_said() {
     keys='"(loss|grad_norm|dropped_energy)": ?[^,}]*'
     echo "numbers=$(grep -oE "$keys" "$1/metrics.jsonl" | hashed)"
     echo "rows=$(grep '^row ' "$2" | LC_ALL=C sort | hashed)"
-    echo "sends=$(grep -v '^row ' "$2" | hashed)"
+    echo "sends=$(grep -vE '^(row|moved) ' "$2" | hashed)"
     keys='"(link_[a-z]*|drive_(read|write)_bytes)": ?[0-9]*'
     echo "bytes=$(grep -q '^discard' "$2" && echo any || # what was discarded had been written, or not yet
         grep -oE "$keys" "$1/metrics.jsonl" | grep -vE 'link_(bytes|control)' | awk -F: '{sum += $2} END {print sum}')"
@@ -112,4 +112,15 @@ grid_train() {
         return 1
     }
     grid_said "$run" "$place/trace" "$place/log" | paste -sd ' ' - | sed "s/^/$1 /"
+}
+
+# grid_stop_and_go_on CASE OTHER: trains half of it, and the program OTHER the rest; the digest at the end
+grid_stop_and_go_on() {
+    local run=$place/run memory
+    grid_case "$1"
+    memory=$(grid_budget "$1")
+    rm -rf "$run"
+    grid_run train "${case_args[@]}" --memory "$memory" --out "$run" --stop-at 2 >"$place/log" &&
+        PROGRAM=$2 grid_run train --resume "$run" >"$place/log" || echo FAILED
+    sed -nE 's/^step ([0-9]+ digest [0-9a-f]+).*$/\1/p' "$place/log" | tail -n 1
 }

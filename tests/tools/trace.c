@@ -8,17 +8,23 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "longshore/state.h"
 
 void trace(const char *format, ...) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static FILE *file;
+    static char *opened;
     const char *name = getenv("LONGSHORE_TRACE");
     va_list args;
     if (!name || !*name) return;
     pthread_mutex_lock(&lock);
-    if (!file && !(file = fopen(name, "we"))) abort();
+    if (!opened || strcmp(opened, name) != 0) {
+        if (file) fclose(file);
+        free(opened);
+        if (!(opened = strdup(name)) || !(file = fopen(name, "we"))) abort();
+    }
     va_start(args, format);
     vfprintf(file, format, args);
     va_end(args);
@@ -89,4 +95,16 @@ WRAP(int, shore_fleet_scratch_put, struct shore_fleet *fleet, uint64_t offset, u
      unsigned char seal[16], struct shore_completion done) {
     trace("scratch put: %llu bytes at %llu", (unsigned long long)bytes, (unsigned long long)offset);
     return __real_shore_fleet_scratch_put(fleet, offset, bytes, src, seal, done);
+}
+
+/* All that it has moved, but for requests: of a step, that depends on when its commit is seen. */
+WRAP(void, shore_fleet_close, struct shore_fleet *fleet) {
+    struct shore_ledger l = {.size = sizeof l};
+    if (fleet && !shore_fleet_ledger(fleet, &l))
+        trace("moved %llu",
+              (unsigned long long)(l.link_in_gradients + l.link_in_compressed + l.link_out_params + l.link_activations +
+                                   l.link_in_state + l.link_out_state + l.link_out_gradients + l.drive_read_state +
+                                   l.drive_write_state + l.drive_read_fetch + l.drive_read_spill + l.drive_write_spill +
+                                   l.drive_read_scratch + l.drive_write_scratch + l.drive_write_commit));
+    __real_shore_fleet_close(fleet);
 }
