@@ -28,6 +28,7 @@ struct away {
     uint64_t seed, drawn; /* when streams run by themselves */
     uint64_t ncalls;
     atomic_bool lost;
+    struct shore__stream *closed;
 };
 
 struct away_call {
@@ -39,6 +40,7 @@ struct away_call {
 
 struct shore__stream {
     struct away *owner;
+    struct shore__stream *next; /* of those that are closed */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -49,8 +51,8 @@ struct shore__stream {
 };
 
 static uint64_t away_seed = 1;
-static uint64_t away_lost_after, away_timeout_ns; /* calls; 0: never, as usual */
-static uint64_t away_calls;                       /* of the backend that was closed last */
+static uint64_t away_lost_after; /* calls; 0: never, as usual */
+static uint64_t away_calls;      /* of the backend that was closed last */
 
 /* ---- memory ---- */
 
@@ -161,9 +163,8 @@ static void away_stream_close(struct shore__compute *c, struct shore__stream *s)
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->mutex);
     pthread_join(s->thread, NULL);
-    pthread_mutex_destroy(&s->mutex);
-    pthread_cond_destroy(&s->changed);
-    free(s);
+    s->next = s->owner->closed; /* another stream may follow it still */
+    s->owner->closed = s;
 }
 
 static int away_call(struct shore__stream *s, int (*run)(struct away *, void *), bool touches, const void *args,
@@ -192,7 +193,7 @@ static struct shore_event away_record(void *ctx, void *stream) {
     return event;
 }
 
-/* Who only looks (timeout 0) makes nothing run. */
+/* Who only looks (timeout 0) makes nothing run; of a lost device every timeout is over at once. */
 static int away_reach(struct shore_event event, uint64_t timeout_ns) {
     struct shore__stream *s = event.stream;
     struct timespec until;
@@ -202,7 +203,7 @@ static int away_reach(struct shore_event event, uint64_t timeout_ns) {
     pthread_mutex_lock(&s->mutex);
     if (timeout_ns && s->wanted < event.position) s->wanted = event.position;
     pthread_cond_broadcast(&s->changed);
-    int late = timeout_ns || s->done >= event.position ? 0 : ETIMEDOUT;
+    int late = timeout_ns && !s->owner->lost ? 0 : ETIMEDOUT;
     while (s->done < event.position && !late)
         late = pthread_cond_timedwait(&s->changed, &s->mutex, &until);
     int rc = s->done < event.position ? -ETIMEDOUT : s->failed;
@@ -384,6 +385,12 @@ static void away_close(struct shore__compute *c) {
     for (int i = 0; i < AWAY_SPANS; i++)
         if (a->spans[i]) abort(); /* memory that was not given back */
     a->reference->ops->close(a->reference);
+    for (struct shore__stream *s = a->closed, *next; s; s = next) {
+        next = s->next;
+        pthread_mutex_destroy(&s->mutex);
+        pthread_cond_destroy(&s->changed);
+        free(s);
+    }
     pthread_mutex_destroy(&a->touching);
     away_calls = a->ncalls;
     free(a);
@@ -450,7 +457,6 @@ static int away_open(const struct shore__compute_options *o, struct shore__compu
     }
     a->base = (struct shore__compute){&away_ops, a->reference->mode, a->reference->threads, false, away_device};
     a->base.device.ctx = a;
-    a->base.device.timeout_ns = away_timeout_ns;
     a->seed = away_seed;
     pthread_mutex_init(&a->touching, NULL);
     *out = &a->base;

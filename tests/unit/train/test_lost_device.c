@@ -72,7 +72,6 @@ static void a_lost_device_is_an_error_and_a_committed_state(void **state) {
     assert_ok(train("there", "away", &whole, &diag));
     uint64_t calls = away_calls;
     assert_int_equal(whole.step, STEPS);
-    away_timeout_ns = 50000000;
     for (uint32_t i = 0; i < LOSSES; i++) {
         /* one in each stretch; the last calls are of a validation whose end nothing waits for */
         uint64_t least = i * calls / LOSSES + 1, most = (i + 1) * calls / LOSSES - 20;
