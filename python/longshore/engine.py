@@ -44,6 +44,7 @@ class Engine(Face):
     state = _turns = _left = _watch = _closed_at = None
     _said_alone = False  # that micro-batches are computed one after the other
     _probed = False  # whether a pass has shown that they may be computed together
+    _turn_nodes = ()  # of autograd's graph, in each round of their turns
     position: dict = {}  # what a run that was opened is at
 
     def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):

@@ -144,10 +144,10 @@ class Gradients:
             hooks.update(items)
 
     def hooked(self):
-        """The name of a parameter whose gradients a script's own post-accumulate hooks see; None: there is none."""
+        """The name of a parameter whose gradients a script's own hooks see; None: there is none."""
         with torch._C.DisableTorchFunctionSubclass():
             return next((h.name for s in self.streams.blocks for p, h in s.parameters
-                         if id(p) in self.ends and len(p._post_accumulate_grad_hooks) > 2), None)
+                         if id(p) in self.ends and len(p._post_accumulate_grad_hooks) + len(p._backward_hooks) > 3), None)
 
     def take(self, p):
         """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in PyTorch."""

@@ -161,7 +161,7 @@ def _hook_module(streams, name, module, blocks):
 
     def again(gradient):
         if streams.turns is not None:
-            streams.turns.gate(module, backward=True)
+            streams.turns.check(module)
         for streamed in blocks:
             if not streamed.present:
                 streams.ensure(streamed)

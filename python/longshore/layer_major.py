@@ -1,13 +1,15 @@
 """A step layer by layer: every block is fetched once for all micro-batches, forward and backward.
 
-Each micro-batch runs the unmodified model in a thread of its own, and one of them at a time has the turn: at every
-block's gate it goes to the next, so that all are at the same block. Gradients are added in the order of the
-micro-batches, and random numbers inside the model follow from the step and the micro-batch, so that the bits are those
-of the ordinary loop.
+Forward, each micro-batch runs the unmodified model in a thread of its own, since nothing else lets Python code wait in its middle, and one of them at a
+time has the turn: at every block's gate it goes to the next, so that all are at the same block. Backward is one pass of autograd for all of them.
+Gradients are added in the order of the micro-batches, and random numbers inside the model follow from the step and the micro-batch, so that the bits
+are those of the ordinary loop.
 """
 
 import contextlib
 import contextvars
+import copy
+import functools
 import logging
 import threading
 
@@ -16,7 +18,9 @@ from torch import overrides
 from torch.utils import _python_dispatch
 
 from . import mending, position
+from .device import accelerators
 from .errors import LongshoreError
+from .graphs import Graphs
 from .interrupts import whole
 from .left import Left
 from .watched import Watch
@@ -45,69 +49,100 @@ def _seen(what):
 
 
 class Turns:
-    def __init__(self, engine, count, left, watch):
-        self.engine, self.count, self.turn, self.left, self.watch = engine, count, 0, left, watch
+    def __init__(self, engine, losses_of, left, watch):
+        """losses_of: for each micro-batch what gives its loss, which is differentiated."""
+        self.engine, self.losses_of, self.count, self.left, self.watch = engine, losses_of, len(losses_of), left, watch
+        self.graphs = Graphs(self.count, engine._turn_nodes)
+        self.turn, self.who = 0, threading.get_ident()
         self.probing = False  # whether the first one goes through the model before the others begin, so that what it changes is known
         self.alone = False  # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
-        self.begun, self.over, self.done = [False] * count, [False] * count, [False] * count
+        self.begun, self.over, self.done = [False] * self.count, [False] * self.count, [False] * self.count  # over: its forward pass; done: all
+        self.losses = [None] * self.count
+        self.giving = None  # the only one that is in backward; with several, whose saved tensors were asked for last
+        self.again = {}  # by layer: what was changed of it when it began to be computed again
         self.early = {}  # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
         self.changed = threading.Condition()
         self.failure = self.written = None
         self.mine = threading.local()
         self.outside = None  # random numbers as they are for whoever is in no forward pass of the model
 
-    def gate(self, layer, backward=False):
-        """The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes a layer then. backward: it
-        goes through it backwards; otherwise forward, maybe again within backward."""
+    @property
+    def number(self):
+        """Of the micro-batch that computes, forward or backward."""
+        return getattr(self.mine, "number", self.giving)
+
+    def gate(self, layer):
+        """The forward of a layer begins. The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes
+        the layer then."""
+        if torch._C._current_graph_task_id() != -1:
+            self.check(layer)
+            self.again[layer] = self.left.changed(layer)
+            return
         me = getattr(self.mine, "number", None)
         if me is None:
             return
-        again = not backward and torch._C._current_graph_task_id() != -1
         if not self.alone:
             self._refuse_seen(me, self.watch.changed())
-            self._wait_at(layer, me, backward, again)
+            self._wait_at(layer, me)
         elif self.probing:
             self.written = self.written or self.watch.changed(layer)
-        if not backward:
-            self.mine.entered[layer] = self.left.changed(layer)
+        self.mine.entered[layer] = self.left.changed(layer)
 
-    def _wait_at(self, layer, me, backward, again):
+    def check(self, layer):
+        """Within backward: raises where one micro-batch has changed what others will see."""
+        if self.probing:
+            self.written = self.written or self.watch.changed(layer)
+        if self.alone or self.engine.streams.inside.modules:
+            return
+        written = self.watch.changed()
+        found = self.left.take({self.left.rest, self.left.of[layer][1]})
+        self.left.put(found.private)
+        if written or found.changes:
+            raise _seen(written or self.left.name(found.changes[0]))
+
+    def _wait_at(self, layer, me):
         random = position.random_now()
-        inside = again or self.engine._own_random.begun
+        inside = self.engine._own_random.begun
         if not inside:
             self.outside = random
-        found = self.left.take(self._groups(layer, backward or again))
+        found = self.left.take(self._groups(layer))
         if found.changes:
             self.go_alone(f"{self.left.name(found.changes[0])} is changed within a pass")
+        self._end_turn(me)
         self._pass(me)
         self._await(me)
         position.put_random(random if inside else self.outside)
         self.left.put(found.private + found.changes)
         self.mine.touched = found.groups
 
-    def _groups(self, layer, backward):
+    def _groups(self, layer):
         """Where the part of a pass that ends here may have left something. From one layer to the next that is what is outside of layers and those
         two; code of somebody else runs before the first and after the last one of a pass. None: anywhere."""
         number, group = self.left.of[layer]
-        before, was_backward, computed = getattr(self.mine, "at", (None, False, None))
-        self.mine.at = number, backward, group
-        if before is None or backward != was_backward or (number > before if backward else number <= before):
+        before, computed = getattr(self.mine, "at", (None, None))
+        self.mine.at = number, group
+        if before is None or number <= before:
             return None
         return {self.left.rest, computed, group, *self.mine.touched}
 
     def leave(self, layer):
         """The forward of a layer ends."""
-        if getattr(self.mine, "number", None) is not None:
-            again = torch._C._current_graph_task_id() != -1
-            self.left.accept(layer, self.mine.entered.get(layer, ()), again)
-            if not again and layer not in self.mine.computed and (self.probing or not self.alone):
+        if torch._C._current_graph_task_id() != -1:
+            self.left.accept(layer, self.again.get(layer, ()), True)
+        elif getattr(self.mine, "number", None) is not None:
+            self.left.accept(layer, self.mine.entered.get(layer, ()), False)
+            if layer not in self.mine.computed and (self.probing or not self.alone):
                 self.mine.computed.add(layer)  # a second time in a pass, others have been here in between
                 self.watch.note(layer)
+
+    def show(self, streamed):
+        """The parameters of a block may be computed with."""
+        if getattr(self.mine, "number", None) is not None and torch._C._current_graph_task_id() == -1:
+            self.graphs.show(self.mine.number, [p for p, _ in streamed.parameters])
 
     def probe(self):
         """The first micro-batch goes through the model before the others begin."""
         self.probing = self.alone = True
-        self.engine.gradients.passes = 1
 
     def _end_probe(self):
         self.probing = False
@@ -118,11 +153,11 @@ class Turns:
         if written:
             self.go_alone(f"{written} is changed within a pass")
         else:
-            self.alone, self.engine.gradients.passes = False, self.count - 1
+            self.alone = False
 
     def _refuse_seen(self, me, written):
         """What is changed so stays changed: before others have begun, they go alone; later they have seen what it was before."""
-        if written and any(self.begun[n] and not self.over[n] for n in range(self.count) if n != me):
+        if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             raise _seen(written)
         if written:
             self.engine._probed = False
@@ -130,22 +165,16 @@ class Turns:
 
     def go_alone(self, why):
         """From here on one micro-batch after the other."""
-        self.alone, self.engine.gradients.passes = True, 1
-        self._have_turn(self.turn)
+        self.alone = True
         if not self.engine._said_alone:
             self.engine._said_alone = True
             _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
 
-    def _have_turn(self, me):
-        self.engine._last = not self.alone or me == self.count - 1
-
     def _end_pass(self, me):
-        """Of a micro-batch, all of it. Those that wait have begun with the modules as they were when it had not changed them."""
-        if self.alone:
-            self.engine.gradients.end_of_pass()
+        """Of a micro-batch, forward, or all of it. Those that wait have begun with the modules as they were when it had not changed them."""
         if self.probing:
             self._end_probe()
-        elif any(self.begun[n] and not self.over[n] for n in range(self.count) if n != me):
+        elif any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             self._refuse_seen(me, self.watch.changed())
         self.watch.note()
         others = [n for n in range(self.count) if not self.over[n] and n != me]
@@ -156,11 +185,51 @@ class Turns:
             raise _seen(self.left.name(found.changes[0]))
         self.left.put(found.changes)
 
+    # ---- backward
+
+    def backward(self, numbers):
+        """Of these micro-batches, whose forward passes are over, in one pass."""
+        gradients = self.engine.gradients
+        self.engine._last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
+        self.giving = numbers[0] if len(numbers) == 1 else None
+        roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)]
+        torch.autograd.backward(*zip(*roots))
+        self.giving = None
+        for n in numbers:
+            self.done[n] = True
+            self.losses[n] = self.losses[n].detach()
+        for p, early, given in self.early.values():
+            for g in self._due(early, given) if early else ():
+                gradients.add(p, g)
+        if self.alone:
+            gradients.end_of_pass()
+
+    def finish(self):
+        """The backward pass of all that have none yet."""
+        rest = [n for n in range(self.count) if not self.done[n]]
+        if self.alone:
+            for n in rest:
+                self.backward([n])
+        elif rest:
+            before = self.left.take()
+            self.backward(rest)
+            written, after = self.watch.changed(), self.left.take()
+            if len(rest) > 1 and (written or after.changes):
+                raise _seen(written or self.left.name(after.changes[0]))
+            self.left.put(before.private + before.changes + after.changes)
+
     def in_order(self, p, g):
         """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by, a later one
         may be there first."""
+        number, g = self.graphs.take(p, g)
+        if g is None:
+            return ()
+        number = self.giving if number is None else number  # of a pass within this one
+        if number is None:
+            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch() of which is not known whose micro-batch it is; call backward() "
+                                 "for each of them, and then step() (in a Trainer: layer_major=False)")
         _, early, given = self.early.setdefault(id(p), (p, {}, set()))
-        early[self.mine.number] = early[self.mine.number] + g if self.mine.number in early else g
+        early[number] = early[number] + g if number in early else g
         return self._due(early, given)
 
     def _due(self, early, given):
@@ -173,10 +242,11 @@ class Turns:
                 break
         return out
 
-    def end(self, number):
-        """A micro-batch gives no gradients any more. Returns (parameter, gradient) of those that have waited for that."""
-        self.done[number] = True
-        return [(p, g) for p, early, given in self.early.values() if early for g in self._due(early, given)]
+    # ---- turns
+
+    def _end_turn(self, me):
+        self.engine.streams.rest()
+        self.graphs.end_turn(me)
 
     def _pass(self, me):
         with self.changed:
@@ -192,12 +262,16 @@ class Turns:
             self.changed.wait_for(lambda: self.turn == me or self.failure is not None)
             if self.failure is not None:
                 raise _Stopped
-        self._have_turn(me)
+        self.graphs.begin_turn(me, self.alone)
+        for streamed in self.engine.streams.blocks:
+            if streamed.present:
+                self.show(streamed)
 
-    def run(self, work):
-        """work(number) for each micro-batch, in turns. Raises what the first to fail has raised."""
+    def run(self):
+        """The forward passes of all, in turns, and where they go alone the backward passes. Raises what the first to fail has raised."""
         grad = torch.is_grad_enabled()
-        cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+        casts = [torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
+                 for kind in ("cpu", *accelerators()) if torch.is_autocast_enabled(kind)]
         modes = overrides._get_current_function_mode_stack(), _python_dispatch._get_current_dispatch_mode_stack()
         processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
 
@@ -208,8 +282,13 @@ class Turns:
                 self._await(number)
                 self.begun[number] = True
                 position.put_random(self.outside)
-                with _within(*modes), torch.set_grad_enabled(grad), torch.autocast("cpu", cast[1], enabled=cast[0], cache_enabled=cast[2]):
-                    work(number)
+                with _within(*modes), torch.set_grad_enabled(grad), contextlib.ExitStack() as entered:
+                    for cast in casts:
+                        entered.enter_context(copy.copy(cast))
+                    self.losses[number] = self._forward(number)
+                    self._end_turn(number)
+                if self.alone and all(self.done[:number]):
+                    self.backward([number])
                 self._end_pass(number)
                 self.outside = position.random_now()
             except _Stopped:
@@ -237,6 +316,14 @@ class Turns:
             position.put_random(random)
             raise self.failure
 
+    def _forward(self, number):
+        streams = self.engine.streams
+        self.engine._own_random.turns, streams.inside.who = self, self.who
+        try:
+            return self.losses_of[number]()
+        finally:
+            streams.inside.break_off()
+
     def _wait(self):
         with self.changed:
             self.changed.wait_for(lambda: all(self.over))
@@ -263,25 +350,19 @@ def together(engine, micro_batches, loss_of, divide):
     engine.gradients.hide()
     if engine._backwards:
         raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
-    count, losses = len(micro_batches), [0.0] * len(micro_batches)
-    parts = count if divide else 1
+    count = len(micro_batches)
+    parts, losses = count if divide else 1, [None] * count
     modules = dict(engine.module.named_modules())
     layers = dict.fromkeys(modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules)
     if engine._left is None or not engine._left.holds():
         engine._left, engine._watch = Left(engine.module, layers), Watch(engine.module, layers)
-    turns, who = Turns(engine, count, engine._left, engine._watch), threading.get_ident()
 
-    def work(number):
-        engine._own_random.turns, engine.streams.inside.who = turns, who
-        try:
-            loss = loss_of(micro_batches[number])
-            (loss / parts if parts > 1 else loss).backward()
-            for p, g in turns.end(number):
-                engine.gradients.add(p, g)
-        finally:
-            engine.streams.inside.break_off()
-        losses[number] = float(loss.detach())
+    def loss(number):
+        loss = loss_of(micro_batches[number])
+        losses[number] = loss.detach()
+        return loss / parts if parts > 1 else loss
 
+    turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], engine._left, engine._watch)
     try:
         engine._last, engine.gradients.passes = True, count
         engine._begin_pass()
@@ -291,14 +372,17 @@ def together(engine, micro_batches, loss_of, divide):
             hooked = engine.gradients.hooked()
             engine._watch.begin(not engine._probed and engine._watch.has_any())
             if hooked:
-                turns.go_alone(f"{hooked} has a hook that sees the sum of its gradients")
+                turns.go_alone(f"{hooked} has a hook that sees its gradients")
             elif engine._watch.probing:
                 turns.probe()
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
-            turns.run(work)
+            turns.run()
+            turns.finish()
         with whole:
             engine.gradients.end_of_backward()
+            losses = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
             engine._losses, engine._backwards = sum(losses) / parts, count
+            engine._turn_nodes = turns.graphs.turn_nodes
     except BaseException as failure:
         engine.drop_gradients()
         mending.say_closed(engine, failure, "train_batch")

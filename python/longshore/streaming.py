@@ -160,6 +160,8 @@ class Streams:
             p.__class__ = handle.kind
             handle.version = p._version
         streamed.present = True
+        if self.turns is not None:
+            self.turns.show(streamed)
         if torch._C._current_graph_task_id() != -1 or self.inside.modules and torch.is_grad_enabled():
             writes.watch_first(streamed)
 
@@ -467,12 +469,16 @@ class Streams:
                     self.hide(streamed)
 
     def _pack(self, tensor):
-        place = self.places.of(tensor)
-        if place is not None:
-            return place
-        return self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
+        packed = self.places.of(tensor)
+        if packed is None:
+            packed = self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
+        return packed if self.turns is None else (self.turns.number, packed)
 
     def _unpack(self, packed):
+        if type(packed) is tuple:
+            number, packed = packed
+            if self.turns is not None:
+                self.turns.giving = number
         if type(packed) is Place:
             return self.places.value(packed)
         if type(packed) in (Stayed, Asked):
