@@ -1,11 +1,11 @@
 # The state engine and runs as other programs link them, liblongshore.so and liblongshore.a, and what is installed.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-foreach(room base number near storage drive stream step store)
+foreach(room base number near storage drive stream step store plan)
   list(APPEND engine_objects $<TARGET_OBJECTS:shore_${room}>)
 endforeach()
 # Of the rooms of a run, what its door needs: neither its texts nor what computes.
-foreach(room run plan model files)
+foreach(room run model files)
   list(APPEND run_objects $<TARGET_OBJECTS:shore_${room}>)
   list(APPEND run_archives $<TARGET_FILE:shore_${room}>)
   list(APPEND run_targets shore_${room})

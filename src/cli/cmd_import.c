@@ -36,7 +36,7 @@ static int examine(const struct shore__settings *s, const struct shore__model *m
     int rc = shore__compute_describe(&compute, NULL, &description, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
-    *minimum_bytes = shore__import_bytes(model, (uint32_t)description.threads, options);
+    *minimum_bytes = shore__import_bytes(model->layout, model->arch.vocab, (uint32_t)description.threads, options);
     return 0;
 }
 

@@ -6,8 +6,8 @@
 #include "base/units.h"
 #include "infer/generate.h"
 #include "number/bf16.h"
+#include "pass/describe.h"
 #include "pass/pass.h"
-#include "plan/inference.h"
 
 #define SOURCE_SEGMENTS 4u /* read from a directory at a time */
 #define BATCH_ROWS 4096u   /* evaluated together: parameters are fetched once for them */
@@ -16,7 +16,7 @@
 struct session {
     struct shore__compute *c;
     struct shore__stream *stream;
-    struct shore__region_list rows;
+    struct shore__infer_plan plan;
     struct shore__memory memory;
     struct shore__parameters *parameters;
     struct shore__pass pass;
@@ -29,7 +29,7 @@ static void close_session(struct session *s) {
     if (s->stream) s->c->ops->stream_close(s->c, s->stream);
     if (s->c) shore__memory_close(&s->memory, s->c);
     if (s->c) s->c->ops->close(s->c);
-    shore__regions_close(&s->rows);
+    shore__infer_plan_close(&s->plan);
     free(s->staging);
 }
 
@@ -56,8 +56,7 @@ static int read_source(void *ctx, uint32_t block, uint32_t segment, uint32_t cou
     return 0;
 }
 
-static int open_parameters(const struct shore__weights_of *of, const struct shore__residency *r, struct session *s,
-                           struct shore_diag *diag) {
+static int open_parameters(const struct shore__weights_of *of, struct session *s, struct shore_diag *diag) {
     struct shore__parameters_of from = {.model = of->model, .fleet = of->fleet};
     if (of->source) {
         from.read = read_source;
@@ -66,20 +65,20 @@ static int open_parameters(const struct shore__weights_of *of, const struct shor
         s->staging = malloc((size_t)SOURCE_SEGMENTS * SHORE_SEGMENT_ELEMS * sizeof(float));
         if (!s->staging) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     }
-    return shore__parameters_open(&from, s->c, s->stream, r, &s->memory, &s->parameters, diag);
+    return shore__parameters_open(&from, s->c, s->stream, &s->memory, &s->parameters, diag);
 }
 
 /* Memory for the plan; compute and the pages in it. */
 static int open_plan(const struct shore__weights_of *of, const struct shore__infer_options *o,
-                     const struct shore__shapes *shapes, uint64_t workspace_bytes, const struct shore__infer_plan *plan,
-                     struct session *s, struct shore_diag *diag) {
+                     const struct shore__shapes *shapes, uint64_t workspace_bytes, struct session *s,
+                     struct shore_diag *diag) {
     int rc = shore__compute_open(&o->compute, &s->c, diag);
-    if (!rc) rc = shore__memory_open(&s->memory, &s->rows, s->c, diag);
+    if (!rc) rc = shore__memory_open(&s->memory, &s->plan.plan->rows, s->c, diag);
     if (!rc) rc = s->c->ops->stream_open(s->c, &s->stream, diag);
     if (!rc)
         rc =
             s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, SHORE__ROW_WORKSPACE, 0), workspace_bytes, diag);
-    if (!rc) rc = open_parameters(of, &plan->residency, s, diag);
+    if (!rc) rc = open_parameters(of, s, diag);
     if (rc) return rc;
     struct shore_fleet_info info = {.size = sizeof info};
     if (of->fleet) shore_fleet_info(of->fleet, &info);
@@ -98,7 +97,6 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     struct shore__shapes shapes = generation_bytes ? shore__model_shapes(of->model, 1, 0, batch->seq_len, false)
                                                    : shore__batch_shapes(of->model, batch, false);
     struct shore__compute_description compute;
-    struct shore__infer_plan plan;
     uint64_t resident, peak;
     shore__resident_bytes(&resident, &peak);
     int rc = shore__compute_describe(&o->compute, &shapes, &compute, diag);
@@ -110,8 +108,8 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
         .workspace_bytes = compute.workspace_bytes,
         .one_memory = compute.unified,
     };
-    rc = shore__plan_inference(&facts, generation_bytes, resident, o->memory_bytes, &plan, &s->rows, diag);
-    if (!rc) rc = open_plan(of, o, &shapes, compute.workspace_bytes, &plan, s, diag);
+    rc = shore__plan_reading(&facts, generation_bytes, resident, o->memory_bytes, &s->plan, diag);
+    if (!rc) rc = open_plan(of, o, &shapes, compute.workspace_bytes, s, diag);
     if (!rc && !generation_bytes) rc = shore__pass_place(&s->pass, batch, &s->memory, diag);
     return rc;
 }

@@ -156,9 +156,8 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
     struct generation g = {.m = m, .c = c, .stream = stream, .parameters = parameters};
     struct shore__region_list rows;
     g.capacity = shore__generate_positions(m, nprompt + sampling->max_tokens);
-    while (g.capacity > nprompt && shore__generate_bytes(m, c->mode, g.capacity) > bytes)
-        g.capacity -= (g.capacity - nprompt + 7) / 8;
-    if (!nprompt || nprompt > g.capacity || shore__generate_bytes(m, c->mode, g.capacity) > bytes)
+    g.capacity = shore__generate_positions_within(m, c->mode, nprompt, g.capacity, bytes);
+    if (!nprompt || !g.capacity)
         return shore__fail(diag, SHORE_EINPUT, "a prompt of %zu tokens %s", nprompt,
                            !nprompt ? "cannot be continued: give one at least"
                            : nprompt > shore__generate_positions(m, nprompt)
@@ -168,9 +167,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
         if (prompt[i] >= m->arch.vocab)
             return shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",
                                prompt[i], m->arch.vocab);
-    shore__regions_open(&rows, 1, true);
-    shore__generate_add(m, c->mode, g.capacity, &rows);
-    shore__regions_lay_out(&rows);
+    shore__generate_rows(m, c->mode, g.capacity, &rows);
     int rc = rows.failed ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     struct shore__memory places = shore__memory_lent(&rows, memory);
     if (!rc) rc = place(&g, &places, diag);

@@ -5,7 +5,6 @@
 
 #include "infer/infer.h"
 #include "pass/parameters.h"
-#include "plan/batches.h"
 
 /* As shore__generate(), with the pages set to their step and `bytes` of memory; the context is as long as a table of
  * positions and the memory allow, then generation stops. */

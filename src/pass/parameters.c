@@ -35,8 +35,7 @@ static void place(struct shore__parameters *p) {
         p->prepared_tail[i] = shore__memory_at(p->memory, SHORE__ROW_PREPARED_TAIL, i);
 }
 
-static int open_pages(struct shore__parameters *p, const struct shore__parameters_of *of,
-                      const struct shore__residency *r, struct shore_diag *diag) {
+static int open_pages(struct shore__parameters *p, const struct shore__parameters_of *of, struct shore_diag *diag) {
     uint32_t n = shore__pages_count(p->m);
     void *buffers[POOLS][2], *tail;
     struct shore_pages_pool pools[POOLS];
@@ -52,9 +51,9 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
     }
     for (uint32_t i = 0; i < n; i++) {
         struct shore__page_id id = shore__page_at(p->m, i);
-        bool stays = id.kind != SHORE__PAGE_TAIL && shore__page_stays(p->m, r, id);
-        ranges[i] = (struct shore_pages_range){.block = id.block, .pool = stays ? SHORE_PAGES_STAYS : pool_of(id)};
-        if (stays) ranges[i].memory = shore__memory_host(p->memory, SHORE__ROW_PAGE, i);
+        void *stays = id.kind == SHORE__PAGE_TAIL ? NULL : shore__memory_host(p->memory, SHORE__ROW_PAGE, i);
+        ranges[i] = (struct shore_pages_range){
+            .block = id.block, .pool = stays ? SHORE_PAGES_STAYS : pool_of(id), .memory = stays};
         shore__page_segments(p->m, id, &ranges[i].segment, &ranges[i].count);
     }
     const struct shore_pages_options options = {
@@ -93,14 +92,13 @@ static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
 }
 
 int shore__parameters_open(const struct shore__parameters_of *of, struct shore__compute *c,
-                           struct shore__stream *stream, const struct shore__residency *r,
-                           const struct shore__memory *memory, struct shore__parameters **out,
-                           struct shore_diag *diag) {
+                           struct shore__stream *stream, const struct shore__memory *memory,
+                           struct shore__parameters **out, struct shore_diag *diag) {
     struct shore__parameters *p = calloc(1, sizeof *p);
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     *p = (struct shore__parameters){.m = of->model, .c = c, .stream = stream, .memory = memory};
     place(p);
-    int rc = open_pages(p, of, r, diag);
+    int rc = open_pages(p, of, diag);
     if (!rc) rc = open_shown(p, diag);
     if (rc) {
         shore__parameters_close(p);

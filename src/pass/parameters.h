@@ -6,7 +6,8 @@
 #ifndef SHORE_PASS_PARAMETERS_H
 #define SHORE_PASS_PARAMETERS_H
 
-#include "plan/pages.h"
+#include "pass/pages.h"
+#include "plan/regions.h"
 #include "stream/stream.h"
 
 struct shore__parameters;
@@ -19,10 +20,10 @@ struct shore__parameters_of {
     void *read_ctx;
 };
 
-/* memory: with the rows of shore__pages_add(). stream: what is done with them is called on it. */
+/* memory: with the rows of shore__pages_describe(). stream: what is done with them is called on it. */
 int shore__parameters_open(const struct shore__parameters_of *of, struct shore__compute *c,
-                           struct shore__stream *stream, const struct shore__residency *r,
-                           const struct shore__memory *memory, struct shore__parameters **out, struct shore_diag *diag);
+                           struct shore__stream *stream, const struct shore__memory *memory,
+                           struct shore__parameters **out, struct shore_diag *diag);
 void shore__parameters_close(struct shore__parameters *p); /* waits for what is being fetched */
 
 /* The pages, by shore__page_number(). Those that were given below are in use. */

@@ -3,8 +3,8 @@
 #ifndef SHORE_PASS_PASS_H
 #define SHORE_PASS_PASS_H
 
+#include "pass/batches.h"
 #include "pass/parameters.h"
-#include "plan/batches.h"
 
 struct shore__pass {
     const struct shore__model *m;
@@ -28,8 +28,8 @@ struct shore__pass {
     size_t nkept, kept_units;           /* of kept_units units at a time */
 };
 
-/* For batches of at most that shape. memory: with the rows of shore__batch_add(). pass->m and c are set by the caller;
- * fills the rotary table. */
+/* For batches of at most that shape. memory: with the rows of shore__batch_describe(). pass->m and c are set by the
+ * caller; fills the rotary table. */
 int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
                       const struct shore__memory *memory, struct shore_diag *diag);
 /* The rotary table of so many positions, in the row ROTARY; none where positions are learned. */

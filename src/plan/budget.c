@@ -10,7 +10,7 @@
 #define MIB (UINT64_C(1) << 20)
 
 /* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
-uint64_t shore__reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives) {
+uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads, uint32_t ndrives) {
     /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. bench/results/avx2.md
      * says how much of it was seen in use. */
     const uint64_t libraries = 56 * MIB;
@@ -18,9 +18,9 @@ uint64_t shore__reserve_bytes(const struct shore__model *m, uint32_t threads, ui
     const uint64_t drive = 2 * MIB;        /* threads, queue */
     const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
     const uint64_t token = 128;            /* of a tokenizer: of as many as those above are enough for, and beyond */
-    const uint64_t tokens_within = 256 * 1024;
-    uint64_t tokens = m->arch.vocab > tokens_within ? m->arch.vocab - tokens_within : 0;
-    return libraries + tokens * token + threads * thread + ndrives * drive + m->nblocks * block;
+    const uint32_t tokens_within = 256 * 1024;
+    uint64_t more = tokens > tokens_within ? tokens - tokens_within : 0;
+    return libraries + more * token + threads * thread + ndrives * drive + blocks * block;
 }
 
 uint64_t shore__reserve_measured_bytes(uint64_t resident) {

@@ -3,10 +3,13 @@
 #ifndef SHORE_PLAN_BUDGET_H
 #define SHORE_PLAN_BUDGET_H
 
-#include "model/model.h"
+#include <stdint.h>
 
-/* What a process of training takes beside buffers: libraries, stacks, descriptions. */
-uint64_t shore__reserve_bytes(const struct shore__model *m, uint32_t threads, uint32_t ndrives);
+#include "longshore/error.h"
+
+/* What a process of training takes beside buffers: libraries, stacks, descriptions of so many blocks and of a tokenizer
+ * of so many tokens. */
+uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads, uint32_t ndrives);
 /* The same of a process whose resident memory was measured before primitives and libraries were used. */
 uint64_t shore__reserve_measured_bytes(uint64_t resident);
 

@@ -10,7 +10,7 @@ const char *shore__row_name(enum shore__row key) {
         SHORE__ROWS(SHORE__ROW)
 #undef SHORE__ROW
     };
-    return name[key];
+    return (size_t)key < sizeof name / sizeof *name ? name[key] : "row";
 }
 
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory) {

@@ -60,6 +60,10 @@
     ROW(RESIDUAL, "residual")                                             \
     ROW(FETCH, "fetch")                                                   \
     ROW(FETCHING, "fetching")                                             \
+    /* of a process, which have no place in a plan */                     \
+    ROW(DRIVES, "drives")                                                 \
+    ROW(PROCESS, "process")                                               \
+    ROW(HOLES, "holes")                                                   \
     /* lent */                                                            \
     ROW(LENT_PAGE, "lent page")                                           \
     ROW(LATER, "later")                                                   \

@@ -4,15 +4,15 @@
 #define SHORE_PLAN_TRANSFERS_H
 
 #include "longshore/state.h"
-#include "model/model.h"
 
 /* Nothing is updated, so the least rings will do: small pieces go at the speed of what they come from. */
 void shore__transfer_rings(struct shore_fleet_options *options);
 /* What such a fleet takes: rings and tables, threads and a queue for each drive. */
 uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
-/* The least budget of an import. */
-uint64_t shore__import_bytes(const struct shore__model *m, uint32_t threads, const struct shore_fleet_options *options);
+/* The least budget of an import of a model with so many tokens. */
+uint64_t shore__import_bytes(const struct shore_layout *layout, uint32_t tokens, uint32_t threads,
+                             const struct shore_fleet_options *options);
 
 /* The least budget of a copy from drives to others of which `more` are added, in a process that has held `peak` bytes;
  * and what one takes that copies in so many pieces. */

@@ -20,7 +20,7 @@ struct activations {
     bool *stored;         /* [pairs]: in this step, instead of being computed again */
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* of a tied table's gradient; or NULL */
-    size_t offloaded_inner;                /* of plan.offloaded_inner, those that these volumes have room for */
+    size_t offloaded_inner;                /* of plan.moved_inner, those that these volumes have room for */
     uint64_t elsewhere_ns;                 /* for which the last step that was reported waited for drives otherwise */
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == sizeof((struct passing *)0)->part / sizeof(struct shore__both), "all of them");
@@ -97,7 +97,7 @@ shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
 }
 
 static bool passes(const struct trainer *t, uint32_t layer) {
-    return layer >= 1 && layer <= t->m->arch.n_layer + 1 - t->plan.kept_boundaries;
+    return layer >= 1 && layer <= t->m->arch.n_layer && shore__plan_input(&t->plan, layer)->way == SHORE_WAY_MOVE;
 }
 
 int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -122,9 +122,8 @@ int shore__boundary_release(struct trainer *t, uint32_t layer, struct shore_diag
 int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct passing *p = &t->activations->boundaries;
     int rc = 0;
-    if (!passes(t, layer)) return 0;
     if (passes(t, layer + 2)) rc = use_up(t, p, layer + 2, true, diag);
-    return rc ? rc : want(p, layer, diag);
+    return rc || !passes(t, layer) ? rc : want(p, layer, diag);
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -153,13 +152,14 @@ static uint64_t key_of(const struct trainer *t, size_t nth) {
 static void place_inner(const struct trainer *t, struct unit_inner *i) {
     i->kept = !shore__buf_is_none(i->place);
     i->stays = i->kept && !i->offloaded && !stores_apart(t);
-    i->cheap = !i->kept || i->nth < t->plan.full_inner;
+    i->cheap = !i->kept || i->fate->full;
     i->at = !i->kept || stores_apart(t) ? shore__inner_at(t->m, t->c->mode, i->rows, t->pass.inner, true, SHORE__NO_BUF)
                                         : shore__inner_at(t->m, t->c->mode, i->rows, i->place, i->cheap, t->pass.inner);
 }
 
 static struct unit_inner inner_of(const struct trainer *t, uint32_t layer, size_t u) {
     return (struct unit_inner){
+        .fate = shore__plan_inner(&t->facts, &t->plan, layer, u),
         .nth = (size_t)(t->m->arch.n_layer - layer) * t->plan.units + u,
         .rows = shore__pass_unit_rows(&t->pass, u),
         .place = t->activations->kept[(size_t)(layer - 1) * t->plan.units + u],
@@ -171,7 +171,7 @@ int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct
     struct activations *a = t->activations;
     *i = inner_of(t, layer, u);
     a->stored[i->nth] = false;
-    if (i->nth >= t->plan.kept_inner && i->nth - t->plan.kept_inner < a->offloaded_inner) {
+    if (i->fate->way == SHORE_WAY_MOVE && i->fate->moved < a->offloaded_inner) {
         int rc = enter(t, &a->inner, key_of(t, i->nth), &i->place, diag);
         if (rc < 0) return rc;
         a->stored[i->nth] = i->offloaded = !rc;
@@ -191,20 +191,28 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
     return rc ? rc : shore_store_release(p->store, key_of(t, i->nth), diag);
 }
 
-static bool is_stored(const struct trainer *t, size_t nth) {
-    return nth < t->m->arch.n_layer * t->plan.units && t->activations->stored[nth];
+/* From nth on; as many as there are pairs: none. */
+static size_t next_stored(const struct trainer *t, size_t nth) {
+    size_t pairs = t->m->arch.n_layer * t->plan.units;
+    if (!t->activations->inner.store) return pairs;
+    while (nth < pairs && !t->activations->stored[nth])
+        nth++;
+    return nth;
 }
 
 /* Those that come next. */
 static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
     int rc = 0;
-    for (size_t end = nth + SHORE__OFFLOAD_SLOTS; !rc && nth < end; nth++)
-        if (is_stored(t, nth)) rc = want(&t->activations->inner, key_of(t, nth), diag);
+    for (uint32_t slot = 0; !rc && slot < SHORE__OFFLOAD_SLOTS; slot++, nth++) {
+        nth = next_stored(t, nth);
+        if (nth == t->m->arch.n_layer * t->plan.units) break;
+        rc = want(&t->activations->inner, key_of(t, nth), diag);
+    }
     return rc;
 }
 
 static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    bool others = is_stored(t, i->nth + 1) || is_stored(t, i->nth + 2);
+    bool others = next_stored(t, i->nth + 1) < t->m->arch.n_layer * t->plan.units;
     int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), others, diag) : 0;
     return rc ? rc : want_inner(t, i->nth + 1, diag);
 }
@@ -212,7 +220,7 @@ static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct s
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag) {
     *i = inner_of(t, layer, u);
-    i->offloaded = is_stored(t, i->nth);
+    i->offloaded = t->activations->stored[i->nth];
     int rc = i->offloaded ? bring(t, &t->activations->inner, key_of(t, i->nth), &i->place, diag) : 0;
     if (!rc) place_inner(t, i);
     return rc;
@@ -235,7 +243,7 @@ int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, st
 }
 
 int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
-    return want_inner(t, t->plan.kept_inner, diag);
+    return want_inner(t, 0, diag);
 }
 
 /* ---- a table's gradient --------------------------------------------------------------------------------------------
@@ -285,14 +293,13 @@ static void place(struct activations *a, const struct trainer *t) {
     }
     a->boundaries.bytes = shore__plan_boundary_bytes(&t->facts);
     a->inner.bytes = shore__plan_offload_bytes(&t->facts);
-    for (uint32_t l = layers + 2 - (uint32_t)plan->kept_boundaries; l <= layers + 1; l++)
+    for (uint32_t l = 1; l <= layers + 1; l++) /* none for what passes, until it enters */
         a->boundary[l] = shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l);
-    for (size_t i = 0; i < plan->kept_inner; i++) {
-        uint32_t layer = layers - (uint32_t)(i / plan->units);
-        uint64_t first = shore__plan_kept_bytes(&t->facts, plan, i - i % plan->units);
-        a->kept[(layer - 1) * plan->units + i % plan->units] =
-            shore__at(shore__memory_at(&t->memory, SHORE__ROW_INNER_KEPT, layer),
-                      shore__plan_kept_bytes(&t->facts, plan, i) - first);
+    for (size_t i = 0; i < layers * plan->units; i++) {
+        uint32_t layer = 1 + (uint32_t)(i / plan->units);
+        const struct shore__fate *fate = shore__plan_inner(&t->facts, plan, layer, i % plan->units);
+        if (fate->way != SHORE_WAY_KEEP) continue;
+        a->kept[i] = shore__at(shore__memory_at(&t->memory, SHORE__ROW_INNER_KEPT, layer), fate->at);
     }
 }
 
@@ -308,13 +315,20 @@ static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint6
     return shore_store_open(t->fleet, &options, &p->store, diag);
 }
 
+static bool any_passes(const struct trainer *t) {
+    bool any = false;
+    for (uint32_t l = 1; l <= t->m->arch.n_layer; l++)
+        any |= passes(t, l);
+    return any;
+}
+
 static int open_stores(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations;
     uint64_t slices = shore__plan_scratch_slice(&t->facts, 0), inner = shore__plan_scratch_inner(&t->facts, 0);
     const struct shore_store_options options = {
         .size = sizeof options, .scratch_offset = slices, .scratch_bytes = inner - slices};
     int rc = 0;
-    if (passes(t, 1)) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
+    if (any_passes(t)) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
     if (!rc && a->offloaded_inner)
         rc = open_passing(t, &a->inner, t->s->offload != SHORE__ON, inner,
                           shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);
@@ -335,10 +349,10 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     place(a, t);
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
-    while (a->offloaded_inner < t->plan.offloaded_inner &&
+    while (a->offloaded_inner < t->plan.moved_inner &&
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
         a->offloaded_inner++;
-    if (a->offloaded_inner < t->plan.offloaded_inner && t->events->note)
+    if (a->offloaded_inner < t->plan.moved_inner && t->events->note)
         t->events->note(t->events->ctx, "these volumes were made without room for inner activations: what memory does "
                                         "not hold of them is computed again");
     return open_stores(t, diag);

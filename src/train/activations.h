@@ -7,10 +7,12 @@
 
 struct trainer;
 struct activations;
+struct shore__fate;
 
 /* The inner activations of a unit of a layer. */
 struct unit_inner {
-    size_t nth; /* of all pairs, in the order in which backward takes them */
+    const struct shore__fate *fate; /* what the plan says becomes of them */
+    size_t nth;                     /* of all pairs, in the order in which backward takes them */
     size_t rows;
     struct shore__inner at; /* what they are computed with */
     shore__buf place;       /* what keeps them until backward, or passes them on; none: they are computed again */

@@ -43,7 +43,7 @@ static uint32_t table_segments(const struct trainer *t) {
 static void place_groups(const struct trainer *t, struct ahead *ahead) {
     uint32_t first = 0;
     for (uint32_t g = 0; g < ahead->ngroups; g++) {
-        const struct shore__region *row = shore__regions_find(&t->rows, SHORE__ROW_TABLE_STATE, g);
+        const struct shore__region *row = shore__regions_find(&t->plan.plan->rows, SHORE__ROW_TABLE_STATE, g);
         uint32_t end = first + (uint32_t)(row->bytes / image_bytes(t));
         ahead->groups[g] =
             (struct group){shore__memory_host(&t->memory, SHORE__ROW_TABLE_STATE, g), first, end, row->live};
@@ -56,7 +56,7 @@ int shore__ahead_open(struct trainer *t, struct shore_diag *diag) {
     if (!ahead) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     ahead->room = t->plan.lending.states;
     if (!ahead->room) return 0;
-    while (shore__regions_find(&t->rows, SHORE__ROW_TABLE_STATE, ahead->ngroups))
+    while (shore__regions_find(&t->plan.plan->rows, SHORE__ROW_TABLE_STATE, ahead->ngroups))
         ahead->ngroups++;
     ahead->groups = calloc(ahead->ngroups, sizeof *ahead->groups);
     ahead->segments = calloc(ahead->room, sizeof *ahead->segments);
@@ -92,8 +92,8 @@ static unsigned char *image(const struct trainer *t, uint32_t nth) {
 
 /* Its page is in memory when its gradient is complete. */
 static bool has_page(const struct trainer *t, uint32_t slice) {
-    struct shore__page_id id = {SHORE__PAGE_SLICE, 0, slice};
-    return shore__page_stays(t->m, &t->plan.residency, id) || shore__idle_lends_slice(t, slice);
+    uint32_t page = shore__page_number(t->m, (struct shore__page_id){SHORE__PAGE_SLICE, 0, slice});
+    return shore__plan_page(&t->plan, page)->way == SHORE_WAY_KEEP || shore__idle_lends_slice(t, slice);
 }
 
 /* Of a slice, what is complete after so many units' lookups, but no more than `most`. Returns how many. */

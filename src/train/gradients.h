@@ -4,7 +4,7 @@
 #define SHORE_TRAIN_GRADIENTS_H
 
 #include "longshore/step.h"
-#include "plan/pages.h"
+#include "pass/pages.h"
 #include "plan/regions.h"
 
 struct trainer;

@@ -82,7 +82,7 @@ int shore__train_place(struct trainer *t, const struct shore__memory *memory, st
     t->table_gradient = shore__memory_host(memory, SHORE__ROW_TABLE_GRADIENT, 0);
     t->table_there = shore__memory_at(memory, SHORE__ROW_TABLE_GRADIENT, 0);
     t->table_narrow = shore__memory_host(memory, SHORE__ROW_TABLE_GRADIENT_BF16, 0);
-    rc = shore__parameters_open(&of, t->c, t->pass.stream, &plan->residency, memory, &t->pass.parameters, diag);
+    rc = shore__parameters_open(&of, t->c, t->pass.stream, memory, &t->pass.parameters, diag);
     if (!rc) t->pass.pages = shore__parameters_pages(t->pass.parameters);
     return rc;
 }

@@ -20,14 +20,13 @@ static void say_emulated(const struct trainer *t) {
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag) {
     struct shore__facts facts;
-    struct shore__train_plan plan;
-    struct shore__region_list rows = {0};
+    struct shore__train_plan plan = {0};
     struct shore__tempo *tempo;
     int rc = shore__tempo_open(s->emulate, &s->drives, &tempo, diag);
     if (!rc) rc = shore__train_facts(s, m, &facts, diag);
     if (!rc) shore__tempo_facts(tempo, &facts);
-    if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, &rows, out, diag);
-    shore__regions_close(&rows);
+    if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, out, diag);
+    shore__train_plan_close(&plan);
     shore__tempo_close(tempo);
     return rc;
 }
@@ -90,7 +89,7 @@ static int open_compute(struct trainer *t, char processor[SHORE__PROCESSOR_BYTES
     struct shore__compute_description description;
     int rc = shore__compute_describe(&options, NULL, &description, diag);
     if (!rc) rc = shore__compute_open(&options, &t->c, diag);
-    if (!rc) rc = shore__memory_open(&t->memory, &t->rows, t->c, diag);
+    if (!rc) rc = shore__memory_open(&t->memory, &t->plan.plan->rows, t->c, diag);
     if (!rc) rc = t->c->ops->stream_open(t->c, &t->pass.stream, diag);
     if (rc) return rc;
     shore__compute_identity(&description, processor, SHORE__PROCESSOR_BYTES);
@@ -106,7 +105,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
     if (!rc) rc = shore__train_facts(s, t->m, &t->facts, diag);
     if (!rc) shore__tempo_facts(t->tempo, &t->facts);
-    if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, &t->rows, NULL, diag);
+    if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
     if (t->plan.hole_bytes) shore__heap_keep(true);
     rc = shore_arena_open(t->plan.fleet_bytes, 0, &t->arena, diag);
@@ -154,6 +153,6 @@ void shore__trainer_close(struct trainer *t) {
     if (t->c) shore__memory_close(&t->memory, t->c);
     if (t->c) t->c->ops->close(t->c);
     shore_arena_close(t->arena);
-    shore__regions_close(&t->rows);
+    shore__train_plan_close(&t->plan);
     shore__tempo_close(t->tempo);
 }

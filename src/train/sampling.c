@@ -29,7 +29,7 @@ int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *dia
     struct sampled made = {.vocab = shore__tokenizer_vocab(t->run->tokenizer)};
     struct shore__sampling how = {
         .temperature = 0.8, .top_k = 50, .top_p = 1, .seed = t->s->seed + step, .max_tokens = SAMPLE_TOKENS};
-    const struct shore__region *row = shore__regions_find(&t->rows, SHORE__ROW_SAMPLE, 0);
+    const struct shore__region *row = shore__regions_find(&t->plan.plan->rows, SHORE__ROW_SAMPLE, 0);
     rc = shore__generate_in(t->pass.parameters, t->m, t->c, t->pass.stream,
                             shore__memory_both(&t->memory, SHORE__ROW_SAMPLE, 0), row->bytes, &start, 1, &how, emit,
                             &made, diag);

@@ -2,7 +2,7 @@
 #ifndef SHORE_TRAIN_TRAIN_H
 #define SHORE_TRAIN_TRAIN_H
 
-#include "plan/training.h"
+#include "pass/describe.h"
 #include "report/report.h"
 #include "run/run.h"
 

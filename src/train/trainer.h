@@ -5,7 +5,7 @@
 
 #include "base/diag.h"
 #include "pass/pass.h"
-#include "plan/training.h"
+#include "pass/describe.h"
 #include "train/accounting.h"
 #include "train/activations.h"
 #include "train/ahead.h"
@@ -23,8 +23,7 @@ struct trainer {
     struct shore__train_result *result;
     struct shore__facts facts;
     struct shore__train_plan plan;
-    struct shore__region_list rows; /* of the plan */
-    struct shore__memory memory;    /* where they lie */
+    struct shore__memory memory; /* where its rows lie */
     struct shore_arena *arena;
     struct shore__compute *c;
     struct shore_fleet *fleet;

@@ -1,8 +1,7 @@
 /* plan_of() over the src/plan of this commit: see plan_case.h. */
 #include <string.h>
 
-#include "plan/inference.h"
-#include "plan/training.h"
+#include "pass/describe.h"
 #include "tools/plan_case.h"
 
 static struct shore__facts facts_of(const struct plan_case *x, const struct shore__model *m) {
@@ -38,54 +37,61 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
     };
 }
 
+static void say_rows(const struct shore_plan *plan, void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
+    for (uint32_t i = 0; i < plan->rows.count; i++) {
+        const struct shore__region *r = &plan->rows.item[i];
+        struct plan_row one = {r->name, r->index, (uint32_t)r->kind, r->bytes, r->live.from, r->live.to, r->offset};
+        row(ctx, &one);
+    }
+}
+
 static int read_rows(const struct shore__facts *f, const struct plan_case *x, uint64_t budget, struct plan_sums *sums,
-                     struct shore__region_list *rows) {
+                     void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
     struct shore__infer_plan plan;
     uint64_t generation = x->positions ? shore__generate_bytes(f->model, x->mode, x->positions) : 0;
-    int rc = shore__plan_inference(f, generation, x->resident_bytes, budget, &plan, rows, NULL);
-    if (rc) return rc;
-    sums->buffers = plan.buffers_bytes;
-    sums->reserve = plan.reserve_bytes;
-    return 0;
+    int rc = shore__plan_reading(f, generation, x->resident_bytes, budget, &plan, NULL);
+    if (!rc) {
+        sums->buffers = plan.buffers_bytes;
+        sums->reserve = plan.reserve_bytes;
+        say_rows(plan.plan, row, ctx);
+    }
+    shore__infer_plan_close(&plan);
+    return rc;
 }
 
 static int train_rows(const struct shore__facts *f, uint64_t budget, struct plan_sums *sums,
-                      struct shore__region_list *rows) {
+                      void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
     struct shore__train_plan plan;
     struct shore__needs needs;
-    int rc = shore__plan_training(f, budget, &plan, rows, &needs, NULL);
+    int rc = shore__plan_training(f, budget, &plan, &needs, NULL);
     if (rc) return rc;
     sums->minimum = needs.minimum_bytes;
     sums->comfortable = needs.comfortable_bytes;
     sums->disk = needs.disk_bytes;
     sums->pairs = needs.pairs;
-    if (budget < needs.minimum_bytes) return SHORE_EBUDGET;
-    sums->kept_pairs = needs.kept_pairs;
-    sums->offloaded_pairs = needs.offloaded_pairs;
-    sums->rings = plan.ring_bytes;
-    sums->fleet = plan.fleet_bytes;
-    sums->buffers = plan.buffers_bytes;
-    sums->reserve = plan.reserve_bytes;
-    sums->holes = plan.hole_bytes;
-    sums->workspace = plan.workspace_bytes;
-    return 0;
+    if (budget >= needs.minimum_bytes) {
+        sums->kept_pairs = needs.kept_pairs;
+        sums->offloaded_pairs = needs.offloaded_pairs;
+        sums->rings = plan.ring_bytes;
+        sums->fleet = plan.fleet_bytes;
+        sums->buffers = plan.buffers_bytes;
+        sums->reserve = plan.reserve_bytes;
+        sums->holes = plan.hole_bytes;
+        sums->workspace = plan.workspace_bytes;
+        say_rows(plan.plan, row, ctx);
+    }
+    shore__train_plan_close(&plan);
+    return budget < needs.minimum_bytes ? SHORE_EBUDGET : 0;
 }
 
 int plan_of(const struct plan_case *x, uint64_t budget, struct plan_sums *sums,
             void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
     struct shore__model *m = NULL;
-    struct shore__region_list rows;
     memset(sums, 0, sizeof *sums);
     int rc = shore__model_make(&x->arch, &m, NULL);
     if (rc) return rc;
     struct shore__facts f = facts_of(x, m);
-    rc = x->reading ? read_rows(&f, x, budget, sums, &rows) : train_rows(&f, budget, sums, &rows);
-    for (uint32_t i = 0; !rc && i < rows.count; i++) {
-        const struct shore__region *r = &rows.item[i];
-        struct plan_row one = {r->name, r->index, (uint32_t)r->kind, r->bytes, r->live.from, r->live.to, r->offset};
-        row(ctx, &one);
-    }
-    shore__regions_close(&rows);
+    rc = x->reading ? read_rows(&f, x, budget, sums, row, ctx) : train_rows(&f, budget, sums, row, ctx);
     shore__model_free(m);
     return rc;
 }

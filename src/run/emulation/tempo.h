@@ -9,7 +9,7 @@
 #define SHORE_RUN_EMULATION_TEMPO_H
 
 #include "drive/gate.h"
-#include "plan/facts.h"
+#include "pass/facts.h"
 #include "report/report.h"
 #include "run/settings.h"
 

@@ -1,7 +1,7 @@
 /* What a budget buys: the plan of a step for random models, batches and budgets. */
 #include "unit/plan/random_models.h"
 
-#include "plan/training.h"
+#include "pass/describe.h"
 #include "seed.h"
 #include "unit/plan/lifetimes.h"
 
@@ -55,15 +55,13 @@ struct plan_case {
 static struct plan_case random_case(uint64_t index) {
     struct plan_case x = {0};
     struct shore__train_plan plan;
-    struct shore__region_list rows;
     struct shore_diag diag = {0};
     uint64_t draw = 0;
     stream = index;
     x.m = random_model(&draw);
     x.f = random_facts(x.m, &draw);
-    if (shore__plan_training(&x.f, 0, &plan, &rows, &x.needs, &diag))
-        fail_msg("case %" PRIu64 ": %s", index, diag.text);
-    shore__regions_close(&rows);
+    if (shore__plan_training(&x.f, 0, &plan, &x.needs, &diag)) fail_msg("case %" PRIu64 ": %s", index, diag.text);
+    shore__train_plan_close(&plan);
     return x;
 }
 
@@ -79,10 +77,19 @@ static void check_apart(const struct shore__region_list *rows, const struct shor
             fail_msg("%s %u and %s %u share a place in phase %u", a->name, a->index, b->name, b->index, phase);
 }
 
+static bool stays(const struct plan_case *x, const struct shore__train_plan *p, struct shore__page_id id) {
+    return shore__plan_page(p, shore__page_number(x->m, id))->way == SHORE_WAY_KEEP;
+}
+
+static uint64_t row_bytes(const struct shore__region_list *rows, enum shore__row key, uint32_t index) {
+    const struct shore__region *row = shore__regions_find(rows, key, index);
+    return row ? row->bytes : 0;
+}
+
 /* What is lent is there as a row, lies where its lifetime says that backward leaves memory idle, and is no more than is
  * wanted. */
-static void check_lending(const struct plan_case *x, const struct shore__train_plan *p,
-                          const struct shore__region_list *rows) {
+static void check_lending(const struct plan_case *x, const struct shore__train_plan *p) {
+    const struct shore__region_list *rows = &p->plan->rows;
     const struct shore__lending *lending = &p->lending;
     uint64_t states = 0;
     assert_in_range(lending->later, 0, x->m->arch.n_layer - 1);
@@ -93,12 +100,12 @@ static void check_lending(const struct plan_case *x, const struct shore__train_p
         struct shore__page_id id = {SHORE__PAGE_SLICE, 0, i};
         bool lent = shore__regions_find(rows, SHORE__ROW_LENT_PAGE, shore__page_number(x->m, id)) != NULL;
         assert_int_equal(lent, i - lending->first_slice < lending->slices);
-        if (lent) assert_false(shore__page_stays(x->m, &p->residency, id));
+        if (lent) assert_false(stays(x, p, id));
     }
     for (uint32_t l = 1; l <= x->m->arch.n_layer; l++) {
         struct shore__page_id id = {SHORE__PAGE_LAYER, l, 0};
         bool lent = shore__regions_find(rows, SHORE__ROW_LENT_PAGE, shore__page_number(x->m, id)) != NULL;
-        assert_int_equal(lent, l <= lending->layers && !shore__page_stays(x->m, &p->residency, id));
+        assert_int_equal(lent, l <= lending->layers && !stays(x, p, id));
         assert_int_equal(shore__regions_find(rows, SHORE__ROW_LATER, l) != NULL, l <= lending->later);
     }
     const struct shore__region *row, *before = NULL;
@@ -108,15 +115,15 @@ static void check_lending(const struct plan_case *x, const struct shore__train_p
         before = row;
     }
     assert_int_equal(states, lending->states);
-    uint64_t in_logits = shore__regions_find(rows, SHORE__ROW_LOGITS_KEPT, 0)->bytes / shore__plan_state_bytes(&x->f);
-    if (p->read_ahead && !p->kept_inner && x->f.one_memory)
+    uint64_t in_logits = row_bytes(rows, SHORE__ROW_LOGITS_KEPT, 0) / shore__plan_state_bytes(&x->f);
+    if (p->plan->choice.read_ahead && !p->plan->choice.inner && x->f.one_memory)
         assert_int_equal(states, in_logits < lending->most_states ? in_logits : lending->most_states);
 }
 
 /* Every row lies in the stretch that is counted, and those of a name and number are there once, or once on each side.
  */
-static void check_rows(const struct plan_case *x, const struct shore__train_plan *p,
-                       const struct shore__region_list *rows) {
+static void check_rows(const struct plan_case *x, const struct shore__train_plan *p) {
+    const struct shore__region_list *rows = &p->plan->rows;
     uint64_t sum = 0;
     for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
         sum += rows->bytes[k];
@@ -129,38 +136,52 @@ static void check_rows(const struct plan_case *x, const struct shore__train_plan
         for (uint32_t k = 0; k < i; k++)
             check_apart(rows, row, &rows->item[k]);
     }
-    check_lending(x, p, rows);
-    uint64_t kept = 0;
-    for (uint32_t l = 1; l <= x->m->arch.n_layer; l++)
-        kept += shore__regions_find(rows, SHORE__ROW_INNER_KEPT, l)->bytes;
-    assert_int_equal(kept, shore__plan_kept_bytes(&x->f, p, p->kept_inner));
-    assert_true(shore__regions_find(rows, SHORE__ROW_SAMPLE, 0)->bytes >=
+    check_lending(x, p);
+    for (uint32_t l = 1; l <= x->m->arch.n_layer; l++) {
+        uint64_t kept = 0;
+        for (size_t u = 0; u < p->units; u++) {
+            const struct shore__fate *unit = shore__plan_inner(&x->f, p, l, u);
+            if (unit->way != SHORE_WAY_KEEP) continue;
+            assert_int_equal(unit->at, kept);
+            kept += unit->bytes;
+        }
+        assert_int_equal(row_bytes(rows, SHORE__ROW_INNER_KEPT, l), kept);
+    }
+    assert_true(row_bytes(rows, SHORE__ROW_SAMPLE, 0) >=
                 (x->f.samples ? shore__generate_bytes(x->m, x->f.mode, 1) : 0));
 }
 
-static struct shore__train_plan plan_of(const struct plan_case *x, uint64_t budget) {
+/* What was chosen, and summed: of a plan that is closed again. */
+struct chosen {
+    struct shore__choice c;
+    struct shore__train_plan p;
+};
+
+static struct chosen plan_of(const struct plan_case *x, uint64_t budget) {
     struct shore__train_plan plan;
-    struct shore__region_list rows;
     struct shore_diag diag = {0};
-    if (shore__plan_training(&x->f, budget, &plan, &rows, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
-    check_rows(x, &plan, &rows);
-    shore__regions_close(&rows);
-    return plan;
+    if (shore__plan_training(&x->f, budget, &plan, NULL, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    check_rows(x, &plan);
+    struct chosen chosen = {plan.plan->choice, plan};
+    shore__train_plan_close(&plan);
+    return chosen;
 }
 
-static void check_bounds(const struct plan_case *x, const struct shore__train_plan *p, uint64_t budget) {
+static void check_bounds(const struct plan_case *x, const struct chosen *chosen, uint64_t budget) {
+    const struct shore__train_plan *p = &chosen->p;
+    const struct shore__choice *c = &chosen->c;
     const struct shore__model *m = x->m;
     size_t pairs = m->arch.n_layer * p->units;
     assert_in_range(p->total_bytes, 1, budget);
     assert_int_equal(p->total_bytes, p->buffers_bytes + p->fleet_bytes + p->reserve_bytes + p->hole_bytes);
-    assert_in_range(p->residency.layers, 0, m->arch.n_layer);
-    assert_in_range(p->residency.table_slices, 0, m->nslices);
-    assert_in_range(p->residency.input_slices, 0, m->arch.tied ? 0 : m->nslices);
-    assert_in_range(p->residency.buffers, 1, 2);
-    assert_in_range(p->kept_boundaries, 0, m->arch.n_layer + 1);
-    assert_in_range(p->kept_inner, 0, pairs);
-    assert_in_range(p->full_inner, 0, p->kept_inner);
-    assert_in_range(p->offloaded_inner, 0, pairs - p->kept_inner);
+    assert_in_range(c->layers, 0, m->arch.n_layer);
+    assert_in_range(c->tables, 0, m->nslices);
+    assert_in_range(c->lookups, 0, m->arch.tied ? 0 : m->nslices);
+    assert_in_range(c->page_buffers, 1, 2);
+    assert_in_range(c->inputs, 0, m->arch.n_layer + 1);
+    assert_in_range(c->inner, 0, pairs);
+    assert_in_range(c->full_inner, 0, c->inner);
+    assert_in_range(c->moved_inner, 0, pairs - c->inner);
     assert_in_range(p->head_units, 1, p->units);
     assert_in_range(p->kept_logits, 0, m->nslices * p->head_units);
     assert_in_range(p->gradient_buffers, 1, m->arch.n_layer + 2 * m->nslices + 1);
@@ -175,13 +196,13 @@ static void no_plan_is_above_its_budget(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
         double least = (double)x.needs.minimum_bytes, most = (double)x.needs.comfortable_bytes * 1.1;
-        struct shore__train_plan before = {0};
+        struct chosen before = {.c = {.layers = 0}};
         for (int b = 0; b <= BUDGETS; b++) {
             uint64_t budget = (uint64_t)(least + (most - least) * b / BUDGETS);
-            struct shore__train_plan p = plan_of(&x, budget);
+            struct chosen p = plan_of(&x, budget);
             check_bounds(&x, &p, budget);
-            assert_true(p.hole_bytes >= before.hole_bytes);
-            if (p.hole_bytes == before.hole_bytes) assert_true(p.residency.buffers >= before.residency.buffers);
+            assert_true(p.p.hole_bytes >= before.p.hole_bytes);
+            if (p.p.hole_bytes == before.p.hole_bytes) assert_true(p.c.page_buffers >= before.c.page_buffers);
             before = p;
         }
         end_case(&x);
@@ -191,13 +212,12 @@ static void no_plan_is_above_its_budget(void **state) {
 static void the_least_budget_is_the_least(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
-        struct shore__train_plan p = plan_of(&x, x.needs.minimum_bytes);
+        struct chosen p = plan_of(&x, x.needs.minimum_bytes);
         struct shore_diag diag = {0};
         check_bounds(&x, &p, x.needs.minimum_bytes);
-        struct shore__region_list rows;
-        assert_int_equal(shore__plan_training(&x.f, x.needs.minimum_bytes - 1, &p, &rows, NULL, &diag), SHORE_EBUDGET);
+        assert_int_equal(shore__plan_training(&x.f, x.needs.minimum_bytes - 1, &p.p, NULL, &diag), SHORE_EBUDGET);
         assert_non_null(strstr(diag.text, "minimum"));
-        shore__regions_close(&rows);
+        shore__train_plan_close(&p.p);
         end_case(&x);
     }
 }
@@ -205,16 +225,16 @@ static void the_least_budget_is_the_least(void **state) {
 static void what_is_comfortable_keeps_everything(void **state) {
     for (uint64_t i = 0; i < CASES; i++) {
         struct plan_case x = random_case(i);
-        struct shore__train_plan p = plan_of(&x, x.needs.comfortable_bytes);
+        struct chosen p = plan_of(&x, x.needs.comfortable_bytes);
         check_bounds(&x, &p, x.needs.comfortable_bytes);
-        assert_int_equal(p.residency.layers, x.m->arch.n_layer);
-        assert_int_equal(p.residency.table_slices, x.m->nslices);
-        assert_int_equal(p.residency.input_slices, x.m->arch.tied ? 0 : x.m->nslices);
-        assert_int_equal(p.kept_boundaries, x.m->arch.n_layer + 1);
-        assert_int_equal(p.full_inner, x.m->arch.n_layer * p.units);
-        assert_int_equal(p.offloaded_inner, 0);
-        assert_int_equal(p.kept_logits, x.m->nslices * p.head_units);
-        if (x.m->arch.tied) assert_true(p.hold_table_gradient);
+        assert_int_equal(p.c.layers, x.m->arch.n_layer);
+        assert_int_equal(p.c.tables, x.m->nslices);
+        assert_int_equal(p.c.lookups, x.m->arch.tied ? 0 : x.m->nslices);
+        assert_int_equal(p.c.inputs, x.m->arch.n_layer + 1);
+        assert_int_equal(p.c.full_inner, x.m->arch.n_layer * p.p.units);
+        assert_int_equal(p.c.moved_inner, 0);
+        assert_int_equal(p.p.kept_logits, x.m->nslices * p.p.head_units);
+        if (x.m->arch.tied) assert_true(p.p.hold_table_gradient);
         end_case(&x);
     }
 }
@@ -252,8 +272,7 @@ static void check_kept(const struct kept *k) {
     static const char *const local[] = {"/tmp/a"}, *const remote[] = {"ssh://host/a"};
     struct shore__arch arch;
     struct shore__model *m;
-    struct shore__train_plan p;
-    struct shore__region_list rows;
+    struct chosen p;
     struct shore_diag diag = {0};
     assert_int_equal(shore__arch_preset(k->preset, 0, &arch, &diag), 0);
     assert_int_equal(shore__model_make(&arch, &m, &diag), 0);
@@ -271,19 +290,20 @@ static void check_kept(const struct kept *k) {
         .remote = k->remote,
         .compressed = k->compressed,
     };
-    if (shore__plan_training(&f, k->mib << 20, &p, &rows, NULL, &diag)) fail_msg("%s: %s", k->preset, diag.text);
-    assert_int_equal(p.residency.layers, k->layers);
-    assert_int_equal(p.residency.table_slices, k->table_slices);
-    assert_int_equal(p.kept_boundaries, k->boundaries);
-    assert_int_equal(p.kept_inner, k->inner);
-    assert_int_equal(p.full_inner, k->full);
-    assert_int_equal(p.offloaded_inner, k->offloaded);
-    assert_int_equal(p.kept_logits, k->logits);
-    assert_int_equal(p.gradient_buffers, k->gradients);
-    assert_int_equal(p.hold_table_gradient, k->held);
-    assert_int_equal(p.lending.later, k->later);
-    assert_int_equal(p.lending.slices, k->lent_slices);
-    shore__regions_close(&rows);
+    if (shore__plan_training(&f, k->mib << 20, &p.p, NULL, &diag)) fail_msg("%s: %s", k->preset, diag.text);
+    p.c = p.p.plan->choice;
+    assert_int_equal(p.c.layers, k->layers);
+    assert_int_equal(p.c.tables, k->table_slices);
+    assert_int_equal(p.c.inputs, k->boundaries);
+    assert_int_equal(p.c.inner, k->inner);
+    assert_int_equal(p.c.full_inner, k->full);
+    assert_int_equal(p.c.moved_inner, k->offloaded);
+    assert_int_equal(p.p.kept_logits, k->logits);
+    assert_int_equal(p.p.gradient_buffers, k->gradients);
+    assert_int_equal(p.p.hold_table_gradient, k->held);
+    assert_int_equal(p.p.lending.later, k->later);
+    assert_int_equal(p.p.lending.slices, k->lent_slices);
+    shore__train_plan_close(&p.p);
     shore__model_free(m);
 }
 

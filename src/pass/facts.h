@@ -1,13 +1,13 @@
 /* What a plan is made of, gathered once: the model, the step, the machine and the drives as far as they decide what is
  * kept where. A plan is a function of facts and a budget alone.
  */
-#ifndef SHORE_PLAN_FACTS_H
-#define SHORE_PLAN_FACTS_H
+#ifndef SHORE_PASS_FACTS_H
+#define SHORE_PASS_FACTS_H
 
 #include "base/units.h"
 #include "longshore/state.h"
 #include "model/model.h"
-#include "plan/batches.h"
+#include "pass/batches.h"
 
 struct shore__facts {
     const struct shore__model *model;

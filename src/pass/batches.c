@@ -1,4 +1,6 @@
-#include "plan/batches.h"
+#include "pass/batches.h"
+
+#include "pass/row_tensor.h"
 
 struct shore__batch_shape shore__batch_shape(size_t sequences, size_t seq_len) {
     size_t rows = sequences * seq_len, unit = shore__unit_sequences(seq_len) * seq_len;
@@ -11,28 +13,28 @@ struct shore__shapes shore__batch_shapes(const struct shore__model *m, const str
     return shore__model_shapes(m, b->unit_rows, b->rows % b->unit_rows, b->seq_len, backward);
 }
 
-void shore__batch_add(const struct shore__model *m, enum shore__mode mode, const struct shore__batch_shape *b,
-                      struct shore__region_list *rows) {
+void shore__batch_describe(const struct shore__model *m, enum shore__mode mode, const struct shore__batch_shape *b,
+                           struct shore_program *program) {
     size_t e = shore__mode_bytes(mode);
     const struct {
         enum shore__row key;
-        enum shore__region_kind kind;
+        enum shore_place place;
         uint64_t bytes;
     } row[] = {
-        {SHORE__ROW_TOKENS, SHORE__REGION_BOTH, b->rows * 4},
-        {SHORE__ROW_TARGETS, SHORE__REGION_BOTH, b->rows * 4},
-        {SHORE__ROW_NORMED, SHORE__REGION_DEVICE, b->rows * m->arch.d_model * e},
-        {SHORE__ROW_STATS, SHORE__REGION_DEVICE, b->rows * 8},
-        {SHORE__ROW_MAX, SHORE__REGION_DEVICE, b->rows * 4},
-        {SHORE__ROW_SUM, SHORE__REGION_DEVICE, b->rows * 4},
-        {SHORE__ROW_TARGET_LOGIT, SHORE__REGION_DEVICE, b->rows * 4},
-        {SHORE__ROW_LOSS, SHORE__REGION_BOTH, b->rows * 4},
-        {SHORE__ROW_LOGITS, SHORE__REGION_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
-        {SHORE__ROW_INNER, SHORE__REGION_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
-        {SHORE__ROW_ROTARY, SHORE__REGION_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
+        {SHORE__ROW_TOKENS, SHORE_PLACE_BOTH, b->rows * 4},
+        {SHORE__ROW_TARGETS, SHORE_PLACE_BOTH, b->rows * 4},
+        {SHORE__ROW_NORMED, SHORE_PLACE_DEVICE, b->rows * m->arch.d_model * e},
+        {SHORE__ROW_STATS, SHORE_PLACE_DEVICE, b->rows * 8},
+        {SHORE__ROW_MAX, SHORE_PLACE_DEVICE, b->rows * 4},
+        {SHORE__ROW_SUM, SHORE_PLACE_DEVICE, b->rows * 4},
+        {SHORE__ROW_TARGET_LOGIT, SHORE_PLACE_DEVICE, b->rows * 4},
+        {SHORE__ROW_LOSS, SHORE_PLACE_BOTH, b->rows * 4},
+        {SHORE__ROW_LOGITS, SHORE_PLACE_DEVICE, b->unit_rows * (uint64_t)m->slice_rows * 4},
+        {SHORE__ROW_INNER, SHORE_PLACE_DEVICE, shore__inner_bytes(m, mode, b->unit_rows, true)},
+        {SHORE__ROW_ROTARY, SHORE_PLACE_BOTH, m->arch.learned_positions ? 0 : b->seq_len * m->arch.head_dim * 4},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        shore__regions_add_always(rows, row[i].key, 0, row[i].kind, row[i].bytes);
+        shore__row_add(program, row[i].key, 0, row[i].place, row[i].bytes);
 }
 
 size_t shore__generate_positions(const struct shore__model *m, size_t tokens) {
@@ -43,8 +45,8 @@ uint64_t shore__generate_cache_bytes(const struct shore__model *m, enum shore__m
     return (uint64_t)positions * m->kv_width * shore__mode_bytes(mode);
 }
 
-void shore__generate_add(const struct shore__model *m, enum shore__mode mode, size_t positions,
-                         struct shore__region_list *rows) {
+uint64_t shore__generate_rows(const struct shore__model *m, enum shore__mode mode, size_t positions,
+                              struct shore__region_list *rows) {
     uint64_t row_bytes = m->arch.d_model * shore__mode_bytes(mode);
     const struct {
         enum shore__row key;
@@ -59,16 +61,35 @@ void shore__generate_add(const struct shore__model *m, enum shore__mode mode, si
         {SHORE__ROW_ROTARY, m->arch.learned_positions ? 0 : (uint64_t)positions * m->arch.head_dim * 4},
         {SHORE__ROW_CACHE, 2 * shore__generate_cache_bytes(m, mode, positions) * m->arch.n_layer},
     };
+    shore__regions_open(rows, 1, true);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         shore__regions_add_always(rows, row[i].key, 0, SHORE__REGION_DEVICE, row[i].bytes);
+    uint64_t bytes = shore__regions_lay_out(rows);
+    return rows->failed ? UINT64_MAX : bytes;
 }
 
 uint64_t shore__generate_bytes(const struct shore__model *m, enum shore__mode mode, size_t positions) {
     struct shore__region_list rows;
-    shore__regions_open(&rows, 1, true);
-    shore__generate_add(m, mode, positions, &rows);
-    uint64_t bytes = shore__regions_lay_out(&rows);
-    if (rows.failed) bytes = UINT64_MAX;
+    uint64_t bytes = shore__generate_rows(m, mode, positions, &rows);
     shore__regions_close(&rows);
     return bytes;
+}
+
+struct within {
+    const struct shore__model *m;
+    enum shore__mode mode;
+    size_t positions;
+};
+
+static uint64_t bytes_of(void *ctx) {
+    const struct within *w = ctx;
+    return shore__generate_bytes(w->m, w->mode, w->positions);
+}
+
+size_t shore__generate_positions_within(const struct shore__model *m, enum shore__mode mode, size_t least, size_t most,
+                                        uint64_t bytes) {
+    struct within w = {m, mode, least};
+    if (most < least || bytes_of(&w) > bytes) return 0;
+    shore__raise(&w.positions, most, bytes, bytes_of, &w);
+    return w.positions;
 }

@@ -1,0 +1,106 @@
+#include "pass/pages.h"
+
+#include "pass/row_tensor.h"
+
+uint32_t shore__pages_count(const struct shore__model *m) {
+    return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
+}
+
+struct shore__page_id shore__page_at(const struct shore__model *m, uint32_t number) {
+    if (number < 2) return (struct shore__page_id){SHORE__PAGE_TAIL, number ? shore__model_head(m) : 0, 0};
+    number -= 2;
+    if (number < m->arch.n_layer) return (struct shore__page_id){SHORE__PAGE_LAYER, number + 1, 0};
+    number -= m->arch.n_layer;
+    if (number < m->nslices) return (struct shore__page_id){SHORE__PAGE_SLICE, 0, number};
+    return (struct shore__page_id){SHORE__PAGE_SLICE, shore__model_head(m), number - m->nslices};
+}
+
+uint32_t shore__page_number(const struct shore__model *m, struct shore__page_id id) {
+    if (id.kind == SHORE__PAGE_TAIL) return id.block ? 1 : 0;
+    if (id.kind == SHORE__PAGE_LAYER) return 1 + id.block;
+    return 2 + m->arch.n_layer + (id.block ? m->nslices : 0) + id.slice;
+}
+
+bool shore__page_block_has_table(const struct shore__model *m, uint32_t block) {
+    return block == 0 || (block == shore__model_head(m) && !m->arch.tied);
+}
+
+void shore__page_segments(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
+    if (id.kind == SHORE__PAGE_SLICE) {
+        struct shore__slice s = shore__model_slice(m, id.slice);
+        *segment = s.segment;
+        *count = s.segments;
+    } else {
+        *segment = m->blocks[id.block].tail_segment;
+        *count = m->blocks[id.block].tail_segments;
+    }
+}
+
+void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count) {
+    shore__page_segments(m, id, segment, count);
+    if (id.kind != SHORE__PAGE_TAIL || !shore__page_block_has_table(m, id.block) || !*count) return;
+    struct shore__slice last = shore__model_slice(m, m->nslices - 1);
+    if (last.segment + last.segments > *segment) {
+        uint32_t shared = last.segment + last.segments - *segment;
+        *segment += shared;
+        *count -= shared;
+    }
+}
+
+uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id) {
+    uint32_t first, count;
+    shore__page_segments(m, id, &first, &count);
+    return shore__arena_round((uint64_t)count * SHORE_SEGMENT_ELEMS * (mode == SHORE__F32 ? 4 : 2));
+}
+
+static enum shore_role role_of(const struct shore__model *m, struct shore__page_id id) {
+    if (id.kind == SHORE__PAGE_TAIL) return SHORE_ROLE_FIXED;
+    if (id.kind == SHORE__PAGE_LAYER) return SHORE_ROLE_LAYER;
+    return id.block == shore__model_table_block(m) ? SHORE_ROLE_TABLE : SHORE_ROLE_LOOKUP;
+}
+
+/* That pages of a kind pass through. */
+static uint32_t group_of(enum shore__page_kind kind) {
+    return kind == SHORE__PAGE_TAIL ? 0 : kind == SHORE__PAGE_LAYER ? SHORE__GROUP_LAYERS : SHORE__GROUP_SLICES;
+}
+
+static void add_buffers(struct shore_program *program, enum shore__row key, uint32_t index, enum shore_place place,
+                        uint32_t group) {
+    struct shore_tensor buffers = shore__row_tensor(key, index, place, 0);
+    buffers.role = SHORE_ROLE_BUFFERS;
+    buffers.group = group;
+    buffers.least = 1;
+    buffers.most = 2;
+    buffers.there = place == SHORE_PLACE_DEVICE;
+    shore_program_tensor(program, &buffers);
+}
+
+uint32_t shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
+                               struct shore_program *program) {
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < shore__pages_count(m); i++) {
+        struct shore__page_id id = shore__page_at(m, i);
+        struct shore_tensor page =
+            shore__row_tensor(SHORE__ROW_PAGE, i, SHORE_PLACE_PINNED, shore__page_bytes(m, mode, id));
+        page.role = role_of(m, id);
+        page.ways = id.kind == SHORE__PAGE_TAIL ? SHORE_WAY_KEEP : SHORE_WAY_KEEP | SHORE_WAY_MOVE;
+        page.group = group_of(id.kind);
+        uint32_t added = shore_program_tensor(program, &page);
+        if (i == 0) first = added;
+    }
+    add_buffers(program, SHORE__ROW_LAYER_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_LAYERS);
+    add_buffers(program, SHORE__ROW_SLICE_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_SLICES);
+    for (uint32_t i = 0; i < 2 && !one_memory; i++)
+        shore__row_add(program, SHORE__ROW_TAIL_THERE, i, SHORE_PLACE_DEVICE,
+                       shore__page_bytes(m, mode, shore__page_at(m, i)));
+    for (uint32_t i = 0; i < 2 && !one_memory; i++) { /* so that one is put while another is computed with */
+        add_buffers(program, SHORE__ROW_LAYER_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_LAYERS);
+        add_buffers(program, SHORE__ROW_SLICE_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_SLICES);
+    }
+    shore__row_add(program, SHORE__ROW_PREPARED_LAYER, 0, SHORE_PLACE_DEVICE, shore__prepared_bytes(m, 1, mode));
+    shore__row_add(program, SHORE__ROW_PREPARED_SLICE, 0, SHORE_PLACE_DEVICE, shore__slice_prepared_bytes(m, mode));
+    for (uint32_t i = 0; i < 2; i++)
+        shore__row_add(program, SHORE__ROW_PREPARED_TAIL, i, SHORE_PLACE_DEVICE,
+                       shore__prepared_bytes(m, i ? shore__model_head(m) : 0, mode));
+    return first;
+}

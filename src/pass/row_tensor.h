@@ -1,0 +1,29 @@
+/* Tensors of our models' programs: rows by key, with the words that messages have for them.
+ */
+#ifndef SHORE_PASS_ROW_TENSOR_H
+#define SHORE_PASS_ROW_TENSOR_H
+
+#include "longshore/plan.h"
+#include "plan/row_keys.h"
+
+/* Tensors that pass through the same buffers. */
+enum { SHORE__GROUP_LAYERS = 1, SHORE__GROUP_SLICES, SHORE__GROUP_PIECES, SHORE__GROUP_INPUTS, SHORE__GROUP_INNER };
+
+/* There whatever the budget, until its maker says otherwise. */
+static inline struct shore_tensor shore__row_tensor(enum shore__row key, uint32_t index, enum shore_place place,
+                                                    uint64_t bytes) {
+    return (struct shore_tensor){.size = sizeof(struct shore_tensor),
+                                 .name = shore__row_name(key),
+                                 .key = key,
+                                 .index = index,
+                                 .place = place,
+                                 .bytes = bytes};
+}
+
+static inline uint32_t shore__row_add(struct shore_program *program, enum shore__row key, uint32_t index,
+                                      enum shore_place place, uint64_t bytes) {
+    struct shore_tensor row = shore__row_tensor(key, index, place, bytes);
+    return shore_program_tensor(program, &row);
+}
+
+#endif

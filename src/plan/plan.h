@@ -1,0 +1,71 @@
+/* A plan while it is made, and when it is there. plan.c lays out and sums what the rules (rules.c) have chosen.
+ */
+#ifndef SHORE_PLAN_PLAN_H
+#define SHORE_PLAN_PLAN_H
+
+#include "plan/program.h"
+
+/* What the rules choose: how many tensors of each role get memory. */
+struct shore__choice {
+    size_t layers, tables, lookups; /* the first ones stay */
+    size_t inputs;                  /* the last ones do */
+    size_t inner, full_inner;       /* the first ones stay; of these, with what is cheap to compute again */
+    size_t moved_inner;             /* so many after them move */
+    size_t logits, head_units;      /* the first ones stay; so many units go through the head at once */
+    size_t page_buffers, piece_buffers;
+    size_t host_buffers, host_segments;
+    size_t pool, gradients, spare; /* bytes beyond the least */
+    bool held, drives, workspace, holes, read_ahead;
+};
+
+/* What idle memory holds between a layer's backward and its next forward, so that the next forward pass need not wait
+ * for what backward hands over last: the table, and the first layers. */
+struct shore__lending {
+    uint32_t later;               /* layers 1 .. later: their matrices' gradients are computed after the lookups */
+    uint32_t after;               /* the layer whose backward is followed by lending; 0: none */
+    uint32_t layers;              /* layers 1 .. layers are lent pages (or stay) */
+    uint32_t first_slice, slices; /* and these slices of block 0 */
+    uint32_t states, most_states; /* segments of the table whose state is read ahead; of so many that are wanted */
+};
+
+struct shore__fate {
+    enum shore_way way;
+    bool full;
+    uint32_t row;   /* of those that were laid out; UINT32_MAX: none */
+    uint64_t bytes; /* of one */
+    uint64_t count; /* 0: it is not there */
+    uint64_t at;    /* in its row */
+    uint64_t moved; /* of what moves: so many of its role move before it */
+};
+
+struct shore_plan {
+    const struct shore_program *program;
+    struct shore_plan_options options;
+    struct shore__lifetime *live; /* by tensor */
+    struct shore__fate *fate;     /* the same */
+    size_t count[SHORE_ROLES];    /* of tensors */
+    struct shore__choice choice;
+    struct shore__lending lending;
+    struct shore__region_list rows;
+    uint64_t minimum_bytes, comfortable_bytes, total_bytes;
+};
+
+/* Lays out what was chosen, and sums; returns the total. ctx: the plan. */
+uint64_t shore__plan_sum(void *ctx);
+/* What the tensor takes by itself, where it stays. */
+uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
+/* The nth tensor of a role, or NULL. */
+const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum shore_role role, size_t nth);
+
+/* rules.c: what needs least, with what must be so whatever the budget; memory beyond that goes where it saves most; the
+ * budget from which on everything is kept. plan: with its sums. */
+void shore__rules_least(struct shore_plan *plan);
+void shore__rules_spend(struct shore_plan *plan, uint64_t budget);
+uint64_t shore__rules_comfortable(struct shore_plan *plan);
+/* Whether so many operations take longer than so many bytes that drives move. Rates of 0: see shore_plan_options. */
+bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second);
+
+/* lending.c: fills plan->lending and adds its rows to those of the plan, which have been laid out; the sums stay. */
+void shore__plan_lend(struct shore_plan *plan);
+
+#endif

@@ -1,0 +1,30 @@
+/* A program as it was described: operations in order, tensors, and who makes, reads and frees them.
+ */
+#ifndef SHORE_PLAN_PROGRAM_H
+#define SHORE_PLAN_PROGRAM_H
+
+#include "longshore/plan.h"
+#include "plan/regions.h"
+
+enum shore__use_kind { SHORE__MAKES, SHORE__READS, SHORE__FREES };
+struct shore__use {
+    enum shore__use_kind kind;
+    uint32_t operation, tensor;
+};
+
+struct shore_program {
+    struct shore_operation *op;
+    struct shore_tensor *tensor;
+    struct shore__use *use;
+    uint32_t nops, ntensors, nuses;
+    struct shore_diag wrong; /* said by whoever plans it; rc: 0, or its code */
+    int rc;
+};
+
+/* What was described is whole: lifetimes, by tensor, into live. Errors: as of shore_plan_open(). */
+int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
+
+/* Of all operations, in a lane. */
+uint64_t shore__program_cost(const struct shore_program *program, enum shore_lane lane);
+
+#endif

@@ -1,0 +1,279 @@
+/* What a step keeps with a budget, by rules of thumb: what is raised first, and how far. A planner with a model of time
+ * takes this file's place.
+ */
+#include "plan/plan.h"
+
+/* Of updates on the host: one chunk is computed, one read, one written; large enough that requests are. */
+#define HOST_BUFFERS 3u
+#define HOST_BUFFERS_LEAST 2u
+#define HOST_SEGMENTS 32u
+
+/* So many keep drives busy while an update that speculates goes on beside backward. More only save spilling where it
+ * waits (8 bytes moved for 4 held, no more than parameters that stay save in every step), and replays. */
+#define PIECE_BUFFERS_FIRST 3u
+#define PIECE_BUFFERS 6u
+
+/* More than holes in the heap were seen to take; worth 5 % of a step of 256 tokens with AVX2, less of longer ones, so
+ * that memory which activations need more comes first. */
+#define HOLES_FROM_BYTES (UINT64_C(256) << 20)
+
+/* Until they are measured: a processor of some cores, and one fast drive. */
+#define OPERATIONS_PER_SECOND 400e9
+#define DRIVE_BYTES_PER_SECOND 2e9
+
+/* Above a number of tokens a step, computing costs more time than the drives: memory then goes first to activations
+ * that need not be computed again, below it to parameters that need not be fetched again. */
+bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second) {
+    if (!(operations_per_second > 0)) operations_per_second = OPERATIONS_PER_SECOND;
+    if (!(bytes_per_second > 0)) bytes_per_second = DRIVE_BYTES_PER_SECOND;
+    return bytes && (double)operations / (double)bytes * bytes_per_second > operations_per_second;
+}
+
+static bool outlasts(const struct shore_plan *plan) {
+    const struct shore_plan_options *o = &plan->options;
+    return shore__rules_outlasts(shore__program_cost(plan->program, SHORE_LANE_COMPUTE),
+                                 shore__program_cost(plan->program, SHORE_LANE_DRIVES), o->operations_per_second,
+                                 o->drive_bytes_per_second);
+}
+
+/* A table's gradient in memory can be added to unit by unit. */
+static bool head_goes_by_units(const struct shore_plan *plan) {
+    return plan->options.head_apart && plan->choice.held;
+}
+
+/* ---- raising -------------------------------------------------------------------------------------------------------
+ */
+
+static void raise_to(struct shore_plan *plan, size_t *field, size_t most, uint64_t budget) {
+    shore__raise(field, most, budget, shore__plan_sum, plan);
+}
+
+static bool fits(struct shore_plan *plan, uint64_t budget) {
+    return shore__plan_sum(plan) <= budget;
+}
+
+/* Sets what is all or nothing, if there is room. */
+static void raise_flag(struct shore_plan *plan, bool *flag, uint64_t budget) {
+    if (*flag) return;
+    *flag = true;
+    if (!fits(plan, budget)) *flag = false;
+}
+
+/* How many of a role may stay. */
+static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
+    const struct shore_program *p = plan->program;
+    size_t most = 0;
+    for (uint32_t i = 0; i < p->ntensors; i++)
+        most += p->tensor[i].role == role && (!p->tensor[i].ways || p->tensor[i].ways & SHORE_WAY_KEEP);
+    return most;
+}
+
+/* least or most of the buffers that tensors of these roles pass through. */
+static size_t buffers_of(const struct shore_plan *plan, enum shore_role first, enum shore_role last, bool most) {
+    const struct shore_program *p = plan->program;
+    size_t found = 0;
+    for (uint32_t b = 0; b < p->ntensors; b++)
+        for (uint32_t i = 0; i < p->ntensors && p->tensor[b].role == SHORE_ROLE_BUFFERS; i++) {
+            const struct shore_tensor *t = &p->tensor[i];
+            if (t->group != p->tensor[b].group || t->role < first || t->role > last) continue;
+            found = most ? p->tensor[b].most : p->tensor[b].least;
+        }
+    return found;
+}
+
+static size_t page_buffers(const struct shore_plan *plan, bool most) {
+    return buffers_of(plan, SHORE_ROLE_LAYER, SHORE_ROLE_LOOKUP, most);
+}
+
+/* Pieces of gradient that a step makes. */
+static size_t pieces(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    size_t made = 0;
+    shore__plan_sum(plan);
+    for (uint32_t i = 0; i < p->ntensors; i++)
+        made += p->tensor[i].role == SHORE_ROLE_PIECE && plan->fate[i].count;
+    return made;
+}
+
+/* Bytes that a role may have beyond its least. */
+static size_t amount_of(const struct shore_plan *plan, enum shore_role role) {
+    const struct shore_tensor *t = shore__plan_nth(plan, role, 0);
+    return t && t->full_bytes > t->bytes ? t->full_bytes - t->bytes : 0;
+}
+
+static void raise_parameters(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice;
+    raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
+    raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), budget);
+    raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP), budget);
+    size_t buffers = page_buffers(plan, true); /* beyond two, as many pages as have come last stay in them */
+    if (buffers > 2) raise_to(plan, &c->page_buffers, buffers, budget);
+}
+
+/* Of one unit, or of so many as go through the head at once. */
+static size_t logits_of(const struct shore_plan *plan, size_t units) {
+    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
+    return logits && plan->options.units ? logits->most / plan->options.units * units : 0;
+}
+
+/* Logits, of one unit if that is all that is kept at a time. */
+static void raise_logits(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice, before = *c;
+    if (head_goes_by_units(plan)) {
+        c->head_units = 1;
+        c->logits = logits_of(plan, 1);
+        if (fits(plan, budget)) return;
+        *c = before;
+    }
+    raise_to(plan, &c->logits, logits_of(plan, c->head_units), budget);
+}
+
+/* Multiplications that a byte of the logits of one unit saves in all units' turns, against those that a byte of a
+ * layer's inner activations saves in its own. */
+static bool logits_save_more(const struct shore_plan *plan) {
+    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
+    const struct shore_tensor *inner = shore__plan_nth(plan, SHORE_ROLE_INNER, 0);
+    if (!logits || !inner || !logits->bytes || !inner->bytes) return false;
+    return (double)plan->options.units * ((double)logits->again / (double)logits->bytes) >
+           (double)inner->again / (double)inner->bytes;
+}
+
+/* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
+static void raise_activations(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice;
+    size_t pairs = plan->count[SHORE_ROLE_INNER];
+    bool by_units = head_goes_by_units(plan), stored = pairs && c->moved_inner == pairs;
+    if (stored) { /* unless memory has room for all of it */
+        struct shore__choice before = *c;
+        c->moved_inner = 0;
+        c->inner = pairs;
+        if (by_units) c->head_units = 1;
+        c->logits = logits_of(plan, c->head_units);
+        if (!fits(plan, budget)) *c = before;
+    }
+    bool logits_first = stored || (by_units && logits_save_more(plan));
+    if (logits_first) raise_logits(plan, budget);
+    if (stored) {
+        /* A byte of memory for parameters then saves as many that drives move as one for inner activations: two in a
+         * step. Where drives are so slow that none are stored, parameters go on doing so, and kept activations only
+         * save computing, which is worth more with drives in between. So each gets half of what is left. */
+        uint64_t used = shore__plan_sum(plan);
+        raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), used + (budget - used) / 2);
+    }
+    raise_to(plan, &c->inner, pairs, budget);
+    if (c->moved_inner > pairs - c->inner) c->moved_inner = pairs - c->inner;
+    if (!logits_first) raise_logits(plan, budget);
+    raise_to(plan, &c->full_inner, c->inner, budget);
+}
+
+/* With all units together the table is read, and packed for products, once for all of them, and a slice of its gradient
+ * is added to while it is in the cache. */
+static void raise_head_units(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice, before = *c;
+    if (c->head_units == plan->options.units) return;
+    c->head_units = plan->options.units;
+    c->logits = logits_of(plan, c->head_units);
+    if (!fits(plan, budget)) *c = before;
+}
+
+static bool has_room_for_holes(uint64_t minimum, uint64_t budget) {
+    return minimum + HOLES_FROM_BYTES <= budget;
+}
+
+static size_t host_buffers(const struct shore_plan *plan, size_t wanted) {
+    const struct shore_tensor *host = shore__plan_nth(plan, SHORE_ROLE_HOST, 0);
+    return !host ? 0 : host->most && wanted > host->most ? host->most : wanted;
+}
+
+static void raise_drives(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice;
+    if (c->host_buffers) {
+        raise_to(plan, &c->host_segments, HOST_SEGMENTS, budget);
+        raise_to(plan, &c->host_buffers, host_buffers(plan, HOST_BUFFERS), budget);
+    }
+    raise_flag(plan, &c->drives, budget);
+}
+
+/* What a step cannot do without at the speed of drives, before anything that is kept. */
+static void raise_buffers(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice;
+    size_t two = c->page_buffers < 2 && page_buffers(plan, true) >= 2 ? 2 : c->page_buffers;
+    raise_to(plan, &c->page_buffers, two, budget);
+    raise_to(plan, &c->piece_buffers,
+             buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, true) ? PIECE_BUFFERS_FIRST : 0, budget);
+    raise_drives(plan, budget);
+    if (plan->count[SHORE_ROLE_HELD]) raise_flag(plan, &c->held, budget);
+    c->moved_inner = plan->options.moved_most;
+    if (!fits(plan, budget)) c->moved_inner = 0;
+    raise_to(plan, &c->inputs, plan->count[SHORE_ROLE_INPUT], budget);
+    if (plan->options.units > 1) raise_flag(plan, &c->workspace, budget);
+}
+
+static void raise_all(struct shore_plan *plan, uint64_t budget) {
+    struct shore__choice *c = &plan->choice;
+    if (has_room_for_holes(shore__plan_sum(plan), budget)) c->holes = true;
+    raise_buffers(plan, budget);
+    raise_to(plan, &c->gradients, amount_of(plan, SHORE_ROLE_GRADIENTS), budget);
+    size_t made = pieces(plan);
+    /* each unit takes the table twice; what drives hold of inner activations moves twice for all units */
+    if (head_goes_by_units(plan) && plan->options.units > 1 && c->moved_inner)
+        raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
+    if (outlasts(plan)) raise_activations(plan, budget);
+    raise_to(plan, &c->piece_buffers, made < PIECE_BUFFERS ? made : PIECE_BUFFERS, budget);
+    raise_parameters(plan, budget);
+    if (!outlasts(plan)) raise_activations(plan, budget);
+    raise_to(plan, &c->piece_buffers, made, budget);
+    raise_head_units(plan, budget);
+    raise_to(plan, &c->spare, amount_of(plan, SHORE_ROLE_SPARE), budget);
+    c->read_ahead = plan->options.reads_ahead && c->held && outlasts(plan);
+    shore__plan_sum(plan);
+}
+
+/* Everything at once is tried first: raised one after the other, the first to be raised still share the room with
+ * buffers that are not needed once the last ones are. */
+void shore__rules_spend(struct shore_plan *plan, uint64_t budget) {
+    uint64_t minimum = plan->total_bytes;
+    size_t pool = amount_of(plan, SHORE_ROLE_POOL);
+    raise_to(plan, &plan->choice.pool, pool < budget / 8 ? pool : budget / 8, budget);
+    struct shore__choice least = plan->choice;
+    if (plan->count[SHORE_ROLE_PIECE]) raise_all(plan, UINT64_MAX);
+    if (!has_room_for_holes(minimum, budget)) plan->choice.holes = false;
+    if (plan->count[SHORE_ROLE_PIECE] && fits(plan, budget)) return;
+    plan->choice = least;
+    raise_all(plan, budget);
+}
+
+uint64_t shore__rules_comfortable(struct shore_plan *plan) {
+    struct shore__choice least = plan->choice;
+    uint64_t minimum = plan->total_bytes, most;
+    const struct shore_tensor *holes = shore__plan_nth(plan, SHORE_ROLE_HOLES, 0);
+    shore__rules_spend(plan, UINT64_MAX);
+    most = plan->total_bytes;
+    if (holes && !has_room_for_holes(minimum, most)) most -= holes->bytes;
+    plan->choice = least;
+    shore__plan_sum(plan);
+    return most;
+}
+
+void shore__rules_least(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    const struct shore_tensor *held = shore__plan_nth(plan, SHORE_ROLE_HELD, 0);
+    size_t inputs = 0;
+    for (uint32_t i = p->ntensors; i--;)
+        if (p->tensor[i].role == SHORE_ROLE_INPUT && !(p->tensor[i].ways & SHORE_WAY_MOVE)) inputs++;
+    plan->choice = (struct shore__choice){
+        .head_units = plan->options.units,
+        .page_buffers = page_buffers(plan, false),
+        .piece_buffers = buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, false),
+        .inputs = inputs,
+        .held = held && !(held->ways & SHORE_WAY_MOVE),
+        .host_buffers = host_buffers(plan, HOST_BUFFERS_LEAST),
+        .host_segments = 1,
+    };
+    uint64_t moved = shore__plan_sum(plan);
+    if (!held || plan->choice.held) return;
+    plan->choice.held = true;
+    if (shore__plan_sum(plan) <= moved) return;
+    plan->choice.held = false;
+    shore__plan_sum(plan);
+}

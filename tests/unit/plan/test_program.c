@@ -1,0 +1,186 @@
+/* Programs that nobody's model is: what a budget keeps of three blocks, and what is said of one that cannot be. */
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "longshore/plan.h"
+
+enum { BLOCKS = 3, PAGE = 4096, FORWARD = 0, BACKWARD = BLOCKS, OPERATIONS = 2 * BLOCKS };
+#define MANY 1000
+
+/* Blocks of parameters that share one or two buffers, and what each leaves for backward. */
+struct made {
+    struct shore_program *program;
+    uint32_t parameters, left;
+};
+
+static struct shore_tensor tensor(const char *name, uint32_t key, uint32_t index, enum shore_role role,
+                                  uint64_t bytes) {
+    return (struct shore_tensor){
+        .size = sizeof(struct shore_tensor), .name = name, .key = key, .index = index, .role = role, .bytes = bytes};
+}
+
+static struct made three_blocks(void) {
+    struct made m = {shore_program_new(), 0, 0};
+    assert_non_null(m.program);
+    for (uint32_t i = 0; i < OPERATIONS; i++) {
+        struct shore_operation op = {.size = sizeof op,
+                                     .name = i < BACKWARD ? "forward" : "backward",
+                                     .cost = {[SHORE_LANE_COMPUTE] = 1000 * PAGE, [SHORE_LANE_DRIVES] = PAGE}};
+        shore_program_operation(m.program, &op);
+    }
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        struct shore_tensor t = tensor("parameters", MANY, b, SHORE_ROLE_LAYER, 4 * PAGE);
+        t.ways = SHORE_WAY_KEEP | SHORE_WAY_MOVE;
+        t.group = 1;
+        uint32_t id = shore_program_tensor(m.program, &t);
+        if (b == 0) m.parameters = id;
+    }
+    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, SHORE_ROLE_BUFFERS, 0);
+    buffers.group = 1;
+    buffers.least = 1;
+    buffers.most = 2;
+    shore_program_tensor(m.program, &buffers);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        struct shore_tensor t = tensor("left", MANY + 2, b, SHORE_ROLE_INNER, 2 * PAGE);
+        t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
+        uint32_t id = shore_program_tensor(m.program, &t);
+        shore_program_makes(m.program, FORWARD + b, id);
+        shore_program_frees(m.program, OPERATIONS - 1 - b, id);
+        if (b == 0) m.left = id;
+    }
+    return m;
+}
+
+static int plan_with(const struct shore_program *program, uint64_t budget, struct shore_plan **plan,
+                     struct shore_diag *diag) {
+    struct shore_plan_options options = {
+        .size = sizeof options, .memory_bytes = budget, .what = "three blocks", .one_memory = true};
+    return shore_plan_open(program, &options, plan, diag);
+}
+
+static struct shore_fate fate_of(const struct shore_plan *plan, uint32_t tensor_id) {
+    struct shore_fate fate = {.size = sizeof fate};
+    assert_int_equal(shore_plan_tensor(plan, tensor_id, &fate), 0);
+    return fate;
+}
+
+/* The least is a buffer; all is what each takes; between them, no row lies in another that is in use with it. */
+static void what_a_budget_keeps(void **state) {
+    struct made m = three_blocks();
+    struct shore_diag diag = {0};
+    struct shore_plan *plan;
+    struct shore_plan_sums sums = {.size = sizeof sums};
+    assert_int_equal(plan_with(m.program, 0, &plan, &diag), SHORE_EBUDGET);
+    assert_non_null(strstr(diag.text, "three blocks: minimum 16.00 KiB"));
+    shore_plan_sums(plan, &sums);
+    assert_int_equal(sums.minimum_bytes, 4 * PAGE);
+    assert_int_equal(sums.comfortable_bytes, BLOCKS * 6 * PAGE);
+    shore_plan_close(plan);
+    for (uint64_t budget = sums.minimum_bytes; budget <= sums.comfortable_bytes; budget += PAGE) {
+        assert_int_equal(plan_with(m.program, budget, &plan, &diag), 0);
+        shore_plan_sums(plan, &sums);
+        assert_in_range(sums.total_bytes, sums.minimum_bytes, budget);
+        assert_int_equal(sums.placed_bytes, sums.total_bytes);
+        for (uint32_t a = 0; a < BLOCKS; a++)
+            for (uint32_t b = 0; b < BLOCKS; b++) {
+                struct shore_fate stays = fate_of(plan, m.parameters + a), left = fate_of(plan, m.left + b);
+                if (stays.way != SHORE_WAY_KEEP || left.way != SHORE_WAY_KEEP) continue;
+                assert_true(stays.offset + stays.bytes <= left.offset || left.offset + left.bytes <= stays.offset);
+            }
+        shore_plan_close(plan);
+    }
+    assert_int_equal(plan_with(m.program, sums.comfortable_bytes, &plan, &diag), 0);
+    for (uint32_t b = 0; b < BLOCKS; b++) {
+        assert_int_equal(fate_of(plan, m.parameters + b).way, SHORE_WAY_KEEP);
+        assert_int_equal(fate_of(plan, m.left + b).way, SHORE_WAY_KEEP);
+        assert_int_equal(fate_of(plan, m.left + b).first, FORWARD + b);
+    }
+    struct shore_fate none = {.size = sizeof none};
+    assert_int_equal(shore_plan_tensor(plan, 1000, &none), -EINVAL);
+    shore_plan_close(plan);
+    shore_program_free(m.program);
+}
+
+static void refused(const struct shore_program *program, const char *said) {
+    struct shore_plan *plan;
+    struct shore_diag diag = {0};
+    assert_int_equal(plan_with(program, UINT64_MAX, &plan, &diag), -EINVAL);
+    assert_null(plan);
+    if (!strstr(diag.text, said)) fail_msg("'%s' does not say '%s'", diag.text, said);
+}
+
+static void a_cycle_is_refused(void **state) {
+    struct made m = three_blocks();
+    struct shore_tensor t = tensor("product", MANY + 3, 0, SHORE_ROLE_FIXED, PAGE);
+    uint32_t first = shore_program_tensor(m.program, &t);
+    t.index = 1;
+    uint32_t second = shore_program_tensor(m.program, &t);
+    shore_program_makes(m.program, 0, first);
+    shore_program_makes(m.program, 1, second);
+    shore_program_reads(m.program, 0, second);
+    shore_program_reads(m.program, 1, first);
+    refused(m.program,
+            "forward (operation 0) reads product 1 of forward (operation 1), which needs what it makes itself: "
+            "a cycle");
+    shore_program_free(m.program);
+}
+
+static void what_is_read_too_early_or_too_late_is_refused(void **state) {
+    struct made m = three_blocks();
+    shore_program_reads(m.program, FORWARD, m.left + 1);
+    refused(m.program, "forward (operation 0) reads left 1 before forward (operation 1) makes it");
+    shore_program_free(m.program);
+    m = three_blocks();
+    shore_program_reads(m.program, OPERATIONS - 1, m.left + 1);
+    refused(m.program, "backward (operation 5) reads left 1 after it was freed");
+    shore_program_free(m.program);
+    m = three_blocks();
+    shore_program_makes(m.program, 2, m.left);
+    refused(m.program, "forward (operation 2) makes left 0 a second time");
+    shore_program_free(m.program);
+    m = three_blocks();
+    shore_program_reads(m.program, OPERATIONS, m.left);
+    refused(m.program, "no operation 6");
+    shore_program_free(m.program);
+}
+
+static void a_size_that_overflows_is_refused(void **state) {
+    struct made m = three_blocks();
+    struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLE_FIXED, UINT64_MAX - 5);
+    shore_program_tensor(m.program, &t);
+    refused(m.program, "table 0: 18446744073709551610 bytes of it are more than there can be");
+    shore_program_free(m.program);
+    m = three_blocks();
+    t.bytes = UINT64_C(1) << 55; /* fewer of them than a number has bits */
+    for (t.index = 0; t.index < 4; t.index++)
+        shore_program_tensor(m.program, &t);
+    refused(m.program, "bytes of it are more than there can be");
+    shore_program_free(m.program);
+}
+
+static void a_program_of_nothing_has_a_plan(void **state) {
+    struct shore_program *program = shore_program_new();
+    struct shore_plan *plan;
+    struct shore_diag diag = {0};
+    assert_int_equal(plan_with(program, 0, &plan, &diag), 0);
+    shore_plan_close(plan);
+    shore_program_free(program);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_budget_keeps),
+        cmocka_unit_test(a_cycle_is_refused),
+        cmocka_unit_test(what_is_read_too_early_or_too_late_is_refused),
+        cmocka_unit_test(a_size_that_overflows_is_refused),
+        cmocka_unit_test(a_program_of_nothing_has_a_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
