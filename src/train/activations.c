@@ -7,11 +7,24 @@
 #include "longshore/store.h"
 #include "train/trainer.h"
 
+enum { PARTS = 2 };
+
+/* What waits for the device: an entry that goes, until it is here; or one that came back, until it is there. */
+struct late {
+    uint64_t key;
+    struct shore_event until;
+    bool leaves, released;
+};
+
 /* Memory that entries of a store pass through, which the device has too. */
 struct passing {
     struct shore_activation_store *store; /* NULL: nothing goes to scratch */
-    struct shore__both part[2];
-    uint64_t bytes; /* of an entry, and of a part */
+    struct shore__both part[PARTS];
+    uint64_t bytes;                /* of an entry, and of a part */
+    uint32_t used;                 /* parts that are taken, or given, and not released */
+    struct shore_event put[PARTS]; /* from then on the device has what came back */
+    struct late late[PARTS];       /* in the order of the stream */
+    uint32_t nlate;
 };
 
 struct activations {
@@ -23,13 +36,13 @@ struct activations {
     size_t offloaded_inner;                /* of plan.moved_inner, those that these volumes have room for */
     uint64_t elsewhere_ns;                 /* for which the last step that was reported waited for drives otherwise */
 };
-_Static_assert(SHORE__OFFLOAD_SLOTS == sizeof((struct passing *)0)->part / sizeof(struct shore__both), "all of them");
+_Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
 /* ---- on their way to scratch, or back ------------------------------------------------------------------------------
  */
 
-static shore__buf device_of(const struct passing *p, const void *memory) {
-    return p->part[memory == p->part[1].host].device;
+static int part_of(const struct passing *p, const void *memory) {
+    return memory == p->part[1].host;
 }
 
 static void waited(struct trainer *t, const struct passing *p, uint64_t since) {
@@ -38,43 +51,94 @@ static void waited(struct trainer *t, const struct passing *p, uint64_t since) {
     if (p == &t->activations->inner) t->waits.scratch_ns += ns;
 }
 
-/* Memory for what is to be stored, or SHORE_STORE_FULL. */
-static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
-    uint64_t start = shore__now_ns();
-    void *memory;
-    int rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
-    waited(t, p, start);
-    if (!rc) *out = device_of(p, memory);
+/* The first of what waits for the device goes on. */
+static int end_late(struct trainer *t, struct passing *p, struct shore_diag *diag) {
+    struct late first = p->late[0];
+    assert(p->nlate);
+    p->late[0] = p->late[1];
+    p->nlate--;
+    int rc = shore_device_wait(&t->c->device, first.until, diag);
+    if (!rc && first.leaves) rc = shore_store_put(p->store, first.key, diag);
+    if (!rc && first.released) rc = shore_store_release(p->store, first.key, diag);
+    p->used -= first.released;
+    return rc || first.leaves ? rc : shore_store_drop(p->store, first.key, diag);
+}
+
+/* What waits for the device no more; and, where both parts are used, one that can give its part back: it is waited for.
+ */
+static int end_passed(struct trainer *t, struct passing *p, bool part_needed, struct shore_diag *diag) {
+    int rc = 0;
+    while (!rc && p->nlate &&
+           ((part_needed && p->used == PARTS) || shore_device_passed(&t->c->device, p->late[0].until)))
+        rc = end_late(t, p, diag);
     return rc;
 }
 
-/* What the device has made of it goes. */
-static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
+static int add_late(struct trainer *t, struct passing *p, struct late late, struct shore_diag *diag) {
+    assert(p->nlate < PARTS && p->used <= PARTS);
+    p->late[p->nlate++] = late;
+    return end_passed(t, p, false, diag);
+}
+
+/* Memory for what is to be stored, or SHORE_STORE_FULL. */
+static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
+    void *memory;
+    int rc = end_passed(t, p, true, diag);
+    if (rc) return rc;
+    uint64_t start = shore__now_ns();
+    rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
+    waited(t, p, start);
+    if (rc) return rc;
+    p->used++;
+    *out = p->part[part_of(p, memory)].device;
+    return 0;
+}
+
+/* What the device makes of it goes, once it is here; and it is in use no more, if that is so already. */
+static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, bool released,
+                 struct shore_diag *diag) {
     void *host = p->part[device.handle == p->part[1].device.handle].host;
-    int rc = train_get(t, host, device, p->bytes, diag);
-    return rc ? rc : shore_store_put(p->store, key, diag);
+    int rc = train_op_failed(diag, shore__get(t->c, t->pass.stream, host, device, p->bytes));
+    const struct late late = {key, shore__record(t->c, t->pass.stream), true, released};
+    return rc ? rc : add_late(t, p, late, diag);
+}
+
+static int release(struct passing *p, uint64_t key, struct shore_diag *diag) {
+    for (uint32_t i = 0; i < p->nlate; i++)
+        if (p->late[i].key == key) {
+            p->late[i].released = true;
+            return 0;
+        }
+    p->used--;
+    return shore_store_release(p->store, key, diag);
 }
 
 /* It comes back, for the device too. */
 static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
-    uint64_t start = shore__now_ns();
     void *memory;
-    int rc = shore_store_get(p->store, key, &memory, diag);
+    int rc = end_passed(t, p, true, diag);
+    if (rc) return rc;
+    uint64_t start = shore__now_ns();
+    rc = shore_store_get(p->store, key, &memory, diag);
     waited(t, p, start);
     if (rc) return rc;
-    *out = device_of(p, memory);
-    return train_op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
+    int part = part_of(p, memory);
+    p->used++;
+    *out = p->part[part].device;
+    rc = train_op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
+    p->put[part] = shore__record(t->c, t->pass.stream);
+    return rc;
 }
 
-/* It is used up, and its memory may be filled with another: what the device reads has been read. */
-static int use_up(struct trainer *t, struct passing *p, uint64_t key, bool others, struct shore_diag *diag) {
-    int rc = others ? shore__sync(t->c, t->pass.stream, diag) : 0;
-    if (!rc) rc = shore_store_release(p->store, key, diag);
-    return rc ? rc : shore_store_drop(p->store, key, diag);
+/* It is used up, and its memory may be filled with another, once the device has it. */
+static int use_up(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
+    int part = device.handle == p->part[1].device.handle;
+    return add_late(t, p, (struct late){key, p->put[part], false, true}, diag);
 }
 
-static int want(struct passing *p, uint64_t key, struct shore_diag *diag) {
-    int rc = shore_store_want(p->store, key, diag);
+static int want(struct trainer *t, struct passing *p, uint64_t key, struct shore_diag *diag) {
+    int rc = end_passed(t, p, false, diag);
+    if (!rc) rc = shore_store_want(p->store, key, diag);
     return rc == SHORE_STORE_FULL ? 0 : rc; /* it comes when it is asked for */
 }
 
@@ -112,18 +176,18 @@ int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *
         if (rc) return train_op_failed(diag, rc);
     }
     if (!passes(t, layer)) return 0;
-    return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), diag);
+    return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), false, diag);
 }
 
 int shore__boundary_release(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return passes(t, layer) ? shore_store_release(t->activations->boundaries.store, layer, diag) : 0;
+    return passes(t, layer) ? release(&t->activations->boundaries, layer, diag) : 0;
 }
 
 int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct passing *p = &t->activations->boundaries;
     int rc = 0;
-    if (passes(t, layer + 2)) rc = use_up(t, p, layer + 2, true, diag);
-    return rc || !passes(t, layer) ? rc : want(p, layer, diag);
+    if (passes(t, layer + 2)) rc = use_up(t, p, layer + 2, shore__boundary(t, layer + 2), diag);
+    return rc || !passes(t, layer) ? rc : want(t, p, layer, diag);
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -181,14 +245,12 @@ int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct
 }
 
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    struct passing *p = &t->activations->inner;
     int rc = 0;
     if (i->kept && stores_apart(t))
         rc = shore__inner_store(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
     if (rc) return train_op_failed(diag, rc);
     if (!i->offloaded) return 0;
-    rc = leave(t, p, key_of(t, i->nth), i->place, diag);
-    return rc ? rc : shore_store_release(p->store, key_of(t, i->nth), diag);
+    return leave(t, &t->activations->inner, key_of(t, i->nth), i->place, true, diag);
 }
 
 /* From nth on; as many as there are pairs: none. */
@@ -206,14 +268,13 @@ static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
     for (uint32_t slot = 0; !rc && slot < SHORE__OFFLOAD_SLOTS; slot++, nth++) {
         nth = next_stored(t, nth);
         if (nth == t->m->arch.n_layer * t->plan.units) break;
-        rc = want(&t->activations->inner, key_of(t, nth), diag);
+        rc = want(t, &t->activations->inner, key_of(t, nth), diag);
     }
     return rc;
 }
 
 static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    bool others = next_stored(t, i->nth + 1) < t->m->arch.n_layer * t->plan.units;
-    int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), others, diag) : 0;
+    int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), i->place, diag) : 0;
     return rc ? rc : want_inner(t, i->nth + 1, diag);
 }
 
@@ -266,6 +327,7 @@ int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations;
     struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
     int rc = 0;
+    a->boundaries.nlate = a->boundaries.used = a->inner.nlate = a->inner.used = 0;
     for (int i = 0; i < 3; i++) {
         int failed = stores[i] ? shore_store_drop_all(stores[i], rc ? NULL : diag) : 0;
         if (!rc) rc = failed;
