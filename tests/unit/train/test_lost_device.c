@@ -39,7 +39,7 @@ static struct shore__settings settings(void) {
 
 /* A new run, trained until it ends, or its device does. */
 static int train(const char *path, const char *device, struct shore__train_result *result, struct shore_diag *why) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__settings s = settings();
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *m = NULL;
@@ -56,7 +56,7 @@ static int train(const char *path, const char *device, struct shore__train_resul
 }
 
 static void go_on(const char *path, struct shore__train_result *result) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     const struct shore__train_events events = {.ctx = NULL};
     assert_ok(shore__run_open(path, true, NULL, &run, &diag));
@@ -66,7 +66,7 @@ static void go_on(const char *path, struct shore__train_result *result) {
 }
 
 static void a_lost_device_is_an_error_and_a_committed_state(void **state) {
-    struct shore_diag diag = {{0}};
+    struct shore_diag diag = {0};
     struct shore__train_result whole, result;
     uint64_t steps_seen = 0;
     assert_ok(train("there", "away", &whole, &diag));
