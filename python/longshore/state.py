@@ -1,6 +1,5 @@
 """The state of a model on drives: layout, fleet and steps, as the engine has them."""
 
-import contextlib
 import functools
 import itertools
 import json
@@ -170,8 +169,7 @@ def _note(ctx, text):
 class State:
     """A run that is open: its fleet, and the step that is committed."""
 
-    def __init__(self, path, layout, run, step, others):
-        """others: _descriptors() of before the run was open."""
+    def __init__(self, path, layout, run, step):
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
@@ -182,17 +180,14 @@ class State:
         self.pending = False
         self.made_with = None  # what position.py has read of the program
         self.kept_images = {}  # by number, of blocks that are stored in every step
-        self._descriptors = _descriptors().items() - others.items()
         forks.leave_in_children(self)
 
     def _leave_to_parent(self):
         """Neither uses the run nor keeps it locked."""
         if self.run is not None:
             ffi.gc(self.run, None)
+            lib.shore_run_forked(self.run)
         self.run = self.fleet = None
-        for fd, _ in self._descriptors & _descriptors().items():
-            with contextlib.suppress(OSError):
-                os.close(fd)
 
     @classmethod
     def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
@@ -204,9 +199,8 @@ class State:
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         out = ffi.new("struct shore_run **")
         shapes, keep = layout.shapes()
-        others = _descriptors()
         native.call(lib.shore_run_create, native.path_bytes(os.path.abspath(path)), layout.c, shapes, len(shapes), making, out)
-        return cls(path, layout, out[0], 0, others)
+        return cls(path, layout, out[0], 0)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
@@ -218,12 +212,11 @@ class State:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
         out = ffi.new("struct shore_run **")
-        others = _descriptors()
         native.call(lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening, out)
         run = ffi.gc(out[0], lib.shore_run_close)
         layout = Layout.of_run(run)
         ffi.gc(run, None)
-        state = cls(path, layout, out[0], 0, others)
+        state = cls(path, layout, out[0], 0)
         if not without_drives:
             state.step = state._info().step
         return state
@@ -466,15 +459,6 @@ class State:
                 native.call(lib.shore_run_commit_wait, run)
         finally:
             ffi.release(run)
-
-
-def _descriptors():
-    """Of what is open in this process: {number: what it is of}."""
-    out = {}
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself is closed again
-            out[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
-    return out
 
 
 def rollback(run, snapshot):

@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 
+import pytest
 import torch
 
 import longshore
+from longshore import native
+from longshore.state import State
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -40,6 +43,38 @@ def test_forked_loaders_leave_the_run_alone(tmp_path, seed, monkeypatch):
         digest = engine.digest()
     with longshore.resume(tmp_path / "run") as engine:
         assert engine.digest() == digest
+
+
+def test_a_child_closes_what_is_the_runs_alone(tmp_path, seed, monkeypatch):
+    """A file that another thread opens while the run is being opened is not the run's; the run stays locked."""
+    with engine_for(gpt2(layers=2), tmp_path):
+        pass
+    there, call, others = _descriptors(), native.call, []
+
+    def opening(*arguments, **named):
+        others.append(os.open(tmp_path / "others", os.O_CREAT | os.O_RDWR))
+        return call(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "call", opening)
+        engine = longshore.resume(tmp_path / "run")
+    with engine:
+        if (child := os.fork()) == 0:
+            left = _descriptors() - there
+            named = [os.readlink(f"/proc/self/fd/{fd}") for fd in left - set(others)]
+            os._exit(any(str(tmp_path) in name or "io_uring" in name for name in named) or not left.issuperset(others))
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(longshore.BusyError):
+            State.open(tmp_path / "run")
+        batch = tokens(1, length=6)[0]
+        engine.backward(engine(**batch).loss)
+        engine.step()
+    for fd in others:
+        os.close(fd)
+
+
+def _descriptors():
+    return {fd for fd in map(int, os.listdir("/proc/self/fd")) if os.path.lexists(f"/proc/self/fd/{fd}")}
 
 
 FORKING = """

@@ -45,6 +45,8 @@ struct shore__run_private {
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* Closes what is open; what was being made stays. */
 void shore__run_free(struct shore__run *run);
+/* Closes its descriptors in a child that was forked off, and unlocks nothing. */
+void shore__run_forked(struct shore__run *run);
 /* A shore__note_fn: adds the sentence to the note of the run that is its context. */
 void shore__run_remember(void *run, const char *text);
 /* Reads run.json. */

@@ -347,6 +347,14 @@ void shore__run_remember(void *ctx, const char *text) {
     run->note = both;
 }
 
+void shore__run_forked(struct shore__run *run) {
+    int *const held[] = {&run->private->metrics_fd, &run->private->hint_fd, &run->lock_fd};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) {
+        if (*held[i] >= 0) close(*held[i]);
+        *held[i] = -1;
+    }
+}
+
 void shore__run_free(struct shore__run *run) {
     if (!run) return;
     struct shore__run_private *p = run->private;

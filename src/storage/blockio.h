@@ -61,6 +61,8 @@ int shore__file_open(const char *path, enum shore_io io, double lock_seconds, st
 int shore__file_open_to_read(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                              struct shore_diag *diag);
 void shore__file_close(struct shore__file *file);
+/* In a child that was forked off, which does nothing else with it: the lock stays the parent's. */
+void shore__file_forked(const struct shore__file *file);
 
 /* A drive is what is there, or a new file whose name has a suffix: a name without one is that of a directory that was
  * not made, or of a drive that is not mounted. 0 where something is at path, such a file may be made, or another thing
@@ -88,6 +90,7 @@ int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned de
                    const struct shore__buffer_range *fixed, unsigned nfixed, struct shore__io **out,
                    struct shore_diag *diag);
 void shore__io_close(struct shore__io *io); /* drains first */
+void shore__io_forked(struct shore__io *io); /* as of a file; NULL: nothing */
 const char *shore__io_backend(const struct shore__io *io);
 
 /* Queues an operation (borrowed until returned by shore__io_reap). At most depth in flight: -EBUSY beyond. */

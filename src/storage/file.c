@@ -135,6 +135,11 @@ void shore__file_close(struct shore__file *file) {
     *file = (struct shore__file){.fd = -1};
 }
 
+void shore__file_forked(const struct shore__file *file) {
+    if (file->fd >= 0) close(file->fd);
+    if (file->rest) shore__file_forked(file->rest);
+}
+
 static int start(const char *path, struct shore__file *out, struct shore_diag *diag) {
     *out = (struct shore__file){.fd = -1, .path = strdup(path)};
     return out->path ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", path);

@@ -116,6 +116,10 @@ void shore__io_close(struct shore__io *io) {
     free(io);
 }
 
+void shore__io_forked(struct shore__io *io) {
+    if (io && io->backend->forked) io->backend->forked(io->state);
+}
+
 const char *shore__io_backend(const struct shore__io *io) {
     return io->backend->name;
 }

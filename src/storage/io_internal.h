@@ -14,6 +14,8 @@ struct shore__io_backend {
                 unsigned nfixed, void **state);
     /* With nothing in flight. */
     void (*close)(void *state);
+    /* Closes a forked child's descriptors. NULL: it has none. */
+    void (*forked)(void *state);
     /* first_bytes: what the first transfer may ask for. */
     int (*submit)(void *state, struct shore__io_op *op, uint32_t first_bytes);
     /* At least min are in flight, and so many come back: if nothing can be waited for any more, all do, failed. */

@@ -6,6 +6,7 @@
 
 #include <liburing.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define REGISTERED_BYTES_MOST ((size_t)1 << 30) /* the kernel's limit for one registered buffer */
 #define REGISTERED_MOST 1024u
@@ -95,6 +96,11 @@ static void uring_close(void *state) {
     if (u->nbuffers) io_uring_unregister_buffers(&u->ring);
     io_uring_queue_exit(&u->ring);
     release(u);
+}
+
+static void uring_forked(void *state) {
+    const struct uring *u = state;
+    close(u->ring.ring_fd);
 }
 
 static int registered_index(const struct uring *u, const char *at, uint32_t bytes) {
@@ -258,6 +264,7 @@ const struct shore__io_backend shore__io_uring_backend = {
     .name = "uring",
     .open = uring_open,
     .close = uring_close,
+    .forked = uring_forked,
     .submit = uring_submit,
     .reap = uring_reap,
 };

@@ -70,6 +70,8 @@ const char *shore__update_left_out(const struct shore_fleet *f, const struct sho
 uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
                                  bool whole);
 bool shore__fleet_takes_whole(const struct shore_fleet_options *options);
+/* Of all its drives: see drive.h. NULL: nothing. */
+void shore__fleet_forked(struct shore_fleet *f);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 

@@ -128,6 +128,11 @@ void shore_fleet_close(struct shore_fleet *f) {
     free(f);
 }
 
+void shore__fleet_forked(struct shore_fleet *f) {
+    for (uint32_t d = 0; f && f->drives && d < f->ndrives; d++)
+        if (f->drives[d] && f->drives[d]->ops->forked) f->drives[d]->ops->forked(f->drives[d]);
+}
+
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag) {
     uint64_t *counts = calloc(f->ndrives, sizeof *counts);
     f->keeps_data = true;

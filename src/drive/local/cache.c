@@ -198,6 +198,12 @@ int shore__cache_call(struct shore__cache *c, const struct shore__call *call, st
     return 0;
 }
 
+void shore__cache_forked(struct shore__cache *c) {
+    if (!c || !c->queue) return;
+    shore__io_forked(c->queue);
+    shore__file_forked(&c->file);
+}
+
 void shore__cache_free(struct shore__cache *c) {
     if (!c) return;
     shore__lane_stop(&c->lane);

@@ -16,5 +16,7 @@ int shore__cache_new(const char *volume, const uint64_t fleet_id[2], const struc
 int shore__cache_call(struct shore__cache *c, const struct shore__call *call, struct shore_completion done);
 /* Drains and removes the cache. NULL: nothing. */
 void shore__cache_free(struct shore__cache *c);
+/* As of a drive (drive.h). NULL: nothing. */
+void shore__cache_forked(struct shore__cache *c);
 
 #endif

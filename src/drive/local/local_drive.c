@@ -305,6 +305,14 @@ static void local_close(struct shore__drive *d) {
     free(l);
 }
 
+static void local_forked(struct shore__drive *d) {
+    struct shore__local *l = local_of(d);
+    shore__cache_forked(l->cache);
+    shore__io_forked(l->update_io);
+    shore__io_forked(l->fetch_io);
+    shore__file_forked(&l->volume.file);
+}
+
 static const struct shore__drive_ops local_ops = {
     .version = SHORE__DRIVE_VERSION,
     .name = "local",
@@ -329,6 +337,7 @@ static const struct shore__drive_ops local_ops = {
     .describe = local_describe,
     .disk_bytes = local_disk_bytes,
     .close = local_close,
+    .forked = local_forked,
 };
 
 /* ---- opening ---- */

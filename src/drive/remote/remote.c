@@ -376,6 +376,12 @@ static void remote_close(struct shore__drive *d) {
     free(r);
 }
 
+static void remote_forked(struct shore__drive *d) {
+    struct remote *r = remote_of(d);
+    for (unsigned i = 0; i < r->nlinks; i++)
+        shore__conn_fini(&r->links[i].way.conn);
+}
+
 static const struct shore__drive_ops remote_ops = {
     .version = SHORE__DRIVE_VERSION,
     .name = "remote",
@@ -400,6 +406,7 @@ static const struct shore__drive_ops remote_ops = {
     .describe = remote_describe,
     .disk_bytes = remote_disk_bytes,
     .close = remote_close,
+    .forked = remote_forked,
 };
 
 const struct shore__drive_ops *shore__remote_table(void) {

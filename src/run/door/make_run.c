@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "drive/fleet/fleet.h"
 #include "run/door/door.h"
 #include "run/lives/journal.h"
 #include "run/lives/making.h"
@@ -242,6 +243,12 @@ void shore_run_close(struct shore_run *r) {
     shore__contents_free(r->of_model);
     free(r->line);
     free(r);
+}
+
+void shore_run_forked(struct shore_run *r) {
+    if (!r) return;
+    shore__fleet_forked(r->fleet);
+    shore__run_forked(r->run);
 }
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */

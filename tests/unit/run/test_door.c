@@ -1,6 +1,7 @@
 /* Runs as other programs make them: longshore/run.h. */
 #include <errno.h>
 
+#include "fault/forked.h"
 #include "files/safetensors.h"
 #include "number/bf16.h"
 #include "number/fp16.h"
@@ -105,6 +106,34 @@ static void check_shapes(const struct shore_run *run) {
 }
 
 /* ---- */
+
+static void leave_run(void *run) {
+    shore_run_forked(run);
+}
+
+static void a_forked_child_leaves_the_run(void **state) {
+    struct shore_diag diag = {0};
+    struct shore_run *run = NULL, *second = NULL;
+    bool kept[DESCRIPTORS];
+    make_step(run = made("f", two_drives, 2), "{\"loss\": 1}", NULL);
+    shore_run_close(run);
+    descriptors(kept);
+    run = opened("f");
+    make_step(run, "{\"loss\": 2}", NULL); /* metrics are open */
+    struct child child = child_that_leaves(leave_run, run, kept);
+    assert_int_equal(shore_run_open("f", NULL, &second, &diag), SHORE_EBUSY);
+    make_step(run, "{\"loss\": 3}", NULL);
+    shore_run_close(run);
+    run = opened("f"); /* the child is there, and holds no lock */
+    assert_int_equal(step_of(run), 3);
+    shore_run_close(run);
+    child_ends(child);
+    shore_run_forked(NULL);
+    char *lines = read_text("f/metrics.jsonl");
+    assert_string_equal(lines, "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":2}\n{\"step\":3,\"loss\":3}\n");
+    free(lines);
+    assert_ok(shore_run_remove("f", NULL, &diag));
+}
 
 static void what_is_committed_is_there_again(void **state) {
     struct shore_diag diag = {0};
@@ -600,6 +629,7 @@ static int group_open(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_forked_child_leaves_the_run),
         cmocka_unit_test(what_is_committed_is_there_again),
         cmocka_unit_test(what_it_records_is_read_without_drives),
         cmocka_unit_test(a_line_that_a_kill_has_cost_comes_back),
