@@ -104,7 +104,7 @@ def main():
         seconds.append(time.perf_counter() - start)
         processor.append(time.process_time() - cpu)
     store = engine.streams.activations if engine is not None else None
-    went = store.went_bytes if store else 0
+    went = store.counts.taken_bytes if store else 0
     if engine is None:
         for q in model.parameters():
             q.register_post_accumulate_grad_hook(lambda q: held.__setitem__(id(q), q.grad.nbytes))
@@ -112,10 +112,10 @@ def main():
         step()
     print(json.dumps({
         "with": a.how, "model": a.model, "precision": a.precision, "threads": a.threads,
-        "peak_mib": round((tracked.most + (store.memory.nbytes if store else 0)) / 2**20, 1),
+        "peak_mib": round((tracked.most + (store.pool_bytes if store else 0)) / 2**20, 1),
         "median": round(statistics.median(seconds[1:]), 3), "seconds": [round(s, 3) for s in seconds[1:]],
-        "processor": round(statistics.median(processor[1:]), 3), "went_mib": round((store.went_bytes - went) / 2**20, 1) if store else 0,
-        "pool_mib": round(store.memory.nbytes / 2**20, 1) if store else 0, "torch": torch.__version__}), flush=True)
+        "processor": round(statistics.median(processor[1:]), 3), "went_mib": round((store.counts.taken_bytes - went) / 2**20, 1) if store else 0,
+        "pool_mib": round(store.pool_bytes / 2**20, 1) if store else 0, "torch": torch.__version__}), flush=True)
     if engine is not None:
         engine.close()
         shutil.rmtree(a.run, ignore_errors=True)

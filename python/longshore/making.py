@@ -154,7 +154,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
-        streams.make_activations = lambda state: Activations(state.fleet, how["activations"], chosen.pool_bytes, state.scratch_bytes)
+        streams.make_activations = lambda state: Activations(state, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     if seal is not None:
         seal()
     inits.take(model)

@@ -73,6 +73,15 @@ def call(function, *arguments, what=""):
     check(function(*arguments, diag), diag, what)
 
 
+def ask(function, *arguments):
+    """The same of one that answers with a number."""
+    diag = ffi.new("struct shore_diag *")
+    answer = function(*arguments, diag)
+    if answer < 0:
+        fail(answer, diag)
+    return answer
+
+
 class Wait:
     """A request that is under way, with whatever it borrows. ``result()`` waits, once; ``done`` does not."""
 

@@ -409,7 +409,6 @@ class Streams:
             lib.shore_pages_forget(self.pages)
             if self.activations is not None:
                 self.activations.settle()
-                self.activations.broken = None
 
     @whole
     def end(self):

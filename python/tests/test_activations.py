@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import resource
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 
 import longshore
 from longshore import activations, making, values
-from longshore.activations import Activations, Room, Saved, Stayed
+from longshore.activations import Activations, Saved, Stayed
+from longshore.native import ffi, lib
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 POOL = 256 << 10
@@ -40,8 +42,9 @@ def nothing_is_taken(engine):
     store = engine.streams.activations
     gc.collect()
     store.settle()
-    assert store.pool.left == store.pool.nbytes and store.scratch.left == store.scratch.nbytes
-    assert len(store.pool.free) == 1 and len(store.scratch.free) == 1
+    counts = store.counts
+    assert counts.entries == counts.pool_used_bytes == counts.scratch_used_bytes == 0
+    assert 0 < counts.pool_most_bytes <= counts.pool_bytes
     assert not len(store.known)
 
 
@@ -59,7 +62,7 @@ def test_same_bits(model, tmp_path, seed, small):
             losses.add(result.loss)
             if kind == "drives":
                 store = engine.streams.activations
-                assert store.read_bytes > 0 and store.went_bytes > 2 * POOL
+                assert store.counts.read_bytes > 0 and store.counts.taken_bytes > 2 * POOL
             if kind != "memory":
                 nothing_is_taken(engine)
     assert len(digests) == 1 and len(losses) == 1
@@ -91,7 +94,7 @@ def test_same_bits_in_other_loops(how, tmp_path, seed, small):
                     engine.step()
             digests.add(engine.digest())
             if kind == "drives":
-                assert engine.streams.activations.written_bytes > 0
+                assert engine.streams.activations.counts.written_bytes > 0
                 nothing_is_taken(engine)
     assert len(digests) == 1
 
@@ -124,7 +127,7 @@ def test_views_are_given_back_as_they_were(tmp_path, seed, small):
             grads.append(x.grad)
         assert torch.equal(*grads)
         store = engine.streams.activations
-        assert store.went_bytes < 12 * 64 * 128 * 4
+        assert store.counts.taken_bytes < 12 * 64 * 128 * 4
         engine.drop_gradients()
         nothing_is_taken(engine)
 
@@ -152,7 +155,7 @@ def test_parts_that_count_changes_for_themselves(tmp_path, seed, small):
         engine.backward(engine(x), last=False)
         for p, q in zip(model.parameters(), plain.parameters()):
             assert torch.equal(values.gradient(p), q.grad)
-        assert engine.streams.activations.went_bytes > 0
+        assert engine.streams.activations.counts.taken_bytes > 0
 
 
 class Changing(nn.Module):
@@ -181,10 +184,14 @@ def test_a_change_in_place_is_another_tensor(tmp_path, seed, small):
 @pytest.fixture
 def store(tmp_path, seed):
     with engine_for(gpt2(), tmp_path) as engine:
-        store = Activations(engine.state.fleet, "auto", 64 << 10, 1 << 20, least=4096)
-        store.begin(nn.Module(), (), {})
-        yield store
-        store.end()
+        yield store_of(engine)
+
+
+def store_of(engine, kind="auto", scratch_bytes=1 << 20):
+    """Of four entries of 16 KiB."""
+    store = Activations(engine.state, kind, 64 << 10, scratch_bytes, least=4096)
+    store.begin(nn.Module(), (), {})
+    return store
 
 
 def test_identity(store):
@@ -214,9 +221,9 @@ def test_dtypes_and_odd_lengths(store, dtype):
     saved = [store.pack(x), store.pack(x[1::2])]
     for t in saved:
         assert type(t) is Saved
-        _push_out(store, t.entry)
+        _push_out(store)
     assert torch.equal(store.unpack(saved[0]), x) and torch.equal(store.unpack(saved[1]), x[1::2])
-    assert store.read_bytes > 0
+    assert store.counts.read_bytes > 0
 
 
 def test_what_stays(store):
@@ -237,48 +244,68 @@ def test_what_stays(store):
         saved.value()
 
 
-def _push_out(store, entry):
+def _push_out(store):
+    """All that is stored and that nobody has, of the pool."""
     store.settle()
-    while store.cached:
-        other = store.cached.popleft()()
-        if other is not None:
-            other.is_cached, other.bytes = False, None
-    assert entry.bytes is None
+    key = 1 << 40
+    assert lib.shore_store_take(store.store, key, 64 << 10, True, ffi.new("void **"), ffi.NULL) == 0
+    assert lib.shore_store_drop(store.store, key, ffi.NULL) == lib.shore_store_release(store.store, key, ffi.NULL) == 0
 
 
-def test_where_the_pool_is_full_it_stays(store, monkeypatch):
-    monkeypatch.setattr(activations, "PUTS", 0)  # drives that do not keep up
-    saved = [(x, store.pack(x)) for x in (torch.randn(64, 64) for _ in range(8))]
-    kinds = [type(s) for _, s in saved]
-    assert kinds == [Saved] * 4 + [Stayed] * 4
-    x, stays = saved[-1]
-    assert type(store.pack(x.t())) is Stayed
-    for x, s in saved[:4]:
-        assert torch.equal(store.unpack(s), x)
-    assert store.written_bytes == 0 == store.read_bytes
+def test_where_the_pool_is_full_it_stays(store):
+    saved = [(x, store.pack(x)) for x in (torch.randn(64, 64) for _ in range(4))]
+    got = [store.unpack(s) for _, s in saved]
+    others = [(x, store.pack(x)) for x in (torch.randn(64, 64) for _ in range(4))]
+    assert [type(s) for _, s in saved + others] == [Saved] * 4 + [Stayed] * 4
+    assert type(store.pack(others[-1][0].t())) is Stayed
+    assert all(torch.equal(t, x) for t, (x, _) in zip(got, saved))
+    assert store.counts.read_bytes == 0 and store.counts.pool_most_bytes == 64 << 10
 
 
-def test_where_the_drives_are_full_it_stays(store):
-    store.scratch = Room(4096 * 4)
-    saved = [(x, store.pack(x)) for x in (torch.randn(64, 64) for _ in range(12))]
-    assert [type(s) for _, s in saved].count(Saved) <= 5
-    for x, s in saved:
-        assert torch.equal(store.unpack(s) if type(s) is Saved else s.value(), x)
+def test_all_of_the_pool_is_in_use(store):
+    """What backward asks for beyond it lies in memory of its own."""
+    saved = []
+    for _ in range(6):
+        x = torch.randn(64, 64)
+        saved.append((x, store.pack(x)))
+        store.settle()
+    assert {type(s) for _, s in saved} == {Saved}
+    got = [store.unpack(s) for _, s in saved]
+    assert all(torch.equal(t, x) for t, (x, _) in zip(got, saved))
+    assert store.counts.pool_most_bytes == store.counts.pool_used_bytes == 64 << 10
+
+
+def test_backward_that_changes_what_it_was_given_is_told(store):
+    """Also where its memory was another's in between, and nobody has what was changed."""
+    for in_pool in (True, False):
+        x = torch.randn(64, 64)
+        saved = store.pack(x)
+        store.unpack(saved).mul_(2)
+        if not in_pool:
+            _push_out(store)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation: 64x64 float32, as backward got it before"):
+            store.unpack(saved)
+
+
+def test_where_the_drives_are_full_it_stays(tmp_path, seed):
+    with engine_for(gpt2(), tmp_path) as engine:
+        store = store_of(engine, scratch_bytes=16 << 10)
+        saved = [(x, store.pack(x)) for x in (torch.randn(64, 64) for _ in range(12))]
+        assert [type(s) for _, s in saved] == [Saved] + [Stayed] * 11
+        for x, s in saved:
+            assert torch.equal(store.unpack(s) if type(s) is Saved else s.value(), x)
 
 
 def test_waiting_lets_less_go(store):
-    def round(stalled):
-        store.begin(nn.Module(), (), {})
-        went = [type(s) is Saved for s in [store.pack(torch.randn(64, 64)) for _ in range(3)]]
-        store.stalled_s += stalled
+    def round(waited_ns):
+        lib.shore_store_begin(store.store, 1, waited_ns)
+        went = sum(type(s) is Saved for s in [store.pack(torch.randn(64, 64)) for _ in range(3)])
         store.settle()
-        return sum(went)
+        return went
 
-    assert round(1e6) == 3
-    assert round(0) == 2
-    for _ in range(8):
-        last = round(0)
-    assert last == 3
+    assert round(0) == 3
+    assert round(10**15) == 0
+    assert 3 in [round(0) for _ in range(10)]
 
 
 def test_twice_backward_and_no_backward(tmp_path, seed, small):
@@ -294,7 +321,7 @@ def test_twice_backward_and_no_backward(tmp_path, seed, small):
         del loss
         nothing_is_taken(engine)
         loss = engine(**batch).loss
-        assert engine.streams.activations.scratch.left < engine.streams.activations.scratch.nbytes
+        assert engine.streams.activations.counts.scratch_used_bytes > 0
         del loss
         nothing_is_taken(engine)
 
@@ -330,13 +357,12 @@ def test_a_drive_that_gives_back_something_else(tmp_path, seed, small):
                 store = engine.streams.activations
                 loss = engine(**batch).loss
                 store.settle()
-                entry = next(e for e in list(store.known.values()) if getattr(e, "stored", False) and e.bytes is None)
-                other = activations.Buffer(entry.size)
-                longshore.native.Wait(longshore.native.lib.shore_fleet_scratch_put, store.fleet, entry.at, entry.size, other.pointer,
-                                      longshore.native.ffi.new("unsigned char[16]")).result()
+                other = activations.Buffer(4096)  # over what was saved first
+                longshore.native.Wait(lib.shore_fleet_scratch_put, engine.state.fleet, 0, other.nbytes, other.pointer,
+                                      ffi.new("unsigned char[16]")).result()
                 with pytest.raises(longshore.LongshoreError, match="what forward has saved, .*float32, cannot be read back|other bytes"):
                     engine.backward(loss)
-                del loss, entry
+                del loss
                 nothing_is_taken(engine)
             engine.backward(engine(**batch).loss)
             engine.step()
@@ -345,13 +371,20 @@ def test_a_drive_that_gives_back_something_else(tmp_path, seed, small):
 
 
 def test_a_drive_that_does_not_take_them(store):
-    store.scratch = Room(1 << 40)
-    store.scratch.take(1 << 39)  # beyond what the fleet has
-    x = torch.randn(64, 64)
-    with pytest.warns(UserWarning, match="activations stay in memory from here on"):
+    x, most = torch.randn(64, 64), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, most[1]))
+    try:
         saved = store.pack(x)
-    assert type(store.pack(torch.randn(64, 64))) is Stayed
-    assert torch.equal(store.unpack(saved), x)
+        with pytest.warns(UserWarning, match="activations stay in memory from here on"):
+            while not store.broken:
+                store.pack(torch.randn(64, 64))
+        assert type(store.pack(torch.randn(64, 64))) is Stayed
+        assert torch.equal(store.unpack(saved), x)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    store.settle()
+    _push_out(store)
+    assert type(store.pack(torch.randn(64, 64))) is Saved and torch.equal(store.unpack(saved), x)
 
 
 def test_after_close(tmp_path, seed, small):
@@ -360,20 +393,6 @@ def test_after_close(tmp_path, seed, small):
     engine.close()
     with pytest.raises(longshore.LongshoreError, match="closed"):
         loss.backward()
-
-
-def test_room():
-    room = Room(100)
-    parts = [room.take(n) for n in (10, 20, 30, 40)]
-    assert parts == [0, 10, 30, 60] and room.take(1) is None and room.left == 0
-    room.give(10, 20)
-    room.give(60, 40)
-    assert room.take(50) is None
-    room.give(30, 30)
-    assert room.take(90) == 10
-    room.give(0, 10)
-    room.give(10, 90)
-    assert room.free == [(0, 100)] and room.left == 100
 
 
 def test_bad_arguments(tmp_path):
@@ -399,10 +418,10 @@ def test_resumed_as_it_was_made(tmp_path, seed, small):
             if n and i == 2:
                 engine.close()
                 engine = longshore.resume(tmp_path / f"run{n}")
-                assert engine.streams.activations.scratch.nbytes == 64 << 20
+                assert engine.streams.activations.counts.scratch_bytes == 64 << 20
             engine.backward(engine(**batch).loss)
             engine.step()
-        assert engine.streams.activations.written_bytes > 0
+        assert engine.streams.activations.counts.written_bytes > 0
         digests.append(engine.digest())
         engine.close()
     assert digests[0] == digests[1]

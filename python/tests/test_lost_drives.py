@@ -217,7 +217,7 @@ def test_activations_on_them(where, slots, far, tmp_path, seed, monkeypatch):
                 digest = train(engine, STEPS, seed, after=break_at(engine, where, far))
             except longshore.LongshoreError as said:
                 assert far.losses < 20 and "again" in str(said)
-            came += engine.streams.activations.read_bytes
+            came += engine.streams.activations.counts.read_bytes
             engine.close()
             engine = longshore.resume(tmp_path / "run")
         engine.close()
