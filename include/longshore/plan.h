@@ -79,8 +79,6 @@ enum shore_role {
     SHORE_ROLE_GRADIENTS, /* gradients that wait: from bytes up to full_bytes, as far as there is room */
     SHORE_ROLE_SPARE,     /* the same, of what is left in the end */
     SHORE_ROLE_BUFFERS, /* what tensors of a group pass through: least to most of them, each as large as the largest */
-    SHORE_ROLE_LATER,   /* lent: what a layer leaves for the end of backward */
-    SHORE_ROLE_STATE,   /* lent: state that is read ahead, up to most of them */
     SHORE_ROLES
 };
 
@@ -128,10 +126,10 @@ struct shore_plan_options {
     bool one_memory;       /* the device's is the host's: all places but one's own are of one stretch */
     /* of the machine: which of two ways takes less time. 0: as a processor of some cores, and one fast drive */
     double operations_per_second, drive_bytes_per_second;
-    /* of a head that goes over a table: units of the step; whether each may have its own turn over it where its
-     * gradient is held; and whether state of that table may be read ahead */
+    /* of a head that goes over a table: units of the step; and whether each may have its own turn over it where its
+     * gradient is held */
     uint32_t units;
-    bool head_apart, reads_ahead;
+    bool head_apart;
     uint32_t moved_most; /* inner tensors that drives have room for */
 };
 

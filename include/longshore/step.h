@@ -139,10 +139,6 @@ int shore_step_groups(struct shore_step *step, uint32_t unit, const struct shore
 /* Segments of a unit that were added are sent now, if the step speculates. Errors: those of shore_fleet_update(). */
 int shore_step_send(struct shore_step *step, uint32_t unit, uint32_t segment, uint32_t count, struct shore_diag *diag);
 
-/* These segments of a unit are updated by the caller in this attempt: see shore_fleet_store(). The page that they are
- * of is his to end, with shore_pages_updated(). */
-void shore_step_skip(struct shore_step *step, uint32_t unit, uint32_t segment, uint32_t count);
-
 enum shore_step_way {
     SHORE_STEP_SENT,    /* an update reads it */
     SHORE_STEP_HELD,    /* it waits in memory */

@@ -276,38 +276,11 @@ int shore__layer_remake_cheap(const struct shore__model *m, struct shore__comput
     return op->act(c, s, inner->act, inner->up, a->act, a->gated, rows, m->up_width);
 }
 
-size_t shore__later_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows) {
-    struct widths w = widths(m, mode, rows);
-    return 4 * w.d + w.attn + w.ff + w.qkv + w.up;
-}
-
-struct shore__later shore__later_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf place,
-                                    bool kept, bool cheap_too, struct shore__inner *inner) {
-    struct widths w = widths(m, mode, rows);
-    struct shore__later l = {
-        .norm1 = take(&place, w.d),
-        .attn = take(&place, w.attn),
-        .norm2 = take(&place, w.d),
-        .act = take(&place, w.ff),
-        .dqkv = take(&place, w.qkv),
-        .dout = take(&place, w.d),
-        .dup = take(&place, w.up),
-        .ddown = take(&place, w.d),
-    };
-    if (kept) l.attn = inner->attn;
-    if (kept && cheap_too) l.norm1 = inner->norm1, l.norm2 = inner->norm2, l.act = inner->act;
-    inner->norm1 = l.norm1;
-    inner->attn = l.attn;
-    inner->norm2 = l.norm2;
-    inner->act = l.act;
-    return l;
-}
-
-/* y = x w + b backward: dw (if asked for now), db, dx */
-static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool dw_now, bool add, shore__buf dx,
-                           shore__buf dw, shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows,
-                           size_t n, size_t k, bool w_is_nk) {
-    if (dw_now) TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk, add));
+/* y = x w + b backward: dw, db, dx */
+static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool add, shore__buf dx, shore__buf dw,
+                           shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows, size_t n, size_t k,
+                           bool w_is_nk) {
+    TRY(c->ops->linear_backward_w(c, s, dw, dy, x, rows, n, k, w_is_nk, add));
     if (!shore__buf_is_none(db)) TRY(c->ops->bias_backward(c, s, db, dy, rows, n));
     return c->ops->linear_backward_x(c, s, dx, dy, w, rows, n, k, w_is_nk);
 }
@@ -315,45 +288,30 @@ static int linear_backward(struct shore__compute *c, struct shore__stream *s, bo
 int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                           const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
                           size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
-                          shore__buf scratch, const struct shore__later *later, shore__buf dx) {
+                          shore__buf scratch, shore__buf dx) {
     const struct shore__compute_ops *op = c->ops;
     const struct shore__arch *a = &m->arch;
     const shore__buf *p = w->role, *q = g->role;
     struct shore__attention attn = attention(m, rows, seq_len);
     struct widths size = widths(m, c->mode, rows);
-    size_t d = a->d_model, dx_bytes = rows * d * shore__mode_bytes(c->mode);
-    bool now = !later;
+    size_t d = a->d_model;
     shore__buf narrow = take(&scratch, size.ff > size.attn ? size.ff : size.attn);
     shore__buf wide = take(&scratch, size.up > size.qkv ? size.up : size.qkv);
-    shore__buf normed = scratch, dup = later ? later->dup : wide, dqkv = later ? later->dqkv : wide;
+    shore__buf normed = scratch, dup = wide, dqkv = wide;
 
-    if (later) TRY(op->copy(c, s, later->ddown, dx, dx_bytes));
-    TRY(linear_backward(c, s, now, g->add, narrow, q[SHORE__DOWN_W], q[SHORE__DOWN_B], dx, inner->act, p[SHORE__DOWN_W],
+    TRY(linear_backward(c, s, g->add, narrow, q[SHORE__DOWN_W], q[SHORE__DOWN_B], dx, inner->act, p[SHORE__DOWN_W],
                         rows, d, a->d_ff, false));
     TRY(op->act_backward(c, s, dup, narrow, inner->up, a->act, a->gated, rows, m->up_width));
-    TRY(linear_backward(c, s, now, g->add, normed, q[SHORE__UP_W], q[SHORE__UP_B], dup, inner->norm2, p[SHORE__UP_W],
-                        rows, m->up_width, d, true));
+    TRY(linear_backward(c, s, g->add, normed, q[SHORE__UP_W], q[SHORE__UP_B], dup, inner->norm2, p[SHORE__UP_W], rows,
+                        m->up_width, d, true));
     TRY(op->norm_backward(c, s, dx, q[SHORE__NORM2_GAIN], q[SHORE__NORM2_BIAS], normed, dx, inner->mid,
                           p[SHORE__NORM2_GAIN], inner->stats2, a->rms_norm, rows, d));
-    if (later) TRY(op->copy(c, s, later->dout, dx, dx_bytes));
-    TRY(linear_backward(c, s, now, g->add, narrow, q[SHORE__OUT_W], q[SHORE__OUT_B], dx, inner->attn, p[SHORE__OUT_W],
-                        rows, d, m->attn_width, true));
+    TRY(linear_backward(c, s, g->add, narrow, q[SHORE__OUT_W], q[SHORE__OUT_B], dx, inner->attn, p[SHORE__OUT_W], rows,
+                        d, m->attn_width, true));
     TRY(op->attention_backward(c, s, dqkv, narrow, inner->qkv, inner->attn, inner->lse, &attn));
     if (!shore__buf_is_none(cos_sin)) TRY(op->rope(c, s, dqkv, cos_sin, &attn, 0, true));
-    TRY(linear_backward(c, s, now, g->add, normed, q[SHORE__QKV_W], q[SHORE__QKV_B], dqkv, inner->norm1,
-                        p[SHORE__QKV_W], rows, m->qkv_width, d, true));
+    TRY(linear_backward(c, s, g->add, normed, q[SHORE__QKV_W], q[SHORE__QKV_B], dqkv, inner->norm1, p[SHORE__QKV_W],
+                        rows, m->qkv_width, d, true));
     return op->norm_backward(c, s, dx, q[SHORE__NORM1_GAIN], q[SHORE__NORM1_BIAS], normed, dx, in, p[SHORE__NORM1_GAIN],
                              inner->stats1, a->rms_norm, rows, d);
-}
-
-int shore__layer_backward_later(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                                const struct shore__gradients *g, size_t rows, const struct shore__later *l) {
-    const struct shore__compute_ops *op = c->ops;
-    const struct shore__arch *a = &m->arch;
-    const shore__buf *q = g->role;
-    size_t d = a->d_model;
-    TRY(op->linear_backward_w(c, s, q[SHORE__DOWN_W], l->ddown, l->act, rows, d, a->d_ff, false, g->add));
-    TRY(op->linear_backward_w(c, s, q[SHORE__UP_W], l->dup, l->norm2, rows, m->up_width, d, true, g->add));
-    TRY(op->linear_backward_w(c, s, q[SHORE__OUT_W], l->dout, l->attn, rows, d, m->attn_width, true, g->add));
-    return op->linear_backward_w(c, s, q[SHORE__QKV_W], l->dqkv, l->norm1, rows, m->qkv_width, d, true, g->add);
 }

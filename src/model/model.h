@@ -224,24 +224,11 @@ int shore__layer_forward_attending(const struct shore__model *m, struct shore__c
 int shore__layer_remake_cheap(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                               const struct shore__weights *w, size_t rows, shore__buf in,
                               const struct shore__inner *inner);
-/* What the gradients of a layer's matrices are products of: inputs, and gradients of outputs. */
-struct shore__later {
-    shore__buf norm1, attn, norm2, act;
-    shore__buf dqkv, dout, dup, ddown;
-};
-size_t shore__later_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
-/* Lays them out in `place`, where inner then has them too, but for what it keeps elsewhere: kept, and cheap_too. */
-struct shore__later shore__later_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf place,
-                                    bool kept, bool cheap_too, struct shore__inner *inner);
-
-/* dx: gradient of out, becomes the gradient of in. Gradients of weights go to g; with `later`, those of the matrices by
- * shore__layer_backward_later, with the same bits. inner is used up. */
+/* dx: gradient of out, becomes the gradient of in. Gradients of weights go to g. inner is used up. */
 int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                           const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
                           size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
-                          shore__buf scratch, const struct shore__later *later, shore__buf dx);
-int shore__layer_backward_later(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
-                                const struct shore__gradients *g, size_t rows, const struct shore__later *later);
+                          shore__buf scratch, shore__buf dx);
 
 /* What pair i of a head turns by from position to position. */
 float shore__rope_frequency(const struct shore__arch *arch, size_t i);

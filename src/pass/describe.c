@@ -27,11 +27,7 @@ uint64_t shore__plan_boundary_bytes(const struct shore__facts *f) {
     return shore__arena_round(f->batch.rows * f->model->arch.d_model * shore__mode_bytes(shore__stored_mode(f->mode)));
 }
 
-uint64_t shore__plan_later_bytes(const struct shore__facts *f) {
-    return shore__arena_round(shore__later_bytes(f->model, f->mode, f->batch.unit_rows));
-}
-
-uint64_t shore__plan_state_bytes(const struct shore__facts *f) {
+static uint64_t state_bytes(const struct shore__facts *f) {
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     shore__planes_make(f->model->layout, &f->drives, plane_bytes);
     return shore__state_segment_bytes(plane_bytes);
@@ -228,8 +224,8 @@ static void describe_backward(const struct description *d) {
         row_in_step(d, SHORE__ROW_WHOLE_GRADIENT, SHORE_PLACE_BOTH, larger_table_bytes(m));
     add_pieces(d, held);
     if (f->host_update) {
-        struct shore_tensor host = shore__row_tensor(SHORE__ROW_HOST_UPDATE, 0, SHORE_PLACE_PINNED,
-                                                     shore__plan_state_bytes(f) + SEGMENT_BYTES);
+        struct shore_tensor host =
+            shore__row_tensor(SHORE__ROW_HOST_UPDATE, 0, SHORE_PLACE_PINNED, state_bytes(f) + SEGMENT_BYTES);
         host.role = SHORE_ROLE_HOST;
         host.most = f->host_buffers_most;
         in_step(d, &host);
@@ -307,24 +303,6 @@ static void describe_own(const struct description *d) {
     shore_program_tensor(d->program, &own);
 }
 
-/* What may be lent. */
-static void describe_lent(const struct description *d) {
-    const struct shore__facts *f = d->f;
-    const struct shore__model *m = f->model;
-    uint64_t table = (uint64_t)m->arch.vocab * m->arch.d_model / SHORE_SEGMENT_ELEMS; /* nothing but rows of it */
-    for (uint32_t l = 1; l <= m->arch.n_layer; l++) {
-        struct shore_tensor later =
-            shore__row_tensor(SHORE__ROW_LATER, l, SHORE_PLACE_DEVICE, f->batch.units * shore__plan_later_bytes(f));
-        later.role = SHORE_ROLE_LATER;
-        shore_program_tensor(d->program, &later);
-    }
-    struct shore_tensor state =
-        shore__row_tensor(SHORE__ROW_TABLE_STATE, 0, SHORE_PLACE_PINNED, shore__plan_state_bytes(f));
-    state.role = SHORE_ROLE_STATE;
-    state.most = (uint32_t)table;
-    shore_program_tensor(d->program, &state);
-}
-
 static void describe(const struct description *d) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
@@ -346,7 +324,6 @@ static void describe(const struct description *d) {
     shore__row_add(d->program, SHORE__ROW_PARTIAL_SUMS, 0, SHORE_PLACE_PLAIN, m->layout->segments * sizeof(double));
     shore__row_add(d->program, SHORE__ROW_COMPRESSION, 0, SHORE_PLACE_PLAIN, f->compression_bytes);
     describe_own(d);
-    describe_lent(d);
 }
 
 /* ---- its plan ------------------------------------------------------------------------------------------------------
@@ -382,7 +359,6 @@ static void fill_plan(const struct shore__facts *f, struct shore__train_plan *ou
     out->moved_inner = moved_inner(out);
     out->host_buffers = c->host_buffers;
     out->host_segments = c->host_segments;
-    out->lending = plan->lending;
     out->ring_bytes = c->drives ? ring_bytes(f) : 0;
     out->workspace_bytes = f->workspace_bytes + (c->workspace ? f->packed_bytes : 0);
     out->hole_bytes = bytes_of(out, SHORE__ROW_HOLES);
@@ -409,9 +385,6 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         /* Each unit then has its own turn over the table, which a network may be too slow for; and with compression a
          * loss that is not finite must be seen before the residual is asked for. */
         .head_apart = !f->remote && m->arch.tied && !f->compressed,
-        /* where nothing but memory lies between */
-        .reads_ahead = f->one_memory && m->arch.tied && f->scratch && !f->remote && !f->emulated && !f->host_update &&
-                       !f->compressed,
         .moved_most = (uint32_t)offloaded_most(f),
     };
     describe(&d);

@@ -22,10 +22,9 @@ struct shore__train_plan {
     size_t moved_inner;          /* (layer, unit) pairs whose inner activations scratch has room for */
     size_t host_buffers;         /* of --update host: chunks in memory at once */
     size_t host_segments;        /* the same: segments of a chunk */
-    struct shore__lending lending;
-    uint64_t ring_bytes;      /* of the fleet */
-    uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
-    uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
+    uint64_t ring_bytes;         /* of the fleet */
+    uint64_t workspace_bytes;    /* of compute, with room for packed weights or without */
+    uint64_t hole_bytes;         /* in the heap, if it may keep what is freed; otherwise 0 */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes;
 };
 
@@ -53,9 +52,6 @@ const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const 
 /* Of a (layer, unit) pair on its way to scratch; and of the inputs of a layer that stay, or go there. */
 uint64_t shore__plan_offload_bytes(const struct shore__facts *f);
 uint64_t shore__plan_boundary_bytes(const struct shore__facts *f);
-/* What a unit of a layer leaves whose matrices' gradients wait; and a segment's state. */
-uint64_t shore__plan_later_bytes(const struct shore__facts *f);
-uint64_t shore__plan_state_bytes(const struct shore__facts *f);
 
 /* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations (of the nth
  * pair that is offloaded). */

@@ -177,18 +177,8 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
 /* ---- updates and loans ---------------------------------------------------------------------------------------------
  */
 
-static uint32_t release_page(struct shore__parameters *p, struct shore__page_id id) {
-    uint32_t page = shore__page_number(p->m, id);
-    shore_shown_release(p->shown, pool_of(id), page);
-    return page;
-}
-
-void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id id, void *memory) {
-    shore_pages_lend(p->pages, release_page(p, id), memory);
-}
-
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page) {
-    release_page(p, shore__page_at(p->m, page));
+    shore_shown_release(p->shown, pool_of(shore__page_at(p->m, page)), page);
 }
 
 void shore__parameters_release(struct shore__parameters *p) {

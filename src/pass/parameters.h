@@ -41,8 +41,6 @@ void shore__parameters_want_layer(struct shore__parameters *p, uint32_t layer);
 void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, uint32_t slice);
 void shore__parameters_want_tail(struct shore__parameters *p, uint32_t block);
 
-/* As shore_pages_lend(), of a page that is in use no more. */
-void shore__parameters_lend(struct shore__parameters *p, struct shore__page_id id, void *memory);
 /* The page, by number, is in use no more; nothing that was given is. */
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page);
 void shore__parameters_release(struct shore__parameters *p);

@@ -76,9 +76,6 @@ static struct shore__fate fate_of(const struct shore_plan *plan, const struct sh
         return (struct shore__fate){.way = SHORE_WAY_MOVE, .count = 1};
     case SHORE_ROLE_BUFFERS:
         return (struct shore__fate){.way = SHORE_WAY_KEEP};
-    case SHORE_ROLE_LATER:
-    case SHORE_ROLE_STATE:
-        return (struct shore__fate){.way = SHORE_WAY_NONE};
     default:
         return of_amount(plan, t);
     }
@@ -240,7 +237,6 @@ static void make(struct shore_plan *plan) {
     shore__rules_spend(plan, plan->options.memory_bytes);
     shore__plan_sum(plan);
     if (plan->rows.failed) return;
-    shore__plan_lend(plan);
     grow_rows(plan);
 }
 

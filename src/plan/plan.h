@@ -15,17 +15,7 @@ struct shore__choice {
     size_t page_buffers, piece_buffers;
     size_t host_buffers, host_segments;
     size_t pool, gradients, spare; /* bytes beyond the least */
-    bool held, drives, workspace, holes, read_ahead;
-};
-
-/* What idle memory holds between a layer's backward and its next forward, so that the next forward pass need not wait
- * for what backward hands over last: the table, and the first layers. */
-struct shore__lending {
-    uint32_t later;               /* layers 1 .. later: their matrices' gradients are computed after the lookups */
-    uint32_t after;               /* the layer whose backward is followed by lending; 0: none */
-    uint32_t layers;              /* layers 1 .. layers are lent pages (or stay) */
-    uint32_t first_slice, slices; /* and these slices of block 0 */
-    uint32_t states, most_states; /* segments of the table whose state is read ahead; of so many that are wanted */
+    bool held, drives, workspace, holes;
 };
 
 struct shore__fate {
@@ -45,7 +35,6 @@ struct shore_plan {
     struct shore__fate *fate;     /* the same */
     size_t count[SHORE_ROLES];    /* of tensors */
     struct shore__choice choice;
-    struct shore__lending lending;
     struct shore__region_list rows;
     uint64_t minimum_bytes, comfortable_bytes, total_bytes;
 };
@@ -64,8 +53,5 @@ void shore__rules_spend(struct shore_plan *plan, uint64_t budget);
 uint64_t shore__rules_comfortable(struct shore_plan *plan);
 /* Whether so many operations take longer than so many bytes that drives move. Rates of 0: see shore_plan_options. */
 bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second);
-
-/* lending.c: fills plan->lending and adds its rows to those of the plan, which have been laid out; the sums stay. */
-void shore__plan_lend(struct shore_plan *plan);
 
 #endif

@@ -29,14 +29,6 @@ void shore__regions_clear(struct shore__region_list *r) {
     r->count = r->placed = 0;
 }
 
-void shore__regions_cut(struct shore__region_list *r, uint32_t count) {
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < r->placed; i++)
-        if (r->by_offset[i] < count) r->by_offset[left++] = r->by_offset[i];
-    r->placed = left;
-    if (r->count > count) r->count = count;
-}
-
 static void add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
                 uint64_t bytes, struct shore__lifetime live) {
     enum { FIRST = 128 };
@@ -133,20 +125,6 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
         sum += r->bytes[k];
     return sum;
-}
-
-struct shore__region *shore__regions_lend(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                                          enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live) {
-    uint32_t i = r->count;
-    shore__regions_add(r, key, index, kind, bytes, live);
-    if (r->failed) return NULL;
-    find_place(r, i);
-    if (end_of(&r->item[i]) <= r->bytes[r->item[i].kind]) {
-        note_place(r, i);
-        return &r->item[i];
-    }
-    shore__regions_cut(r, i);
-    return NULL;
 }
 
 /* Bytes from `at` to the next row that meets this one; 0: one lies there. */

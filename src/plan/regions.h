@@ -1,11 +1,10 @@
 /* Memory as rows: what lies in it, how large it is, and when in a step it is in use. One function gives every row its
  * place and one sums them, so that what a plan counts and what is used cannot differ. Rows whose lifetimes do not meet
- * may share a place: whatever is lent for a while is a row like the others.
+ * may share a place.
  *
  *     phase    forward 0 .. n   head   backward n .. 1   lookups   between
  *     kept 3        3-----------------------3
  *     logits                    ----
- *     lent     ----2                    2-----------------------------------  (over the end of the step)
  */
 #ifndef SHORE_PLAN_REGIONS_H
 #define SHORE_PLAN_REGIONS_H
@@ -78,15 +77,10 @@ void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint3
 /* Of a row that is in use in every phase. */
 void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
                                enum shore__region_kind kind, uint64_t bytes);
-/* Drops the rows from number `count` on. */
-void shore__regions_cut(struct shore__region_list *r, uint32_t count);
 
 /* Gives every row, in their order, the lowest place where no row before it lies that is in use at the same time.
  * Returns the sum over all kinds. */
 uint64_t shore__regions_lay_out(struct shore__region_list *r);
-/* Adds a row where no other is in all its lifetime, without changing the sums; NULL: there is no such place. */
-struct shore__region *shore__regions_lend(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                                          enum shore__region_kind kind, uint64_t bytes, struct shore__lifetime live);
 /* The row, of the list, becomes the largest stretch that is free in all its lifetime; the sums stay. */
 void shore__regions_grow(struct shore__region_list *r, struct shore__region *row);
 

@@ -63,11 +63,7 @@
     /* of a process, which have no place in a plan */                     \
     ROW(DRIVES, "drives")                                                 \
     ROW(PROCESS, "process")                                               \
-    ROW(HOLES, "holes")                                                   \
-    /* lent */                                                            \
-    ROW(LENT_PAGE, "lent page")                                           \
-    ROW(LATER, "later")                                                   \
-    ROW(TABLE_STATE, "table state")
+    ROW(HOLES, "holes")
 
 enum shore__row {
 #define SHORE__ROW(KEY, NAME) SHORE__ROW_##KEY,

@@ -225,7 +225,6 @@ static void raise_all(struct shore_plan *plan, uint64_t budget) {
     raise_to(plan, &c->piece_buffers, made, budget);
     raise_head_units(plan, budget);
     raise_to(plan, &c->spare, amount_of(plan, SHORE_ROLE_SPARE), budget);
-    c->read_ahead = plan->options.reads_ahead && c->held && outlasts(plan);
     shore__plan_sum(plan);
 }
 

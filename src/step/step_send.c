@@ -128,12 +128,6 @@ int shore_step_send(struct shore_step *s, uint32_t unit, uint32_t segment, uint3
     return shore_step_speculates(s) ? shore__unit_send(&s->units[unit], segment, count, 1, diag) : 0;
 }
 
-void shore_step_skip(struct shore_step *s, uint32_t unit, uint32_t segment, uint32_t count) {
-    struct unit *u = &s->units[unit];
-    memset(s->sent + u->first + (segment - u->is.segment), SENT_ELSEWHERE, count);
-    u->sent = s->any_sent = true;
-}
-
 /* ---- a step --------------------------------------------------------------------------------------------------------
  */
 

@@ -215,7 +215,6 @@ static uint64_t key_of(const struct trainer *t, size_t nth) {
 
 static void place_inner(const struct trainer *t, struct unit_inner *i) {
     i->kept = !shore__buf_is_none(i->place);
-    i->stays = i->kept && !i->offloaded && !stores_apart(t);
     i->cheap = !i->kept || i->fate->full;
     i->at = !i->kept || stores_apart(t) ? shore__inner_at(t->m, t->c->mode, i->rows, t->pass.inner, true, SHORE__NO_BUF)
                                         : shore__inner_at(t->m, t->c->mode, i->rows, i->place, i->cheap, t->pass.inner);
@@ -287,16 +286,10 @@ int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct
     return rc;
 }
 
-int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
-                            struct shore_diag *diag) {
-    if (!i->kept) return 0;
-    if (stores_apart(t)) {
-        int rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, at, i->place, i->cheap);
-        return rc ? train_op_failed(diag, rc) : inner_used_up(t, i, diag);
-    }
-    if (at->attn.handle == i->at.attn.handle) return 0;
-    return train_op_failed(diag, t->c->ops->copy(t->c, t->pass.stream, at->attn, i->at.attn,
-                                                 i->rows * t->m->attn_width * shore__mode_bytes(t->c->mode)));
+int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
+    if (!i->kept || !stores_apart(t)) return 0;
+    int rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
+    return rc ? train_op_failed(diag, rc) : inner_used_up(t, i, diag);
 }
 
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {

@@ -19,7 +19,6 @@ struct unit_inner {
     bool kept;              /* there is such a place */
     bool cheap;             /* the cheap ones are there too */
     bool offloaded;         /* it passes them on to scratch */
-    bool stays;             /* it keeps them, and they are computed with there */
 };
 
 int shore__activations_open(struct trainer *t, struct shore_diag *diag); /* when fleet and memory are there */
@@ -46,13 +45,12 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
 int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag);
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-/* Backward begins with those that it takes first, fetches each, loads what was kept into `at` (i->at but for what
- * shore__idle_later() has moved), and releases it when it has used it up: the next ones then follow. */
+/* Backward begins with those that it takes first, fetches each, loads what was kept into i->at, and releases it when
+ * it has used it up: the next ones then follow. */
 int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag);
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag);
-int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, const struct shore__inner *at,
-                            struct shore_diag *diag);
+int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
 
 /* What the head leaves of a tied table's gradient until the lookups are added: slices that are not held go to scratch,

@@ -34,7 +34,6 @@ int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
     int rc = shore_wait(&t->commit, diag);
     t->waits.commit_ns += shore__now_ns() - start;
     t->commit_pending = false;
-    if (!rc) rc = shore__ahead_settle(t, diag); /* it is: what is stored has been committed */
     if (rc) return rc;
     account(t);
     if (shore__batch_validation_due(t, t->report.step)) {

@@ -146,14 +146,6 @@ void shore__gradients_close(struct gradients *g) {
     free(g);
 }
 
-uint32_t shore__gradients_due(const struct trainer *t, uint32_t segment) {
-    return t->gradients->due[segment];
-}
-
-const struct shore_hyper *shore__gradients_hypers(const struct trainer *t) {
-    return t->gradients->hyper;
-}
-
 /* Everything behind the table (learned positions) changes with every unit. */
 static void mark_lookups(struct trainer *t) {
     size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass), unit = shore__pass_unit(&t->pass);
@@ -281,24 +273,14 @@ int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segme
     return shore_step_add(t->step, p->unit, &g, diag);
 }
 
-/* State that was read ahead is asked for at the segment's own moment alone: to ask is to decide. */
-static void leave_to_ahead(struct trainer *t, const struct piece *p, uint32_t looked_up) {
-    if (!held_in_table(t, p)) return;
-    for (uint32_t s = p->segment; s < p->segment + p->count; s++)
-        if (is_new(t, p, s, looked_up) && shore__ahead_takes(t, s)) shore_step_skip(t->step, p->unit, s, 1);
-}
-
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     if (!shore_step_speculates(t->step) || t->compressing) return 0;
     int rc = bring(t, p, looked_up, diag);
     if (!rc) rc = add(t, p, looked_up, diag);
     if (!rc) rc = shore_step_failed(t->step, diag);
-    if (!rc && shore_step_speculates(t->step)) {
-        leave_to_ahead(t, p, looked_up);
-        for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
-            rc = shore_step_send(t->step, p->unit, s, n, diag);
-    }
+    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
+        rc = shore_step_send(t->step, p->unit, s, n, diag);
     for (uint32_t s = p->segment; s < p->segment + p->count; s++)
         g->early[s] |= g->due[s] == looked_up;
     return rc;
@@ -334,7 +316,6 @@ int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *
     rc = add(t, p, ALL_LOOKED_UP, diag);
     if (!rc) rc = shore_step_failed(t->step, diag);
     if (rc) return rc;
-    if (shore_step_speculates(t->step)) leave_to_ahead(t, p, ALL_LOOKED_UP);
     p->in_buffer = false;
     return complete(t, p, diag);
 }
@@ -344,7 +325,6 @@ int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *
 
 void shore__gradients_discard(struct trainer *t) {
     shore_step_drop(t->step);
-    shore__ahead_drop(t);
     memset(t->gradients->early, 0, t->m->layout->blocks[0].segments);
 }
 
@@ -380,7 +360,6 @@ int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struc
     assert(!t->abandoned);
     int rc = shore_step_make(t->step, diag);
     *replay = rc == SHORE_STEP_AGAIN;
-    if (!shore_step_speculated(t->step)) shore__ahead_drop(t);
     if (*replay || !*finite) return 0;
     if (!rc) rc = shore_step_failed(t->step, diag);
     return rc || !t->s->host_update ? rc : host_update(t, clipping.coefficient, diag);

@@ -46,9 +46,4 @@ int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struc
 /* Ends the attempt: nothing that was submitted counts. */
 void shore__gradients_discard(struct trainer *t);
 
-/* Units whose lookups the gradient of a segment of a held table waits for in this step. */
-uint32_t shore__gradients_due(const struct trainer *t, uint32_t segment);
-/* Of this step: SHORE__MODEL_GROUPS of them. */
-const struct shore_hyper *shore__gradients_hypers(const struct trainer *t);
-
 #endif

@@ -133,8 +133,6 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__train_place(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
-    if (!rc) rc = shore__idle_open(t, diag);
-    if (!rc) rc = shore__ahead_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);
 }
@@ -142,8 +140,6 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 void shore__trainer_close(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__parameters_close(t->pass.parameters);
-    shore__idle_close(t->idle);
-    shore__ahead_close(t->ahead);
     shore__compress_close(t->compression);
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);

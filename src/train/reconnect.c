@@ -15,7 +15,6 @@ static void give_up_attempt(struct trainer *t) {
     shore__parameters_release(t->pass.parameters);
     shore_step_lost(t->step);
     shore__activations_settle(t, NULL);
-    shore__ahead_drop(t);
     shore__compress_forget(t);
 }
 

@@ -24,9 +24,7 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct shore__weights w;
-    int rc = shore__ahead_is_in_the_way(t, layer) ? shore__ahead_settle(t, diag) : 0;
-    if (!rc) rc = shore__idle_before_forward(t, layer, diag);
-    if (!rc) rc = shore__boundary_leave(t, layer, diag);
+    int rc = shore__boundary_leave(t, layer, diag);
     if (!rc) rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
     shore__parameters_want_layer(pass->parameters, layer + 1);
     if (layer == t->m->arch.n_layer) { /* what the head begins with */
@@ -92,7 +90,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
 static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
     if (!t->m->arch.tied) return i + 1 < t->m->nslices ? shore__gradients_end(t, p, diag) : 0;
     if (!t->table_gradient) return slice_move(t, p, true, diag);
-    return shore__idle_lends_slice(t, i) ? 0 : shore__gradients_early(t, p, 0, diag);
+    return shore__gradients_early(t, p, 0, diag);
 }
 
 /* The final norm's gradients, once dx of all units is summed over the slices. */
@@ -155,8 +153,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
 static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
-    int rc = shore__ahead_settle(t, diag);
-    if (!rc) rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
+    int rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
     for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
@@ -211,22 +208,18 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
                          const struct shore__gradients *g, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     struct unit_inner i;
-    shore__ahead_fetch(t, layer, u);
     int rc = shore__train_inner_fetch(t, layer, u, &i, diag);
-    if (rc) return rc;
-    struct shore__inner at = i.at;
-    struct shore__later *later = shore__idle_later(t, layer, u, i.stays, i.cheap, &at);
     shore__buf in;
-    rc = shore__train_inner_load(t, &i, &at, diag);
+    if (!rc) rc = shore__train_inner_load(t, &i, diag);
+    if (!rc) rc = shore__boundary_load(t, layer, u, &in);
     if (rc) return rc;
-    rc = shore__boundary_load(t, layer, u, &in);
-    if (!rc && !i.kept)
-        rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len, in, &at,
+    if (!i.kept)
+        rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
                                   SHORE__NO_BUF);
-    if (!rc && i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, t->pass.stream, w, i.rows, in, &at);
+    if (i.kept && !i.cheap) rc = shore__layer_remake_cheap(t->m, t->c, t->pass.stream, w, i.rows, in, &i.at);
     if (!rc)
-        rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &at,
-                                   t->scratch, later, shore__pass_at(pass, t->dx, u));
+        rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
+                                   t->scratch, shore__pass_at(pass, t->dx, u));
     rc = rc ? train_op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);
@@ -245,7 +238,6 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
-    shore__idle_before_backward(t, layer);
     shore__block_gradients(t->m, layer, 0, p->there, &g);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         g.add = u > 0;
@@ -254,29 +246,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, true);
     /* it may be put by now, before the gradient is waited for */
     shore__parameters_want_layer(pass->parameters, layer - 1);
-    if (!rc && !shore__idle_waits(t, layer)) rc = shore__gradients_end(t, p, diag);
-    if (rc || !shore__idle_after_backward(t, layer)) return rc;
-    for (uint32_t i = 0; !rc && t->table_gradient && i < t->m->nslices; i++)
-        if (shore__idle_lends_slice(t, i)) rc = shore__gradients_early(t, shore__gradients_slice(t, 0, i), 0, diag);
-    return rc;
-}
-
-/* What the first layers' gradients waited for is done. */
-static int later_backward(struct trainer *t, struct shore_diag *diag) {
-    int rc = 0;
-    for (uint32_t layer = 1; !rc && layer <= t->m->arch.n_layer && !t->abandoned; layer++) {
-        struct piece *p = shore__gradients_layer(t, layer);
-        struct shore__gradients g;
-        if (!shore__idle_waits(t, layer)) continue;
-        shore__block_gradients(t->m, layer, 0, p->there, &g);
-        for (size_t u = 0; !rc && u < shore__pass_units(&t->pass); u++) {
-            g.add = u > 0;
-            rc = shore__layer_backward_later(t->m, t->c, t->pass.stream, &g, shore__pass_unit_rows(&t->pass, u),
-                                             shore__idle_left(t, layer, u));
-        }
-        rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
-    }
-    return rc;
+    return rc ? rc : shore__gradients_end(t, p, diag);
 }
 
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
@@ -324,12 +294,9 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
     if (!rc && !*finite) return shore__activations_settle(t, diag);
-    if (!rc) shore__ahead_begin(t);
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
-    if (!rc && !t->abandoned) rc = later_backward(t, diag);
-    if (!rc && !t->abandoned) rc = shore__ahead_update(t, diag);
     if (!rc) rc = shore__activations_settle(t, diag);
     if (!rc && t->abandoned) {
         shore__gradients_discard(t);

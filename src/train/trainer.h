@@ -4,14 +4,12 @@
 #define SHORE_TRAIN_TRAINER_H
 
 #include "base/diag.h"
-#include "pass/pass.h"
 #include "pass/describe.h"
+#include "pass/pass.h"
 #include "train/accounting.h"
 #include "train/activations.h"
-#include "train/ahead.h"
 #include "train/compress.h"
 #include "train/gradients.h"
-#include "train/idle.h"
 #include "train/train.h"
 
 struct trainer {
@@ -36,8 +34,6 @@ struct trainer {
 
     /* its parts */
     struct activations *activations;
-    struct idle *idle;
-    struct ahead *ahead;
     struct gradients *gradients;
     struct compression *compression;
     struct shore_step *step;

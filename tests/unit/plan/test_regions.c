@@ -127,28 +127,6 @@ static void rows_of_one_time_lie_side_by_side(void **state) {
     shore__regions_close(&r);
 }
 
-/* What the header draws: parameters that UPDATE hands back lie where activations were, until forward comes there. */
-static void what_is_lent_lies_in_what_is_idle(void **state) {
-    enum { LAYERS = 3 };
-    struct shore__region_list r;
-    shore__regions_open(&r, shore__phases(LAYERS), true);
-    for (uint32_t l = LAYERS; l >= 1; l--) {
-        struct shore__lifetime live = {shore__phase_forward(l), shore__phase_backward(LAYERS, l)};
-        shore__regions_add(&r, SHORE__ROW_INNER_KEPT, l, SHORE__REGION_DEVICE, 2 * PAGE, live);
-    }
-    uint64_t sum = shore__regions_lay_out(&r);
-    assert_int_equal(sum, 2 * LAYERS * PAGE);
-    struct shore__lifetime lent = {shore__phase_backward(LAYERS, 1), shore__phase_forward(1)};
-    shore__regions_add(&r, SHORE__ROW_LENT_PAGE, 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
-    assert_int_equal(shore__regions_lay_out(&r), sum);
-    assert_int_equal(shore__regions_find(&r, SHORE__ROW_LENT_PAGE, 0)->offset, 0);
-    shore__regions_cut(&r, LAYERS);
-    lent.to = shore__phase_forward(2); /* one layer too long */
-    shore__regions_add(&r, SHORE__ROW_LENT_PAGE, 0, SHORE__REGION_DEVICE, 4 * PAGE, lent);
-    assert_true(shore__regions_lay_out(&r) > sum);
-    shore__regions_close(&r);
-}
-
 struct stairs {
     size_t field, most;
 };
@@ -170,8 +148,9 @@ static void raising_finds_the_largest_that_fits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_two_live_rows_share_a_place),      cmocka_unit_test(a_row_grows_into_what_is_free),
-        cmocka_unit_test(rows_of_one_time_lie_side_by_side),   cmocka_unit_test(what_is_lent_lies_in_what_is_idle),
+        cmocka_unit_test(no_two_live_rows_share_a_place),
+        cmocka_unit_test(a_row_grows_into_what_is_free),
+        cmocka_unit_test(rows_of_one_time_lie_side_by_side),
         cmocka_unit_test(raising_finds_the_largest_that_fits),
     };
     seed = test_seed();
