@@ -138,20 +138,11 @@ void shore_pages_carried(struct shore_pages *pages, uint32_t page, uint64_t step
 /* Waits until nothing is being fetched into a page: before a caller puts something there. */
 void shore_pages_settle(struct shore_pages *pages, uint32_t page);
 
-/* Lets a page of a pool stay in memory that is lent, until shore_pages_reclaim(): updates from now on are left there.
- * Units: memory as of shore_pages_open(). Ownership: memory is borrowed. Errors: -EBUSY (in use, or being updated),
- * -EINVAL (it stays already, or memory is not aligned). */
-int shore_pages_lend(struct shore_pages *pages, uint32_t page, void *memory);
-
-/* Ends all that was lent, waiting for updates and fetches that use it. Errors: -EBUSY (one is in use: nothing has
- * ended), -EINVAL (an update has not been ended: the same), those of updates. */
-int shore_pages_reclaim(struct shore_pages *pages, struct shore_diag *diag);
-
 /* After shore_fleet_discard(): forgets what the attempt's updates have left, and what was fetched of its step. */
 void shore_pages_discarded(struct shore_pages *pages);
 
-/* Forgets everything, waiting for what is under way, whatever comes of it, and ends what is lent: the fleet goes on
- * from another state. No page is in use. */
+/* Forgets everything, waiting for what is under way, whatever comes of it: the fleet goes on from another state. No
+ * page is in use. */
 void shore_pages_forget(struct shore_pages *pages);
 
 /* Nanoseconds that this and get have waited since the last call. */

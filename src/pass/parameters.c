@@ -174,7 +174,7 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
     if (slice < p->m->nslices) want(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice});
 }
 
-/* ---- updates and loans ---------------------------------------------------------------------------------------------
+/* ---- updates -------------------------------------------------------------------------------------------------------
  */
 
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page) {

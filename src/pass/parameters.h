@@ -30,7 +30,7 @@ void shore__parameters_close(struct shore__parameters *p); /* waits for what is 
 struct shore_pages *shore__parameters_pages(struct shore__parameters *p);
 
 /* Ready for products. They stay valid until the next call for the same kind (layer, slice, tail of that block), or an
- * update, loan or release of the page. want_... only starts the fetch, where a buffer is free for it. */
+ * update or release of the page. want_... only starts the fetch, where a buffer is free for it. */
 int shore__parameters_layer(struct shore__parameters *p, uint32_t layer, struct shore__weights *out,
                             struct shore_diag *diag);
 int shore__parameters_tail(struct shore__parameters *p, uint32_t block, struct shore__weights *out,

@@ -19,7 +19,6 @@ struct page {
     void *at;    /* NULL: not in memory */
     struct buffer *buffer;
     uint32_t users;
-    bool lent;         /* at: for a while */
     bool loading;      /* load is under way, or has not been looked at */
     bool updating;     /* update is under way, or has not been looked at */
     bool in_parts;     /* more of it is to come */
@@ -61,7 +60,7 @@ struct shore_pages {
 static inline size_t pages_bytes(enum shore_fetch_kind kind, uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_MASTER ? 4 : 2);
 }
-/* It has memory of its own: its, or lent. */
+/* It has memory of its own. */
 static inline bool page_stays(const struct page *page) {
     return page->at && !page->buffer;
 }

@@ -1,4 +1,4 @@
-/* Pages are updated, lent to, and forgotten. */
+/* Pages are updated, and forgotten. */
 #include <assert.h>
 #include <errno.h>
 
@@ -141,39 +141,6 @@ void shore_pages_discarded(struct shore_pages *p) {
     }
 }
 
-/* ---- memory that is lent -------------------------------------------------------------------------------------------
- */
-
-int shore_pages_lend(struct shore_pages *p, uint32_t number, void *memory) {
-    if (number >= p->npages || (uintptr_t)memory % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
-    struct page *page = &p->pages[number];
-    if (page_stays(page) || !page->count) return -EINVAL;
-    if (page->users || page->updating) return -EBUSY;
-    shore__page_leave(page);
-    page->at = memory;
-    page->lent = true;
-    return 0;
-}
-
-int shore_pages_reclaim(struct shore_pages *p, struct shore_diag *diag) {
-    int worst = 0;
-    for (uint32_t i = 0; i < p->npages; i++) {
-        if (!p->pages[i].lent) continue;
-        if (p->pages[i].users) return shore__fail(diag, -EBUSY, "page %u is in use where it was lent memory", i);
-        if (p->pages[i].in_parts) return shore__fail(diag, -EINVAL, "the update of page %u has not been ended", i);
-    }
-    for (uint32_t i = 0; i < p->npages; i++) {
-        struct page *page = &p->pages[i];
-        bool pending;
-        if (!page->lent) continue;
-        int rc = shore__page_end_update(p, page, false, &pending, worst ? NULL : diag);
-        if (!worst) worst = rc;
-        shore__page_leave(page);
-        page->lent = false;
-    }
-    return worst;
-}
-
 /* ---- updates that are computed here --------------------------------------------------------------------------------
  */
 
@@ -207,7 +174,6 @@ void shore__pages_placed(struct shore_pages *p, uint64_t step) {
 
 void shore_pages_forget(struct shore_pages *p) {
     shore_pages_discarded(p);
-    shore_pages_reclaim(p, NULL);
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
         if (page->loading) shore_wait(&page->load, NULL);

@@ -122,31 +122,6 @@ static void carry(struct world *w, uint32_t number) {
     mark_stale(w, page->range.block, page->range.segment, page->range.count);
 }
 
-static void lend(struct world *w, uint32_t number) {
-    struct expected *page = &w->page[number];
-    uint32_t nth = 0;
-    for (uint32_t i = 0; i < w->npages; i++)
-        nth += w->page[i].lent;
-    if (nth == LOANS) return;
-    int rc = shore_pages_lend(w->pages, number, w->loan[nth]);
-    if (page->range.pool == SHORE_PAGES_STAYS || page->lent || !page->range.count)
-        assert_int_equal(rc, -EINVAL);
-    else if (page->uses || page->in_parts)
-        assert_int_equal(rc, -EBUSY);
-    else if (rc) /* or its update is under way still */
-        assert_int_equal(rc, -EBUSY);
-    page->lent |= !rc;
-}
-
-static void reclaim(struct world *w) {
-    int expected = 0;
-    for (uint32_t i = 0; i < w->npages && !expected; i++)
-        if (w->page[i].lent) expected = w->page[i].uses ? -EBUSY : w->page[i].in_parts ? -EINVAL : 0;
-    assert_code(w, shore_pages_reclaim(w->pages, &w->diag), expected, __LINE__);
-    for (uint32_t i = 0; i < w->npages && !expected; i++)
-        w->page[i].lent = false;
-}
-
 static void end_attempt(struct world *w) {
     memset(w->done, 0, sizeof w->done);
     for (uint32_t i = 0; i < w->npages; i++)
@@ -169,8 +144,6 @@ static void forget(struct world *w) {
         if (w->page[i].uses) return;
     shore_fleet_discard(w->fleet);
     shore_pages_forget(w->pages);
-    for (uint32_t i = 0; i < w->npages; i++)
-        w->page[i].lent = false;
     memcpy(w->next, w->value, sizeof w->next);
     shore_pages_set_step(w->pages, w->step = w->base);
     end_attempt(w);
@@ -216,10 +189,6 @@ static void one(struct world *w) {
         update_end(w, number);
     else if (what < 90)
         carry(w, number);
-    else if (what < 92)
-        lend(w, number);
-    else if (what < 94)
-        reclaim(w);
     else if (what < 95)
         discard(w);
     else if (what < 96)

@@ -22,7 +22,7 @@
 #include "longshore/pages.h"
 #include "number/bf16.h"
 
-enum { BLOCKS = 4, SEGMENTS_MOST = 5, POOLS = 3, PAGES_MOST = 24, LOANS = 3, USES_MOST = 3 };
+enum { BLOCKS = 4, SEGMENTS_MOST = 5, POOLS = 3, PAGES_MOST = 24, USES_MOST = 3 };
 static const uint32_t segments_of[BLOCKS] = {5, 3, 1, 4};
 
 static uint64_t seed, drawn;
@@ -39,7 +39,7 @@ struct expected {
     uint64_t step;                  /* of which it is used */
     uint32_t values[SEGMENTS_MOST]; /* the same */
     bool stale;                     /* while it is used, a segment of it was updated, or it is of no step any more */
-    bool in_parts, lent;
+    bool in_parts;
 };
 
 struct world {
@@ -51,8 +51,7 @@ struct world {
     uint32_t npages, nbuffers[POOLS];
     struct expected page[PAGES_MOST];
     float *memory[PAGES_MOST]; /* in fp32, at whose end pages lie that stay, or NULL */
-    void *loan[LOANS];
-    uint64_t step, base; /* that is asked for; committed */
+    uint64_t step, base;       /* that is asked for; committed */
     uint32_t value[BLOCKS][SEGMENTS_MOST], next[BLOCKS][SEGMENTS_MOST];
     enum { UNTOUCHED, UPDATED, CARRIED } done[BLOCKS][SEGMENTS_MOST];
     void *gradients[64]; /* of this attempt */
@@ -162,8 +161,6 @@ static inline void open_world(struct world *w, const char *drive) {
     }
     assert_ok(w, shore_pages_open(w->fleet, &options, &w->pages, &w->diag));
     if (w->arena) assert_int_equal(shore_arena_left(w->arena), 0);
-    for (int i = 0; i < LOANS; i++)
-        assert_ok(w, shore_buffer_alloc(fp32_bytes(SEGMENTS_MOST), 0, &w->loan[i], &w->diag));
 }
 
 static inline void forget_gradients(struct world *w) {
@@ -183,8 +180,6 @@ static inline void close_world(struct world *w) {
     shore_arena_close(w->arena);
     for (uint32_t i = 0; i < w->npages; i++)
         shore_buffer_free(w->memory[i], fp32_bytes(w->page[i].range.count));
-    for (int i = 0; i < LOANS; i++)
-        shore_buffer_free(w->loan[i], fp32_bytes(SEGMENTS_MOST));
     shore_layout_free(w->layout);
 }
 
@@ -227,9 +222,9 @@ static inline bool is_in_parts(const struct world *w, const struct expected *pag
 
 static inline bool all_in_use(const struct world *w, const struct expected *page) {
     uint32_t n = 0;
-    if (page->range.pool == SHORE_PAGES_STAYS || page->lent) return false;
+    if (page->range.pool == SHORE_PAGES_STAYS) return false;
     for (uint32_t i = 0; i < w->npages; i++)
-        n += w->page[i].uses && !w->page[i].lent && w->page[i].range.count && w->page[i].range.pool == page->range.pool;
+        n += w->page[i].uses && w->page[i].range.count && w->page[i].range.pool == page->range.pool;
     return n == w->nbuffers[page->range.pool];
 }
 
