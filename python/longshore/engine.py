@@ -248,7 +248,7 @@ class Engine(Face):
         update = self.streams.update(number, request, (source, groups, held))
         if update is not None:
             self._updates.append(update)
-        if self.state.remote:
+        if self.state.away:
             self._sent[number] = coefficient, groups, held
 
     def _update_request(self, number, groups, coefficient, held=None):

@@ -61,7 +61,7 @@ class KeptState:
             room_bytes += gradients.room - most + budget.aside_bytes
         self.shrink(room_bytes)
         used = self.nbytes
-        if state.remote or state.made.fp32_params != (self.streams.storage == torch.float32):
+        if state.away or state.made.fp32_params != (self.streams.storage == torch.float32):
             return False  # it would cross the link; or is of a run that stores another form than pages have
         for number in reversed(self._completed):
             count = min(segments[number], max(room_bytes - used, 0) // each)

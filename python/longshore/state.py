@@ -376,9 +376,9 @@ class State:
         lib.shore_fleet_discard(self.fleet)
 
     @property
-    def remote(self):
-        """Whether a drive is on another host, or behind a server of this one: it may be lost, and come back."""
-        return any(drive.startswith(("ssh:", "unix:")) for drive in self.drives)
+    def away(self):
+        """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come back."""
+        return self._info().away
 
     @property
     def attempt(self):

@@ -148,7 +148,7 @@ bool shore__doctor_drive(struct shore__report *r, const struct shore__address *a
     struct stat st;
     struct shore_diag diag = {0};
     char *beside = NULL;
-    if (at->kind->remote) {
+    if (at->kind->served) {
         remote(r, at);
         return false;
     }

@@ -60,7 +60,7 @@ void shore__cli_say_drives(const struct shore__addresses *drives, bool is_new) {
     for (size_t i = 0; found && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
         if (!drive->kind->keeps) continue;
-        if (drive->kind->remote)
+        if (drive->kind->served)
             say_remote(drive, is_new, &found[i]);
         else
             say_local(drive, is_new, &found[i]);

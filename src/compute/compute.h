@@ -6,7 +6,7 @@
  * stream, calls run in order, and they may run long after they have returned: what a call reads is not written to, and
  * what it writes not read, before an event that was recorded behind it has been waited for.
  *
- * Modes of activations (the numeric contract, DESIGN section 6):
+ * Modes of activations (the numeric contract: Bits in ARCHITECTURE.md):
  *   SHORE__F32          fp32, as computed
  *   SHORE__BF16         bf16 storage
  *   SHORE__BF16_IN_F32  fp32 storage of values rounded to bf16: the same values as SHORE__BF16, for processors whose
@@ -201,9 +201,9 @@ struct shore__compute_ops {
      *   [>= first_position + seq_len, head_dim] (head_dim / 2 cosines, then as many sines); inverse: the backward.
      * attention: causal, out [rows, n_head * head_dim], lse fp32 [n_head, rows].
      * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
-     * attention_cached: one new position per sequence is not needed: rows queries at positions first.. of ONE sequence
-     *   against cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
-     *   0 .. first + rows - 1. lse as of attention, or none.
+     * attention_cached: `rows` queries, one or many, at positions first .. first + rows - 1 of ONE sequence, against
+     *   cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which hold positions
+     *   0 .. first + rows - 1 already. lse as of attention, or none.
      * attention_merge: what queries gave over `parts` disjoint ranges of keys (outs [parts, rows, n_head * head_dim],
      *   lses fp32 [parts, n_head, rows]; -inf: saw no key) becomes what they would have given over all of them, with
      *   one rounding more; lse may be none. Parts are added in their order; -EINVAL above 1,024 parts. */

@@ -17,8 +17,9 @@
 const struct shore__kind *shore__kind_of(const char *text) {
     static const struct shore__kind file = {SHORE__KIND_FILE, .keeps = true, .has_file = true, .here = true},
                                     ram = {SHORE__KIND_RAM, .here = true}, null = {SHORE__KIND_NULL, .here = true},
-                                    ssh = {SHORE__KIND_SSH, .keeps = true, .remote = true},
-                                    local = {SHORE__KIND_UNIX, .keeps = true, .remote = true, .here = true};
+                                    ssh = {SHORE__KIND_SSH, .keeps = true, .served = true, .away = true},
+                                    local = {SHORE__KIND_UNIX, .keeps = true, .served = true, .away = true,
+                                             .here = true};
     return strcmp(text, "ram:") == 0                   ? &ram
            : strcmp(text, "null:") == 0                ? &null
            : strncmp(text, SSH, sizeof SSH - 1) == 0   ? &ssh
@@ -120,9 +121,9 @@ int shore__address_parse(const char *text, struct shore__address **out, struct s
     a->path = a->kind->has_file ? room : room + bytes - 1;
     shore__escape(text, bytes - 1, shown, sizeof shown);
     int rc = 0;
-    if (a->kind->remote && !is_printable(text))
+    if (a->kind->served && !is_printable(text))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: a path with control characters", shown);
-    else if (a->kind->remote)
+    else if (a->kind->served)
         rc = (a->kind->id == SHORE__KIND_SSH ? parse_ssh : parse_unix)(a, room + bytes, shown, diag);
     if (rc)
         free(a);
@@ -138,7 +139,7 @@ static bool same_text(const char *a, const char *b) {
 }
 
 bool shore__address_shares_server(const struct shore__address *a, const struct shore__address *b) {
-    return a->kind->remote && a->kind == b->kind && same_text(a->host, b->host) && same_text(a->port, b->port) &&
+    return a->kind->served && a->kind == b->kind && same_text(a->host, b->host) && same_text(a->port, b->port) &&
            same_text(a->socket, b->socket);
 }
 
@@ -237,6 +238,12 @@ void shore__addresses_put(struct shore__addresses *list, size_t i, struct shore_
     free(list->item[i]);
     list->item[i] = at;
     list->text[i] = at->text;
+}
+
+bool shore__addresses_away(const struct shore__addresses *list) {
+    for (size_t i = 0; i < list->count; i++)
+        if (list->item[i]->kind->away) return true;
+    return false;
 }
 
 bool shore__addresses_have(const struct shore__addresses *list, const char *text) {

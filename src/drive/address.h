@@ -23,7 +23,8 @@ struct shore__kind {
     enum shore__kind_id id;
     bool keeps;    /* its state outlives the process */
     bool has_file; /* the volume has a path of this host */
-    bool remote;   /* a server has it */
+    bool served;   /* our server has it, and is asked over our wire */
+    bool away;     /* it is reached over a link: that has its pace, and may be lost and come back */
     bool here;     /* it is of this host */
 };
 
@@ -46,7 +47,7 @@ struct shore__address {
 /* *out is malloc'ed; NULL where it fails. SHORE_EUSAGE names what is wrong. */
 int shore__address_parse(const char *text, struct shore__address **out, struct shore_diag *diag);
 
-/* Whether two are drives of one server, as far as names tell; false unless both are remote. */
+/* Whether two are drives of one server, as far as names tell; false unless both are served. */
 bool shore__address_shares_server(const struct shore__address *a, const struct shore__address *b);
 /* The same drive by a name that does not begin where we are; links are resolved, but devices keep the name they were
  * given, since the kernel's own may change with the next start. malloc'ed; NULL: neither it nor its directory exists.
@@ -71,6 +72,7 @@ int shore__addresses_add(struct shore__addresses *list, struct shore__address *a
 int shore__addresses_parse(struct shore__addresses *list, const char *text, struct shore_diag *diag);
 int shore__addresses_copy(const struct shore__addresses *from, struct shore__addresses *out);  /* adds */
 void shore__addresses_put(struct shore__addresses *list, size_t i, struct shore__address *at); /* instead; taken */
+bool shore__addresses_away(const struct shore__addresses *list);                               /* any of them */
 bool shore__addresses_have(const struct shore__addresses *list, const char *text);
 void shore__addresses_free(struct shore__addresses *list);
 

@@ -104,5 +104,5 @@ struct shore__call shore__call_part(const struct shore__call *c, uint64_t at, ui
 
 void shore__calls_count(const atomic_uint_fast64_t moved[SHORE__FUNCTIONS], struct shore_ledger *add_to) {
     for (int i = 0; i < SHORE__FUNCTIONS; i++)
-        *(uint64_t *)(void *)((unsigned char *)add_to + functions[i].counter) += moved[i];
+        if (functions[i].counter) *(uint64_t *)(void *)((unsigned char *)add_to + functions[i].counter) += moved[i];
 }

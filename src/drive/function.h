@@ -39,7 +39,7 @@ struct shore__function {
     bool brings; /* bytes go to the drive; else they come from it */
     bool seals;  /* it answers with a seal: XXH3-128 of the bytes, seeded with their start */
     enum shore__link_class link;
-    size_t counter; /* of struct shore_ledger: bytes that the drive moved for it */
+    size_t counter; /* of struct shore_ledger: bytes that the drive moved for it; 0: it moves none that count */
 };
 
 /* Whose bytes they are in a cache. All that has one key lies on one drive, so that what computes beside the drive finds

@@ -71,18 +71,12 @@ static void hold(struct shore_step *s, struct unit *u, uint32_t count) {
     s->held_bytes += h->bytes;
 }
 
-static bool crosses_a_link(const struct shore_fleet *fleet) {
-    for (size_t i = 0; i < fleet->at.count; i++)
-        if (fleet->at.item[i]->kind->remote) return true;
-    return false;
-}
-
 bool shore_step_hold_state(struct shore_step *s, uint64_t spare, uint64_t gradients_most, uint64_t aside) {
     uint64_t each = shore_fleet_state_bytes(s->fleet), room = spare;
     bool missing = false;
     if (gradients_most <= s->options.room_bytes) room += s->options.room_bytes - gradients_most + aside;
     shore_step_shrink_state(s, room);
-    if (crosses_a_link(s->fleet)) return false;
+    if (shore__addresses_away(&s->fleet->at)) return false;
     for (uint32_t i = s->ncompleted; i-- > 0;) {
         struct unit *u = &s->units[s->completed[i]];
         uint64_t left = room > s->held_bytes ? (room - s->held_bytes) / each : 0;

@@ -59,7 +59,7 @@ static int add_place(const struct shore__address *drive, const char *file, struc
                      struct shore_diag *diag) {
     struct stat st;
     bool there = drive->kind->has_file && stat(drive->text, &st) == 0;
-    bool inside = drive->kind->remote || (there && S_ISDIR(st.st_mode));
+    bool inside = drive->kind->served || (there && S_ISDIR(st.st_mode));
     if (there && S_ISREG(st.st_mode))
         return shore__fail(diag, SHORE_EEXISTS, "%s: exists already; name a directory, and a file is made in it",
                            drive->text);
@@ -88,7 +88,7 @@ void shore__bench_remove(const struct shore__addresses *places) {
         const struct shore__address *at = places->item[i];
         struct stat st;
         struct shore__probe probe;
-        if (at->kind->remote && shore__drive_probe(at, &probe, NULL) == 0) {
+        if (at->kind->served && shore__drive_probe(at, &probe, NULL) == 0) {
             if (probe.is_volume) shore__remote_remove(at, probe.desc.fleet_id, SHORE__ANY_GENERATION, false, NULL);
             shore__probe_free(&probe);
             continue;

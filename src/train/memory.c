@@ -1,12 +1,6 @@
 /* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
 #include "train/trainer.h"
 
-static bool any_remote(const struct shore__settings *s) {
-    for (size_t i = 0; i < s->drives.count; i++)
-        if (s->drives.item[i]->kind->remote) return true;
-    return false;
-}
-
 /* What is known before compute is opened. */
 static struct shore__facts facts_of(const struct shore__settings *s, const struct shore__model *m) {
     struct shore__facts f = {
@@ -17,7 +11,7 @@ static struct shore__facts facts_of(const struct shore__settings *s, const struc
         .operations_per_second = SHORE__OPERATIONS_PER_SECOND,
         .drive_bytes_per_second = SHORE__DRIVE_BYTES_PER_SECOND,
         .scratch = !shore__settings_in_ram(s),
-        .remote = any_remote(s),
+        .remote = shore__addresses_away(&s->drives),
         .emulated = shore__settings_emulated(s),
         .compressed = s->compress > 0,
         .gradient_bf16 = s->gradient_bf16,

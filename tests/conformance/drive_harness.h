@@ -1,5 +1,6 @@
 /* A small layout, its state in plain arrays, and the steps that tests of fleets take. The plain arrays are updated by
- * the scalar UPDATE, tensor by tensor, and hashed as DESIGN.md defines the digest: what every fleet must agree with. */
+ * the scalar UPDATE, tensor by tensor, and hashed as docs/volume-format.md defines the digest: what every fleet must
+ * agree with. */
 #ifndef TESTS_DRIVE_HARNESS_H
 #define TESTS_DRIVE_HARNESS_H
 

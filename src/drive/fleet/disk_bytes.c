@@ -8,7 +8,7 @@
 /* A volume that has no holes: of another host, or a device. */
 static bool takes_whole(const char *drive) {
     struct stat st;
-    return shore__kind_of(drive)->remote || (stat(drive, &st) == 0 && S_ISBLK(st.st_mode));
+    return shore__kind_of(drive)->served || (stat(drive, &st) == 0 && S_ISBLK(st.st_mode));
 }
 
 bool shore__fleet_takes_whole(const struct shore_fleet_options *o) {

@@ -18,6 +18,7 @@ int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *o
         .ndrives = f->ndrives,
         .generation = f->generation,
         .scratch_bytes = f->scratch_bytes,
+        .away = shore__addresses_away(&f->at),
     };
     pthread_mutex_lock(&f->lock);
     info.step = f->step;

@@ -71,10 +71,10 @@ static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_opt
         found[d].replace = o->overwrite;
         const struct shore__address *at = f->at.item[d];
         int rc = shore__drive_may_be_made(at, diag);
-        if (!rc && at->kind->remote) rc = look_there(o, at, &found[d], diag);
+        if (!rc && at->kind->served) rc = look_there(o, at, &found[d], diag);
         if (!rc && at->kind->has_file) rc = shore__volume_path(at->text, &found[d].path, diag);
         if (!rc && at->kind->has_file) rc = look_here(o, &found[d], diag);
-        for (uint32_t e = 0; !rc && at->kind->remote && e < d; e++) {
+        for (uint32_t e = 0; !rc && at->kind->served && e < d; e++) {
             if (found[e].there && strcmp(found[d].there, found[e].there) == 0 &&
                 shore__address_shares_server(at, f->at.item[e]))
                 rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", at->text);
@@ -188,7 +188,7 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
         /* nothing new stays behind; another host may have begun what failed here */
         for (uint32_t e = 0; e <= d; e++) {
             if (e < d && found[e].path && !found[e].existed) unlink(found[e].path);
-            if (!f->at.item[e]->kind->remote || found[e].existed) continue;
+            if (!f->at.item[e]->kind->served || found[e].existed) continue;
             if (f->drives[e]) f->drives[e]->ops->close(f->drives[e]);
             f->drives[e] = NULL;
             shore__drive_remove(f->at.item[e], f->fleet_id, f->generation, true, NULL);

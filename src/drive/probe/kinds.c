@@ -29,7 +29,7 @@ int shore__drive_create_at(const struct shore__drive_config *config, const struc
 
 int shore__drive_open_at(const struct shore__drive_config *config, const struct shore__address *at,
                          struct shore__drive **out, struct shore_diag *diag) {
-    if (at->kind->remote) return shore__remote_open(config, at, out, diag);
+    if (at->kind->served) return shore__remote_open(config, at, out, diag);
     return at->kind->has_file ? shore__local_open(config, at->text, out, diag) : keeps_nothing(at, diag);
 }
 
@@ -41,7 +41,7 @@ uint64_t shore__drive_memory_bytes(const struct shore__address *at, const struct
 
 int shore__drive_remove(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation, bool begun,
                         struct shore_diag *diag) {
-    if (at->kind->remote) return shore__remote_remove(at, fleet_id, generation, begun, diag);
+    if (at->kind->served) return shore__remote_remove(at, fleet_id, generation, begun, diag);
     return at->kind->has_file ? shore__volume_remove(at->text, fleet_id, generation, begun, diag) : 0;
 }
 
@@ -51,7 +51,7 @@ int shore__drive_may_be_made(const struct shore__address *at, struct shore_diag 
 
 int shore__drive_probe(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag) {
     *out = (struct shore__probe){0};
-    if (at->kind->remote) return shore__remote_probe(at, out, diag);
+    if (at->kind->served) return shore__remote_probe(at, out, diag);
     return at->kind->has_file ? shore__file_probe(at->text, out, diag) : keeps_nothing(at, diag);
 }
 

@@ -81,7 +81,7 @@ int shore__file_probe(const char *path, struct shore__probe *p, struct shore_dia
 
 int shore__probe_may_be_made(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag) {
     if (p->exists || !p->trouble.text[0]) return 0;
-    bool remote = at->kind->remote; /* which the far side does not name */
+    bool remote = at->kind->served; /* which the far side does not name */
     return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? at->text : "", remote ? ": " : "", p->trouble.text);
 }
 

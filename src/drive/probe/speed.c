@@ -115,7 +115,7 @@ bool shore__sites_share_device(const struct shore__site *sites, uint32_t nsites)
 int shore__site_measure(const struct shore__site *site, enum shore_io io, size_t state_bytes, uint64_t *speed,
                         uint64_t *link, struct shore_diag *diag) {
     *link = 0;
-    if (!site->at->kind->remote) return shore__drive_measure(site->volume, io, speed, diag);
+    if (!site->at->kind->served) return shore__drive_measure(site->volume, io, speed, diag);
     int rc = shore__remote_measure(site->at, speed, link, diag);
     if (rc) return rc;
     /* an update reads and writes the state while its fp32 gradient comes */

@@ -41,7 +41,7 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     char shown[300], *asked = NULL, *root = NULL, *real = NULL;
     struct stat st;
     int rc = shore__address_parse(path, out, diag);
-    bool remote = rc == SHORE_EUSAGE || (!rc && (*out)->kind->remote);
+    bool remote = rc == SHORE_EUSAGE || (!rc && (*out)->kind->served);
     shore__escape(path, strlen(path), shown, sizeof shown);
     if (!remote && (rc || !(*out)->kind->keeps)) return rc;
     free(*out);

@@ -140,7 +140,7 @@ int shore__tempo_open(const char *name, const struct shore__addresses *drives, s
                 "an emulated machine paces what drives read and write, and %s does neither: give directories (one "
                 "in memory, such as /dev/shm, will do)",
                 drive->text);
-        else if (drive->kind->remote)
+        else if (drive->kind->served)
             rc = shore__fail(diag, SHORE_EUSAGE,
                              "an emulated machine paces drives of this process, not %s: give directories", drive->text);
     }

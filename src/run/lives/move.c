@@ -317,7 +317,7 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
         rc = name ? shore__spot_of(new, &spot, diag) : shore__out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
         /* a directory there that is called like a file of ours would lose the end of its name */
-        if (!rc && new->kind->remote && strcmp(name, new->text) != 0)
+        if (!rc && new->kind->served && strcmp(name, new->text) != 0)
             shore__addresses_put(&in->new, i, spot.volume);
         else if (!rc)
             free(spot.volume);

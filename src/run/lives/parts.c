@@ -67,7 +67,7 @@ static int discard_where_it_is(struct shore__parts *p, size_t i, const struct sh
 static int wait_for_server(struct shore__parts *p, const struct shore__address *part, struct shore_diag *why) {
     struct shore__probe probe;
     const char *end = strstr(part->text, ".snapshot-");
-    bool asks = p->unopened && end && part->kind->remote && !is_away(p, part);
+    bool asks = p->unopened && end && part->kind->served && !is_away(p, part);
     struct shore__address *volume = asks ? shore__address_named(part, (size_t)(end - part->text), "") : NULL;
     int rc = 0;
     if (volume && note_away(p, volume, shore__drive_probe_idle(volume, &probe, why), why) == 0) {

@@ -72,7 +72,7 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     struct stat st;
     *held = (struct held){.fd = -1};
     if (!drive->kind->keeps) return 0;
-    if (drive->kind->remote) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
+    if (drive->kind->served) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
     int rc = shore__volume_path(drive->text, &held->path, &why);
     if (rc == 0 && stat(held->path, &st) < 0)
         rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));

@@ -96,7 +96,7 @@ static int find_volumes(const struct shore__run *run, const struct shore__snapsh
         const struct shore__address *part = s->volumes.item[i];
         struct shore_diag why = {0};
         struct shore__address *found = is_there(part, &why) ? shore__address_copy(part) : find_beside(run, s, i);
-        if (!found && part->kind->remote && *why.text)
+        if (!found && part->kind->away && *why.text)
             rc = shore__fail(diag, SHORE_ELINK, "a part of snapshot %s is out of reach: %.900s", s->name, why.text);
         else if (!found)
             rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: a part of snapshot %s", part->text, s->name);

@@ -29,7 +29,7 @@ static size_t plain_length(const char *path) {
 
 /* Of the last part of a path, the slash before it or, in the root of a server, the colon. */
 static size_t before_name(const char *path, size_t n) {
-    const bool served = shore__kind_of(path)->remote;
+    const bool served = shore__kind_of(path)->served;
     while (n > 0 && path[n - 1] != '/' && !(served && path[n - 1] == ':'))
         n--;
     return n ? n - 1 : 0;
@@ -155,7 +155,7 @@ static bool is_at(const struct shore__address *at) {
 /* A far side that cannot be asked says so itself when the volume is made. */
 static bool is_taken(const struct shore__address *at) {
     struct stat st;
-    return at->kind->remote ? is_at(at) : lstat(at->text, &st) == 0;
+    return at->kind->served ? is_at(at) : lstat(at->text, &st) == 0;
 }
 
 struct shore__address *shore__volume_next(const struct shore__address *volume, uint64_t generation) {
@@ -232,7 +232,7 @@ int shore__volume_owner(const struct shore__address *drive, bool to_make, const 
     struct shore__probe probe;
     struct stat st;
     *owner = SHORE__BEGUN;
-    if (!drive->kind->remote) {
+    if (!drive->kind->served) {
         char *path;
         int rc = shore__volume_path(drive->text, &path, diag);
         if (rc < 0) return rc;

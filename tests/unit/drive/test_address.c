@@ -70,7 +70,7 @@ static void where_drives_are(void **state) {
         assert_string_equal(server ? server : "", cases[c].server ? cases[c].server : "");
         assert_string_equal(at->path, cases[c].path);
         assert_string_equal(at->port ? at->port : "", cases[c].port ? cases[c].port : "");
-        assert_int_equal(at->kind->remote, server != NULL);
+        assert_int_equal(at->kind->served, server != NULL);
         free(at);
     }
 }
@@ -79,7 +79,7 @@ static void kinds(void **state) {
     static const struct {
         const char *text;
         enum shore__kind_id id;
-        bool keeps, has_file, remote, here;
+        bool keeps, has_file, served, here;
     } rows[] = {
         {"ram:", SHORE__KIND_RAM, false, false, false, true},
         {"null:", SHORE__KIND_NULL, false, false, false, true},
@@ -96,7 +96,7 @@ static void kinds(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct shore__kind *k = shore__kind_of(rows[i].text);
         if (k->id != rows[i].id || k->keeps != rows[i].keeps || k->has_file != rows[i].has_file ||
-            k->remote != rows[i].remote || k->here != rows[i].here)
+            k->served != rows[i].served || k->away != rows[i].served || k->here != rows[i].here)
             fail_msg("'%s' is of kind %d", rows[i].text, (int)k->id);
     }
 }

@@ -73,6 +73,21 @@ static void what_is_not_of_the_drive(void **state) {
     assert_int_equal(shore__call_check(&put, &desc), -EINVAL);
 }
 
+/* A function that moves nothing that counts leaves the ledger as it is, its size too. */
+static void only_what_has_a_counter_counts(void **state) {
+    struct shore_ledger ledger = {.size = sizeof ledger};
+    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
+    uint64_t counted = 0;
+    for (int i = 0; i < SHORE__FUNCTIONS; i++) {
+        atomic_init(&moved[i], UINT64_C(1) << i);
+        if (shore__function(i)->counter) counted += UINT64_C(1) << i;
+    }
+    shore__calls_count(moved, &ledger);
+    assert_int_equal(ledger.size, sizeof ledger);
+    assert_int_equal(ledger.drive_write_spill + ledger.drive_write_scratch + ledger.drive_read_scratch, counted);
+    assert_true(counted && counted < (UINT64_C(1) << SHORE__FUNCTIONS) - 1);
+}
+
 static void over_keys(void **state) {
     struct shore__volume_desc desc = {0};
     struct shore__cache_key key = {1, 2, 3}, other = {1, 2, 4}, all = {1, SHORE__CACHE_ANY, SHORE__CACHE_ANY};
@@ -109,8 +124,11 @@ static void counted_where_the_row_says(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(parts),
-                                       cmocka_unit_test(what_is_not_of_the_drive), cmocka_unit_test(over_keys),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes),
+                                       cmocka_unit_test(parts),
+                                       cmocka_unit_test(what_is_not_of_the_drive),
+                                       cmocka_unit_test(only_what_has_a_counter_counts),
+                                       cmocka_unit_test(over_keys),
                                        cmocka_unit_test(counted_where_the_row_says)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void what_is_written_is_read(void **state) {
     assert_int_equal(again.count, 2);
     assert_string_equal(again.text[0], volumes.text[0]);
     assert_string_equal(again.text[1], volumes.text[1]);
-    assert_true(again.item[0]->kind->has_file && again.item[1]->kind->remote);
+    assert_true(again.item[0]->kind->has_file && again.item[1]->kind->served);
     json_decref(j);
     shore__addresses_free(&volumes);
     shore__addresses_free(&again);

@@ -34,7 +34,7 @@ static void survives_json(void **state) {
     assert_int_equal(shore__settings_copy(&b, &c), 0);
     json_t *second = shore__settings_to_json(&c);
     assert_true(json_equal(first, second));
-    assert_true(c.drives.count == 2 && c.drives.item[0]->kind->has_file && c.drives.item[1]->kind->remote);
+    assert_true(c.drives.count == 2 && c.drives.item[0]->kind->has_file && c.drives.item[1]->kind->served);
     assert_string_equal(c.drives.text[1], "ssh://far/y");
     assert_true(c.lr == a.lr && isnan(c.min_lr) && c.warmup == SHORE__WARMUP_CHOSEN && c.seed == UINT64_MAX);
     json_decref(first);
