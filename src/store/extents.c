@@ -7,7 +7,7 @@
 
 int shore__extents_reserve(struct shore__extents *x, size_t ranges) {
     if (ranges <= x->capacity) return 0;
-    struct shore__extent *larger = realloc(x->free, 2 * ranges * sizeof *larger);
+    struct shore__free_range *larger = realloc(x->free, 2 * ranges * sizeof *larger);
     if (!larger) return -ENOMEM;
     x->free = larger;
     x->capacity = 2 * ranges;
@@ -18,7 +18,7 @@ static void insert(struct shore__extents *x, uint64_t at, uint64_t bytes) {
     size_t i = 0;
     while (i < x->nfree && x->free[i].at < at)
         i++;
-    struct shore__extent *next = x->free + i, *before = next - 1;
+    struct shore__free_range *next = x->free + i, *before = next - 1;
     bool meets_next = i < x->nfree && at + bytes == next->at, meets_before = i && before->at + before->bytes == at;
     assert((i == x->nfree || at + bytes <= next->at) && (!i || before->at + before->bytes <= at));
     if (meets_before) {
@@ -29,7 +29,7 @@ static void insert(struct shore__extents *x, uint64_t at, uint64_t bytes) {
     } else {
         assert(x->nfree < x->capacity);
         memmove(next + 1, next, (x->nfree - i) * sizeof *next);
-        *next = (struct shore__extent){at, bytes};
+        *next = (struct shore__free_range){at, bytes};
         x->nfree++;
     }
     if (meets_before && meets_next) memmove(next, next + 1, (--x->nfree - i) * sizeof *next);
@@ -42,7 +42,7 @@ void shore__extents_add(struct shore__extents *x, uint64_t at, uint64_t bytes) {
 
 bool shore__extents_take(struct shore__extents *x, uint64_t bytes, uint64_t *at) {
     for (size_t i = 0; i < x->nfree; i++) {
-        struct shore__extent *e = &x->free[i];
+        struct shore__free_range *e = &x->free[i];
         if (e->bytes < bytes) continue;
         *at = e->at;
         e->at += bytes;

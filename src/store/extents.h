@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct shore__extent {
+struct shore__free_range {
     uint64_t at, bytes;
 };
 
 struct shore__extents {
-    struct shore__extent *free; /* in order */
+    struct shore__free_range *free; /* in order */
     size_t nfree, capacity;
     uint64_t total_bytes, used_bytes;
 };

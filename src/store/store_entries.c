@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drive/fleet/fleet.h"
 #include "store/store_impl.h"
 
 void shore__entry_enter(struct entry *e, enum entry_state state) {
@@ -54,14 +55,17 @@ static int reserve(struct shore_activation_store *s) {
 
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out) {
     size_t place = shore__store_place(s, key);
-    struct entry *e = reserve(s) ? NULL : calloc(1, sizeof *e);
-    if (!e) return -ENOMEM;
-    if (!shore__extents_take(&s->scratch, bytes, &e->at)) {
-        free(e);
-        return SHORE_STORE_FULL;
+    uint64_t at;
+    if (reserve(s)) return -ENOMEM;
+    if (!shore__extents_take(&s->scratch, bytes, &at)) return SHORE_STORE_FULL;
+    struct entry *e = calloc(1, sizeof *e + (size_t)shore__fleet_scratch_parts(s->fleet, at, bytes) * 16);
+    if (!e) {
+        shore__extents_give(&s->scratch, at, bytes);
+        return -ENOMEM;
     }
     e->store = s;
     e->key = key;
+    e->at = at;
     e->bytes = bytes;
     e->taken = 1;
     memmove(s->entry + place + 1, s->entry + place, (s->nentries++ - place) * sizeof *s->entry);

@@ -16,11 +16,11 @@ struct entry {
     enum entry_state state;
     uint32_t taken, uses; /* and not dropped; and not released */
     bool came_back;
-    unsigned char *memory; /* of the pool; NULL: it is away, or passes beside the pool */
-    uint64_t at;           /* in scratch */
-    unsigned char seal[16];
+    unsigned char *memory;  /* of the pool; NULL: it is away, or passes beside the pool */
+    uint64_t at;            /* in scratch */
     int rc;                 /* of its last read */
     struct shore_diag *why; /* the same; NULL: nothing was said */
+    unsigned char seals[];  /* of its parts in scratch */
 };
 
 /* From one shore_store_begin() that finds nothing in the store to the next. */

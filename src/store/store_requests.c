@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/fleet/fleet.h"
 #include "store/store_impl.h"
 
 void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns) {
@@ -70,8 +71,7 @@ static void begin(struct entry *e, bool put) {
     shore__entry_enter(e, put ? ENTRY_WRITING : ENTRY_READING);
     s->under_way++;
     pthread_mutex_unlock(&s->lock);
-    int rc = put ? shore_fleet_scratch_put(s->fleet, e->at, e->bytes, e->memory, e->seal, done)
-                 : shore_fleet_scratch_get(s->fleet, e->at, e->bytes, e->memory, e->seal, done);
+    int rc = shore__fleet_scratch(s->fleet, put, e->at, e->bytes, e->memory, e->seals, done);
     pthread_mutex_lock(&s->lock);
     if (rc) end(e, rc, NULL);
 }
@@ -100,8 +100,7 @@ int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag
     pthread_mutex_unlock(&s->lock);
     shore_wait_init(&wait);
     struct shore_completion done = shore_wait_completion(&wait);
-    int rc = put ? shore_fleet_scratch_put(s->fleet, e->at, e->bytes, memory, e->seal, done)
-                 : shore_fleet_scratch_get(s->fleet, e->at, e->bytes, memory, e->seal, done);
+    int rc = shore__fleet_scratch(s->fleet, put, e->at, e->bytes, memory, e->seals, done);
     if (rc)
         shore__fail(diag, rc, "%s", shore_error_text(rc));
     else

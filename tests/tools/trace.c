@@ -97,6 +97,14 @@ WRAP(int, shore_fleet_scratch_put, struct shore_fleet *fleet, uint64_t offset, u
     return __real_shore_fleet_scratch_put(fleet, offset, bytes, src, seal, done);
 }
 
+/* The same, of the store; older builds have none. */
+#pragma weak __real_shore__fleet_scratch
+WRAP(int, shore__fleet_scratch, struct shore_fleet *fleet, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+     unsigned char *seals, struct shore_completion done) {
+    if (put) trace("scratch put: %llu bytes at %llu", (unsigned long long)bytes, (unsigned long long)offset);
+    return __real_shore__fleet_scratch(fleet, put, offset, bytes, buffer, seals, done);
+}
+
 /* All that it has moved, but for requests: of a step, that depends on when its commit is seen. */
 WRAP(void, shore_fleet_close, struct shore_fleet *fleet) {
     struct shore_ledger l = {.size = sizeof l};

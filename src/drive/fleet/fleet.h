@@ -75,6 +75,12 @@ void shore__fleet_forked(struct shore_fleet *f);
 /* Once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 
+/* fleet_call.c: shore_fleet_scratch_put() and _get() with a seal of 16 bytes for each part, each of one drive, so that
+ * it can be said which one gave back something else. seals: borrowed until the completion. */
+uint32_t shore__fleet_scratch_parts(const struct shore_fleet *f, uint64_t offset, uint64_t bytes);
+int shore__fleet_scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+                         unsigned char *seals, struct shore_completion done);
+
 /* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
 struct shore__fleet_state {
     uint64_t step, epoch; /* epoch: the greatest found */

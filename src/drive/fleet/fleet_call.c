@@ -38,45 +38,61 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
 
 /* Scratch: stripes of 1 MiB go round the drives, by their shares. */
 
-static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, unsigned char *buffer,
-                   unsigned char *seal_out, const unsigned char *seal_want, struct shore_completion done) {
+struct shore__scratch_part shore__join_scratch_part(const struct shore__join *join, uint32_t i) {
+    const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES, end = join->scratch_at + join->scratch_bytes;
+    uint64_t number = join->scratch_at / stripe + i;
+    struct shore__scratch_part p = {.at = i ? number * stripe : join->scratch_at};
+    p.bytes = join->nparts == 1 ? join->scratch_bytes : (number + 1) * stripe - p.at;
+    if (p.bytes > end - p.at) p.bytes = end - p.at;
+    p.drive = shore__stripes_find(&join->fleet->stripes, number, &p.local);
+    p.local = p.local * stripe + p.at % stripe;
+    return p;
+}
+
+uint32_t shore__fleet_scratch_parts(const struct shore_fleet *f, uint64_t offset, uint64_t bytes) {
     const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES;
+    return f->ndrives == 1 ? 1 : (uint32_t)((offset + bytes - 1) / stripe - offset / stripe + 1);
+}
+
+static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, void *buffer, unsigned char *seals,
+                   bool seals_each, struct shore_completion done) {
     if (!shore__fleet_is_ready(f) || bytes == 0 || offset % SHORE__IO_ALIGN || bytes % SHORE__IO_ALIGN ||
         offset > f->scratch_bytes || bytes > f->scratch_bytes - offset) {
         return -EINVAL;
     }
-    uint64_t nparts = f->ndrives == 1 ? 1 : (offset + bytes - 1) / stripe - offset / stripe + 1;
-    struct shore__join *join = shore__join_new(f, put ? SHORE__JOIN_PUT : SHORE__JOIN_GET, nparts * 16, done);
+    uint32_t nparts = shore__fleet_scratch_parts(f, offset, bytes);
+    struct shore__join *join = shore__join_new(f, put ? SHORE__JOIN_PUT : SHORE__JOIN_GET, (size_t)nparts * 16, done);
     if (!join) return -ENOMEM;
-    join->nparts = (uint32_t)nparts;
-    join->seal_out = seal_out;
-    if (seal_want) memcpy(join->seal_want, seal_want, 16);
-    uint64_t at = offset;
-    for (uint64_t i = 0; i < nparts; i++) {
-        uint64_t number = at / stripe, within = at % stripe;
-        uint64_t part = nparts == 1 ? bytes : stripe - within;
-        if (part > offset + bytes - at) part = offset + bytes - at;
-        uint64_t local;
-        uint32_t d = shore__stripes_find(&f->stripes, number, &local);
+    join->nparts = nparts;
+    join->seals = seals;
+    join->seals_each = seals_each;
+    join->scratch_at = offset;
+    join->scratch_bytes = bytes;
+    for (uint32_t i = 0; i < nparts; i++) {
+        struct shore__scratch_part p = shore__join_scratch_part(join, i);
         struct shore__call call = {.function = put ? SHORE__SCRATCH_PUT : SHORE__SCRATCH_GET,
-                                   .start = local * stripe + within,
-                                   .bytes = part,
-                                   .in = buffer + (at - offset),
-                                   .out = buffer + (at - offset),
-                                   .seal = join->tail + 16 * i};
-        send_call(join, d, &call);
-        at += part;
+                                   .start = p.local,
+                                   .bytes = p.bytes,
+                                   .in = (unsigned char *)buffer + (p.at - offset),
+                                   .out = (unsigned char *)buffer + (p.at - offset),
+                                   .seal = join->tail + 16 * (size_t)i};
+        send_call(join, p.drive, &call);
     }
     shore__join_share_done(join, 0, NULL);
     return 0;
 }
 
+int shore__fleet_scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, void *buffer,
+                         unsigned char *seals, struct shore_completion done) {
+    return scratch(f, put, offset, bytes, buffer, seals, true, done);
+}
+
 int shore_fleet_scratch_put(struct shore_fleet *f, uint64_t offset, uint64_t bytes, const void *src,
                             unsigned char seal[16], struct shore_completion done) {
-    return scratch(f, true, offset, bytes, (unsigned char *)(uintptr_t)src, seal, NULL, done);
+    return scratch(f, true, offset, bytes, (void *)(uintptr_t)src, seal, false, done);
 }
 
 int shore_fleet_scratch_get(struct shore_fleet *f, uint64_t offset, uint64_t bytes, void *dst,
                             const unsigned char seal[16], struct shore_completion done) {
-    return scratch(f, false, offset, bytes, dst, NULL, seal, done);
+    return scratch(f, false, offset, bytes, dst, (unsigned char *)(uintptr_t)seal, false, done);
 }

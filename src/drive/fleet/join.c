@@ -47,18 +47,29 @@ static void join_fail(struct shore__join *join, int rc, const struct shore_diag 
     }
 }
 
-static void finish_seals(struct shore__join *join) {
-    unsigned char sum[16] = {0};
-    for (uint32_t i = 0; i < join->nparts; i++) {
-        shore__sum_add(sum, join->tail + 16 * (size_t)i);
-    }
-    if (join->kind == SHORE__JOIN_PUT) {
-        memcpy(join->seal_out, sum, 16);
-    } else if (memcmp(sum, join->seal_want, 16) != 0 && join->fleet->keeps_data) {
-        join_fail(join, SHORE_ECORRUPT, NULL);
+static void say_damaged(struct shore__join *join, uint32_t part) {
+    join_fail(join, SHORE_ECORRUPT, NULL);
+    if (!join->seals_each && join->nparts > 1) {
         shore__fail(&join->diag, SHORE_ECORRUPT,
                     "scratch data came back from the drives with other bytes than were stored");
+        return;
     }
+    struct shore__scratch_part p = shore__join_scratch_part(join, part);
+    struct shore__drive *drive = join->fleet->drives[p.drive];
+    shore__fail(&join->diag, SHORE_ECORRUPT,
+                "%s: %llu bytes at %llu of its scratch came back with other bytes than were stored",
+                drive->ops->path(drive), (unsigned long long)p.bytes, (unsigned long long)p.local);
+}
+
+static void finish_seals(struct shore__join *join) {
+    unsigned char sum[16] = {0};
+    const unsigned char *seals = join->seals_each ? join->tail : sum;
+    uint32_t count = join->seals_each ? join->nparts : 1;
+    for (uint32_t i = 0; i < join->nparts; i++)
+        shore__sum_add(sum, join->tail + 16 * (size_t)i);
+    if (join->kind == SHORE__JOIN_PUT) memcpy(join->seals, seals, 16 * (size_t)count);
+    for (uint32_t i = 0; join->kind == SHORE__JOIN_GET && i < count && !join->rc && join->fleet->keeps_data; i++)
+        if (memcmp(seals + 16 * (size_t)i, join->seals + 16 * (size_t)i, 16) != 0) say_damaged(join, i);
 }
 
 /* What a failed update has left of the step in hand cannot match: its own sentence is the one that helps. */

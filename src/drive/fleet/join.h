@@ -36,8 +36,9 @@ struct shore__join {
     struct shore_update update;
     const unsigned char *state;
     struct shore_commit commit, elsewhere; /* as the first drive and the others get it; they point into tail */
-    unsigned char *seal_out;
-    unsigned char seal_want[16];
+    unsigned char *seals; /* of scratch: what a put fills and a get compares; each: one a part, not the sum of all */
+    bool seals_each;
+    uint64_t scratch_at, scratch_bytes;
     uint32_t nparts;
     struct shore__share *share; /* by drive; behind the tail */
     unsigned char tail[];       /* groups and gather list of an update, a seal for each part, or metrics and blob */
@@ -63,6 +64,13 @@ bool shore__fleet_is_ready(struct shore_fleet *f);
 
 /* Refuses a request by its completion, which has words, as a code has not. Returns 0. */
 int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why);
+
+/* fleet_call.c: part i of what is put to scratch or got: which drive has it, and where. */
+struct shore__scratch_part {
+    uint64_t at, bytes, local;
+    uint32_t drive;
+};
+struct shore__scratch_part shore__join_scratch_part(const struct shore__join *join, uint32_t i);
 
 /* fleet.c: an update, a store or what is carried goes to its drives. */
 void shore__fleet_send_update(struct shore__join *join);
