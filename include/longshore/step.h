@@ -104,8 +104,8 @@ bool shore_step_speculates(const struct shore_step *step);
 
 /* A buffer for the gradient of a unit, with anything in it: *buffer is its number. Waits for one; the unit that it held
  * before has none any more. One that was not used in this step is taken first: while gradients stay in memory, nothing
- * has to be computed again. *waited_ns: what it waited is added. Errors: what a request failed with whose end it waited
- * for. */
+ * has to be computed again. *waited_ns: what it waited is added; NULL: it does not wait. Errors: what a request failed
+ * with whose end it waited for; -EAGAIN (it would have to wait, and may not). */
 int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, uint64_t *waited_ns,
                     struct shore_diag *diag);
 /* Gives it back before the unit is complete, or where encode sends something else. */

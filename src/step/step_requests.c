@@ -1,6 +1,7 @@
 /* Requests that read gradients, and the memory that they read. Completions come from threads of the fleet; all locking
  * of a step is in here. */
 #include <assert.h>
+#include <errno.h>
 
 #include "base/diag.h"
 #include "base/units.h"
@@ -144,13 +145,13 @@ int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, uint6
     int i;
     assert(u->buffer < 0 && u->place == PLACE_NONE);
     pthread_mutex_lock(&s->mutex);
-    while ((i = find_buffer(s)) < 0 && !s->failed) {
+    while ((i = find_buffer(s)) < 0 && !s->failed && waited_ns) {
         if (!start) start = shore__now_ns();
         pthread_cond_wait(&s->ended, &s->mutex);
     }
     pthread_mutex_unlock(&s->mutex);
     if (start) *waited_ns += shore__now_ns() - start;
-    if (i < 0) return shore_step_failed(s, diag);
+    if (i < 0) return waited_ns ? shore_step_failed(s, diag) : -EAGAIN;
     struct unit *before = s->buffers[i].holds;
     if (before) {
         before->now.gradient = NULL;

@@ -50,8 +50,8 @@ struct shore_shown {
     void *computing, *copying;
     uint32_t npools;
     struct turns *pools;
-    struct putting *putting; /* a ring of as many as there are pages */
-    uint32_t first, nputting;
+    struct putting *putting; /* a ring: more than a pass puts */
+    uint32_t nring, first, nputting;
 };
 
 int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
@@ -62,7 +62,8 @@ int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options
     if (rc) return rc;
     struct shore_shown *s = calloc(1, sizeof *s);
     if (s) s->pools = calloc(o.npools ? o.npools : 1, sizeof *s->pools);
-    if (s) s->putting = calloc(pages->npages ? pages->npages : 1, sizeof *s->putting);
+    if (s) s->nring = 2 * pages->npages + 1; /* a tied table is there twice */
+    if (s) s->putting = calloc(s->nring, sizeof *s->putting);
     if (!s || !s->pools || !s->putting) {
         shore_shown_close(s);
         return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
@@ -93,7 +94,7 @@ void shore_shown_close(struct shore_shown *s) {
  */
 
 static struct putting *putting_at(const struct shore_shown *s, uint32_t i) {
-    return &s->putting[(s->first + i) % s->pages->npages];
+    return &s->putting[(s->first + i) % s->nring];
 }
 
 /* Waits until the device has the first of them, which the host may then do with what it likes. What fails on the stream
@@ -103,7 +104,7 @@ static void end_first(struct shore_shown *s) {
     assert(s->nputting && s->pages->pages[first->page].users);
     shore_device_wait(s->device, first->until, NULL);
     shore_pages_release(s->pages, first->page);
-    s->first = (s->first + 1) % s->pages->npages;
+    s->first = (s->first + 1) % s->nring;
     s->nputting--;
 }
 
@@ -123,7 +124,7 @@ static void end_page(struct shore_shown *s, uint32_t page) {
 
 static void add_putting(struct shore_shown *s, uint32_t page, struct shore_event until) {
     assert(until.stream == s->copying || !until.stream);
-    if (s->nputting == s->pages->npages) end_first(s);
+    if (s->nputting == s->nring) end_first(s);
     *putting_at(s, s->nputting++) = (struct putting){page, until};
 }
 

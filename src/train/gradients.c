@@ -10,11 +10,20 @@
 #include "train/host_update.h"
 #include "train/trainer.h"
 
+/* What was called to come from the device: of a piece, what is complete since that moment. */
+struct landing {
+    struct piece *piece;
+    uint32_t looked_up;
+    struct shore_event until; /* from then on it is here */
+};
+
 struct gradients {
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
-    uint32_t *due;            /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early;     /* the same: was complete before the last unit's lookups */
+    uint32_t *due;           /* by segment of block 0: units of this step whose lookups its gradient waits for */
+    unsigned char *early;    /* the same: was complete before the last unit's lookups */
+    struct landing *landing; /* of this step, in the order of the stream */
+    uint32_t nlanding, landed;
     struct shore__both whole; /* untied and compressed: either table's block */
     void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
@@ -131,7 +140,9 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->pieces = calloc(g->npieces, sizeof *g->pieces);
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
-    if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    g->landing = calloc(g->npieces + m->nslices * t->plan.units, sizeof *g->landing);
+    if (!g->pieces || !g->due || !g->early || !g->landing)
+        return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
     g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
     name_pieces(t);
@@ -143,6 +154,7 @@ void shore__gradients_close(struct gradients *g) {
     free(g->pieces);
     free(g->due);
     free(g->early);
+    free(g->landing);
     free(g);
 }
 
@@ -182,6 +194,7 @@ static void set_hypers(struct trainer *t) {
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     memset(g->early, 0, t->m->layout->blocks[0].segments);
+    g->nlanding = g->landed = 0;
     t->abandoned = false;
     mark_lookups(t);
     int rc = shore__compress_begin_step(t, diag);
@@ -195,26 +208,6 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
         if (!rc && failed) rc = shore__fail(diag, failed, "out of memory for gradients");
     }
     return rc;
-}
-
-int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-    uint32_t buffer;
-    int rc = p->segment == 0 ? shore__compress_want(t, p->page.block, diag) : 0;
-    if (rc) return rc;
-    struct shore__both held = t->gradients->whole;
-    if (held_in_table(t, p)) {
-        held = (struct shore__both){t->table_gradient, t->table_there};
-    } else if (!held_whole(t, p)) {
-        rc = shore_step_take(t->step, p->unit, &buffer, &t->waits.drives_ns, diag);
-        if (rc) return rc;
-        held = shore__memory_both(&t->memory, SHORE__ROW_GRADIENT, buffer);
-        p->in_buffer = true;
-        at = 0;
-    }
-    p->gradient = (float *)held.host + at;
-    p->there = shore__at(held.device, at * sizeof(float));
-    return 0;
 }
 
 void shore__gradients_give_back(struct trainer *t, struct piece *p) {
@@ -241,17 +234,6 @@ static uint32_t next_new(const struct trainer *t, const struct piece *p, uint32_
     return n;
 }
 
-/* From the device. */
-static int bring(struct trainer *t, const struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
-    int rc = 0;
-    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
-        size_t at = (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
-        rc = shore__get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
-                        (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
-    }
-    return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
-}
-
 static int add(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
     struct shore_step_gradient g = {.size = sizeof g, .stays = held_in_table(t, p)};
     int rc = 0;
@@ -271,19 +253,6 @@ int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segme
     const struct shore_step_gradient g = {
         .size = sizeof g, .segment = segment, .count = count, .gradient = gradient, .sums = sums, .stays = true};
     return shore_step_add(t->step, p->unit, &g, diag);
-}
-
-int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
-    if (!shore_step_speculates(t->step) || t->compressing) return 0;
-    int rc = bring(t, p, looked_up, diag);
-    if (!rc) rc = add(t, p, looked_up, diag);
-    if (!rc) rc = shore_step_failed(t->step, diag);
-    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
-        rc = shore_step_send(t->step, p->unit, s, n, diag);
-    for (uint32_t s = p->segment; s < p->segment + p->count; s++)
-        g->early[s] |= g->due[s] == looked_up;
-    return rc;
 }
 
 static int complete(struct trainer *t, struct piece *p, struct shore_diag *diag) {
@@ -308,16 +277,109 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     return rc;
 }
 
-int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    assert(p->gradient);
-    int rc = bring(t, p, ALL_LOOKED_UP, diag);
-    if (rc) return rc;
+static int came(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     if (t->compressing) return end_compressed(t, p, diag);
-    rc = add(t, p, ALL_LOOKED_UP, diag);
+    int rc = add(t, p, ALL_LOOKED_UP, diag);
     if (!rc) rc = shore_step_failed(t->step, diag);
     if (rc) return rc;
     p->in_buffer = false;
     return complete(t, p, diag);
+}
+
+static int came_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    int rc = add(t, p, looked_up, diag);
+    if (!rc) rc = shore_step_failed(t->step, diag);
+    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
+        rc = shore_step_send(t->step, p->unit, s, n, diag);
+    return rc;
+}
+
+/* ---- from the device -----------------------------------------------------------------------------------------------
+ */
+
+/* Waits for what comes first; it is counted, and goes where the step says. */
+static int land_first(struct trainer *t, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    const struct landing *first = &g->landing[g->landed++];
+    assert(g->landed <= g->nlanding && first->piece->gradient && !t->abandoned);
+    int rc = shore_device_wait(&t->c->device, first->until, diag);
+    if (rc) return rc;
+    return first->looked_up == ALL_LOOKED_UP ? came(t, first->piece, diag)
+                                             : came_early(t, first->piece, first->looked_up, diag);
+}
+
+/* What has come; all: and the rest, which is waited for. */
+static int land(struct trainer *t, bool all, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    int rc = 0;
+    while (!rc && !t->abandoned && g->landed < g->nlanding &&
+           (all || shore_device_passed(&t->c->device, g->landing[g->landed].until)))
+        rc = land_first(t, diag);
+    return rc;
+}
+
+static int bring(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    int rc = 0;
+    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
+        size_t at = (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
+        rc = shore__get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
+                        (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
+    }
+    if (rc) return train_op_failed(diag, rc);
+    g->landing[g->nlanding++] = (struct landing){p, looked_up, shore__record(t->c, t->pass.stream)};
+    return land(t, false, diag);
+}
+
+/* A buffer; while none is free, what is coming has to come first. */
+static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    uint32_t buffer;
+    int rc;
+    while ((rc = shore_step_take(t->step, p->unit, &buffer, NULL, diag)) == -EAGAIN && g->landed < g->nlanding) {
+        rc = land_first(t, diag);
+        if (rc || t->abandoned) return rc;
+    }
+    if (rc == -EAGAIN) rc = shore_step_take(t->step, p->unit, &buffer, &t->waits.drives_ns, diag);
+    if (rc) return rc;
+    struct shore__both held = shore__memory_both(&t->memory, SHORE__ROW_GRADIENT, buffer);
+    p->in_buffer = true;
+    p->gradient = held.host;
+    p->there = held.device;
+    return 0;
+}
+
+int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
+    /* a block is selected from before memory of its size is another's */
+    int rc = land(t, t->compressing && p->segment == 0, diag);
+    if (!rc && !t->abandoned && p->segment == 0) rc = shore__compress_want(t, p->page.block, diag);
+    if (rc || t->abandoned) return rc;
+    struct shore__both held = t->gradients->whole;
+    if (held_in_table(t, p))
+        held = (struct shore__both){t->table_gradient, t->table_there};
+    else if (!held_whole(t, p))
+        return take_buffer(t, p, diag);
+    p->gradient = (float *)held.host + at;
+    p->there = shore__at(held.device, at * sizeof(float));
+    return 0;
+}
+
+int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    struct gradients *g = t->gradients;
+    if (!shore_step_speculates(t->step) || t->compressing) return 0;
+    for (uint32_t s = p->segment; s < p->segment + p->count; s++)
+        g->early[s] |= g->due[s] == looked_up;
+    return bring(t, p, looked_up, diag);
+}
+
+int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    assert(p->gradient);
+    return bring(t, p, ALL_LOOKED_UP, diag);
+}
+
+int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {
+    return land(t, true, diag);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------

@@ -27,11 +27,13 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer);
 struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
 struct piece *shore__gradients_tail(struct trainer *t);
-/* Memory for a piece, with anything in it; waits for a buffer. */
+/* Memory for a piece, with anything in it; waits for a buffer. None, if the step is given up meanwhile (t->abandoned).
+ */
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Gives that memory back before the piece is complete. */
 void shore__gradients_give_back(struct trainer *t, struct piece *p);
-/* The piece is complete: its norm is taken, and the step says where it goes. */
+/* The piece is complete on the device: it comes from there, and once it is here, which is looked at in any of these,
+ * its norm is taken, and the step says where it goes. */
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* Of a tied and held table's slice: what is complete after the head and the lookups of so many units (not the last
  * one's) is handed over now, if the step speculates, so that less is left for when backward ends. Once for each number.
@@ -40,6 +42,8 @@ int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_u
 /* Segments of a piece, whose sums of squares are here, are complete. */
 int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segment, uint32_t count, float *gradient,
                               const double *sums, struct shore_diag *diag);
+/* Waits until all have come that were called to. */
+int shore__gradients_settle(struct trainer *t, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
  * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);

@@ -105,6 +105,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     if (m->arch.tied) {
         p = shore__gradients_tail(t);
         rc = shore__gradients_begin(t, p, diag);
+        if (t->abandoned) return rc;
         if (!rc) rc = clear_from(t, p, 0, diag);
     }
     if (!rc) rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
@@ -137,6 +138,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         p = shore__gradients_slice(t, table_block, i);
         if (!rc && !first) {
             rc = shore__gradients_begin(t, p, diag);
+            if (t->abandoned) return rc;
             if (!rc) rc = clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model, diag);
         }
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
@@ -235,6 +237,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = shore__boundary_wait(t, layer, diag);
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = shore__gradients_begin(t, p, diag);
+    if (t->abandoned) return rc;
     if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
@@ -262,6 +265,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
             continue;
         }
         rc = shore__gradients_begin(t, p, diag);
+        if (t->abandoned) return rc;
         if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, t->dx, pass->tokens.device, rows, d, s.first,
@@ -297,6 +301,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
         rc = layer_backward(t, l, diag);
     if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
+    if (!rc && !t->abandoned) rc = shore__gradients_settle(t, diag);
     if (!rc) rc = shore__activations_settle(t, diag);
     if (!rc && t->abandoned) {
         shore__gradients_discard(t);
