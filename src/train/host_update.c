@@ -196,38 +196,46 @@ static void *read_ahead(void *ctx) {
 
 /* ---- computing --------------------------------------------------------------------------------------------------- */
 
-static void update_segment(struct work *w, const struct chunk *c, const struct piece *p, uint32_t i) {
-    const struct shore__drive_config *config = &w->fleet->config;
-    unsigned char *image = c->image + (p->at + i) * w->state_bytes;
-    struct shore_update update = {
-        .base_step = w->how->base_step,
-        .attempt = w->how->attempt,
-        .block = p->block,
-        .segment = p->segment + i,
-        .count = 1,
-        .gradient = c->gradient + (p->at + i) * shore__gradient_segment_bytes(w->how->form),
-        .form = w->how->form,
-        .coefficient = w->how->coefficient,
-        .groups = w->how->groups,
-        .ngroups = w->how->ngroups,
-        .params_out = w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL,
-    };
-    struct shore_diag diag = {0};
-    int rc = shore__image_update(config, &update, image, &diag);
-    if (rc) fail(w, rc, &diag);
+static char *params_of(const struct work *w, const struct piece *p, uint32_t i) {
+    return w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL;
 }
 
-static void compute(struct work *w, struct chunk *c) {
+/* At once: segments whose new parameters lie one behind the other, or go nowhere. */
+static int update_piece(const struct work *w, const struct chunk *c, const struct piece *p, struct shore_diag *diag) {
+    size_t params_bytes = (size_t)SHORE_SEGMENT_ELEMS * (w->fleet->config.fp32_params ? 4 : 2);
+    int rc = 0;
+    for (uint32_t i = 0, n = 1; !rc && i < p->count; i += n, n = 1) {
+        char *params = params_of(w, p, i);
+        while (i + n < p->count && params_of(w, p, i + n) == (params ? params + n * params_bytes : NULL))
+            n++;
+        const struct shore_update update = {
+            .size = sizeof update,
+            .base_step = w->how->base_step,
+            .attempt = w->how->attempt,
+            .block = p->block,
+            .segment = p->segment + i,
+            .count = n,
+            .gradient = c->gradient + (p->at + i) * shore__gradient_segment_bytes(w->how->form),
+            .form = w->how->form,
+            .coefficient = w->how->coefficient,
+            .groups = w->how->groups,
+            .ngroups = w->how->ngroups,
+            .params_out = params,
+        };
+        rc = shore_fleet_update_images(w->fleet, &update, c->image + (p->at + i) * w->state_bytes, diag);
+    }
+    return rc;
+}
+
+static void compute(struct work *w, const struct chunk *c) {
     struct shore__gate *gate = w->fleet->gate;
     uint64_t elems = (uint64_t)c->segments * SHORE_SEGMENT_ELEMS;
     uint64_t over_ns = gate ? gate->over_ns(gate, SHORE__WORK_HOST_UPDATE, 0, elems) : 0;
-#pragma omp parallel for schedule(dynamic)
-    for (uint32_t s = 0; s < c->segments; s++) {
-        const struct piece *p = c->pieces;
-        while (s >= p->at + p->count)
-            p++;
-        update_segment(w, c, p, s - p->at);
-    }
+    struct shore_diag diag = {0};
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < c->npieces; i++)
+        rc = update_piece(w, c, &c->pieces[i], &diag);
+    if (rc) fail(w, rc, &diag);
     if (gate) shore__sleep_until(over_ns);
 }
 
