@@ -39,7 +39,7 @@ def sizes(shape, moments, drive):
     try:
         planning.plan(layout, [drive], 1 << 20, **how)
     except BudgetError as refused:
-        least = native.size(re.search(r"minimum (\S+)", str(refused)).group(1))
+        least = native.size(re.search(r"minimum ([0-9.]+ \w+)", str(refused)).group(1))
     return sum(p.numel() for p in model.parameters()), lib.shore_fleet_disk_bytes(layout.c, options), least
 
 

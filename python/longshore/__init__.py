@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import native as _native
+from .budgets import budget
 from .engine import Engine, StepResult
 from .errors import (AbsentParameterError, BudgetError, BusyError, ExistsError, LongshoreError, MissingError, NotFiniteError)
 from .inits import init
@@ -12,7 +13,7 @@ from .resident import resident
 from .verify import verify
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory", "MissingError", "NotFiniteError",
-           "StepResult", "init", "resident", "resume", "verify", "wrap"]
+           "StepResult", "budget", "init", "resident", "resume", "verify", "wrap"]
 __version__ = _native.text(_native.lib.shore_version())
 
 

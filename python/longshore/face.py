@@ -26,7 +26,7 @@ class Face:
             return f"<Engine{of}, closed" + (": run {}, step {}>".format(*self._closed_at) if self._closed_at else ">")
         elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
-        memory = native.readable(state.memory_bytes or self.plan.total_bytes)
+        memory = native.readable(self.plan.budget_bytes or state.memory_bytes or self.plan.total_bytes)
         return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} parameters on {drives}, "
                 f"memory {memory}>")
 

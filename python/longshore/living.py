@@ -20,6 +20,10 @@ def add(engine):
     _engines[engine] = engine.state, engine.streams.pages
 
 
+def is_open(engine):
+    return engine in _engines
+
+
 def discard(engine):
     _engines.pop(engine, None)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import adapters, compiled, inits, living, native, position, spinning
+from . import adapters, budgets, compiled, inits, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .beginning import Handed, Moments, fill
@@ -121,7 +121,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     chosen = plan(layout, drives, budget, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
-                  compress=share)
+                  compress=share, who=_who(model, run))
     state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=share > 0)
@@ -138,7 +138,12 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     if handed is not None:
         hand_over(handed, engine.optimizer)
     living.add(engine)
+    budgets.add(engine, _who(model, run))
     return engine
+
+
+def _who(model, run):
+    return f"{type(model).__name__} ({os.fspath(run)})"
 
 
 def _say(model, state, chosen):
@@ -296,10 +301,10 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     _give_buffers(model, program, run)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
-    budget = native.size(memory) if memory is not None else budget
+    budget = native.size(memory) if memory is not None else None if budgets.left() is not None else budget
     chosen = plan(layout, drives, budget, storage=_DTYPE_OF[how["storage"]],
                   optimizer=how["optimizer"], moments=how["moments"], activations=how.get("activations", "memory"),
-                  compress=how.get("compress", 0.0))
+                  compress=how.get("compress", 0.0), who=_who(model, run))
     with Progress(f"opening {run}"):
         return _go_on(run, model, program, layout, given, chosen)
 
@@ -325,6 +330,7 @@ def _go_on(run, model, program, layout, given, chosen):
             warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
         living.add(engine)
+        budgets.add(engine, _who(model, run))
         return engine
     except BaseException:
         state.close()

@@ -63,6 +63,6 @@ def measure(engine: Any) -> Memory:
     plan, parameters, copies = engine.plan, engine.streams.memory.nbytes, engine.streams.copies_bytes
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes  # of which state has what they do not need
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
-    return Memory(engine.state.memory_bytes or plan.total_bytes, parameters + copies, engine.gradients.held_bytes + compressing,
+    return Memory(plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes, parameters + copies, engine.gradients.held_bytes + compressing,
                   gradients + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
                   process_bytes(), *allocator.held())

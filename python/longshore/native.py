@@ -135,7 +135,6 @@ class Wait:
 
 _UNITS = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40, "tib": 2**40,
           "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_SMALL = 100_000  # bytes: nobody means them
 
 
 def size(value, name="memory"):
@@ -156,17 +155,20 @@ def size(value, name="memory"):
     return nbytes
 
 
-def doubt(nbytes):
-    """What to say of a size that looks like a number of another unit."""
-    return f"; {nbytes} is {nbytes} bytes: did you mean '{nbytes}{'GiB' if nbytes < 100 else 'MiB'}'?" if nbytes < _SMALL else ""
-
-
 def readable(number):
     """A size for people: "1.5GiB"."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= factor:
             return f"{number / factor:.4g}{unit}"
     return f"{number}B"
+
+
+def readable_up(number):
+    """The same, and no smaller than it is."""
+    up = number
+    while size(readable(up)) < number:
+        up += number // 4096 + 1
+    return readable(up)
 
 
 def path_bytes(path):

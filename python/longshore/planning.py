@@ -1,14 +1,13 @@
-"""What is kept in memory with a budget."""
+"""What is kept in memory with a budget: a program of what an engine holds, planned by the library."""
 
 import os
 from dataclasses import dataclass
 
 import torch
 
-from . import native
+from . import budgets, native
 from .compression import memory_bytes as compression_bytes
-from .errors import BudgetError
-from .native import lib
+from .native import ffi, lib
 from .state import fleet_options
 
 POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
@@ -29,47 +28,83 @@ class Plan:
     total_bytes: int
     compression_bytes: int = 0
     least_bytes: int = 0  # of a budget for this model
+    budget_bytes: int = 0  # that was planned to; 0: nobody has said
 
 
-def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0):
-    """A budget (bytes; None: half of the machine's memory) to what is kept. Raises BudgetError with the minimum.
+class _Program:
+    """Rows of an engine's own, by name; the library lays none of them out."""
 
-    activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES."""
-    options, named = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
-    least_rings = lib.shore_fleet_memory_least_bytes(layout.c, options)
-    best_rings = lib.shore_fleet_memory_bytes(layout.c, options)
+    def __init__(self):
+        self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
+
+    def add(self, name, role, size=0, full=0, **members):
+        self._names.append(ffi.new("char[]", name.encode()))
+        tensor = native.new("struct shore_tensor", name=self._names[-1], key=len(self._names), role=role, place=lib.SHORE_PLACE_OWN,
+                            bytes=size, full_bytes=full, **members)
+        return lib.shore_program_tensor(self._program, tensor)
+
+    def plan(self, memory):
+        """(plan, code, diagnosis) with so many bytes."""
+        out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
+        what = ffi.new("char[]", b"this model")
+        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, one_memory=True)
+        code = lib.shore_plan_open(self._program, options, out, diag)
+        if out[0] == ffi.NULL:
+            native.fail(code, diag)
+        return ffi.gc(out[0], lib.shore_plan_close), code, diag
+
+
+def _fate(plan, tensor):
+    fate = native.new("struct shore_fate")
+    native.check(lib.shore_plan_tensor(plan, tensor, fate))
+    return fate
+
+
+def _sums(plan):
+    sums = native.new("struct shore_plan_sums")
+    lib.shore_plan_sums(plan, sums)
+    return sums
+
+
+def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0, who="this model"):
+    """A budget (bytes; None: what longshore.budget() leaves, or half of the machine's memory) to what is kept. Raises BudgetError
+    with the minimum.
+
+    activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most ROOM_BYTES. who: for
+    what is said of engines that share one."""
+    options, _ = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
+    least_rings, best_rings = lib.shore_fleet_memory_least_bytes(layout.c, options), lib.shore_fleet_memory_bytes(layout.c, options)
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
-    layers = len(layout.layers())
+    layers, sides = len(layout.layers()), layout.sides()
     # gradients of one that goes; that which autograd makes is PyTorch's
     block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
-    compressing = compression_bytes(layout, compress)
-    pool = POOL_BYTES[0] if activations != "memory" else 0
-
-    def total(rings, slots, gradients):
-        return block + compressing + pool + rings + layout.memory_bytes(slots) + gradients
-
-    minimum, most_spare = total(least_rings, 1, 0), trained * 16  # state that may stay in memory is no larger
+    compressing, most_spare = compression_bytes(layout, compress), trained * 16  # state that may stay in memory is no larger
     if memory is None:
         most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)  # activations are to come
-        memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, minimum)
-    if memory < minimum and layout.share_rest():
+    program = _Program()
+    program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block)
+    program.add("compression", lib.SHORE_ROLE_FIXED, compressing)
+    program.add("parameters", lib.SHORE_ROLE_FIXED, layout.memory_bytes(0))
+    pool = program.add("activations", lib.SHORE_ROLE_POOL, *POOL_BYTES) if activations != "memory" else None
+    rings = program.add("drives", lib.SHORE_ROLE_DRIVES, least_rings, best_rings)
+    for group, side in enumerate(sides, 1):
+        program.add("parameters of a layer", lib.SHORE_ROLE_LAYER, side, ways=lib.SHORE_WAY_MOVE, group=group)
+        slots = program.add("slots of layers", lib.SHORE_ROLE_BUFFERS, group=group, least=1, most=layers)
+    gradients = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, 4 * trained)
+    spare = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare)
+
+    least = _sums(program.plan(0)[0]).minimum_bytes
+    if min((size for size in (memory, budgets.left()) if size is not None), default=least) < least and layout.share_rest():
         return plan(layout, drives, memory, storage=storage, optimizer=optimizer, moments=moments, activations=activations, room=room,
-                    compress=compress)
-    if memory < minimum:
-        raise BudgetError(f"memory={native.readable(memory)} is too little for this model: minimum {native.readable(minimum + (1 << 20))}"
-                          f"{native.doubt(memory)}", lib.SHORE_EBUDGET)
-    if pool:
-        pool = max(pool, min(memory // 8, POOL_BYTES[1], pool + memory - minimum))
-        room = min(4 * memory, ROOM_BYTES) if room is None else room
-    slots, rings, gradients = min(2, max(layers, 1)), best_rings, 0
-    if total(rings, slots, 0) > memory:
-        rings = least_rings
-    if total(rings, slots, 0) > memory:
-        slots = 1
-    gradients = min(trained * 4, memory - total(rings, slots, 0))
-    while slots < layers and total(rings, slots + 1, gradients) <= memory:
-        slots += 1
-    needed = total(rings, slots, gradients)
-    spare = min(memory - needed, most_spare)
-    return Plan(0 if rings == best_rings else rings, slots, gradients, pool, room if pool else 0, block, spare, needed,
-                compressing, minimum)
+                    compress=compress, who=who)
+    memory = budgets.share(who, memory, least)
+    given = memory or 0
+    if memory is None:
+        memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, least)
+    made, code, diag = program.plan(memory)
+    native.check(code, diag)
+    kept, total = _fate(made, spare).bytes, _sums(made).total_bytes
+    return Plan(ring_bytes=0 if _fate(made, rings).full else least_rings, slots=_fate(made, slots).count if sides else 1,
+                gradient_bytes=_fate(made, gradients).bytes, pool_bytes=0 if pool is None else _fate(made, pool).bytes,
+                room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room, aside_bytes=block,
+                spare_bytes=kept, total_bytes=total - kept, compression_bytes=compressing, least_bytes=least, budget_bytes=given if budgets.left() is None else total)

@@ -156,7 +156,7 @@ def test_messages_are_those_of_the_sources():
     first = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
     quoted = [m for cell in first for m in re.findall(r"`([^`]+)`", cell) if " " in m]
     assert len(quoted) > 15
-    assert [m for m in quoted if m.replace("'300MiB'?", "") not in said] == []
+    assert [m for m in quoted if m.replace("300MiB?", "") not in said] == []
 
 
 PASTE = '''

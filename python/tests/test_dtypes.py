@@ -161,7 +161,7 @@ def test_what_stays_counts_in_the_plan(tmp_path, seed):
     def least(few):
         with pytest.raises(longshore.BudgetError) as said:
             longshore.wrap(Mixed(BF16, few), run=tmp_path / "none", memory="1MiB")
-        return float(re.search(r"minimum ([0-9.]+)MiB", str(said.value))[1])
+        return float(re.search(r"minimum ([0-9.]+) MiB", str(said.value))[1])
 
     with engine_for(Mixed(BF16, FP32), tmp_path, memory=f"{least(FP32) + 0.01}MiB") as engine:
         few = [s for s in engine.streams.blocks if s.block.dtype == FP32]

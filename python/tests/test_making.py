@@ -35,7 +35,7 @@ def test_made_inside_init_with_the_same_numbers(tmp_path, seed):
 def test_bad_input(tmp_path, seed):
     with pytest.raises(ValueError, match="where is the state to live"):
         longshore.wrap(gpt2())
-    with pytest.raises(longshore.BudgetError, match="minimum [0-9.]+MiB"):
+    with pytest.raises(longshore.BudgetError, match="minimum [0-9.]+ MiB"):
         longshore.wrap(gpt2(), run=tmp_path / "a", memory="1MiB")
     with pytest.raises(ValueError, match="not a size"):
         longshore.wrap(gpt2(), run=tmp_path / "a", memory="lots")

@@ -40,11 +40,11 @@ class NoList(nn.Module):
 def least(model, tmp_path, **how):
     with pytest.raises(longshore.BudgetError) as said:
         longshore.wrap(model, run=tmp_path / "none", memory="1MiB", **how)
-    return re.search(r"minimum (\S+)", str(said.value))[1]
+    return re.search(r"minimum ([0-9.]+ \w+)", str(said.value))[1]
 
 
 def mib(size):
-    return float(size.removesuffix("MiB"))
+    return float(size.removesuffix(" MiB"))
 
 
 @pytest.mark.parametrize("make", [untied, NoList])

@@ -184,7 +184,7 @@ def test_no_budget_is_exceeded(tmp_path, seed):
         try:
             engine = longshore.wrap(net, run=tmp_path / f"run{more}", memory=memory)
         except longshore.BudgetError as why:
-            least = int(re.search(r"minimum ([0-9.]+)MiB", str(why)).group(1).split(".")[0]) + 1
+            least = int(re.search(r"minimum ([0-9.]+) MiB", str(why)).group(1).split(".")[0]) + 1
             engine = longshore.wrap(net, run=tmp_path / f"run{more}", memory=least << 20)
         with engine:
             for _ in range(3):

@@ -232,8 +232,10 @@ static void raise_all(struct shore_plan *plan, uint64_t budget) {
  * buffers that are not needed once the last ones are. */
 void shore__rules_spend(struct shore_plan *plan, uint64_t budget) {
     uint64_t minimum = plan->total_bytes;
-    size_t pool = amount_of(plan, SHORE_ROLE_POOL);
-    raise_to(plan, &plan->choice.pool, pool < budget / 8 ? pool : budget / 8, budget);
+    const struct shore_tensor *pool = shore__plan_nth(plan, SHORE_ROLE_POOL, 0);
+    size_t most = amount_of(plan, SHORE_ROLE_POOL);
+    if (pool && budget / 8 < pool->bytes + most) most = budget / 8 > pool->bytes ? budget / 8 - pool->bytes : 0;
+    raise_to(plan, &plan->choice.pool, most, budget);
     struct shore__choice least = plan->choice;
     if (plan->count[SHORE_ROLE_PIECE]) raise_all(plan, UINT64_MAX);
     if (!has_room_for_holes(minimum, budget)) plan->choice.holes = false;

@@ -1,0 +1,92 @@
+"""longshore.budget: engines of one process that share one budget."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from . import living, native
+from .errors import BudgetError
+from .native import lib
+
+_current: budget | None = None
+
+
+class budget:
+    """So much memory for the engines that wrap() and resume() make inside, a policy and its reference model, say::
+
+        with longshore.budget(memory="8GiB"):
+            policy = longshore.wrap(model, run="runs/policy", drives=[...])
+            reference = longshore.wrap(frozen, run="runs/reference", drives=[...])
+
+    memory: for all of them together. engines: how many there will be. Each gets an equal part of what is left for those to come, and
+    leaves them what it cannot use; memory= of wrap() or resume() is its part instead. What an engine has is free again once it is
+    closed: ``with longshore.budget(...) as shared:`` and, later, ``with shared:`` make another one in its place.
+
+    Raises BudgetError where they need more together, which names each with its part. Budgets do not nest.
+    """
+
+    def __init__(self, memory: int | str, engines: int = 2):
+        if isinstance(engines, bool) or engines != int(engines) or engines < 1:
+            raise ValueError(f"budget: engines={engines!r}; it is how many engines share the memory, 1 or more")
+        self.memory, self.engines = native.size(memory), int(engines)
+        self._shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    def __enter__(self) -> budget:
+        global _current
+        if _current is not None:
+            raise ValueError("budget: one budget is entered already, and they do not nest: leave it first, or give wrap() and resume() "
+                             "memory=, which is a part of it")
+        _current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _current
+        _current = None
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{who} has {native.readable(_held(engine))}" for engine, who in self._open())
+        return f"budget of {native.readable(self.memory)} for {self.engines} engines" + (f": {held}" if held else "")
+
+    @property
+    def left(self) -> int:
+        """Bytes that no open engine has."""
+        return max(0, self.memory - sum(_held(engine) for engine, _ in self._open()))
+
+    def _open(self) -> list[tuple[Any, str]]:
+        return [(engine, who) for engine, who in list(self._shares.items()) if living.is_open(engine)]
+
+    def _share(self, who: str, wanted: int | None, least: int) -> int:
+        """Bytes for one more."""
+        made, left = self._open(), self.left
+        share = max(least, left // max(1, self.engines - len(made))) if wanted is None else wanted
+        if max(share, least) <= left:
+            return share
+        others = "".join(f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} at least), "
+                         for engine, name in made)
+        together = sum(_held(engine) for engine, _ in made) + max(share, least)
+        minimum = sum(engine.plan.least_bytes for engine, _ in made) + least
+        raise BudgetError(f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} needs "
+                          f"{native.readable_up(max(share, least))} ({native.readable_up(least)} at least), {native.readable_up(together)} "
+                          f"together: minimum {native.readable_up(minimum)}; give budget() more, the others less with memory=, or close() one",
+                          lib.SHORE_EBUDGET)
+
+
+def _held(engine: Any) -> int:
+    return engine.plan.total_bytes + engine.plan.spare_bytes
+
+
+def left() -> int | None:
+    """Of the budget that is entered; None: none is."""
+    return None if _current is None else _current.left
+
+
+def share(who: str, wanted: int | None, least: int) -> int | None:
+    """Bytes for one more engine: what it wants, which None leaves to the budget that is entered, if one is. Raises BudgetError."""
+    return wanted if _current is None else _current._share(who, wanted, least)
+
+
+def add(engine: Any, who: str) -> None:
+    """The engine was made with what share() said."""
+    if _current is not None:
+        _current._shares[engine] = who

@@ -1,0 +1,110 @@
+"""Engines of one process that share one budget."""
+
+import copy
+import re
+
+import pytest
+import torch
+
+import longshore
+from longshore import native
+from models import gpt2, tokens
+
+
+def held(engine):
+    return engine.plan.total_bytes + engine.plan.spare_bytes
+
+
+def wrap(model, path, **how):
+    (path.parent / f"{path.name}.drive").mkdir(exist_ok=True)
+    return longshore.wrap(model, run=path, drives=[str(path.parent / f"{path.name}.drive")], **how)
+
+
+def step(engine, batch):
+    engine.backward(engine(**batch).loss)
+    return engine.step()
+
+
+def frozen():
+    return gpt2().requires_grad_(False)
+
+
+def least_of(make, tmp_path):
+    with pytest.raises(longshore.BudgetError) as said:
+        wrap(make(), tmp_path / "none", memory="1KiB")
+    return native.size(re.search(r"minimum ([0-9.]+ \w+)", str(said.value))[1])
+
+
+def test_a_policy_and_its_reference_share_one(tmp_path, seed):
+    """Both train, or are read, with the bits that each has alone; and neither is planned as if it were."""
+    model, reference = gpt2(), gpt2()
+    with wrap(copy.deepcopy(model), tmp_path / "alone") as alone:
+        for batch in tokens(3):
+            step(alone, batch)
+        want = alone.digest()
+    with longshore.budget(memory="64MiB") as shared:
+        policy, other = wrap(model, tmp_path / "policy"), wrap(copy.deepcopy(reference), tmp_path / "reference")
+    assert held(policy) <= 32 << 20 and held(policy) + held(other) <= 64 << 20
+    assert policy.memory().budget + other.memory().budget <= 64 << 20
+    assert "policy) has " in repr(shared) and "reference) has " in repr(shared)
+    with policy, other, torch.no_grad():
+        for batch in tokens(3):
+            with torch.enable_grad():
+                step(policy, batch)
+            assert torch.equal(other.eval()(**batch).logits, reference.eval()(**batch).logits)
+        assert policy.digest() == want
+
+
+def test_too_little_names_each_with_what_it_needs(tmp_path, seed):
+    least = least_of(gpt2, tmp_path)
+    with longshore.budget(memory=least + least // 2) as shared:
+        policy = wrap(gpt2(), tmp_path / "policy")
+        with pytest.raises(longshore.BudgetError) as said:
+            wrap(gpt2(), tmp_path / "reference")
+        said = str(said.value)
+        assert re.search(r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) needs [0-9.]+[KM]iB", said)
+        assert native.size(re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]) >= 2 * policy.plan.least_bytes
+        assert not (tmp_path / "reference").exists()
+        policy.close()
+        assert shared.left == shared.memory
+    enough = re.search(r"minimum ([0-9.]+[KM]iB)", said)[1]
+    with longshore.budget(memory=enough):
+        with wrap(gpt2(), tmp_path / "p2"), wrap(gpt2(), tmp_path / "r2"):
+            pass
+
+
+def test_a_share_is_free_again_once_its_engine_is_closed(tmp_path, seed):
+    least = least_of(gpt2, tmp_path)
+    with longshore.budget(memory=least, engines=1) as shared:
+        wrap(gpt2(), tmp_path / "first").close()
+        wrap(gpt2(), tmp_path / "second").close()
+    with shared, longshore.resume(tmp_path / "first") as engine:
+        step(engine, tokens(1)[0])
+        with pytest.raises(longshore.BudgetError, match=r"first\) has .*second\) needs"):
+            longshore.resume(tmp_path / "second")
+    with longshore.resume(tmp_path / "second", memory="1GiB") as engine:  # outside, nothing is shared
+        assert engine.memory().budget == 1 << 30 and shared.left == shared.memory
+
+
+def test_a_part_of_its_own(tmp_path, seed):
+    with longshore.budget(memory="64MiB", engines=3) as shared:
+        with wrap(gpt2(), tmp_path / "policy", memory="48MiB") as policy, wrap(frozen(), tmp_path / "reference") as reference:
+            assert policy.memory().budget == held(policy) <= 48 << 20 and shared.left == (64 << 20) - held(policy) - held(reference)
+        with pytest.raises(longshore.BudgetError, match="needs 65MiB .*give budget.. more"):
+            wrap(gpt2(), tmp_path / "more", memory="65MiB")
+
+
+def test_what_is_refused(tmp_path, seed):
+    with longshore.budget(memory="64MiB"):
+        with pytest.raises(ValueError, match="do not nest"):
+            with longshore.budget(memory="32MiB"):
+                pass
+        with wrap(gpt2(), tmp_path / "run") as engine:  # the outer one is still entered
+            assert held(engine) <= 32 << 20
+    for wrong in (0, 1.5, True, -1):
+        with pytest.raises(ValueError, match="engines="):
+            longshore.budget("1GiB", engines=wrong)
+    with pytest.raises(ValueError, match="not a size"):
+        longshore.budget("much")
+    with wrap(gpt2(), tmp_path / "after", memory="1GiB"):
+        pass
