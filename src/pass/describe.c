@@ -58,10 +58,6 @@ static uint64_t boundary_room(const struct shore__facts *f) {
     return shore__arena_round((uint64_t)f->batch.rows * f->model->arch.d_model * 4);
 }
 
-uint64_t shore__plan_scratch_boundary(const struct shore__facts *f, uint32_t layer) {
-    return boundary_room(f) * (layer - 1);
-}
-
 uint64_t shore__plan_scratch_slice(const struct shore__facts *f, uint32_t slice) {
     return boundary_room(f) * f->model->arch.n_layer + shore__model_slice(f->model, slice).segment * SEGMENT_BYTES;
 }
@@ -313,7 +309,7 @@ static void describe(const struct description *d) {
     describe_operations(d);
     shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
-    d->plan->page = shore__pages_describe(m, f->mode, f->one_memory, d->program);
+    shore__pages_describe(m, f->mode, f->one_memory, d->program);
     describe_backward(d); /* what samples take first; activations are idle for parameters, too */
     struct shore_tensor sample = shore__row_tensor(SHORE__ROW_SAMPLE, 0, SHORE_PLACE_BOTH,
                                                    f->samples ? shore__generate_bytes(m, f->mode, 1) : 0);
@@ -407,10 +403,6 @@ void shore__train_plan_close(struct shore__train_plan *plan) {
     shore_plan_close(plan->plan);
     shore_program_free(plan->program);
     *plan = (struct shore__train_plan){.units = 0};
-}
-
-const struct shore__fate *shore__plan_page(const struct shore__train_plan *plan, uint32_t number) {
-    return &plan->plan->fate[plan->page + number];
 }
 
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer) {

@@ -12,19 +12,19 @@
  */
 struct shore__train_plan {
     struct shore_program *program;
-    struct shore_plan *plan;     /* its table says what becomes of each tensor */
-    uint32_t page, input, inner; /* tensors of page 0; of the input of layer 1; of unit 0 of the last layer */
-    size_t units;                /* of the batch */
-    size_t head_units;           /* units that go through the head at once */
-    size_t kept_logits;          /* of these, (slice, unit) pairs whose logits stay for backward */
-    size_t gradient_buffers;     /* pieces of gradient in memory at once */
-    bool hold_table_gradient;    /* the table's gradient in memory; otherwise its slices go to scratch */
-    size_t moved_inner;          /* (layer, unit) pairs whose inner activations scratch has room for */
-    size_t host_buffers;         /* of --update host: chunks in memory at once */
-    size_t host_segments;        /* the same: segments of a chunk */
-    uint64_t ring_bytes;         /* of the fleet */
-    uint64_t workspace_bytes;    /* of compute, with room for packed weights or without */
-    uint64_t hole_bytes;         /* in the heap, if it may keep what is freed; otherwise 0 */
+    struct shore_plan *plan;  /* its table says what becomes of each tensor */
+    uint32_t input, inner;    /* tensors of the input of layer 1; of unit 0 of the last layer */
+    size_t units;             /* of the batch */
+    size_t head_units;        /* units that go through the head at once */
+    size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
+    size_t gradient_buffers;  /* pieces of gradient in memory at once */
+    bool hold_table_gradient; /* the table's gradient in memory; otherwise its slices go to scratch */
+    size_t moved_inner;       /* (layer, unit) pairs whose inner activations scratch has room for */
+    size_t host_buffers;      /* of --update host: chunks in memory at once */
+    size_t host_segments;     /* the same: segments of a chunk */
+    uint64_t ring_bytes;      /* of the fleet */
+    uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
+    uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */
     uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes;
 };
 
@@ -43,8 +43,7 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
                          struct shore__needs *needs, struct shore_diag *diag);
 void shore__train_plan_close(struct shore__train_plan *plan);
 
-/* What becomes of a page; of the input of a layer (layers + 1: of the head); of a unit's inner activations. */
-const struct shore__fate *shore__plan_page(const struct shore__train_plan *plan, uint32_t number);
+/* What becomes of the input of a layer (layers + 1: of the head); of a unit's inner activations. */
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer);
 const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,
                                             uint32_t layer, size_t unit);
@@ -53,9 +52,8 @@ const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const 
 uint64_t shore__plan_offload_bytes(const struct shore__facts *f);
 uint64_t shore__plan_boundary_bytes(const struct shore__facts *f);
 
-/* Where scratch holds the input of layer l, slice i of a tied table's gradient, and inner activations (of the nth
- * pair that is offloaded). */
-uint64_t shore__plan_scratch_boundary(const struct shore__facts *f, uint32_t layer);
+/* Where scratch holds slice i of a tied table's gradient, and inner activations (of the nth pair that is offloaded).
+ */
 uint64_t shore__plan_scratch_slice(const struct shore__facts *f, uint32_t slice);
 uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth);
 /* How the drives of such a run are made and opened: with that scratch; with the plan's rings, if there is a plan. */

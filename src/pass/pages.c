@@ -75,9 +75,8 @@ static void add_buffers(struct shore_program *program, enum shore__row key, uint
     shore_program_tensor(program, &buffers);
 }
 
-uint32_t shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
-                               struct shore_program *program) {
-    uint32_t first = 0;
+void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
+                           struct shore_program *program) {
     for (uint32_t i = 0; i < shore__pages_count(m); i++) {
         struct shore__page_id id = shore__page_at(m, i);
         struct shore_tensor page =
@@ -85,8 +84,7 @@ uint32_t shore__pages_describe(const struct shore__model *m, enum shore__mode mo
         page.role = role_of(m, id);
         page.ways = id.kind == SHORE__PAGE_TAIL ? SHORE_WAY_KEEP : SHORE_WAY_KEEP | SHORE_WAY_MOVE;
         page.group = group_of(id.kind);
-        uint32_t added = shore_program_tensor(program, &page);
-        if (i == 0) first = added;
+        shore_program_tensor(program, &page);
     }
     add_buffers(program, SHORE__ROW_LAYER_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_LAYERS);
     add_buffers(program, SHORE__ROW_SLICE_BUFFER, 0, SHORE_PLACE_PINNED, SHORE__GROUP_SLICES);
@@ -102,5 +100,4 @@ uint32_t shore__pages_describe(const struct shore__model *m, enum shore__mode mo
     for (uint32_t i = 0; i < 2; i++)
         shore__row_add(program, SHORE__ROW_PREPARED_TAIL, i, SHORE_PLACE_DEVICE,
                        shore__prepared_bytes(m, i ? shore__model_head(m) : 0, mode));
-    return first;
 }

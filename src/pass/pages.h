@@ -31,8 +31,8 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
 
 /* Adds the pages to a program: tensors PAGE, in the order of their numbers, which stay or share LAYER_BUFFER and
  * SLICE_BUFFER, one, or two to fetch ahead; where pages are put that the device does not see (LAYER_THERE, SLICE_THERE,
- * TAIL_THERE); and what products read (PREPARED_LAYER, PREPARED_SLICE, PREPARED_TAIL). Returns the tensor of page 0. */
-uint32_t shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
-                               struct shore_program *program);
+ * TAIL_THERE); and what products read (PREPARED_LAYER, PREPARED_SLICE, PREPARED_TAIL). */
+void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
+                           struct shore_program *program);
 
 #endif

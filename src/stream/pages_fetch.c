@@ -12,10 +12,6 @@ void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
     p->step = step;
 }
 
-uint64_t shore__pages_step(const struct shore_pages *p) {
-    return p->step;
-}
-
 uint64_t shore_pages_waited_ns(struct shore_pages *p) {
     uint64_t ns = p->waited_ns;
     p->waited_ns = 0;
@@ -33,13 +29,14 @@ int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_
 /* ---- buffers -------------------------------------------------------------------------------------------------------
  */
 
-void shore__page_leave(struct page *page) {
+static void leave(struct page *page) {
     assert(!page->users);
     if (page->loading) shore_wait(&page->load, NULL);
     page->loading = false;
     page->step = SHORE__NO_STEP;
     page->at = NULL;
-    if (page->buffer) page->buffer->holds = NULL, page->buffer->used = 0;
+    page->buffer->holds = NULL;
+    page->buffer->used = 0;
     page->buffer = NULL;
 }
 
@@ -57,7 +54,7 @@ static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
         if (!chosen || b->used < chosen->used) chosen = b;
     }
     if (!chosen) return false;
-    if (chosen->holds) shore__page_leave(chosen->holds);
+    if (chosen->holds) leave(chosen->holds);
     chosen->holds = page;
     chosen->used = ++p->clock;
     page->buffer = chosen;

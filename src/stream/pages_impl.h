@@ -68,8 +68,7 @@ static inline bool page_meets(const struct page *page, uint32_t block, uint32_t 
     return page->block == block && page->segment < to && from < page->segment + page->count;
 }
 
-/* pages_fetch.c: takes a page out of its buffer, once what fills it is over; and waits for w, counting the time. */
-void shore__page_leave(struct page *page);
+/* pages_fetch.c: waits for w, counting the time. */
 int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag);
 /* pages_read.c: fills pages by a function, on a thread; the page's load says when it is over. close waits. */
 int shore__reader_open(shore_pages_read_fn read, void *ctx, struct reader **out);

@@ -1,11 +1,8 @@
-/* What only the program does with pages: it asks for their step, and computes updates itself, where the parameters lie.
- */
+/* What only the program does with pages: it computes updates itself, where the parameters lie. */
 #ifndef SHORE_STREAM_STREAM_H
 #define SHORE_STREAM_STREAM_H
 
 #include "longshore/pages.h"
-
-uint64_t shore__pages_step(const struct shore_pages *p);
 
 /* Where the parameters of a segment are kept by a page that stays, or NULL. Threading: any. */
 void *shore__pages_place(const struct shore_pages *p, uint32_t block, uint32_t segment);
