@@ -16,6 +16,7 @@ struct generation {
     size_t capacity, filled; /* positions of the cache */
     shore__buf x, inner, normed, stats, cos_sin, cache;
     struct shore__both tokens, logits;
+    struct shore_event put; /* from then on the device has the tokens */
     size_t cache_bytes; /* keys, or values, of one layer */
 };
 
@@ -87,11 +88,12 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
     int32_t *ids = g->tokens.host;
-    int rc = shore__sync(g->c, g->stream, diag); /* the ones before may still have to be put */
+    int rc = shore_device_wait(&g->c->device, g->put, diag);
     if (rc) return rc;
     for (size_t i = 0; i < rows; i++)
         ids[i] = (int32_t)tokens[i];
     rc = shore__put(g->c, g->stream, g->tokens.device, ids, rows * 4);
+    g->put = shore__record(g->c, g->stream);
     if (rc) return op_failed(diag, rc);
     return shore__embed(g->m, g->c, g->stream, g->parameters, g->tokens, rows, rows, g->filled, g->x, diag);
 }

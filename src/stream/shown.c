@@ -94,6 +94,7 @@ void shore_shown_close(struct shore_shown *s) {
  */
 
 static struct putting *putting_at(const struct shore_shown *s, uint32_t i) {
+    assert(s->nring);
     return &s->putting[(s->first + i) % s->nring];
 }
 
