@@ -10,7 +10,9 @@
 #include "train/host_update.h"
 #include "train/trainer.h"
 
-/* What was called to come from the device: of a piece, what is complete since that moment. */
+/* What was called to come from the device: of a piece, what is complete since that moment; or all of it, for scratch.
+ */
+#define TO_SCRATCH (ALL_LOOKED_UP - 1)
 struct landing {
     struct piece *piece;
     uint32_t looked_up;
@@ -210,7 +212,12 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-void shore__gradients_give_back(struct trainer *t, struct piece *p) {
+static uint64_t bytes_of(const struct piece *p) {
+    return (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
+}
+
+/* Before the piece is complete. */
+static void give_back(struct trainer *t, struct piece *p) {
     if (p->in_buffer) shore_step_give_back(t->step, p->unit);
     p->in_buffer = false;
     p->gradient = NULL;
@@ -269,7 +276,7 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     int rc = shore__compress_add(t, p, diag);
     if (rc || (slice && p->page.slice + 1 < t->m->nslices)) return rc;
     shore__compress_block(t, block, p->gradient - (size_t)p->segment * SHORE_SEGMENT_ELEMS);
-    shore__gradients_give_back(t, p);
+    give_back(t, p);
     rc = shore_step_failed(t->step, diag);
     if (rc || !slice) return rc ? rc : complete(t, p, diag);
     for (uint32_t i = 0; !rc && i < t->m->nslices; i++)
@@ -304,8 +311,17 @@ static int land_first(struct trainer *t, struct shore_diag *diag) {
     assert(g->landed <= g->nlanding && first->piece->gradient && !t->abandoned);
     int rc = shore_device_wait(&t->c->device, first->until, diag);
     if (rc) return rc;
-    return first->looked_up == ALL_LOOKED_UP ? came(t, first->piece, diag)
-                                             : came_early(t, first->piece, first->looked_up, diag);
+    switch (first->looked_up) {
+    case ALL_LOOKED_UP:
+        return came(t, first->piece, diag);
+    case TO_SCRATCH:
+        rc = shore__train_scratch_move(t, first->piece->page.slice, true, first->piece->gradient,
+                                       bytes_of(first->piece), diag);
+        if (!rc) give_back(t, first->piece);
+        return rc;
+    default:
+        return came_early(t, first->piece, first->looked_up, diag);
+    }
 }
 
 /* What has come; all: and the rest, which is waited for. */
@@ -376,6 +392,16 @@ int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_u
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     assert(p->gradient);
     return bring(t, p, ALL_LOOKED_UP, diag);
+}
+
+int shore__gradients_to_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    return bring(t, p, TO_SCRATCH, diag);
+}
+
+int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag) {
+    uint64_t bytes = bytes_of(p);
+    int rc = shore__train_scratch_move(t, p->page.slice, false, p->gradient, bytes, diag);
+    return rc ? rc : train_op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
 }
 
 int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {

@@ -30,8 +30,10 @@ struct piece *shore__gradients_tail(struct trainer *t);
 /* Memory for a piece, with anything in it; waits for a buffer. None, if the step is given up meanwhile (t->abandoned).
  */
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* Gives that memory back before the piece is complete. */
-void shore__gradients_give_back(struct trainer *t, struct piece *p);
+/* Of a tied table that is not held: what the head has made of a slice goes to scratch, and its memory is given back;
+ * when all that go have come from the device (settled), it can be had from there again, in other memory. */
+int shore__gradients_to_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag);
+int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* The piece is complete on the device: it comes from there, and once it is here, which is looked at in any of these,
  * its norm is taken, and the step says where it goes. */
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);

@@ -44,16 +44,6 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 /* ---- backward ------------------------------------------------------------------------------------------------------
  */
 
-/* The table gradient's head part of a slice goes to scratch until the lookups are added. */
-static int slice_move(struct trainer *t, struct piece *p, bool put, struct shore_diag *diag) {
-    uint64_t bytes = (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
-    int rc = put ? train_get(t, p->gradient, p->there, bytes, diag) : 0;
-    if (!rc) rc = shore__train_scratch_move(t, p->page.slice, put, p->gradient, bytes, diag);
-    if (!rc && !put) rc = train_op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
-    if (!rc && put) shore__gradients_give_back(t, p);
-    return rc;
-}
-
 /* Zeros from element `from` of the piece on. */
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
@@ -89,7 +79,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
 /* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
 static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
     if (!t->m->arch.tied) return i + 1 < t->m->nslices ? shore__gradients_end(t, p, diag) : 0;
-    if (!t->table_gradient) return slice_move(t, p, true, diag);
+    if (!t->table_gradient) return shore__gradients_to_scratch(t, p, diag);
     return shore__gradients_early(t, p, 0, diag);
 }
 
@@ -256,7 +246,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
     size_t rows = shore__pass_rows(pass), d = m->arch.d_model;
-    int rc = 0;
+    int rc = m->arch.tied && !t->table_gradient ? shore__gradients_settle(t, diag) : 0;
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         struct shore__slice s = shore__model_slice(m, i);
         struct piece *p = shore__gradients_slice(t, 0, i);
@@ -266,7 +256,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
         }
         rc = shore__gradients_begin(t, p, diag);
         if (t->abandoned) return rc;
-        if (!rc) rc = m->arch.tied ? slice_move(t, p, false, diag) : clear_from(t, p, 0, diag);
+        if (!rc) rc = m->arch.tied ? shore__gradients_from_scratch(t, p, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
         rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, t->dx, pass->tokens.device, rows, d, s.first,
                                        s.rows);

@@ -61,12 +61,6 @@ static inline int train_op_failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
-/* From the device, now. */
-static inline int train_get(struct trainer *t, void *here, shore__buf there, size_t bytes, struct shore_diag *diag) {
-    int rc = shore__get(t->c, t->pass.stream, here, there, bytes);
-    return rc ? train_op_failed(diag, rc) : shore__sync(t->c, t->pass.stream, diag);
-}
-
 /* Of this start. */
 static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
