@@ -405,6 +405,23 @@ void shore__train_plan_close(struct shore__train_plan *plan) {
     *plan = (struct shore__train_plan){.units = 0};
 }
 
+static void set(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t tensor, enum shore_way way,
+                bool full) {
+    shore__plan_set(plan->plan, tensor, way, full);
+    shore__plan_lay_out(plan->plan);
+    fill_plan(f, plan);
+}
+
+void shore__plan_set_inner(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer, size_t unit,
+                           enum shore_way way, bool full) {
+    set(f, plan, plan->inner + (uint32_t)((f->model->arch.n_layer - layer) * plan->units + unit), way, full);
+}
+
+void shore__plan_set_input(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer,
+                           enum shore_way way) {
+    set(f, plan, plan->input + layer - 1, way, false);
+}
+
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer) {
     return &plan->plan->fate[plan->input + layer - 1];
 }

@@ -43,6 +43,12 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
                          struct shore__needs *needs, struct shore_diag *diag);
 void shore__train_plan_close(struct shore__train_plan *plan);
 
+/* Sets what becomes of a unit's inner activations, or of the input of a layer, instead of what the rules chose. */
+void shore__plan_set_inner(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer, size_t unit,
+                           enum shore_way way, bool full);
+void shore__plan_set_input(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer,
+                           enum shore_way way);
+
 /* What becomes of the input of a layer (layers + 1: of the head); of a unit's inner activations. */
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer);
 const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,

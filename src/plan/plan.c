@@ -117,18 +117,23 @@ static void fill_buffers(struct shore_plan *plan, uint32_t id) {
     }
 }
 
-static void fill_fates(struct shore_plan *plan) {
+static void choose(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    size_t nth[SHORE_ROLES] = {0}, moved[SHORE_ROLES] = {0};
+    size_t nth[SHORE_ROLES] = {0};
     for (uint32_t i = 0; i < p->ntensors; i++) {
         const struct shore_tensor *t = &p->tensor[i];
-        struct shore__fate *fate = &plan->fate[i];
-        *fate = fate_of(plan, t, nth[t->role]++);
-        fate->row = NO_ROW;
-        if (!fate->bytes) fate->bytes = shore__tensor_bytes(t, fate->full);
+        plan->fate[i] = fate_of(plan, t, nth[t->role]++);
     }
+}
+
+/* What follows from what was chosen: sizes, what goes with others, and the buffers that what moves passes through. */
+static void derive(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    size_t moved[SHORE_ROLES] = {0};
     for (uint32_t i = 0; i < p->ntensors; i++) {
         struct shore__fate *fate = &plan->fate[i];
+        fate->row = NO_ROW;
+        if (!fate->bytes) fate->bytes = shore__tensor_bytes(&p->tensor[i], fate->full);
         if (!is_there(plan, &p->tensor[i])) *fate = (struct shore__fate){.row = NO_ROW, .bytes = fate->bytes};
         if (fate->way == SHORE_WAY_MOVE) fate->moved = moved[p->tensor[i].role]++;
     }
@@ -199,10 +204,23 @@ static uint64_t add_rows(struct shore_plan *plan) {
 
 uint64_t shore__plan_sum(void *ctx) {
     struct shore_plan *plan = ctx;
-    fill_fates(plan);
+    choose(plan);
+    return shore__plan_lay_out(plan);
+}
+
+uint64_t shore__plan_lay_out(struct shore_plan *plan) {
+    derive(plan);
     uint64_t own = add_rows(plan);
     plan->total_bytes = own + shore__regions_lay_out(&plan->rows);
     return plan->total_bytes;
+}
+
+void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full) {
+    struct shore__fate *fate = &plan->fate[tensor];
+    bool inner = plan->program->tensor[tensor].role == SHORE_ROLE_INNER;
+    plan->choice.moved_inner += inner && way == SHORE_WAY_MOVE;
+    plan->choice.moved_inner -= inner && fate->way == SHORE_WAY_MOVE;
+    *fate = (struct shore__fate){.way = way, .full = full, .count = 1};
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------------------

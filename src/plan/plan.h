@@ -41,6 +41,9 @@ struct shore_plan {
 
 /* Lays out what was chosen, and sums; returns the total. ctx: the plan. */
 uint64_t shore__plan_sum(void *ctx);
+/* Sets what becomes of a tensor instead; then lays all of it out anew, and returns the total. */
+void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full);
+uint64_t shore__plan_lay_out(struct shore_plan *plan);
 /* What the tensor takes by itself, where it stays. */
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
 /* The nth tensor of a role, or NULL. */

@@ -107,6 +107,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (!rc) shore__tempo_facts(t->tempo, &t->facts);
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
+    if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);
     if (t->plan.hole_bytes) shore__heap_keep(true);
     rc = shore_arena_open(t->plan.fleet_bytes, 0, &t->arena, diag);
     if (!rc) rc = open_compute(t, processor, diag);

@@ -14,6 +14,8 @@ struct shore__train_events {
     void (*sample)(void *ctx, uint64_t step, const char *text, size_t bytes);
     /* checked after every step and from long waits: nonzero stops cleanly after the step */
     int (*should_stop)(void *ctx);
+    /* before memory is taken: may set what becomes of activations */
+    void (*planned)(void *ctx, const struct shore__facts *f, struct shore__train_plan *plan);
     shore__progress_fn making; /* while the initial state is written */
 };
 
