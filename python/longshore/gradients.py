@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from . import mending
+from . import device, mending
 from .errors import LongshoreError
 from .gathered import Shown
 from .interrupts import whole
@@ -77,6 +77,7 @@ class Gradients:
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
         self.ends = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._lent = {}  # by a parameter's id: what its other hooks see as p.grad, and its version
+        self.landing = None if streams.away is None else device.Landing(streams.away.device)
 
     def hook(self):
         """Lets gradients come here. All references are weak, since what tensors hold is not seen by the collector."""
@@ -159,10 +160,12 @@ class Gradients:
                 self.add(p, due)
             return
         handle = p.longshore
-        self._sum(p, g)
+        if self.landing is not None:
+            self.landing.end()
+        self._sum(p, g.cpu())
         if self.blocks[handle.block.number].spilled:
             self._make_whole(handle.block.number)
-        p.grad = self.blocks[handle.block.number].held[handle.index].to(p.dtype)
+        p.grad = self.blocks[handle.block.number].held[handle.index].to(p.device, p.dtype)
         self._lent[id(p)] = p.grad, p.grad._version
 
     def take_back(self, p):
@@ -173,14 +176,17 @@ class Gradients:
         g, p.grad = p.grad, None
         handle = p.longshore
         sum = self.blocks[handle.block.number].held[handle.index]
-        same = g is lent and g._version == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.dtype)))
+        same = g is lent and g._version == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.device, g.dtype)))
         if not same:
-            value = g if g is None else (g.to_dense() if g.is_sparse else g).detach().to(torch.float32, copy=True).contiguous()
+            value = g if g is None else (g.to_dense() if g.is_sparse else g).detach().to("cpu", torch.float32, copy=True).contiguous()
             self.replace(handle.block.number, handle.index, value)
         if self._is_complete(handle.block.number):
             self.complete(handle.block.number)
 
     def add(self, p, g):
+        if self.landing is not None and g.device.type != "cpu":
+            self.landing.begin(g, lambda here: self.add(p, here))
+            return
         self._sum(p, g)
         if self._is_complete(p.longshore.block.number):
             self.complete(p.longshore.block.number)
@@ -228,6 +234,8 @@ class Gradients:
 
     def end_of_pass(self):
         """What autograd has not completed gets nothing more in this pass."""
+        if self.landing is not None:
+            self.landing.end()
         for number, block in enumerate(self.blocks):
             if block.fired and not self._is_complete(number):
                 self.complete(number)
@@ -323,7 +331,7 @@ class Gradients:
             for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
                 g, p.grad = p.grad, None
                 if p.requires_grad and id(p) not in self.nobodys:
-                    self._sum(p, g)
+                    self._sum(p, g.cpu())
                     self.came = True
         for block in self.blocks:
             block.fired.clear()
@@ -367,6 +375,9 @@ class Gradients:
         self.clear()
 
     def clear(self):
+        if self.landing is not None:
+            with contextlib.suppress(LongshoreError):
+                self.landing.end()
         for block, _ in self._leaving:
             block.spilled.settle()  # whatever came of it: nobody asks for it any more
         self._leaving, self._brought, self._lent = [], None, {}

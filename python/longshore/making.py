@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import adapters, budgets, compiled, inits, living, native, position, spinning
+from . import adapters, budgets, compiled, device, inits, living, native, position, spinning
 from . import blocks as tree
 from .activations import KINDS, Activations
 from .beginning import Handed, Moments, fill
@@ -155,7 +155,7 @@ def _say(model, state, chosen):
 def _engine(model, state, how, groups, chosen, seal=None):
     """seal: called before the model gives its parameters up, so that they are never nowhere."""
     compiled.compile_blocks(model, how["layers"], how.get("compile"))
-    streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots)
+    streams = Streams(state.layout, _DTYPE_OF[how["compute"]], _DTYPE_OF[how["storage"]], chosen.slots, device.of(model))
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:

@@ -8,7 +8,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .absent import Absent
 from .errors import LongshoreError
-from .native import ffi
 from .writes import users
 
 
@@ -43,21 +42,25 @@ def _check(streamed, updates):
 
 
 class Places:
-    def __init__(self, memory, slots, bring):
-        """memory: a Buffer; slots: ranges of it, that know which block they hold; bring(block): its parameters are there on return."""
-        self.memory, self.bring = memory, bring
-        self.base = int(ffi.cast("uintptr_t", memory.pointer))
+    def __init__(self, memory, slots, bring, away=None):
+        """memory: a Buffer; slots: ranges of it, that know which block they hold; bring(block): its parameters are there on return. away: memory of
+        a device that has the same slots, which modules compute with instead."""
+        self.memory, self.away, self.bring = memory, away, bring
+        self.bytes = (memory if away is None else away).bytes
+        self.base = self.bytes.data_ptr()
         self.slots = sorted(slots, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
 
     def view(self, at, dtype, shape):
-        """A tensor there, with a storage of its own: who else has it can be counted."""
+        """A tensor there; of the host, with a storage of its own: who else has it can be counted."""
+        if self.away is not None:
+            return self.bytes[at:at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
         memory = memoryview(self.memory.whole)[at:at + shape.numel() * dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def part(self, parameters):
         """Where these lie, other numbers will: views that somebody has kept raise when they are computed with."""
-        for p, handle in parameters:
+        for p, handle in parameters if self.away is None else ():
             if users(handle.view) != handle.users:
                 kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape)
                 with torch._C.DisableTorchFunctionSubclass():
@@ -68,7 +71,7 @@ class Places:
 
     def slot_of(self, tensor):
         """The slot that a tensor lies in; None: it lies elsewhere."""
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if tensor.device != self.bytes.device or tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return None
         at = tensor.data_ptr() - self.base
         return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
@@ -93,7 +96,7 @@ class Places:
         _check(streamed, place.updates)
         if not streamed.present:
             self.bring(streamed)
-        value = torch.as_strided(self.memory.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)
+        value = torch.as_strided(self.bytes.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize)
         return value.clone() if torch.is_grad_enabled() else value  # a graph of this backward pass may keep it
 
     def apart(self, found, parameters=(), copy=torch.clone):

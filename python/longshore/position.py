@@ -14,6 +14,7 @@ import zlib
 
 import torch
 
+from . import device
 from .blocks import persistent_buffers
 from .errors import LongshoreError
 from .native import lib
@@ -82,6 +83,9 @@ def back(value):
 def random_states():
     version, numbers, gauss = random.getstate()
     out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss], "torch": tensor_out(torch.get_rng_state())}
+    devices = device.random_states()
+    if devices:
+        out["devices"] = {kind: [tensor_out(state) for state in states] for kind, states in devices.items()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, pos, has_gauss, cached = numpy.random.get_state()
@@ -95,6 +99,7 @@ def set_random_states(states):
     raw = base64.b64decode(numbers)
     random.setstate((version, tuple(int.from_bytes(raw[i:i + 4], "little") for i in range(0, len(raw), 4)), gauss))
     torch.set_rng_state(tensor_in(states["torch"]))
+    device.set_random_states({kind: [tensor_in(state) for state in each] for kind, each in states.get("devices", {}).items()})
     if "numpy" in states:
         import numpy
         keys, pos, has_gauss, cached = states["numpy"]
@@ -104,12 +109,13 @@ def set_random_states(states):
 def random_now():
     """What numbers inside a model are drawn from: of PyTorch, Python and NumPy."""
     numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state(), device.random_states()
 
 
 def put_random(now):
     torch.set_rng_state(now[0])
     random.setstate(now[1])
+    device.set_random_states(now[3])
     if now[2] is not None:
         sys.modules["numpy"].random.set_state(now[2])
 

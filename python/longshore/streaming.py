@@ -15,7 +15,7 @@ import threading
 import torch
 from torch import nn
 
-from . import forks, hooks, mending, native, progress, writes
+from . import device, forks, hooks, mending, native, progress, writes
 from .absent import Absent, Handle
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
@@ -32,6 +32,7 @@ FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_
 class Slot:
     def __init__(self, base, nbytes, widens):
         self.base, self.nbytes, self.holds = base, nbytes, None
+        self.put = self.crossed = self.used = None  # on a device: what of it is there; events of when it was, and of who computes with that
         self.fetched = base + (nbytes // 2 if widens else 0)  # where what comes of the drives is put
 
 
@@ -53,8 +54,9 @@ class Streamed:
 
 
 class Streams:
-    def __init__(self, layout, compute, storage, slots):
-        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated layers."""
+    def __init__(self, layout, compute, storage, slots, where=None):
+        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated layers. where: a device that
+        modules compute on; None: the CPU."""
         self.layout, self.compute, self.storage = layout, compute, storage
         self.state = self.pages = None  # until it is sealed
         self.mapped = None  # {name: value}, while a model saves itself
@@ -62,7 +64,10 @@ class Streams:
         self.layers = layout.layers()
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
         sides = layout.sides()
-        self.memory = Buffer(max(layout.memory_bytes(self.slots), 4096))
+        self.memory = (Buffer if where is None else device.Pinned)(max(layout.memory_bytes(self.slots), 4096))
+        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
+        self.away = None if where is None else device.Slots(where, self.memory)
+        self.contents = 0  # counts when what lies in memory was given up
         self.pool, at = [], 0
         for side in sides * self.slots:
             self.pool.append(Slot(at, side, storage != compute))
@@ -81,7 +86,7 @@ class Streams:
                 slot, stays = Slot(at, layout.nbytes(b), fetched != block.dtype), True
                 at += slot.nbytes
             self.blocks.append(Streamed(b, block, slot, stays, fetched))
-        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure)
+        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.away)
         self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # of micro-batches that are computed together
@@ -97,7 +102,7 @@ class Streams:
     def open(self, state):
         """From here on parameters come from the fleet, at its committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self.places.base + slot.fetched) for slot in self.pool + self.places.slots}
+        address = {id(slot): ffi.cast("void *", self.base + slot.fetched) for slot in self.pool + self.places.slots}
         for r, streamed in zip(ranges, self.blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
             r.other_kind = streamed.storage != self.storage
@@ -115,7 +120,7 @@ class Streams:
         native.call(lib.shore_pages_open, state.fleet, options, out)
         self.pages = ffi.gc(out[0], lib.shore_pages_close)
         self.state = state
-        self.changed = set()
+        self.changed, self.contents = set(), self.contents + 1
         for streamed in self.blocks:  # of another state there is nothing
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
@@ -174,6 +179,8 @@ class Streams:
 
     def _hide(self, streamed):
         streamed.present = False
+        if self.away is not None:
+            self.away.hide(streamed.slot)
         if not streamed.widens:
             lib.shore_pages_release(self.pages, streamed.number)
         changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
@@ -190,6 +197,7 @@ class Streams:
     @whole
     def forget(self):
         """What lies in memory is not what the drives hold."""
+        self.contents += 1
         for streamed in self.blocks:
             streamed.step = -1
             with contextlib.suppress(LongshoreError):
@@ -203,9 +211,11 @@ class Streams:
         mending.persist(self.engine(), lambda: self._fetch(streamed))
 
     def _fetch(self, streamed):
+        if self.away is not None and streamed.slot.put != self._content(streamed):
+            self.away.fill(streamed.slot)
         try:
             if streamed.widens:
-                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.places.base + streamed.slot.base))
+                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.base + streamed.slot.base))
                 streamed.step = self.state.step
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
@@ -234,7 +244,13 @@ class Streams:
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
                 self._bring(streamed)
+            if self.away is not None:
+                self.away.put(streamed.slot, self._content(streamed))
             self._show(streamed)
+
+    def _content(self, streamed):
+        """What its slot holds, when it is there."""
+        return streamed.number, self.state.step, self.contents
 
     def _refuse_to_evict(self, old, why):
         if old.kept:
@@ -276,7 +292,7 @@ class Streams:
             return
         with self.lock:
             old = streamed.slot.holds
-            if streamed.widens and streamed.step == self.state.step:
+            if streamed.widens and streamed.step == self.state.step or self.away is not None and not self.away.may_fill(streamed.slot):
                 return
             if old is not None and old is not streamed:
                 if old.pins or self.inside.others():
@@ -319,7 +335,7 @@ class Streams:
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
             mending.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
             values = buffer.view(streamed.storage)[first - segment * SEGMENT:][:n]
-            return values.to(handle.view.dtype, copy=True).view(handle.view.shape)
+            return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
 
     # ---- a step
 
@@ -328,6 +344,8 @@ class Streams:
         """Begins the update of a block; what it reads is kept until it has. Returns a Wait, or None: it has ended."""
         with self.lock:
             self.hide(self.blocks[number])
+            if self.away is not None:
+                self.away.fill(self.blocks[number].slot)
             if self.blocks[number].stays:
                 self.blocks[number].step = -1  # the update's result goes into the slot
                 self.places.part(self.blocks[number].parameters)
@@ -348,7 +366,7 @@ class Streams:
 
     def page_of(self, number):
         """Where what is fetched of a block that stays lies."""
-        return ffi.cast("char *", self.places.base + self.blocks[number].slot.fetched)
+        return ffi.cast("char *", self.base + self.blocks[number].slot.fetched)
 
     @whole
     def carried(self, number):
@@ -393,7 +411,7 @@ class Streams:
         with self.lock:
             lib.shore_pages_discarded(self.pages)
             self.kept.discarded(self.state)
-            self.changed, self.updating = set(), {}
+            self.changed, self.updating, self.contents = set(), {}, self.contents + 1
             for streamed in self.blocks:
                 if streamed.step > self.state.step:  # carried
                     streamed.step = -1

@@ -174,7 +174,7 @@ def _gathered(param):
 def gradient(param):
     """A copy of what backward() has gathered for a parameter in this step, fp32; None: there is nothing."""
     handle, _, block = _gathered(param)
-    return block.held[handle.index].to(torch.float32, copy=True).view(param.shape) if handle.index in block.had else None
+    return block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape) if handle.index in block.had else None
 
 
 def set_gradient(param, value):
@@ -183,7 +183,7 @@ def set_gradient(param, value):
     if handle.index not in block.had:
         raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
     if value is not None:
-        value = torch.as_tensor(value, dtype=torch.float32).detach().expand(param.shape).clone()
+        value = torch.as_tensor(value, dtype=torch.float32).detach().cpu().expand(param.shape).clone()
     engine.gradients.replace(handle.block.number, handle.index, value)
     if handle.block.number in engine._early:
         engine._stale = True
