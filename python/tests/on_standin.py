@@ -1,0 +1,103 @@
+"""Trainings on the CPU and on the device of standin.py, in a process of their own. python on_standin.py DIRECTORY; writes JSON: {name: what came of it}."""
+
+import json
+import os
+import pathlib
+import sys
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import standin
+
+standin.make()
+
+import longshore  # noqa: E402
+from longshore import device, making  # noqa: E402
+
+PARTS = 3
+
+
+class Net(nn.Module):
+    """A table that is the head, too, norms, dropout, layers."""
+
+    def __init__(self, checkpoints):
+        super().__init__()
+        self.table, self.checkpoints = nn.Embedding(16, 16), checkpoints
+        self.layers = nn.ModuleList([nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Dropout(0.1)) for _ in range(3)])
+
+    def forward(self, ids):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = x + (checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x))
+        return F.cross_entropy(F.linear(x, self.table.weight).flatten(0, 1), ids.flatten())
+
+
+def slots(number):
+    plan = making.plan
+
+    def smaller(*args, **how):
+        chosen = plan(*args, **how)
+        chosen.slots = number
+        return chosen
+
+    return mock.patch.object(making, "plan", smaller)
+
+
+def step(engine, batches, together):
+    if together:
+        return engine.train_batch(batches, lambda loss, batch: loss)
+    engine.accumulate = len(batches)
+    for batch in batches:
+        engine.backward(engine(batch))
+    return engine.step()
+
+
+def trained(where, path, number=9, together=True, checkpoints=False, cast=False, **how):
+    """Of four steps, the last two of which a second engine makes."""
+    torch.manual_seed(7)
+    os.mkdir(f"{path}-drive")
+    waits, random = [], []
+
+    def steps(engine, first):
+        engine.train()
+        for n in range(first, first + 2):
+            batches = [torch.randint(16, (2, 5), generator=torch.Generator().manual_seed(PARTS * n + i)).to(where) for i in range(PARTS)]
+            before = standin.waits()
+            with torch.autocast(where, torch.bfloat16, enabled=cast, cache_enabled=False):
+                result = step(engine, batches, together)
+            waits.append(standin.waits() - before)
+        random.append(torch.mtia.get_rng_state().tolist())
+        return result
+
+    with slots(number):
+        with longshore.wrap(Net(checkpoints).to(where), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how) as engine:
+            torch.mtia.set_rng_state(torch.arange(8, dtype=torch.uint8))
+            steps(engine, 0)
+        torch.mtia.manual_seed_all(1)
+        with longshore.resume(path, Net(checkpoints).to(where)) as engine:
+            random.append(torch.mtia.get_rng_state().tolist())
+            result = steps(engine, 2)
+            return {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm, "waits": waits, "random": random}
+
+
+RUNS = {"together": {}, "loop": {"together": False}, "one slot": {"number": 1}, "one slot, loop": {"number": 1, "together": False},
+        "checkpoints": {"checkpoints": True}, "bf16 on the drives": {"storage": "bf16", "number": 2},
+        "autocast": {"cast": True}, "autocast, loop": {"cast": True, "together": False}}
+
+
+def main(directory):
+    device.TRIED.add(standin.NAME)
+    out = {}
+    for name, how in RUNS.items():
+        for where in ("cpu", standin.NAME):
+            out[f"{name} {where}"] = trained(where, f"{directory}/{name}-{where}", **how)
+    out["late"] = standin.late()
+    pathlib.Path(directory, "told.json").write_text(json.dumps(out))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,62 @@
+"""A device that no machine has (standin_device.cpp), built once with the compiler that is there, and what PyTorch is told of it.
+
+It changes PyTorch for the whole process: tests use it in processes of their own, before anything asks for an accelerator.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import torch
+
+NAME = "mtia"
+_SOURCE = pathlib.Path(__file__).with_name("standin_device.cpp")
+_state = torch.zeros(8, dtype=torch.uint8)  # of a generator of its own. What operations draw is the CPU's
+
+
+def why_not():
+    """Why it cannot be built here; None: it can."""
+    if shutil.which("g++") is None:
+        return "no g++"
+    return None if (_of_torch("include") / "ATen" / "EmptyTensor.h").exists() else "PyTorch's headers are not there"
+
+
+def _of_torch(directory):
+    return pathlib.Path(torch.__file__).parent / directory
+
+
+def build():
+    """Builds it, if nobody has. Returns the library."""
+    text = _SOURCE.read_bytes() + torch.__version__.encode()
+    path = pathlib.Path(tempfile.gettempdir()) / f"longshore-standin-{os.getuid()}-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    if not path.exists():
+        made = path.with_suffix(f".{os.getpid()}")
+        subprocess.run(["g++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{_of_torch('include')}", str(_SOURCE), "-o", str(made),
+                        f"-L{_of_torch('lib')}", "-ltorch_cpu", "-lc10", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"], check=True)
+        made.rename(path)
+    return path
+
+
+def make():
+    """From here on this process has the device."""
+    torch.ops.load_library(build())
+    module = torch.mtia
+    module.is_available = module.is_initialized = lambda: True
+    module.device_count, module.current_device = (lambda: 1), (lambda: 0)
+    module._is_in_bad_fork, module._lazy_init, module.init = (lambda: False), (lambda: None), (lambda: None)
+    module.manual_seed_all = lambda seed: _state.copy_(torch.tensor([seed % 2**63]).view(torch.uint8))
+    module.get_rng_state = lambda device=NAME: _state.clone()
+    module.set_rng_state = lambda state, device=NAME: _state.copy_(state)
+
+
+def waits():
+    """How often a thread that computes has waited for the device."""
+    return torch.ops.standin.waits()
+
+
+def late():
+    """How many copies were not made when they were asked for."""
+    return torch.ops.standin.late()

@@ -1,0 +1,377 @@
+// A device that no machine has, for tests of what a GPU would show. Its memory cannot be touched between operations. A copy between it and pinned
+// memory of the host is as late as is allowed, the same way every time: it is made when its own stream computes, or when somebody waits for an event
+// behind it. So a wait that is missing shows: old values are read, or a buffer is copied that has other ones by then.
+//
+// It has the dispatch key of MTIA, which every build of PyTorch knows, since parameters may change between that and the CPU as on CUDA. Operations are the
+// CPU's, by PyTorch's fallback, with its bits.
+#include <ATen/EmptyTensor.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/detail/MTIAHooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace {
+
+using c10::Device, c10::DeviceIndex, c10::IntArrayRef, c10::StreamId;
+
+constexpr auto AWAY = c10::DeviceType::MTIA;
+constexpr size_t PAGE = 4096;
+
+std::recursive_mutex lock;
+using Locked = std::lock_guard<std::recursive_mutex>;
+
+// ---- memory
+
+using Ranges = std::map<const char *, size_t>;
+Ranges away, pinned;  // by their first byte
+
+std::pair<const char *, size_t> range_of(const Ranges &ranges, const void *p) {
+    auto it = ranges.upper_bound((const char *)p);
+    if (it == ranges.begin() || (const char *)p >= std::prev(it)->first + std::prev(it)->second) return {nullptr, 0};
+    return *std::prev(it);
+}
+
+size_t rounded(size_t nbytes) { return (nbytes + PAGE - 1) / PAGE * PAGE; }
+
+// Memory of the device that may be touched for a while
+struct Open {
+    std::vector<std::pair<const char *, size_t>> opened;
+    explicit Open(std::initializer_list<const void *> pointers) {
+        for (const void *p : pointers) {
+            auto range = range_of(away, p);
+            if (!range.first) continue;
+            mprotect((void *)range.first, range.second, PROT_READ | PROT_WRITE);
+            opened.push_back(range);
+        }
+    }
+    ~Open() {
+        for (auto &range : opened) mprotect((void *)range.first, range.second, PROT_NONE);
+    }
+};
+
+struct Memory : c10::DeviceAllocator {
+    c10::DataPtr allocate(size_t nbytes) override {
+        Locked locked(lock);
+        if (!nbytes) return {nullptr, nullptr, &release, Device(AWAY, 0)};
+        void *p = mmap(nullptr, rounded(nbytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        TORCH_CHECK(p != MAP_FAILED);
+        away[(char *)p] = rounded(nbytes);
+        return {p, p, &release, Device(AWAY, 0)};
+    }
+    static void release(void *p) {
+        Locked locked(lock);
+        auto it = away.find((char *)p);
+        if (it == away.end()) return;
+        munmap(p, it->second);
+        away.erase(it);
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &release; }
+    void copy_data(void *to, const void *from, size_t nbytes) const override {
+        Open open{to, from};
+        memcpy(to, from, nbytes);
+    }
+    bool initialized() override { return true; }
+    void emptyCache(c10::MempoolId_t) override {}
+    void recordStream(const c10::DataPtr &, c10::Stream) override {}
+    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex) override { return {}; }
+    void resetAccumulatedStats(DeviceIndex) override {}
+    void resetPeakStats(DeviceIndex) override {}
+} memory;
+
+struct PinnedMemory : c10::Allocator {
+    c10::DataPtr allocate(size_t nbytes) override {
+        Locked locked(lock);
+        void *p = aligned_alloc(PAGE, rounded(nbytes) + PAGE);
+        TORCH_CHECK(p);
+        pinned[(char *)p] = rounded(nbytes) + PAGE;
+        return {p, p, &release, Device(c10::DeviceType::CPU)};
+    }
+    static void release(void *p) {
+        Locked locked(lock);
+        pinned.erase((char *)p);
+        free(p);
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &release; }
+    void copy_data(void *to, const void *from, size_t nbytes) const override { memcpy(to, from, nbytes); }
+} pinned_memory;
+
+// ---- streams
+
+struct Queue {
+    long begun = 0, done = 0;
+    std::deque<std::function<void()>> waiting;
+    void run_to(long number) {
+        while (done < number) {
+            auto next = std::move(waiting.front());
+            waiting.pop_front();
+            done++;
+            next();
+        }
+    }
+    void add(std::function<void()> what) {
+        begun++;
+        waiting.push_back(std::move(what));
+    }
+};
+
+struct Event {
+    StreamId stream;
+    long number;
+};
+
+std::map<StreamId, Queue> queues;
+StreamId last_stream = 0;
+thread_local StreamId current = 0;
+
+// What a thread that computes on the device waits for. One that only waits for events does not keep it from computing.
+int64_t waits = 0, late = 0;
+thread_local bool computes = false, inside = false;
+
+struct Inside {
+    bool was = inside;
+    Inside() { computes = inside = true; }
+    ~Inside() { inside = was; }
+};
+
+void count_wait() { waits += computes && !inside; }
+
+void run(StreamId stream) { queues[stream].run_to(queues[stream].begun); }
+
+c10::Stream stream_of(StreamId id) { return c10::Stream{c10::Stream::UNSAFE, Device(AWAY, 0), id}; }
+
+struct Guard : c10::impl::DeviceGuardImplInterface {
+    c10::DeviceType type() const override { return AWAY; }
+    Device exchangeDevice(Device) const override { return {AWAY, 0}; }
+    Device getDevice() const override { return {AWAY, 0}; }
+    void setDevice(Device) const override {}
+    void uncheckedSetDevice(Device) const noexcept override {}
+    DeviceIndex deviceCount() const noexcept override { return 1; }
+    c10::Stream getStream(Device) const override { return stream_of(current); }
+    c10::Stream getDefaultStream(Device) const override { return stream_of(0); }
+    c10::Stream getNewStream(Device, int) const override { return stream_of(++last_stream); }
+    c10::Stream getStreamFromGlobalPool(Device, bool) const override { return stream_of(++last_stream); }
+    c10::Stream exchangeStream(c10::Stream stream) const override { return stream_of(std::exchange(current, stream.id())); }
+    void record(void **event, const c10::Stream &stream, DeviceIndex, c10::EventFlag) const override {
+        Locked locked(lock);
+        if (!*event) *event = new Event;
+        *(Event *)*event = {stream.id(), queues[stream.id()].begun};
+    }
+    void block(void *event, const c10::Stream &stream) const override {
+        Locked locked(lock);
+        if (event) queues[stream.id()].add([e = *(Event *)event] { queues[e.stream].run_to(e.number); });
+    }
+    bool queryEvent(void *event) const override {
+        Locked locked(lock);
+        return !event || queues[((Event *)event)->stream].done >= ((Event *)event)->number;
+    }
+    void synchronizeEvent(void *event) const override {
+        Locked locked(lock);
+        count_wait();
+        if (event) queues[((Event *)event)->stream].run_to(((Event *)event)->number);
+    }
+    void destroyEvent(void *event, DeviceIndex) const noexcept override { delete (Event *)event; }
+    bool queryStream(const c10::Stream &stream) const override {
+        Locked locked(lock);
+        return queues[stream.id()].done == queues[stream.id()].begun;
+    }
+    void synchronizeStream(const c10::Stream &stream) const override {
+        Locked locked(lock);
+        count_wait();
+        run(stream.id());
+    }
+    void synchronizeDevice(DeviceIndex) const override {
+        Locked locked(lock);
+        count_wait();
+        for (auto &queue : queues) run(queue.first);
+    }
+};
+C10_REGISTER_GUARD_IMPL(MTIA, Guard);
+
+struct Hooks : at::MTIAHooksInterface {
+    explicit Hooks(at::MTIAHooksArgs = {}) {}
+    void init() const override {}
+    bool hasMTIA() const override { return true; }
+    bool isBuilt() const override { return true; }
+    bool isAvailable() const override { return true; }
+    bool hasPrimaryContext(DeviceIndex) const override { return true; }
+    DeviceIndex deviceCount() const override { return 1; }
+    DeviceIndex getCurrentDevice() const override { return 0; }
+    DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
+    DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
+    void setCurrentDevice(DeviceIndex) const override {}
+    bool isPinnedPtr(const void *p) const override {
+        Locked locked(lock);
+        return range_of(pinned, p).first;
+    }
+    c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_memory; }
+};
+
+// ---- tensors
+
+const void *storage_of(const at::Tensor &t) { return t.storage().data(); }
+bool is_away(const at::Tensor &t) { return t.device().type() == AWAY; }
+
+at::Tensor empty(IntArrayRef size, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<Device>, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+    return at::detail::empty_generic(size, &memory, c10::DispatchKeySet(c10::DispatchKey::MTIA),
+                                     type.value_or(at::get_default_dtype_as_scalartype()), format);
+}
+
+at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<at::ScalarType> type, std::optional<at::Layout>, std::optional<Device>,
+                         std::optional<bool>) {
+    return at::detail::empty_strided_generic(size, stride, &memory, c10::DispatchKeySet(c10::DispatchKey::MTIA),
+                                             type.value_or(at::get_default_dtype_as_scalartype()));
+}
+
+// A tensor as the CPU sees it, without a hold of its storage
+struct Bare {
+    void *p;
+    size_t nbytes;
+    std::vector<int64_t> size, stride;
+    int64_t offset;
+    at::ScalarType type;
+    bool away;
+    explicit Bare(const at::Tensor &t)
+        : p((void *)storage_of(t)), nbytes(t.storage().nbytes()), size(t.sizes().vec()), stride(t.strides().vec()), offset(t.storage_offset()),
+          type(t.scalar_type()), away(is_away(t)) {}
+    at::Tensor view() const {
+        TORCH_CHECK(!away || range_of(::away, p).first, "memory of the device was given back while a copy was still to come");
+        return at::from_blob(p, (int64_t)(nbytes / c10::elementSize(type)), at::TensorOptions().dtype(type)).as_strided(size, stride, offset);
+    }
+};
+
+void copy_now(const Bare &from, const Bare &to) {
+    at::NoGradGuard no_grad;
+    Open open{from.p, to.p};
+    to.view().copy_(from.view());
+}
+
+at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking) {
+    if (!to.numel()) return to;
+    Locked locked(lock);
+    bool within = is_away(from) && is_away(to);
+    if (non_blocking && (within || range_of(pinned, storage_of(is_away(from) ? to : from)).first)) {
+        late++;
+        queues[current].add([a = Bare(from), b = Bare(to)] { copy_now(a, b); });
+        return to;
+    }
+    if (!within) count_wait();
+    run(current);
+    copy_now(Bare(from), Bare(to));
+    return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor &from, const at::Tensor &to) {
+    if (from.sizes() != to.sizes()) const_cast<at::Tensor &>(to).resize_(from.sizes());
+    return copy_from(from, to, false);
+}
+
+at::Tensor as_strided(const at::Tensor &t, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
+    auto out = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(t.storage()), t.key_set(), t.dtype());
+    out.unsafeGetTensorImpl()->set_storage_offset(offset.value_or(t.storage_offset()));
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+    return out;
+}
+
+at::Tensor reshape_alias(const at::Tensor &t, IntArrayRef size, IntArrayRef stride) { return as_strided(t, size, stride, std::nullopt); }
+
+at::Tensor view(const at::Tensor &t, IntArrayRef asked) {
+    auto size = at::infer_size_dv(asked, t.numel());
+    auto stride = at::detail::computeStride(t.sizes(), t.strides(), size);
+    TORCH_CHECK(stride, "view: not compatible");
+    return as_strided(t, size, *stride, std::nullopt);
+}
+
+at::Tensor &set_storage(at::Tensor &t, c10::Storage storage, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+    t.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+    t.unsafeGetTensorImpl()->set_storage_offset(offset);
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+    return t;
+}
+
+const at::Tensor &resize(const at::Tensor &t, IntArrayRef size, std::optional<at::MemoryFormat>) {
+    t.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+    size_t nbytes = (t.numel() + t.storage_offset()) * t.element_size();
+    if (nbytes > t.storage().nbytes()) {
+        c10::Storage storage = t.storage();
+        storage.set_data_ptr_noswap(memory.allocate(nbytes));  // of what nobody has filled yet
+        storage.set_nbytes(nbytes);
+    }
+    return t;
+}
+
+at::Scalar local_scalar(const at::Tensor &t) {
+    Locked locked(lock);
+    count_wait();
+    run(current);
+    Open open{storage_of(t)};
+    return Bare(t).view().item();
+}
+
+// As CUDA: raises for tensors of the host among those of the device, numbers and indices aside
+void refuse_mixed(const c10::OperatorHandle &op, const torch::jit::Stack &stack) {
+    static const std::set<std::string> takes_both = {"aten::index", "aten::index_put", "aten::_index_put_impl_", "aten::_to_copy", "aten::copy_"};
+    bool here = false, there = false;
+    auto look = [&](const at::Tensor &t) {
+        if (t.defined()) (is_away(t) ? there : here) |= is_away(t) || t.dim() > 0;
+    };
+    for (const auto &value : torch::jit::last(stack, op.schema().arguments().size())) {
+        if (value.isTensor()) look(value.toTensor());
+        if (value.isTensorList())
+            for (const at::Tensor &t : value.toTensorVector()) look(t);
+    }
+    TORCH_CHECK(!here || !there || takes_both.count(op.schema().name()), "Expected all tensors to be on the same device: ", op.schema().name());
+}
+
+void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+    Inside of_the_device;
+    {
+        Locked locked(lock);
+        run(current);
+    }
+    refuse_mixed(op, *stack);
+    at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, MTIA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>()); }
+
+TORCH_LIBRARY_IMPL(aten, MTIA, m) {
+    m.impl("empty.memory_format", empty);
+    m.impl("empty_strided", empty_strided);
+    m.impl("_copy_from", copy_from);
+    m.impl("_copy_from_and_resize", copy_from_and_resize);
+    m.impl("as_strided", as_strided);
+    m.impl("_reshape_alias", reshape_alias);
+    m.impl("view", view);
+    m.impl("set_.source_Storage_storage_offset", set_storage);
+    m.impl("resize_", resize);
+    m.impl("_local_scalar_dense", local_scalar);
+    // where a device does not name it, PyTorch has a formula of its own, with other bits
+    m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
+
+TORCH_LIBRARY(standin, m) {
+    c10::SetAllocator(AWAY, &memory);
+    m.def("waits() -> int", [] { return waits; });
+    m.def("late() -> int", [] { return late; });
+}
+
+}  // namespace
+
+namespace at {
+using MTIAHooks = ::Hooks;
+REGISTER_MTIA_HOOKS(MTIAHooks)
+}  // namespace at

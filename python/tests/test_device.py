@@ -1,0 +1,47 @@
+"""Slots on a device that PyTorch has and the machine has not (standin.py): the bits are the CPU's, and nobody waits for it but who has to decide."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import standin
+
+pytestmark = pytest.mark.skipif(standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}")
+PARTS = 3  # micro-batches of a step
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What came of trainings on the CPU and there."""
+    directory = tmp_path_factory.mktemp("standin")
+    script = pathlib.Path(__file__).with_name("on_standin.py")
+    done = subprocess.run([sys.executable, str(script), str(directory)], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((directory / "told.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["together", "loop", "one slot", "one slot, loop", "checkpoints", "bf16 on the drives"])
+def test_bits_are_those_of_the_cpu(name, told):
+    here, there = told[f"{name} cpu"], told[f"{name} {standin.NAME}"]
+    assert here["digest"] == there["digest"] and here["loss"] == there["loss"] and here["norm"] == there["norm"]
+    assert sum(here["waits"]) == 0 and told["late"] > 0
+
+
+@pytest.mark.parametrize("name", ["together", "one slot", "checkpoints", "bf16 on the drives", "loop", "one slot, loop"])
+def test_the_loss_alone_is_waited_for(name, told):
+    """The norm is known when gradients have crossed, which keeps nobody from computing."""
+    assert told[f"{name} {standin.NAME}"]["waits"] == [PARTS if "loop" in name else 1] * 4
+
+
+def test_random_states_of_a_device(told):
+    """What the model draws follows from the step; beside it goes on, also in a run that is resumed."""
+    for run in (run for name, run in told.items() if name != "late"):
+        assert run["random"] == [list(range(8))] * 3
+
+
+def test_autocast_of_a_device(told):
+    one, together, without = (told[f"{name} {standin.NAME}"]["digest"] for name in ("autocast, loop", "autocast", "together"))
+    assert one == together != without
