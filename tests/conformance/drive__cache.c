@@ -215,10 +215,53 @@ static void placed_by_key(void **state) {
     close_cached(&c);
 }
 
+/* What a cache takes is of the arena that was planned: no more than was said; and what is too little is refused. */
+static void memory_is_what_was_planned(void **state) {
+    const char *const drives[][2] = {{"ram:", "ram:"}, {"a.volume", "b.volume"}};
+    for (int kind = 0; kind < 2; kind++) {
+        char dir[] = "/tmp/shore-cache-XXXXXX", path[2][64];
+        assert_non_null(mkdtemp(dir));
+        const char *where[2];
+        for (int d = 0; d < 2; d++) {
+            snprintf(path[d], sizeof path[d], "%s/%s", dir, drives[kind][d]);
+            where[d] = kind ? path[d] : drives[kind][d];
+        }
+        struct shore_diag diag = {0};
+        struct shore_layout *layout;
+        struct shore_fleet *fleet;
+        struct shore__fleet_cache *cache;
+        struct shore_fleet_options o = {.size = sizeof o, .drives = where, .ndrives = 2};
+        assert_int_equal(shore_layout_make(harness_blocks, BLOCKS, &layout), 0);
+        uint64_t fleet_bytes = shore_fleet_memory_bytes(layout, &o), bytes = PAGES * PAGE;
+        uint64_t planned = shore__fleet_cache_memory_bytes(&o, bytes, PAGE);
+        assert_int_equal(shore_arena_open(fleet_bytes + planned, 0, &o.arena, &diag), 0);
+        assert_int_equal(shore_fleet_create(layout, &o, &fleet, &diag), 0);
+        uint64_t left = shore_arena_left(o.arena);
+        for (int i = 0; i < 3; i++) { /* one after the other has it */
+            assert_int_equal(shore__fleet_cache_open(fleet, bytes, PAGE, &cache, &diag), 0);
+            assert_int_equal(shore__fleet_cache_close(cache, &diag), 0);
+        }
+        assert_in_range(left - shore_arena_left(o.arena), 1, planned);
+        uint64_t more = (fleet_bytes + planned) / 48 * PAGE; /* as many pages as have tables of all of it */
+        assert_int_equal(shore__fleet_cache_open(fleet, more, PAGE, &cache, &diag), SHORE_EBUDGET);
+        assert_non_null(strstr(diag.text, "are left for it"));
+        shore_fleet_close(fleet);
+        shore_arena_close(o.arena);
+        shore_layout_free(layout);
+        for (int d = 0; d < 2 && kind; d++)
+            unlink(path[d]);
+        rmdir(dir);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kept_found_freed), cmocka_unit_test(full),
-                                       cmocka_unit_test(refused),          cmocka_unit_test(budget_of_a_server),
-                                       cmocka_unit_test(damage_is_seen),   cmocka_unit_test(placed_by_key)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_what_was_planned),
+                                       cmocka_unit_test(kept_found_freed),
+                                       cmocka_unit_test(full),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(budget_of_a_server),
+                                       cmocka_unit_test(damage_is_seen),
+                                       cmocka_unit_test(placed_by_key)};
     server_start();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     server_stop();

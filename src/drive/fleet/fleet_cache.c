@@ -3,14 +3,28 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/arena.h"
 #include "base/diag.h"
+#include "drive/address.h"
 #include "drive/fleet/fleet.h"
+#include "drive/local/cache_pages.h"
 
 struct shore__fleet_cache {
     struct shore_fleet *fleet;
     uint64_t bytes, pages;
     uint64_t upto[]; /* by drive: pages of it and of those before */
 };
+
+uint64_t shore__fleet_cache_memory_bytes(const struct shore_fleet_options *o, uint64_t bytes, uint32_t page_bytes) {
+    uint64_t tables = 0, pages = bytes / page_bytes, memory = 0;
+    for (uint32_t d = 0; d < o->ndrives; d++) { /* whichever has how many of them */
+        const struct shore__kind *kind = shore__kind_of(o->drives[d]);
+        if (kind->id == SHORE__KIND_RAM) memory = pages * page_bytes;
+        if (kind->id == SHORE__KIND_RAM || kind->has_file) tables++;
+    }
+    if (!tables) return 0;
+    return memory + 2 * shore__cache_pages_bytes((uint32_t)pages) + (tables - 1) * 2 * SHORE__ARENA_ALIGN;
+}
 
 static uint64_t pages_of(const struct shore__fleet_cache *c, uint32_t d) {
     return c->upto[d] - (d ? c->upto[d - 1] : 0);

@@ -12,6 +12,11 @@
 
 struct shore__fleet_cache;
 
+/* What such a cache takes at most of this process's memory: of the arena of the fleet, where it has one, so that the
+ * arena's plan has a row of so much beside shore_fleet_memory_bytes(). */
+uint64_t shore__fleet_cache_memory_bytes(const struct shore_fleet_options *options, uint64_t bytes,
+                                         uint32_t page_bytes);
+
 /* bytes: of all drives together, shared out as the state is; page_bytes: a power of two, 4,096 to 1 MiB. Closed before
  * its fleet. Errors: as of shore__cache_file_make(); then no drive has one. */
 int shore__fleet_cache_open(struct shore_fleet *fleet, uint64_t bytes, uint32_t page_bytes,

@@ -28,6 +28,8 @@ struct shore__cache {
     struct shore__lane lane;
     /* the lane's */
     struct shore__cache_pages pages;
+    void *taken; /* memory, which an arena does not take back: the next cache has it */
+    uint64_t taken_bytes;
     void *table;           /* of pages; NULL: no cache is open */
     unsigned char *memory; /* instead of a file */
     struct shore__file file;
@@ -42,11 +44,33 @@ static const char *name_of(const struct shore__cache *c) {
 static void close_cache(struct shore__cache *c) {
     shore__io_close(c->queue);
     shore__cache_file_remove(&c->file);
-    shore__arena_free(NULL, c->memory);
-    shore__arena_free(NULL, c->table);
     c->queue = NULL;
     c->table = NULL;
     c->memory = NULL;
+    if (c->config->arena) return;
+    shore__arena_free(NULL, c->taken);
+    c->taken = NULL;
+    c->taken_bytes = 0;
+}
+
+/* From the arena of the drive, where it has one: whoever opens a cache there has planned it. */
+static int take_memory(struct shore__cache *c, uint64_t table_bytes, uint64_t bytes, struct shore_diag *diag) {
+    struct shore_arena *arena = c->config->arena;
+    if (bytes > c->taken_bytes) {
+        void *taken = shore__arena_alloc(arena, bytes);
+        if (!taken) {
+            char needs[32], has[32];
+            shore__format_size_up(bytes, needs, sizeof needs);
+            return arena ? shore__fail(diag, SHORE_EBUDGET, "%s: its cache takes %s of memory, and %s are left for it",
+                                       name_of(c), needs, shore__format_size(shore__arena_left(arena), has, sizeof has))
+                         : shore__fail(diag, -ENOMEM, "%s: out of memory for a cache", name_of(c));
+        }
+        c->taken = taken;
+        c->taken_bytes = bytes;
+    }
+    c->table = c->taken;
+    if (!c->volume) c->memory = (unsigned char *)c->taken + shore__arena_round(table_bytes);
+    return 0;
 }
 
 static int open_cache(struct shore__cache *c, const struct shore__call *call, struct shore_diag *diag) {
@@ -57,18 +81,14 @@ static int open_cache(struct shore__cache *c, const struct shore__call *call, st
                            (unsigned long long)pages);
     c->page_bytes = call->start;
     uint64_t table_bytes = shore__cache_pages_bytes((uint32_t)pages), most = c->config->cache_memory_bytes;
-    uint64_t bytes = table_bytes + (c->volume ? 0 : pages * c->page_bytes);
+    uint64_t bytes = shore__arena_round(table_bytes) + (c->volume ? 0 : pages * c->page_bytes);
     if (most && bytes > most) {
         char needs[32], has[32];
         return shore__fail(diag, SHORE_EBUDGET, "%s: a cache of %llu pages takes %s of memory, and %s are left for it",
                            name_of(c), (unsigned long long)pages, shore__format_size_up(bytes, needs, sizeof needs),
                            shore__format_size(most, has, sizeof has));
     }
-    c->table = shore__arena_alloc(NULL, table_bytes);
-    if (!c->volume) c->memory = shore__arena_alloc(NULL, pages * c->page_bytes);
-    int rc = c->table && (c->volume || c->memory)
-                 ? 0
-                 : shore__fail(diag, -ENOMEM, "%s: out of memory for a cache", name_of(c));
+    int rc = take_memory(c, table_bytes, bytes, diag);
     if (!rc) shore__cache_pages_init(&c->pages, c->table, (uint32_t)pages);
     if (!rc && c->volume)
         rc = shore__cache_file_make(c->volume, c->fleet_id, pages * c->page_bytes, c->config->io, &c->file, diag);
