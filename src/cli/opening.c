@@ -166,7 +166,7 @@ int shore__cli_fail_making(const struct shore__run *run, int rc, const struct sh
     shore__cli_fail_running(rc, diag);
     if (shore__is_run(run->path))
         shore__cli_say("the run is made; go on with: longshore train --resume %s", run->word);
-    else if (!shore__run_is_half_replaced(run->path) && shore__not_a_run(run->path, &how))
-        shore__cli_say("%s", how.text);
+    else if (!shore__run_is_half_replaced(run->path) && (rc = shore__not_a_run(run->path, &how)))
+        shore__cli_fail(rc, &how);
     return SHORE__EXIT_FAILED;
 }

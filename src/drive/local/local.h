@@ -1,100 +1,28 @@
-/* A local drive inside: a volume, and two lanes with a queue each.
- *
- * The update lane runs UPDATE, initial state, deep checks, begin and commit; the fetch lane all else. Each queue
- * belongs to its lane's thread.
- */
+/* A local drive inside: a volume, and an I/O queue for each lane, which belongs to the lane's thread. */
 #ifndef SHORE_DRIVE_LOCAL_LOCAL_H
 #define SHORE_DRIVE_LOCAL_LOCAL_H
 
-#include <stdatomic.h>
-
-#include "drive/chunk.h"
-#include "drive/function.h"
-#include "drive/lane.h"
+#include "drive/local/front.h"
 #include "storage/blockio.h"
 
 struct shore__pipeline;
-struct shore__cache;
 
 #define SHORE__FETCH_PIECES 8u
 #define SHORE__FETCH_PIECE_SEGMENTS 4u
 
-enum shore__local_kind {
-    /* streams of chunks through the update ring */
-    SHORE__LOCAL_UPDATE,
-    SHORE__LOCAL_STORE,
-    SHORE__LOCAL_INIT,
-    SHORE__LOCAL_VERIFY,
-    /* between them */
-    SHORE__LOCAL_CARRY,
-    /* alone on the update lane, with no I/O under way */
-    SHORE__LOCAL_LOAD,
-    SHORE__LOCAL_BEGIN,
-    SHORE__LOCAL_COMMIT,
-    SHORE__LOCAL_DISCARD,
-    SHORE__LOCAL_SNAPSHOT,
-    SHORE__LOCAL_BLOB,
-    /* pieces on the fetch lane */
-    SHORE__LOCAL_FETCH,
-    SHORE__LOCAL_CALL,
-};
-
-struct shore__local_job {
-    struct shore__job job;
-    enum shore__local_kind kind;
-    struct shore_completion done;
-    unsigned slot;           /* that is read (initial state: that is written) */
-    uint32_t block, segment; /* first one */
-    uint32_t local, count;   /* in segments of this volume */
-    uint64_t next;           /* segments (scratch: bytes) that have been started */
-    uint32_t under_way;      /* chunks or pieces */
-    int rc;
-    struct shore_diag diag;
-    union {
-        struct shore_update update;
-        struct {
-            const float *master, *m, *v;
-        } init;
-        struct {
-            uint64_t epoch, step;
-        } begin;
-        const struct shore_commit *commit;
-        struct {
-            void *to; /* NULL: it is only compared with its hash */
-            uint32_t *bytes;
-        } blob;
-        struct {
-            const char *path;
-        } snapshot;
-        struct {
-            enum shore_fetch_kind kind;
-            unsigned char *dst;
-        } fetch;
-        struct shore_store store;
-        struct shore__call call;
-    };
-};
-
 struct shore__local {
-    struct shore__drive drive;
-    struct shore__drive_config config;
+    struct shore__front front;
     struct shore__volume volume;
-    _Atomic bool created; /* and not begun yet; read where requests come in */
     uint64_t epoch;
-    struct shore__slots slots;
-    struct shore__lane fetches, updates;
     struct shore__io *fetch_io, *update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
-    struct shore__cache *cache;
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
     unsigned char *written;         /* by local segment: in this attempt. Update lane */
-    unsigned char *spilled;         /* by local segment: 1 + the form; NULL: no room for spilled gradients */
-    struct shore__leaf *spill_leaf; /* the same */
+    struct shore__leaf *spill_leaf; /* by local segment, where gradients may be spilled */
     int attempt_rc;                 /* first failure of this attempt */
     struct shore_diag attempt_diag;
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit;
-    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
     atomic_uint_fast64_t io_wait_ns, compute_ns;
 };
 

@@ -44,7 +44,7 @@ static int seal(struct shore__local *l, struct shore__local_job *job) {
     next.slot[1].step = SHORE__STEP_NONE;
     rc = write_record(l, &next, 0, &job->diag);
     if (rc) return rc;
-    l->created = false;
+    l->front.created = false;
     return 0;
 }
 
@@ -66,26 +66,26 @@ static int slot_of_step(const struct shore__record *record, uint64_t step) {
 
 int shore__local_load(struct shore__local *l, struct shore__local_job *job) {
     const struct shore__record *record = &l->volume.record;
-    int slot = l->created ? -1 : slot_of_step(record, job->begin.step);
+    int slot = l->front.created ? -1 : slot_of_step(record, job->begin.step);
     if (slot < 0) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: holds no whole state of step %llu", l->volume.file.path,
                            (unsigned long long)job->begin.step);
     }
     int rc = shore__volume_load_table(&l->volume, l->update_io, record, (unsigned)slot, &job->diag);
     if (rc) return rc;
-    shore__slots_set(&l->slots, (unsigned)slot, job->begin.step);
+    shore__slots_set(&l->front.slots, (unsigned)slot, job->begin.step);
     return 0;
 }
 
 int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
     uint64_t step = job->begin.step, loaded;
     int rc;
-    if (l->created) {
+    if (l->front.created) {
         rc = seal(l, job);
-        if (!rc) shore__slots_set(&l->slots, 0, step);
+        if (!rc) shore__slots_set(&l->front.slots, 0, step);
     } else {
         const struct shore__record *record = &l->volume.record;
-        unsigned slot = shore__slots_active(&l->slots, &loaded);
+        unsigned slot = shore__slots_active(&l->front.slots, &loaded);
         if (loaded != step) {
             return shore__fail(&job->diag, -EINVAL, "%s: step %llu was not loaded", l->volume.file.path,
                                (unsigned long long)step);
@@ -129,8 +129,8 @@ static int put_blob(struct shore__local *l, const struct shore__local_job *job, 
 
 int shore__local_blob(struct shore__local *l, struct shore__local_job *job) {
     uint64_t step;
-    shore__slots_active(&l->slots, &step);
-    const struct shore__slot_state *state = l->created ? NULL : state_of_step(&l->volume.record, step);
+    shore__slots_active(&l->front.slots, &step);
+    const struct shore__slot_state *state = l->front.created ? NULL : state_of_step(&l->volume.record, step);
     if (!state) return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
     int rc = shore__volume_read_blob(&l->volume, l->update_io, state, l->ring, &job->diag);
     if (rc) return rc;
@@ -142,7 +142,7 @@ int shore__local_blob(struct shore__local *l, struct shore__local_job *job) {
 
 int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     uint64_t base;
-    unsigned from = shore__slots_active(&l->slots, &base);
+    unsigned from = shore__slots_active(&l->front.slots, &base);
     uint64_t step = job->commit->step;
     bool skip = job->commit->how == SHORE_COMMIT_SKIPPED;
     const struct shore__record *record = &l->volume.record;
@@ -173,7 +173,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     int rc = put_blob(l, job, &next, &job->diag);
     if (!rc) rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
     if (rc) return rc;
-    shore__slots_commit(&l->slots, step, skip);
+    shore__slots_commit(&l->front.slots, step, skip);
     return 0;
 }
 
@@ -183,10 +183,10 @@ static size_t stored_bytes(const void *config, uint32_t block, uint32_t segment,
 
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) {
     uint64_t bytes = 0, step;
-    shore__slots_active(&l->slots, &step);
-    if (l->created || step == SHORE__STEP_NONE)
+    shore__slots_active(&l->front.slots, &step);
+    if (l->front.created || step == SHORE__STEP_NONE)
         return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
-    struct shore__stored_part stored = {stored_bytes, &l->config};
+    struct shore__stored_part stored = {stored_bytes, &l->front.config};
     int rc = shore__volume_snapshot(&l->volume, l->update_io, job->snapshot.path, stored, l->ring, l->ring_bytes,
                                     &bytes, &job->diag);
     l->read_fetch += bytes;

@@ -18,31 +18,6 @@ static struct shore__local *local_of(const struct shore__drive *d) {
     return (struct shore__local *)(uintptr_t)d;
 }
 
-static struct shore__local_job *job_new(enum shore__local_kind kind, struct shore_completion done) {
-    struct shore__local_job *job = calloc(1, sizeof *job);
-    if (job) {
-        job->kind = kind;
-        job->done = done;
-    }
-    return job;
-}
-
-/* Fills in which segments the job is about. */
-static int locate(const struct shore__local *l, struct shore__local_job *job, uint32_t block, uint32_t segment,
-                  uint32_t count) {
-    const struct shore__extent *extent = shore__extent_find(&l->volume.desc, block, segment, count);
-    if (!extent) return -EINVAL;
-    job->block = block;
-    job->segment = segment;
-    job->count = count;
-    job->local = extent->local + (segment - extent->first);
-    return 0;
-}
-
-static int run_and_wait(struct shore__local *l, struct shore__local_job *job, struct shore_diag *diag) {
-    return shore__lane_ask(&l->updates, &job->job, &job->done, diag);
-}
-
 /* ---- the table ---- */
 
 static int local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
@@ -50,29 +25,16 @@ static int local_recovery(const struct shore__drive *d, struct shore__drive_reco
     return 0;
 }
 
-static int load_or_begin(struct shore__drive *d, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
-                         struct shore_diag *diag) {
-    struct shore__local_job *job = job_new(kind, (struct shore_completion){0});
-    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
-    job->begin.epoch = epoch;
-    job->begin.step = step;
-    return run_and_wait(local_of(d), job, diag);
-}
-
 static int local_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
-    return load_or_begin(d, SHORE__LOCAL_LOAD, 0, step, diag);
-}
-
-static int local_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
-    return load_or_begin(d, SHORE__LOCAL_BEGIN, epoch, step, diag);
+    return shore__front_ask_step(&local_of(d)->front, SHORE__LOCAL_LOAD, 0, step, diag);
 }
 
 static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                       const float *m, const float *v, struct shore_diag *diag) {
     struct shore__local *l = local_of(d);
-    struct shore__local_job *job = job_new(SHORE__LOCAL_INIT, (struct shore_completion){0});
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_INIT, (struct shore_completion){0});
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
-    if (!l->created || locate(l, job, block, segment, count)) {
+    if (!l->front.created || shore__front_locate(&l->front, job, block, segment, count)) {
         free(job);
         return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive",
                            l->volume.file.path);
@@ -80,123 +42,15 @@ static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, 
     job->init.master = master;
     job->init.m = m;
     job->init.v = v;
-    return run_and_wait(l, job, diag);
-}
-
-static int local_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    bool spilled = shore__fetch_is_spilled(fetch->kind);
-    int slot = spilled ? 0 : shore__slots_find(&l->slots, fetch->step);
-    if (slot < 0 || (uintptr_t)fetch->dst % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_M && !l->config.plane_bytes[SHORE_PLANE_M]) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_V && !l->config.plane_bytes[SHORE_PLANE_V]) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_R && !l->config.plane_bytes[SHORE_PLANE_R]) return -EINVAL;
-    struct shore__local_job *job = job_new(SHORE__LOCAL_FETCH, done);
-    if (!job) return -ENOMEM;
-    int rc = locate(l, job, fetch->block, fetch->segment, fetch->count);
-    if (!rc && spilled &&
-        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, shore__fetch_form(fetch->kind))))
-        rc = -EINVAL;
-    if (rc) {
-        free(job);
-        return rc;
-    }
-    job->slot = (unsigned)slot;
-    job->fetch.kind = fetch->kind;
-    job->fetch.dst = fetch->dst;
-    shore__lane_push(&l->fetches, &job->job);
-    return 0;
-}
-
-static int local_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    int rc = shore__update_check(&l->config, update);
-    if (rc) return rc;
-    struct shore__local_job *job = job_new(SHORE__LOCAL_UPDATE, done);
-    if (!job) return -ENOMEM;
-    rc = locate(l, job, update->block, update->segment, update->count);
-    if (!rc && shore__update_is_spilled(update) &&
-        (!l->spilled || !shore__all_spilled(l->spilled + job->local, job->count, update->form)))
-        rc = -EINVAL;
-    int slot = rc ? rc : shore__slots_write(&l->slots, update->base_step, update->attempt);
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->slot = (unsigned)slot;
-    job->update = *update;
-    job->job.order = update->order;
-    shore__lane_push(&l->updates, &job->job);
-    return 0;
-}
-
-static int local_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    struct shore__local_job *job = job_new(SHORE__LOCAL_STORE, done);
-    if (!job) return -ENOMEM;
-    int rc = locate(l, job, store->block, store->segment, store->count);
-    /* a drive that has just been made gets its initial state in slot 0 */
-    int slot = rc ? rc : l->created ? 1 : shore__slots_write(&l->slots, store->base_step, store->attempt);
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->slot = (unsigned)slot;
-    job->store = *store;
-    job->job.order = store->order;
-    shore__lane_push(&l->updates, &job->job);
-    return 0;
-}
-
-static int local_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    struct shore__local_job *job = job_new(SHORE__LOCAL_CARRY, done);
-    if (!job) return -ENOMEM;
-    int rc = locate(l, job, which->block, which->segment, which->count);
-    int slot = rc ? rc : shore__slots_write(&l->slots, which->base_step, which->attempt);
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->slot = (unsigned)slot;
-    job->store = *which;
-    shore__lane_push(&l->updates, &job->job);
-    return 0;
-}
-
-static int local_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
-    struct shore__local *l = local_of(d);
-    const void *buffer = shore__function(call->function)->brings ? call->in : call->out;
-    int rc = shore__call_check(call, &l->volume.desc);
-    if (rc || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES) return -EINVAL;
-    if (shore__call_is_of_cache(call)) {
-        l->moved[call->function] += shore__call_bytes(call);
-        return shore__cache_call(l->cache, call, done);
-    }
-    struct shore__local_job *job = job_new(SHORE__LOCAL_CALL, done);
-    if (!job) return -ENOMEM;
-    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS)
-        locate(l, job, call->block, call->segment, call->count);
-    job->call = *call;
-    shore__lane_push(&l->fetches, &job->job);
-    return 0;
-}
-
-static int local_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
-    struct shore__local_job *job = job_new(SHORE__LOCAL_COMMIT, done);
-    if (!job) return -ENOMEM;
-    job->job.order = UINT32_MAX;
-    job->commit = commit;
-    shore__lane_push(&local_of(d)->updates, &job->job);
-    return 0;
+    return shore__front_ask(&l->front, job, diag);
 }
 
 static int ask_blob(struct shore__local *l, void *blob, uint32_t *bytes, struct shore_diag *diag) {
-    struct shore__local_job *job = job_new(SHORE__LOCAL_BLOB, (struct shore_completion){0});
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_BLOB, (struct shore_completion){0});
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
     job->blob.to = blob;
     job->blob.bytes = bytes;
-    return run_and_wait(l, job, diag);
+    return shore__front_ask(&l->front, job, diag);
 }
 
 static int local_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
@@ -207,18 +61,9 @@ static int local_can_carry(const struct shore__drive *d, struct shore_diag *diag
     return shore__volume_can_carry(&local_of(d)->volume, diag);
 }
 
-static void local_discard(struct shore__drive *d, uint64_t attempt) {
-    struct shore__local *l = local_of(d);
-    /* not from the heap: a discard cannot fail */
-    struct shore__local_job behind_all = {.kind = SHORE__LOCAL_DISCARD, .job.order = UINT32_MAX};
-    shore__slots_discard(&l->slots, attempt);
-    run_and_wait(l, &behind_all, NULL);
-    shore__lane_drain(&l->fetches);
-}
-
 static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
     struct shore__local *l = local_of(d);
-    unsigned slot = shore__slots_active(&l->slots, NULL);
+    unsigned slot = shore__slots_active(&l->front.slots, NULL);
     const struct shore__volume_desc *desc = &l->volume.desc;
     memset(sum, 0, 16);
     for (uint32_t i = 0; i < desc->segments; i++) {
@@ -227,11 +72,11 @@ static int local_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[1
         }
     }
     for (uint32_t e = 0; deep && e < desc->nextents; e++) {
-        struct shore__local_job *job = job_new(SHORE__LOCAL_VERIFY, (struct shore_completion){0});
+        struct shore__local_job *job = shore__front_job(SHORE__LOCAL_VERIFY, (struct shore_completion){0});
         if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
-        locate(l, job, desc->extents[e].block, desc->extents[e].first, desc->extents[e].count);
+        shore__front_locate(&l->front, job, desc->extents[e].block, desc->extents[e].first, desc->extents[e].count);
         job->slot = slot;
-        int rc = run_and_wait(l, job, diag);
+        int rc = shore__front_ask(&l->front, job, diag);
         if (rc) return rc;
     }
     return deep ? ask_blob(l, NULL, NULL, diag) : 0;
@@ -243,11 +88,11 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
     const char *volume = l->volume.file.path;
     if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "%s: no name for a snapshot", volume);
     char *path = shore__snapshot_path(volume, name);
-    struct shore__local_job *job = job_new(SHORE__LOCAL_SNAPSHOT, (struct shore_completion){0});
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_SNAPSHOT, (struct shore_completion){0});
     int rc = path && job ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     if (!rc && act == SHORE__SNAPSHOT_MAKE) {
         job->snapshot.path = path;
-        rc = run_and_wait(l, job, diag);
+        rc = shore__front_ask(&l->front, job, diag);
         job = NULL; /* the lane has freed it */
     } else if (!rc) {
         rc = shore__volume_remove(path, l->volume.desc.fleet_id, l->volume.desc.generation, false, diag);
@@ -264,7 +109,7 @@ static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_
     add_to->drive_read_fetch += l->read_fetch;
     add_to->drive_read_spill += l->read_spill;
     add_to->drive_write_commit += l->write_commit;
-    shore__calls_count(l->moved, add_to);
+    shore__calls_count(l->front.moved, add_to);
     add_to->update_io_wait_ns += l->io_wait_ns;
     add_to->update_compute_ns += l->compute_ns;
 }
@@ -288,26 +133,26 @@ static uint64_t local_disk_bytes(const struct shore__drive *d) {
 
 static void local_close(struct shore__drive *d) {
     struct shore__local *l = local_of(d);
-    struct shore_arena *arena = l->config.arena;
-    shore__lane_stop(&l->updates);
-    shore__lane_stop(&l->fetches);
-    shore__cache_free(l->cache);
+    struct shore_arena *arena = l->front.config.arena;
+    shore__lane_stop(&l->front.updates);
+    shore__lane_stop(&l->front.fetches);
+    shore__cache_free(l->front.cache);
     shore__io_close(l->update_io);
     shore__io_close(l->fetch_io);
     shore__volume_close(&l->volume);
     shore__arena_free(arena, l->ring);
     shore__arena_free(arena, l->stage);
     shore__arena_free(arena, l->written);
-    shore__arena_free(arena, l->spilled);
+    shore__arena_free(arena, l->front.spilled);
     shore__arena_free(arena, l->spill_leaf);
     free(l->pipeline);
-    pthread_mutex_destroy(&l->slots.mutex);
+    pthread_mutex_destroy(&l->front.slots.mutex);
     free(l);
 }
 
 static void local_forked(struct shore__drive *d) {
     struct shore__local *l = local_of(d);
-    shore__cache_forked(l->cache);
+    shore__cache_forked(l->front.cache);
     shore__io_forked(l->update_io);
     shore__io_forked(l->fetch_io);
     shore__file_forked(&l->volume.file);
@@ -319,17 +164,17 @@ static const struct shore__drive_ops local_ops = {
     .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA,
     .recovery = local_recovery,
     .load = local_load,
-    .begin = local_begin,
+    .begin = shore__front_begin,
     .init = local_init,
-    .fetch = local_fetch,
-    .update = local_update,
-    .store = local_store,
-    .carry = local_carry,
-    .call = local_call,
-    .commit = local_commit,
+    .fetch = shore__front_fetch,
+    .update = shore__front_update,
+    .store = shore__front_store,
+    .carry = shore__front_carry,
+    .call = shore__front_call,
+    .commit = shore__front_commit,
     .blob = local_blob,
     .can_carry = local_can_carry,
-    .discard = local_discard,
+    .discard = shore__front_discard,
     .leaf_sum = local_leaf_sum,
     .snapshot = local_snapshot,
     .ledger = local_ledger,
@@ -362,19 +207,19 @@ uint64_t shore__local_memory_bytes(const struct shore__drive_config *config, con
 }
 
 static int take_memory(struct shore__local *l) {
-    struct shore_arena *arena = l->config.arena;
+    struct shore_arena *arena = l->front.config.arena;
     uint64_t segments = l->volume.desc.segments ? l->volume.desc.segments : 1;
     bool spill = l->volume.desc.spill;
-    l->ring_bytes = ring_bytes(&l->config, spill);
-    l->stage_bytes = stage_bytes(&l->config);
+    l->ring_bytes = ring_bytes(&l->front.config, spill);
+    l->stage_bytes = stage_bytes(&l->front.config);
     l->ring = shore__arena_alloc(arena, l->ring_bytes);
     l->stage = shore__arena_alloc(arena, l->stage_bytes);
     l->written = shore__arena_alloc(arena, segments);
     if (!l->ring || !l->stage || !l->written) return -ENOMEM;
     if (spill) {
-        l->spilled = shore__arena_alloc(arena, segments);
+        l->front.spilled = shore__arena_alloc(arena, segments);
         l->spill_leaf = shore__arena_alloc(arena, segments * sizeof *l->spill_leaf);
-        if (!l->spilled || !l->spill_leaf) return -ENOMEM;
+        if (!l->front.spilled || !l->spill_leaf) return -ENOMEM;
     }
     l->pipeline = shore__pipeline_new(l);
     return l->pipeline ? 0 : -ENOMEM;
@@ -383,50 +228,51 @@ static int take_memory(struct shore__local *l) {
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
-    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, &l->config, &l->cache);
+    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, &l->front.config, &l->front.cache);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
-    unsigned update_depth = l->config.ring_buffers * shore__local_chunk_ops(&l->config);
+    unsigned update_depth = l->front.config.ring_buffers * shore__local_chunk_ops(&l->front.config);
     unsigned fetch_depth = SHORE_PLANE_COUNT * SHORE__FETCH_PIECES;
-    rc = shore__io_open(&l->volume.file, l->config.io, update_depth, &ring, 1, &l->update_io, diag);
-    if (!rc) rc = shore__io_open(&l->volume.file, l->config.io, fetch_depth, &stage, 1, &l->fetch_io, diag);
+    rc = shore__io_open(&l->volume.file, l->front.config.io, update_depth, &ring, 1, &l->update_io, diag);
+    if (!rc) rc = shore__io_open(&l->volume.file, l->front.config.io, fetch_depth, &stage, 1, &l->fetch_io, diag);
     if (rc) return rc;
-    if (!l->volume.file.direct && l->config.io != SHORE_IO_BUFFERED && l->config.note) {
+    if (!l->volume.file.direct && l->front.config.io != SHORE_IO_BUFFERED && l->front.config.note) {
         struct shore_diag note;
         shore__fail(&note, 0, "%s: the page cache is used because direct I/O is refused there", path);
-        l->config.note(l->config.note_ctx, note.text);
+        l->front.config.note(l->front.config.note_ctx, note.text);
     }
-    rc = shore__lane_start(&l->fetches, "shore-fetch", shore__local_fetch_lane, l);
-    if (!rc) rc = shore__lane_start(&l->updates, "shore-update", shore__local_update_lane, l);
+    rc = shore__lane_start(&l->front.fetches, "shore-fetch", shore__local_fetch_lane, l);
+    if (!rc) rc = shore__lane_start(&l->front.updates, "shore-update", shore__local_update_lane, l);
     return rc ? shore__fail(diag, rc, "%s: its threads cannot be started: %s", path, shore_error_text(rc)) : 0;
 }
 
 static struct shore__local *local_new(const struct shore__drive_config *config) {
     struct shore__local *l = calloc(1, sizeof *l);
     if (!l) return NULL;
-    l->drive.ops = &local_ops;
-    l->drive.desc = &l->volume.desc;
-    l->config = *config;
-    shore__slots_init(&l->slots);
+    l->front.drive.ops = &local_ops;
+    l->front.aligned = true;
+    l->front.drive.desc = &l->volume.desc;
+    l->front.config = *config;
+    shore__slots_init(&l->front.slots);
     return l;
 }
 
 static int finish_opening(struct shore__local *l, int rc, struct shore__drive **out, struct shore_diag *diag) {
     if (rc) {
         /* no volume, so nothing to close but this */
-        pthread_mutex_destroy(&l->slots.mutex);
+        pthread_mutex_destroy(&l->front.slots.mutex);
         free(l);
         return rc;
     }
-    l->volume.desc.layout = l->config.layout;
-    l->volume.desc.resting_planes = shore__planes_resting(l->config.moments);
+    l->volume.desc.layout = l->front.config.layout;
+    l->volume.desc.resting_planes = shore__planes_resting(l->front.config.moments);
     rc = start(l, diag);
     if (rc) {
         if (l->volume.file.made) unlink(l->volume.file.path);
-        local_close(&l->drive);
+        local_close(&l->front.drive);
         return rc;
     }
-    *out = &l->drive;
+    *out = &l->front.drive;
     return 0;
 }
 
@@ -441,7 +287,7 @@ int shore__local_create(const struct shore__drive_config *config, const char *pa
         free(file);
         return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     }
-    l->created = true;
+    l->front.created = true;
     rc = shore__volume_create(file, desc, config->io, overwrite, config->arena, &l->volume, diag);
     free(file);
     return finish_opening(l, rc, out, diag);

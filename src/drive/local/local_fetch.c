@@ -39,7 +39,7 @@ static void seal(const struct shore__call *call, const void *bytes) {
 static void finish_call(struct shore__local *l, const struct shore__local_job *job) {
     const struct shore__call *call = &job->call;
     if (call->function == SHORE__SCRATCH_GET) seal(call, call->out);
-    if (call->function == SHORE__SPILL) memset(l->spilled + job->local, 1 + (int)call->form, job->count);
+    if (call->function == SHORE__SPILL) memset(l->front.spilled + job->local, 1 + (int)call->form, job->count);
 }
 
 static void finish_job(struct fetcher *f, struct shore__local_job *job) {
@@ -48,12 +48,12 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
     job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
     free(job);
-    shore__lane_finished(&l->fetches);
+    shore__lane_finished(&l->front.fetches);
 }
 
 /* When a gate lets the work be over; 0: there is none. */
 static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t bytes) {
-    struct shore__gate *gate = f->l->drive.gate;
+    struct shore__gate *gate = f->l->front.drive.gate;
     return gate ? gate->over_ns(gate, work, f->l->volume.desc.drive, bytes) : 0;
 }
 
@@ -85,29 +85,29 @@ static enum shore_plane plane_of(enum shore_fetch_kind kind) {
 static bool is_staged(const struct fetcher *f, const struct shore__local_job *job) {
     if (job->kind != SHORE__LOCAL_FETCH) return false;
     bool moment = job->fetch.kind == SHORE_FETCH_M || job->fetch.kind == SHORE_FETCH_V;
-    return job->fetch.kind == SHORE_FETCH_MASTER || (moment && f->l->config.moments != SHORE_MOMENTS_FP32);
+    return job->fetch.kind == SHORE_FETCH_MASTER || (moment && f->l->front.config.moments != SHORE_MOMENTS_FP32);
 }
 
 static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
     struct shore__local_job *job = p->job;
     for (uint32_t i = 0; i < p->count; i++) {
         int rc = shore__volume_check(&f->l->volume, job->slot, job->block, job->segment + p->at + i, plane,
-                                     data + (size_t)i * f->l->config.plane_bytes[plane], &job->diag);
+                                     data + (size_t)i * f->l->front.config.plane_bytes[plane], &job->diag);
         if (rc) return rc;
     }
     return 0;
 }
 
 static unsigned char *state_image(const struct fetcher *f, const struct piece *p) {
-    return p->job->fetch.dst + p->at * shore__state_segment_bytes(f->l->config.plane_bytes);
+    return p->job->fetch.dst + p->at * shore__state_segment_bytes(f->l->front.config.plane_bytes);
 }
 
 static int check_state(struct fetcher *f, struct piece *p) {
     const unsigned char *data = state_image(f, p);
     int rc = 0;
     for (int plane = 0; !rc && plane < SHORE_PLANE_COUNT; plane++) {
-        if (f->l->config.plane_bytes[plane]) rc = check_plane(f, p, plane, data);
-        data += f->l->config.plane_bytes[plane];
+        if (f->l->front.config.plane_bytes[plane]) rc = check_plane(f, p, plane, data);
+        data += f->l->front.config.plane_bytes[plane];
     }
     return rc;
 }
@@ -128,15 +128,16 @@ static int finish_fetch(struct fetcher *f, struct piece *p) {
     enum shore_plane plane = plane_of(job->fetch.kind);
     float *floats = (float *)(void *)job->fetch.dst + (size_t)p->at * SHORE_SEGMENT_ELEMS;
     if (job->fetch.kind == SHORE_FETCH_STATE) return check_state(f, p);
-    if (!p->stage) return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->config.plane_bytes[plane]);
+    if (!p->stage)
+        return check_plane(f, p, plane, job->fetch.dst + (size_t)p->at * f->l->front.config.plane_bytes[plane]);
     if (plane != SHORE_PLANE_HI) {
         int moment_rc = check_plane(f, p, plane, p->stage);
         if (!moment_rc)
-            shore__moments_load(&f->l->config.layout->blocks[job->block], job->segment + p->at, f->l->config.moments,
-                                plane, p->stage, floats);
+            shore__moments_load(&f->l->front.config.layout->blocks[job->block], job->segment + p->at,
+                                f->l->front.config.moments, plane, p->stage, floats);
         return moment_rc;
     }
-    unsigned char *lo = p->stage + f->l->config.plane_bytes[SHORE_PLANE_HI];
+    unsigned char *lo = p->stage + f->l->front.config.plane_bytes[SHORE_PLANE_HI];
     int rc = check_plane(f, p, SHORE_PLANE_HI, p->stage);
     if (!rc) rc = check_plane(f, p, SHORE_PLANE_LO, lo);
     if (!rc)
@@ -159,14 +160,14 @@ static void finish_piece(struct fetcher *f, struct piece *p) {
 static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, unsigned char *to) {
     const struct shore__local_job *job = p->job;
     uint32_t segment = job->segment + p->at, local = job->local + p->at;
-    size_t bytes = shore__stored_bytes(&f->l->config, job->block, segment, plane);
-    shore__stored_end(&f->l->config, job->block, segment, plane, to);
+    size_t bytes = shore__stored_bytes(&f->l->front.config, job->block, segment, plane);
+    shore__stored_end(&f->l->front.config, job->block, segment, plane, to);
     submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(&f->l->volume, job->slot, plane, local), bytes);
     f->l->read_fetch += bytes;
 }
 
 static void start_fetch(struct fetcher *f, struct piece *p) {
-    const uint32_t *each = f->l->config.plane_bytes;
+    const uint32_t *each = f->l->front.config.plane_bytes;
     struct shore__local_job *job = p->job;
     enum shore_plane plane = plane_of(job->fetch.kind);
     if (is_staged(f, job)) p->stage = f->stages[--f->free_stages];
@@ -209,20 +210,20 @@ static void start_call(struct fetcher *f, struct piece *p, const struct shore__c
     if (part->function == SHORE__SCRATCH_PUT && at == 0) seal(&job->call, job->call.in);
     submit_op(f, p, brings ? SHORE__IO_WRITE : SHORE__IO_READ, brings ? (void *)(uintptr_t)part->in : part->out, offset,
               shore__call_bytes(part));
-    l->moved[part->function] += shore__call_bytes(part);
+    l->front.moved[part->function] += shore__call_bytes(part);
 }
 
 /* The piece crosses the host link while the drive works on it. */
 static uint64_t cross_link(struct fetcher *f, const struct piece *p, const struct shore__call *part) {
     const struct shore__local_job *job = p->job;
-    const struct shore_layout *layout = f->l->config.layout;
-    if (!f->l->drive.gate) return 0;
+    const struct shore_layout *layout = f->l->front.config.layout;
+    if (!f->l->front.drive.gate) return 0;
     bool in = job->kind == SHORE__LOCAL_CALL && shore__function(part->function)->brings;
     uint64_t bytes;
     if (job->kind == SHORE__LOCAL_CALL) {
         bytes = shore__call_crossing(part, layout);
     } else {
-        size_t each = shore__fetch_segment_bytes(f->l->config.plane_bytes, job->fetch.kind);
+        size_t each = shore__fetch_segment_bytes(f->l->front.config.plane_bytes, job->fetch.kind);
         bytes = job->fetch.kind == SHORE_FETCH_STATE
                     ? p->count * each /* the padding behind a block stays where it is in what else there is */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
@@ -263,7 +264,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
 }
 
 static bool start_something(struct fetcher *f) {
-    if (!f->current) f->current = (struct shore__local_job *)shore__lane_pop(&f->l->fetches, false);
+    if (!f->current) f->current = (struct shore__local_job *)shore__lane_pop(&f->l->front.fetches, false);
     struct shore__local_job *job = f->current;
     if (!job) return false;
     if (job->rc) {
@@ -298,8 +299,8 @@ void *shore__local_fetch_lane(void *ctx) {
     struct shore__local *l = ctx;
     unsigned char *stages[SHORE__FETCH_PIECES];
     struct fetcher f = {.l = l, .stages = stages};
-    while (f.free_stages < l->config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
-        stages[f.free_stages] = l->stage + (size_t)2 * f.free_stages * l->config.plane_bytes[SHORE_PLANE_HI];
+    while (f.free_stages < l->front.config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
+        stages[f.free_stages] = l->stage + (size_t)2 * f.free_stages * l->front.config.plane_bytes[SHORE_PLANE_HI];
         f.free_stages++;
     }
     for (;;) {
@@ -308,7 +309,7 @@ void *shore__local_fetch_lane(void *ctx) {
         if (f.busy) {
             reap(&f);
         } else {
-            f.current = (struct shore__local_job *)shore__lane_pop(&l->fetches, true);
+            f.current = (struct shore__local_job *)shore__lane_pop(&l->front.fetches, true);
             if (!f.current) break;
         }
     }

@@ -43,7 +43,7 @@ unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
 /* Whether the job writes the slot of the next step. */
 static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
     return job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_CARRY ||
-           (job->kind == SHORE__LOCAL_STORE && !l->created);
+           (job->kind == SHORE__LOCAL_STORE && !l->front.created);
 }
 
 static void finish_job(struct shore__local *l, struct shore__local_job *job) {
@@ -55,18 +55,18 @@ static void finish_job(struct shore__local *l, struct shore__local_job *job) {
     bool of_waiter = job->kind == SHORE__LOCAL_DISCARD;
     job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
     if (!of_waiter) free(job);
-    shore__lane_finished(&l->updates);
+    shore__lane_finished(&l->front.updates);
 }
 
 /* When a gate lets such work for the chunk be over; 0: none holds it back. */
 static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore__work work, uint64_t amount) {
-    struct shore__gate *gate = l->drive.gate;
+    struct shore__gate *gate = l->front.drive.gate;
     return gate && is_of_attempt(l, c->job) ? gate->over_ns(gate, work, l->volume.desc.drive, amount) : 0;
 }
 
 static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__io_op what) {
     struct shore__io_op *op = &c->op[c->pending];
-    assert(c->pending < shore__local_chunk_ops(&p->l->config));
+    assert(c->pending < shore__local_chunk_ops(&p->l->front.config));
     *op = what;
     op->user = c;
     int rc = shore__io_submit(p->l->update_io, op);
@@ -93,16 +93,16 @@ static void move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind
 /* How much of a work, other than moving its state, the chunk is: bytes on the host link, or elements. */
 static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore__work work) {
     if (c->job->kind == SHORE__LOCAL_STORE)
-        return work == SHORE__WORK_IN ? c->count * shore__state_segment_bytes(l->config.plane_bytes) : 0;
+        return work == SHORE__WORK_IN ? c->count * shore__state_segment_bytes(l->front.config.plane_bytes) : 0;
     if (work == SHORE__WORK_UPDATE) return (uint64_t)c->count * SHORE_SEGMENT_ELEMS;
-    struct shore_update part = shore__update_part(&l->config, &c->job->update, c->segment, c->count);
-    return work == SHORE__WORK_IN ? shore__update_bytes_in(&l->config, &part)
-                                  : shore__update_bytes_out(&l->config, &part);
+    struct shore_update part = shore__update_part(&l->front.config, &c->job->update, c->segment, c->count);
+    return work == SHORE__WORK_IN ? shore__update_bytes_in(&l->front.config, &part)
+                                  : shore__update_bytes_out(&l->front.config, &part);
 }
 
 /* A gate may hold the chunk back until such work is over, beside its I/O. */
 static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work work) {
-    if (!p->l->drive.gate || !is_of_attempt(p->l, c->job)) return;
+    if (!p->l->front.drive.gate || !is_of_attempt(p->l, c->job)) return;
     uint64_t amount = amount_of(p->l, c, work);
     if (!amount) return;
     submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, work, amount)});
@@ -116,7 +116,7 @@ static bool is_read(const struct shore__local_job *job, enum shore_plane plane) 
 /* The extents of a plane that hold something. Returns the bytes. */
 static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot,
                              enum shore_plane plane) {
-    const struct shore__drive_config *config = &p->l->config;
+    const struct shore__drive_config *config = &p->l->front.config;
     size_t each = config->plane_bytes[plane];
     uint64_t total = 0;
     for (uint32_t i = 0; each && i < c->count;) {
@@ -185,7 +185,7 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     c->number = p->started++;
     c->segment = job->segment + (uint32_t)job->next;
     c->local = job->local + (uint32_t)job->next;
-    c->count = left < l->config.chunk_segments ? (uint32_t)left : l->config.chunk_segments;
+    c->count = left < l->front.config.chunk_segments ? (uint32_t)left : l->front.config.chunk_segments;
     c->count = shore__slot_map_run(&l->volume.map, job->slot, c->local, c->count);
     c->pending = 0;
     c->failed = false;
@@ -201,7 +201,7 @@ static bool is_discarded(struct shore__local *l, const struct shore__local_job *
     bool update = job->kind == SHORE__LOCAL_UPDATE;
     uint64_t base = update ? job->update.base_step : job->store.base_step;
     uint64_t attempt = update ? job->update.attempt : job->store.attempt;
-    return is_of_attempt(l, job) && !shore__slots_holds(&l->slots, job->slot, base, attempt);
+    return is_of_attempt(l, job) && !shore__slots_holds(&l->front.slots, job->slot, base, attempt);
 }
 
 /* The current job starts no more chunks: it ends when those under way do. */
@@ -254,7 +254,7 @@ static bool runs_alone(const struct shore__local_job *job) {
 
 /* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
 static struct shore__local_job *take_job(struct shore__pipeline *p) {
-    struct shore__lane *lane = &p->l->updates;
+    struct shore__lane *lane = &p->l->front.updates;
     if (!p->current)
         p->current = (struct shore__local_job *)shore__lane_pop(lane, false);
     else if (!runs_alone(p->current))
@@ -292,7 +292,7 @@ static bool start_something(struct shore__pipeline *p) {
 static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     const struct shore__volume *volume = &p->l->volume;
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        size_t bytes = p->l->config.plane_bytes[plane];
+        size_t bytes = p->l->front.config.plane_bytes[plane];
         if (!bytes || !is_read(c->job, plane)) continue;
         for (uint32_t i = 0; i < c->count; i++) {
             int rc = shore__volume_check(volume, c->job->slot, c->job->block, c->segment + i, plane,
@@ -308,7 +308,7 @@ static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slo
     struct shore__leaves *table = p->l->volume.table[slot];
     shore__slot_map_update(&p->l->volume.map, slot, c->local, c->count);
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
-        size_t bytes = p->l->config.plane_bytes[plane];
+        size_t bytes = p->l->front.config.plane_bytes[plane];
         for (uint32_t i = 0; bytes && i < c->count; i++) {
             shore__leaf_make(c->stored.plane[plane] + i * bytes, bytes,
                              shore__leaf_seed(c->job->block, c->segment + i, plane), &table[c->local + i].plane[plane]);
@@ -324,11 +324,11 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
         rc = shore__local_check_spilled(p->l, job, c->local, c->count, c->gradient,
                                         shore__gradient_segment_bytes(job->update.form));
     if (rc) return rc;
-    struct shore_update part = shore__update_part(&p->l->config, &job->update, c->segment, c->count);
+    struct shore_update part = shore__update_part(&p->l->front.config, &job->update, c->segment, c->count);
     if (spilled) part.gradient = c->gradient;
     struct shore_diag diag = {0};
-    rc = shore__chunk_update(&p->l->config, &part, &c->stored, &c->stored, &diag);
-    if (p->l->config.plane_bytes[SHORE_PLANE_R])
+    rc = shore__chunk_update(&p->l->front.config, &part, &c->stored, &c->stored, &diag);
+    if (p->l->front.config.plane_bytes[SHORE_PLANE_R])
         shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
     if (rc && !job->rc) {
         /* written all the same: the attempt is what fails */
@@ -341,14 +341,14 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
 
 static void compute_store(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
-    const uint32_t *stored = p->l->config.plane_bytes;
+    const uint32_t *stored = p->l->front.config.plane_bytes;
     const unsigned char *from =
         (const unsigned char *)job->store.state + (c->segment - job->segment) * shore__state_segment_bytes(stored);
     for (uint32_t i = 0; i < c->count; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
             unsigned char *to = c->stored.plane[plane] + (size_t)i * stored[plane];
             if (stored[plane]) memcpy(to, from, stored[plane]);
-            if (stored[plane]) shore__stored_end(&p->l->config, job->block, c->segment + i, plane, to);
+            if (stored[plane]) shore__stored_end(&p->l->front.config, job->block, c->segment + i, plane, to);
             from += stored[plane];
         }
     }
@@ -359,7 +359,8 @@ static void compute_init(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     size_t first = (size_t)(c->segment - job->segment) * SHORE_SEGMENT_ELEMS;
     const float *m = job->init.m ? job->init.m + first : NULL, *v = job->init.v ? job->init.v + first : NULL;
-    shore__chunk_init(&p->l->config, job->block, c->segment, c->count, job->init.master + first, m, v, &c->stored);
+    shore__chunk_init(&p->l->front.config, job->block, c->segment, c->count, job->init.master + first, m, v,
+                      &c->stored);
     make_leaves(p, c, job->slot);
 }
 
@@ -443,22 +444,22 @@ static void reap(struct shore__pipeline *p, unsigned min) {
 }
 
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l) {
-    size_t nops = shore__local_chunk_ops(&l->config);
+    size_t nops = shore__local_chunk_ops(&l->front.config);
     size_t chunk_bytes = sizeof(struct chunk) + nops * sizeof(struct shore__io_op);
-    struct shore__pipeline *p = calloc(1, sizeof *p + l->config.ring_buffers * chunk_bytes);
+    struct shore__pipeline *p = calloc(1, sizeof *p + l->front.config.ring_buffers * chunk_bytes);
     if (!p) return NULL;
     p->l = l;
-    p->nchunks = l->config.ring_buffers;
+    p->nchunks = l->front.config.ring_buffers;
     struct shore__io_op *ops = (struct shore__io_op *)(void *)&p->chunk[p->nchunks];
     unsigned char *at = l->ring;
     for (uint32_t i = 0; i < p->nchunks; i++) {
         for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
             p->chunk[i].stored.plane[plane] = at;
-            at += (size_t)l->config.chunk_segments * l->config.plane_bytes[plane];
+            at += (size_t)l->front.config.chunk_segments * l->front.config.plane_bytes[plane];
         }
         p->chunk[i].op = ops + i * nops;
         p->chunk[i].gradient = at;
-        if (l->spilled) at += (size_t)l->config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
+        if (l->front.spilled) at += (size_t)l->front.config.chunk_segments * SHORE_SEGMENT_ELEMS * 4;
     }
     return p;
 }
@@ -476,7 +477,7 @@ void *shore__local_update_lane(void *ctx) {
         } else if (p->busy) {
             reap(p, 1);
         } else if (!p->current) { /* a job that waited for buffers may be left: the reaping above freed them */
-            p->current = (struct shore__local_job *)shore__lane_pop(&l->updates, true);
+            p->current = (struct shore__local_job *)shore__lane_pop(&l->front.updates, true);
             if (!p->current) break;
         }
     }

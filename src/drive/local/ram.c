@@ -17,28 +17,19 @@ static struct ram *ram_of(const struct shore__drive *d) {
     return (struct ram *)d;
 }
 
-static struct ram_job *job_new(enum ram_job_kind kind, struct shore_completion done) {
-    struct ram_job *job = calloc(1, sizeof *job);
-    if (job) {
-        job->kind = kind;
-        job->done = done;
-    }
-    return job;
-}
-
 /* What a record would say, for a fleet that goes back because another drive was lost. */
 static int ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     struct shore__record *record = &out->record;
     memset(out, 0, sizeof *out);
-    if (!r->begun) return 0;
+    if (r->front.created) return 0;
     uint64_t step;
     out->valid = true;
-    record->active = shore__slots_active(&r->slots, &step);
+    record->active = shore__slots_active(&r->front.slots, &step);
     record->sequence = record->epoch = r->epoch;
     record->slot[record->active].step = step;
     /* the other slot still holds the step before, unless it is being written */
-    bool whole = step && shore__slots_find(&r->slots, step - 1) == (int)(1 - record->active);
+    bool whole = step && shore__slots_find(&r->front.slots, step - 1) == (int)(1 - record->active);
     record->slot[1 - record->active].step = whole ? step - 1 : SHORE__STEP_NONE;
     record->metrics_bytes = r->metrics_bytes;
     memcpy(record->metrics, r->metrics, r->metrics_bytes);
@@ -47,152 +38,29 @@ static int ram_recovery(const struct shore__drive *d, struct shore__drive_recove
 
 static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
-    if (!r->begun) return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
-    int slot = shore__slots_find(&r->slots, step);
+    if (r->front.created) return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
+    int slot = shore__slots_find(&r->front.slots, step);
     if (slot < 0) return shore__fail(diag, SHORE_ESTALE, "ram: holds no whole state of step %" PRIu64, step);
-    shore__slots_set(&r->slots, (unsigned)slot, step);
+    shore__slots_set(&r->front.slots, (unsigned)slot, step);
     return 0;
-}
-
-static int run_and_wait(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
-    return shore__lane_ask(&r->updates, &job->job, &job->done, diag);
-}
-
-static int ram_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
-    struct ram_job *job = job_new(JOB_BEGIN, (struct shore_completion){0});
-    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
-    job->begin.epoch = epoch;
-    job->begin.step = step;
-    return run_and_wait(ram_of(d), job, diag);
 }
 
 static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                     const float *m, const float *v, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
-    if (!extent || r->begun) return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
+    if (!extent || !r->front.created)
+        return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
     uint32_t local = extent->local + (segment - extent->first);
     struct shore__stored to = shore__ram_stored(r, 0, local);
-    shore__chunk_init(&r->config, block, segment, count, master, m, v, &to);
+    shore__chunk_init(&r->front.config, block, segment, count, master, m, v, &to);
     memset(r->written + local, 1, count);
-    return 0;
-}
-
-static int ram_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    const struct shore__extent *extent = shore__extent_find(&r->desc, fetch->block, fetch->segment, fetch->count);
-    bool spilled = shore__fetch_is_spilled(fetch->kind);
-    int slot = spilled ? 0 : shore__slots_find(&r->slots, fetch->step);
-    if (!extent || slot < 0) return -EINVAL;
-    if (spilled && (!r->spill || !shore__all_spilled(r->spilled + extent->local + (fetch->segment - extent->first),
-                                                     fetch->count, shore__fetch_form(fetch->kind))))
-        return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_M && !r->plane[0][SHORE_PLANE_M]) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_V && !r->plane[0][SHORE_PLANE_V]) return -EINVAL;
-    if (fetch->kind == SHORE_FETCH_R && !r->plane[0][SHORE_PLANE_R]) return -EINVAL;
-    struct ram_job *job = job_new(JOB_FETCH, done);
-    if (!job) return -ENOMEM;
-    job->fetch = *fetch;
-    job->slot = (unsigned)slot;
-    job->local = extent->local + (fetch->segment - extent->first);
-    shore__lane_push(&r->fetches, &job->job);
-    return 0;
-}
-
-static int ram_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    int rc = shore__update_check(&r->config, update);
-    if (rc) return rc;
-    const struct shore__extent *extent = shore__extent_find(&r->desc, update->block, update->segment, update->count);
-    if (!extent) return -EINVAL;
-    uint32_t local = extent->local + (update->segment - extent->first);
-    if (shore__update_is_spilled(update)) {
-        if (!r->spill || !shore__all_spilled(r->spilled + local, update->count, update->form)) return -EINVAL;
-    }
-    struct ram_job *job = job_new(JOB_UPDATE, done);
-    if (!job) return -ENOMEM;
-    int slot = shore__slots_write(&r->slots, update->base_step, update->attempt);
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->update = *update;
-    job->slot = (unsigned)slot;
-    job->local = local;
-    job->job.order = update->order;
-    shore__lane_push(&r->updates, &job->job);
-    return 0;
-}
-
-static int ram_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    const struct shore__extent *extent = shore__extent_find(&r->desc, store->block, store->segment, store->count);
-    if (!extent) return -EINVAL;
-    struct ram_job *job = job_new(JOB_STORE, done);
-    if (!job) return -ENOMEM;
-    int slot = r->begun ? shore__slots_write(&r->slots, store->base_step, store->attempt) : 1;
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->store = *store;
-    job->job.order = store->order;
-    job->slot = 1 - (unsigned)slot;
-    job->local = extent->local + (store->segment - extent->first);
-    shore__lane_push(&r->updates, &job->job);
-    return 0;
-}
-
-static int ram_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    const struct shore__extent *extent = shore__extent_find(&r->desc, which->block, which->segment, which->count);
-    if (!extent) return -EINVAL;
-    struct ram_job *job = job_new(JOB_CARRY, done);
-    if (!job) return -ENOMEM;
-    int slot = shore__slots_write(&r->slots, which->base_step, which->attempt);
-    if (slot < 0) {
-        free(job);
-        return slot;
-    }
-    job->store = *which;
-    job->slot = (unsigned)slot;
-    job->local = extent->local + (which->segment - extent->first);
-    shore__lane_push(&r->updates, &job->job);
-    return 0;
-}
-
-static int ram_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    int rc = shore__call_check(call, &r->desc);
-    if (rc) return rc;
-    if (shore__call_is_of_cache(call)) {
-        r->moved[call->function] += shore__call_bytes(call);
-        return shore__cache_call(r->cache, call, done);
-    }
-    struct ram_job *job = job_new(JOB_CALL, done);
-    if (!job) return -ENOMEM;
-    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS) {
-        const struct shore__extent *extent = shore__extent_find(&r->desc, call->block, call->segment, call->count);
-        job->local = extent->local + (call->segment - extent->first);
-    }
-    job->call = *call;
-    shore__lane_push(&r->fetches, &job->job);
-    return 0;
-}
-
-static int ram_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
-    struct ram *r = ram_of(d);
-    struct ram_job *job = job_new(JOB_COMMIT, done);
-    if (!job) return -ENOMEM;
-    job->commit = commit;
-    job->job.order = UINT32_MAX;
-    shore__lane_push(&r->updates, &job->job);
     return 0;
 }
 
 static int ram_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
-    unsigned slot = shore__slots_active(&r->slots, NULL);
+    unsigned slot = shore__slots_active(&r->front.slots, NULL);
     *bytes = r->blob_bytes[slot];
     if (*bytes) memcpy(blob, r->blob[slot], *bytes);
     return 0;
@@ -202,18 +70,9 @@ static int ram_can_carry(const struct shore__drive *d, struct shore_diag *diag) 
     return 0;
 }
 
-static void ram_discard(struct shore__drive *d, uint64_t attempt) {
-    struct ram *r = ram_of(d);
-    /* not from the heap: a discard cannot fail */
-    struct ram_job behind_all = {.kind = JOB_DISCARD, .job.order = UINT32_MAX};
-    shore__slots_discard(&r->slots, attempt);
-    run_and_wait(r, &behind_all, NULL);
-    shore__lane_drain(&r->fetches);
-}
-
 static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
     struct ram *r = ram_of(d);
-    unsigned slot = shore__slots_active(&r->slots, NULL);
+    unsigned slot = shore__slots_active(&r->front.slots, NULL);
     memset(sum, 0, 16);
     for (uint32_t e = 0; e < r->desc.nextents; e++) {
         const struct shore__extent *extent = &r->desc.extents[e];
@@ -242,7 +101,7 @@ static void ram_ledger(const struct shore__drive *d, struct shore_ledger *add_to
     add_to->drive_write_state += r->write_state;
     add_to->drive_read_fetch += r->read_fetch;
     add_to->drive_read_spill += r->read_spill;
-    shore__calls_count(r->moved, add_to);
+    shore__calls_count(r->front.moved, add_to);
     add_to->update_compute_ns += r->compute_ns;
 }
 
@@ -253,7 +112,7 @@ static const char *ram_path(const struct shore__drive *d) {
 static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
     char size[32];
     snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
-             shore__format_size(shore__ram_memory_bytes(&ram_of(d)->config, d->desc), size, sizeof size));
+             shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc), size, sizeof size));
     return 0;
 }
 
@@ -263,10 +122,10 @@ static uint64_t ram_disk_bytes(const struct shore__drive *d) {
 
 static void ram_close(struct shore__drive *d) {
     struct ram *r = ram_of(d);
-    struct shore_arena *arena = r->config.arena;
-    shore__lane_stop(&r->updates);
-    shore__lane_stop(&r->fetches);
-    shore__cache_free(r->cache);
+    struct shore_arena *arena = r->front.config.arena;
+    shore__lane_stop(&r->front.updates);
+    shore__lane_stop(&r->front.fetches);
+    shore__cache_free(r->front.cache);
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
         shore__arena_free(arena, r->plane[0][p]);
         shore__arena_free(arena, r->plane[1][p]);
@@ -278,9 +137,9 @@ static void ram_close(struct shore__drive *d) {
         free((void *)(uintptr_t)r->map.bits[s]);
     }
     free(r->written);
-    free(r->spilled);
+    free(r->front.spilled);
     free(r->extents);
-    pthread_mutex_destroy(&r->slots.mutex);
+    pthread_mutex_destroy(&r->front.slots.mutex);
     free(r);
 }
 
@@ -290,17 +149,17 @@ static const struct shore__drive_ops ram_ops = {
     .caps = SHORE__DRIVE_KEEPS_DATA,
     .recovery = ram_recovery,
     .load = ram_load,
-    .begin = ram_begin,
+    .begin = shore__front_begin,
     .init = ram_init,
-    .fetch = ram_fetch,
-    .update = ram_update,
-    .store = ram_store,
-    .carry = ram_carry,
-    .call = ram_call,
-    .commit = ram_commit,
+    .fetch = shore__front_fetch,
+    .update = shore__front_update,
+    .store = shore__front_store,
+    .carry = shore__front_carry,
+    .call = shore__front_call,
+    .commit = shore__front_commit,
     .blob = ram_blob,
     .can_carry = ram_can_carry,
-    .discard = ram_discard,
+    .discard = shore__front_discard,
     .leaf_sum = ram_leaf_sum,
     .snapshot = ram_snapshot,
     .ledger = ram_ledger,
@@ -317,11 +176,11 @@ uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const
 }
 
 static int take_memory(struct ram *r) {
-    struct shore_arena *arena = r->config.arena;
+    struct shore_arena *arena = r->front.config.arena;
     uint64_t segments = r->desc.segments;
     r->written = calloc(segments + 1, 1);
-    r->spilled = calloc(segments + 1, 1);
-    if (!r->written || !r->spilled) return -ENOMEM;
+    r->front.spilled = calloc(segments + 1, 1);
+    if (!r->written || !r->front.spilled) return -ENOMEM;
     for (int s = 0; s < 2; s++) {
         r->map.bits[s] = calloc(segments / 8 + 1, 1);
         if (!r->map.bits[s]) return -ENOMEM;
@@ -348,13 +207,14 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
                       struct shore__drive **out, struct shore_diag *diag) {
     struct ram *r = calloc(1, sizeof *r);
     if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
-    r->drive.ops = &ram_ops;
-    r->drive.desc = &r->desc;
-    r->config = *config;
+    r->front.drive.ops = &ram_ops;
+    r->front.drive.desc = &r->desc;
+    r->front.config = *config;
+    r->front.created = true;
     r->desc = *desc;
     r->desc.identity = NULL;
     r->desc.identity_bytes = 0;
-    shore__slots_init(&r->slots);
+    shore__slots_init(&r->front.slots);
     r->extents = malloc((desc->nextents + 1) * sizeof *r->extents);
     int rc = r->extents ? 0 : -ENOMEM;
     if (!rc) {
@@ -362,16 +222,16 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
         r->desc.extents = r->extents;
         rc = take_memory(r);
     }
-    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->config, &r->cache);
-    if (!rc) rc = shore__lane_start(&r->fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
-    if (!rc) rc = shore__lane_start(&r->updates, "shore-ram-upd", shore__ram_update_lane, r);
+    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->front.config, &r->front.cache);
+    if (!rc) rc = shore__lane_start(&r->front.fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
+    if (!rc) rc = shore__lane_start(&r->front.updates, "shore-ram-upd", shore__ram_update_lane, r);
     if (rc) {
         char size[32];
         shore__fail(diag, rc, "ram: the state needs %s of memory: %s",
                     shore__format_size(shore__ram_memory_bytes(config, desc), size, sizeof size), shore_error_text(rc));
-        ram_close(&r->drive);
+        ram_close(&r->front.drive);
         return rc;
     }
-    *out = &r->drive;
+    *out = &r->front.drive;
     return 0;
 }

@@ -1,59 +1,26 @@
-/* A drive in memory inside: its state, and the jobs of its lanes. */
+/* A drive in memory inside: its state, and the work of its lanes. */
 #ifndef SHORE_DRIVE_LOCAL_RAM_H
 #define SHORE_DRIVE_LOCAL_RAM_H
 
-#include <stdatomic.h>
-
-#include "drive/chunk.h"
-#include "drive/function.h"
-#include "drive/lane.h"
-
-struct shore__cache;
-
-enum ram_job_kind { JOB_FETCH, JOB_UPDATE, JOB_STORE, JOB_CARRY, JOB_CALL, JOB_BEGIN, JOB_COMMIT, JOB_DISCARD };
-
-struct ram_job {
-    struct shore__job job;
-    enum ram_job_kind kind;
-    struct shore_completion done;
-    unsigned slot;  /* that is read */
-    uint32_t local; /* first local segment */
-    union {
-        struct shore__drive_fetch fetch;
-        struct shore_update update;
-        struct shore__call call;
-        struct shore_store store;
-        struct {
-            uint64_t epoch, step;
-        } begin;
-        const struct shore_commit *commit;
-    };
-};
+#include "drive/local/front.h"
 
 struct ram {
-    struct shore__drive drive;
-    struct shore__drive_config config;
+    struct shore__front front;
     struct shore__volume_desc desc;
     struct shore__extent *extents;
     unsigned char *plane[2][SHORE_PLANE_COUNT];
     struct shore__slot_map map;
     unsigned char *spill;
-    unsigned char *spilled; /* by local segment: 1 + the form */
     unsigned char *scratch;
-    struct shore__cache *cache;
-    struct shore__slots slots;
-    struct shore__lane fetches, updates;
     unsigned char *written; /* by local segment: updated in this attempt. Update lane */
     int attempt_rc;
     struct shore_diag attempt_diag;
-    _Atomic bool begun; /* read where requests come in */
     uint64_t epoch;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
     uint32_t metrics_bytes;
     unsigned char *blob[2]; /* of the step in each slot: the same */
     uint32_t blob_bytes[2];
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, compute_ns;
-    atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
 };
 
 static inline void *shore__ram_plane(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {

@@ -1,4 +1,5 @@
 /* What the lanes of a drive in memory do: UPDATE from one slot to the other, without copies. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,16 +22,16 @@ static void copy_image(struct ram *r, unsigned slot, uint32_t local, unsigned ch
     }
 }
 
-static void fetch_moment(struct ram *r, const struct ram_job *job, enum shore_plane plane) {
+static void fetch_moment(struct ram *r, const struct shore__local_job *job, enum shore_plane plane) {
     const struct shore__drive_fetch *fetch = &job->fetch;
     for (uint32_t i = 0; i < fetch->count; i++)
-        shore__moments_load(&r->config.layout->blocks[fetch->block], fetch->segment + i, r->config.moments, plane,
-                            shore__ram_plane(r, job->slot, plane, job->local + i),
+        shore__moments_load(&r->front.config.layout->blocks[fetch->block], fetch->segment + i, r->front.config.moments,
+                            plane, shore__ram_plane(r, job->slot, plane, job->local + i),
                             (float *)fetch->dst + (size_t)i * SHORE_SEGMENT_ELEMS);
 }
 
 /* Of segments that lie one behind the other. */
-static void fetch_run(struct ram *r, const struct ram_job *job) {
+static void fetch_run(struct ram *r, const struct shore__local_job *job) {
     size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
     size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
     const void *hi = shore__ram_plane(r, job->slot, SHORE_PLANE_HI, job->local);
@@ -68,8 +69,8 @@ static void fetch_run(struct ram *r, const struct ram_job *job) {
     r->read_fetch += bytes;
 }
 
-static int run_fetch(struct ram *r, const struct ram_job *job) {
-    struct ram_job part = *job;
+static int run_fetch(struct ram *r, const struct shore__local_job *job) {
+    struct shore__local_job part = *job;
     const struct shore__drive_fetch *whole = &job->fetch;
     for (uint32_t at = 0; at < whole->count; at += part.fetch.count) {
         part.local = job->local + at;
@@ -82,21 +83,21 @@ static int run_fetch(struct ram *r, const struct ram_job *job) {
     return 0;
 }
 
-static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+static int run_update(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
     const struct shore_update *u = &job->update;
     int worst = 0;
     for (uint32_t at = 0, count; at < u->count; at += count) {
-        if (!shore__slots_holds(&r->slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
+        if (!shore__slots_holds(&r->front.slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
         uint32_t local = job->local + at;
         count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
         count = shore__slot_map_run(&r->map, job->slot, local, count);
         shore__slot_map_update(&r->map, 1 - job->slot, local, count);
-        struct shore_update part = shore__update_part(&r->config, u, u->segment + at, count);
+        struct shore_update part = shore__update_part(&r->front.config, u, u->segment + at, count);
         if (shore__update_is_spilled(u)) part.gradient = r->spill + local * shore__gradient_segment_bytes(u->form);
         struct shore__stored in = shore__ram_stored(r, job->slot, local),
                              out = shore__ram_stored(r, 1 - job->slot, local);
         uint64_t start = shore__now_ns();
-        int rc = shore__chunk_update(&r->config, &part, &in, &out, diag);
+        int rc = shore__chunk_update(&r->front.config, &part, &in, &out, diag);
         if (r->desc.plane_bytes[SHORE_PLANE_R])
             shore__update_residual(&part, shore__ram_plane(r, 1 - job->slot, SHORE_PLANE_R, local));
         r->compute_ns += shore__now_ns() - start;
@@ -109,28 +110,29 @@ static int run_update(struct ram *r, struct ram_job *job, struct shore_diag *dia
     return worst;
 }
 
-static int run_store(struct ram *r, struct ram_job *job) {
+static int run_store(struct ram *r, struct shore__local_job *job) {
     size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
     const struct shore_store *store = &job->store;
-    if (r->begun && !shore__slots_holds(&r->slots, 1 - job->slot, store->base_step, store->attempt))
+    const unsigned slot = 1 - job->slot;
+    if (!r->front.created && !shore__slots_holds(&r->front.slots, job->slot, store->base_step, store->attempt))
         return SHORE_EDISCARDED;
-    shore__slot_map_update(&r->map, job->slot, job->local, job->store.count);
+    shore__slot_map_update(&r->map, slot, job->local, job->store.count);
     for (uint32_t i = 0; i < job->store.count; i++)
-        copy_image(r, job->slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
+        copy_image(r, slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
     memset(r->written + job->local, 1, job->store.count);
-    if (r->begun) r->write_state += job->store.count * image;
+    if (!r->front.created) r->write_state += job->store.count * image;
     return 0;
 }
 
-static int run_carry(struct ram *r, const struct ram_job *job) {
+static int run_carry(struct ram *r, const struct shore__local_job *job) {
     const struct shore_store *which = &job->store;
-    if (!shore__slots_holds(&r->slots, job->slot, which->base_step, which->attempt)) return SHORE_EDISCARDED;
+    if (!shore__slots_holds(&r->front.slots, job->slot, which->base_step, which->attempt)) return SHORE_EDISCARDED;
     shore__slot_map_carry(&r->map, 1 - job->slot, job->local, which->count);
     memset(r->written + job->local, 1, which->count);
     return 0;
 }
 
-static void run_call(struct ram *r, struct ram_job *job) {
+static void run_call(struct ram *r, struct shore__local_job *job) {
     const struct shore__call *c = &job->call;
     uint64_t bytes = shore__call_bytes(c);
     bool spill = c->function == SHORE__SPILL;
@@ -139,30 +141,30 @@ static void run_call(struct ram *r, struct ram_job *job) {
         memcpy(stored, c->in, bytes);
     else
         memcpy(c->out, stored, bytes);
-    if (spill) memset(r->spilled + job->local, 1 + (int)c->form, c->count);
-    r->moved[c->function] += bytes;
+    if (spill) memset(r->front.spilled + job->local, 1 + (int)c->form, c->count);
+    r->front.moved[c->function] += bytes;
     if (!shore__function(c->function)->seals) return;
     struct shore__leaf seal;
     shore__leaf_make(stored, bytes, c->start, &seal);
     memcpy(c->seal, seal.hash, 16);
 }
 
-static int run_begin(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+static int run_begin(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
     uint64_t loaded, epoch = job->begin.epoch, step = job->begin.step;
     if (epoch <= r->epoch)
         return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
                            r->epoch, epoch);
     r->epoch = epoch;
-    if (r->begun) {
-        shore__slots_active(&r->slots, &loaded);
+    if (!r->front.created) {
+        shore__slots_active(&r->front.slots, &loaded);
         return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
     }
     for (uint32_t i = 0; i < r->desc.segments; i++) {
         if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
     }
     memset(r->written, 0, r->desc.segments);
-    shore__slots_set(&r->slots, 0, step);
-    r->begun = true;
+    shore__slots_set(&r->front.slots, 0, step);
+    r->front.created = false;
     return 0;
 }
 
@@ -174,7 +176,7 @@ static int keep_blob(struct ram *r, unsigned slot, const struct shore_commit *co
     return 0;
 }
 
-static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *diag) {
+static int run_commit(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
     const struct shore_commit *commit = job->commit;
     bool skip = commit->how == SHORE_COMMIT_SKIPPED;
     if (!skip) {
@@ -187,63 +189,65 @@ static int run_commit(struct ram *r, struct ram_job *job, struct shore_diag *dia
             return shore__fail(diag, -EINVAL, "commit: not every segment was updated or carried in this step");
         }
     }
-    unsigned active = shore__slots_active(&r->slots, NULL);
+    unsigned active = shore__slots_active(&r->front.slots, NULL);
     int rc = keep_blob(r, skip ? active : 1 - active, commit);
     if (rc) return rc;
     memset(r->written, 0, r->desc.segments);
     r->attempt_rc = 0;
     r->metrics_bytes = commit->metrics_bytes;
     if (r->metrics_bytes) memcpy(r->metrics, commit->metrics, r->metrics_bytes);
-    shore__slots_commit(&r->slots, commit->step, skip);
+    shore__slots_commit(&r->front.slots, commit->step, skip);
     return 0;
 }
 
-static void run_job(struct ram *r, struct ram_job *job) {
+static void run_job(struct ram *r, struct shore__local_job *job) {
     struct shore_diag diag = {0};
     int rc = 0;
     switch (job->kind) {
-    case JOB_FETCH:
+    case SHORE__LOCAL_FETCH:
         rc = run_fetch(r, job);
         break;
-    case JOB_UPDATE:
+    case SHORE__LOCAL_UPDATE:
         rc = run_update(r, job, &diag);
         if (rc && rc != SHORE_EDISCARDED && !r->attempt_rc) {
             r->attempt_rc = rc;
             r->attempt_diag = diag;
         }
         break;
-    case JOB_STORE:
+    case SHORE__LOCAL_STORE:
         rc = run_store(r, job);
         break;
-    case JOB_CARRY:
+    case SHORE__LOCAL_CARRY:
         rc = run_carry(r, job);
         break;
-    case JOB_CALL:
+    case SHORE__LOCAL_CALL:
         run_call(r, job);
         break;
-    case JOB_BEGIN:
+    case SHORE__LOCAL_BEGIN:
         rc = run_begin(r, job, &diag);
         break;
-    case JOB_COMMIT:
+    case SHORE__LOCAL_COMMIT:
         rc = run_commit(r, job, &diag);
         break;
-    case JOB_DISCARD:
+    case SHORE__LOCAL_DISCARD:
         memset(r->written, 0, r->desc.segments);
         r->attempt_rc = 0;
         break;
+    default:
+        assert(false); /* is asked of a volume alone */
     }
     if (rc && !diag.text[0]) shore__fail(&diag, rc, "%s", shore_error_text(rc));
     struct shore_completion done = job->done;
-    if (job->kind != JOB_DISCARD) free(job);
+    if (job->kind != SHORE__LOCAL_DISCARD) free(job);
     done.fn(done.ctx, rc, rc ? &diag : NULL);
 }
 
 void *shore__ram_fetch_lane(void *ctx) {
     struct ram *r = ctx;
     struct shore__job *job;
-    while ((job = shore__lane_pop(&r->fetches, true))) {
-        run_job(r, (struct ram_job *)job);
-        shore__lane_finished(&r->fetches);
+    while ((job = shore__lane_pop(&r->front.fetches, true))) {
+        run_job(r, (struct shore__local_job *)job);
+        shore__lane_finished(&r->front.fetches);
     }
     return NULL;
 }
@@ -251,9 +255,9 @@ void *shore__ram_fetch_lane(void *ctx) {
 void *shore__ram_update_lane(void *ctx) {
     struct ram *r = ctx;
     struct shore__job *job;
-    while ((job = shore__lane_pop(&r->updates, true))) {
-        run_job(r, (struct ram_job *)job);
-        shore__lane_finished(&r->updates);
+    while ((job = shore__lane_pop(&r->front.updates, true))) {
+        run_job(r, (struct shore__local_job *)job);
+        shore__lane_finished(&r->front.updates);
     }
     return NULL;
 }

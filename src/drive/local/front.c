@@ -1,0 +1,158 @@
+#include "drive/local/front.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "drive/local/cache.h"
+
+static struct shore__front *front_of(const struct shore__drive *d) {
+    return (struct shore__front *)(uintptr_t)d;
+}
+
+struct shore__local_job *shore__front_job(enum shore__local_kind kind, struct shore_completion done) {
+    struct shore__local_job *job = calloc(1, sizeof *job);
+    if (job) {
+        job->kind = kind;
+        job->done = done;
+    }
+    return job;
+}
+
+int shore__front_locate(const struct shore__front *f, struct shore__local_job *job, uint32_t block, uint32_t segment,
+                        uint32_t count) {
+    const struct shore__extent *extent = shore__extent_find(f->drive.desc, block, segment, count);
+    if (!extent) return -EINVAL;
+    job->block = block;
+    job->segment = segment;
+    job->count = count;
+    job->local = extent->local + (segment - extent->first);
+    return 0;
+}
+
+int shore__front_ask(struct shore__front *f, struct shore__local_job *job, struct shore_diag *diag) {
+    return shore__lane_ask(&f->updates, &job->job, &job->done, diag);
+}
+
+int shore__front_ask_step(struct shore__front *f, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
+                          struct shore_diag *diag) {
+    struct shore__local_job *job = shore__front_job(kind, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    job->begin.epoch = epoch;
+    job->begin.step = step;
+    return shore__front_ask(f, job, diag);
+}
+
+int shore__front_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
+    return shore__front_ask_step(front_of(d), SHORE__LOCAL_BEGIN, epoch, step, diag);
+}
+
+static bool is_fit(const struct shore__front *f, const void *buffer) {
+    return !f->aligned || (uintptr_t)buffer % SHORE_BUFFER_ALIGN_BYTES == 0;
+}
+
+static bool has_spilled(const struct shore__front *f, const struct shore__local_job *job,
+                        enum shore_gradient_form form) {
+    return f->spilled && shore__all_spilled(f->spilled + job->local, job->count, form);
+}
+
+int shore__front_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
+    struct shore__front *f = front_of(d);
+    const uint32_t *bytes = f->config.plane_bytes;
+    bool spilled = shore__fetch_is_spilled(fetch->kind);
+    int slot = spilled ? 0 : shore__slots_find(&f->slots, fetch->step);
+    if (slot < 0 || !is_fit(f, fetch->dst)) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_M && !bytes[SHORE_PLANE_M]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_V && !bytes[SHORE_PLANE_V]) return -EINVAL;
+    if (fetch->kind == SHORE_FETCH_R && !bytes[SHORE_PLANE_R]) return -EINVAL;
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_FETCH, done);
+    if (!job) return -ENOMEM;
+    int rc = shore__front_locate(f, job, fetch->block, fetch->segment, fetch->count);
+    if (!rc && spilled && !has_spilled(f, job, shore__fetch_form(fetch->kind))) rc = -EINVAL;
+    if (rc) {
+        free(job);
+        return rc;
+    }
+    job->slot = (unsigned)slot;
+    job->fetch = *fetch;
+    shore__lane_push(&f->fetches, &job->job);
+    return 0;
+}
+
+/* On the update lane, or freed: slot is that which is read, or a negative code. */
+static int push_update(struct shore__front *f, struct shore__local_job *job, int slot, uint32_t order) {
+    if (slot < 0) {
+        free(job);
+        return slot;
+    }
+    job->slot = (unsigned)slot;
+    job->job.order = order;
+    shore__lane_push(&f->updates, &job->job);
+    return 0;
+}
+
+int shore__front_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done) {
+    struct shore__front *f = front_of(d);
+    int rc = shore__update_check(&f->config, update);
+    if (rc) return rc;
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_UPDATE, done);
+    if (!job) return -ENOMEM;
+    rc = shore__front_locate(f, job, update->block, update->segment, update->count);
+    if (!rc && shore__update_is_spilled(update) && !has_spilled(f, job, update->form)) rc = -EINVAL;
+    job->update = *update;
+    return push_update(f, job, rc ? rc : shore__slots_write(&f->slots, update->base_step, update->attempt),
+                       update->order);
+}
+
+int shore__front_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
+    struct shore__front *f = front_of(d);
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_STORE, done);
+    if (!job) return -ENOMEM;
+    int rc = shore__front_locate(f, job, store->block, store->segment, store->count);
+    /* a drive that has just been made gets its initial state in slot 0 */
+    int slot = rc ? rc : f->created ? 1 : shore__slots_write(&f->slots, store->base_step, store->attempt);
+    job->store = *store;
+    return push_update(f, job, slot, store->order);
+}
+
+int shore__front_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
+    struct shore__front *f = front_of(d);
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_CARRY, done);
+    if (!job) return -ENOMEM;
+    int rc = shore__front_locate(f, job, which->block, which->segment, which->count);
+    job->store = *which;
+    return push_update(f, job, rc ? rc : shore__slots_write(&f->slots, which->base_step, which->attempt), 0);
+}
+
+int shore__front_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
+    struct shore__front *f = front_of(d);
+    int rc = shore__call_check(call, d->desc);
+    if (rc || !is_fit(f, shore__function(call->function)->brings ? call->in : call->out)) return -EINVAL;
+    if (shore__call_is_of_cache(call)) {
+        f->moved[call->function] += shore__call_bytes(call);
+        return shore__cache_call(f->cache, call, done);
+    }
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_CALL, done);
+    if (!job) return -ENOMEM;
+    if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS)
+        shore__front_locate(f, job, call->block, call->segment, call->count);
+    job->call = *call;
+    shore__lane_push(&f->fetches, &job->job);
+    return 0;
+}
+
+int shore__front_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_COMMIT, done);
+    if (!job) return -ENOMEM;
+    job->commit = commit;
+    return push_update(front_of(d), job, 0, UINT32_MAX);
+}
+
+void shore__front_discard(struct shore__drive *d, uint64_t attempt) {
+    struct shore__front *f = front_of(d);
+    /* not from the heap: a discard cannot fail */
+    struct shore__local_job behind_all = {.kind = SHORE__LOCAL_DISCARD, .job.order = UINT32_MAX};
+    shore__slots_discard(&f->slots, attempt);
+    shore__front_ask(f, &behind_all, NULL);
+    shore__lane_drain(&f->fetches);
+}
