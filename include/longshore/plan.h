@@ -82,8 +82,6 @@ enum shore_role {
     SHORE_ROLES
 };
 
-#define SHORE_NO_TENSOR UINT32_MAX
-
 struct shore_tensor {
     size_t size;         /* sizeof(struct shore_tensor) */
     const char *name;    /* for messages. Ownership: outlives the program */

@@ -24,7 +24,8 @@ static struct shore__command_line import_line(void) {
 
 static void fleet_options(const struct shore__settings *s, const struct shore__model *model,
                           struct shore_fleet_options *out) {
-    shore__train_fleet_options(s, model, out);
+    struct shore__facts facts = shore__train_facts_of(s, model);
+    shore__plan_fleet_options(&facts, NULL, out);
     shore__transfer_rings(out);
 }
 

@@ -68,10 +68,11 @@ int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model
                             struct shore_diag *diag) {
     uint64_t room = room_on(&s->drives);
     if (room != UINT64_MAX) room += shore__making_holds(path, &s->drives);
-    enum shore__when offload = shore__train_offload_within(s, model, room);
-    bool changed = offload != s->offload;
-    s->offload = offload;
-    int rc = disk_space(room, shore__train_disk_bytes(s, model), diag);
+    struct shore__facts facts = shore__train_facts_of(s, model);
+    facts.offload = shore__plan_offload_within(&facts, room);
+    bool changed = facts.offload != s->offload;
+    s->offload = facts.offload;
+    int rc = disk_space(room, shore__plan_disk_bytes(&facts), diag);
     if (changed && !rc)
         shore__cli_say(
             "the drives have no room for inner activations: what memory does not hold of them is computed again "

@@ -1,8 +1,8 @@
 /* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
+#include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
-/* What is known before compute is opened. */
-static struct shore__facts facts_of(const struct shore__settings *s, const struct shore__model *m) {
+struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m) {
     struct shore__facts f = {
         .model = m,
         .batch = shore__batch_shape(s->batch, s->seq_len),
@@ -23,26 +23,9 @@ static struct shore__facts facts_of(const struct shore__settings *s, const struc
     return f;
 }
 
-void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
-                                struct shore_fleet_options *out) {
-    struct shore__facts f = facts_of(s, m);
-    shore__plan_fleet_options(&f, NULL, out);
-}
-
-uint64_t shore__train_disk_bytes(const struct shore__settings *s, const struct shore__model *m) {
-    struct shore__facts f = facts_of(s, m);
-    return shore__plan_disk_bytes(&f);
-}
-
-enum shore__when shore__train_offload_within(const struct shore__settings *s, const struct shore__model *m,
-                                             uint64_t room_bytes) {
-    struct shore__facts f = facts_of(s, m);
-    return shore__plan_offload_within(&f, room_bytes);
-}
-
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, struct shore__facts *out,
-                       struct shore_diag *diag) {
-    *out = facts_of(s, m);
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
+                       struct shore__facts *out, struct shore_diag *diag) {
+    *out = shore__train_facts_of(s, m);
     struct shore__shapes shapes = shore__batch_shapes(m, &out->batch, true);
     struct shore__compute_options options = shore__settings_compute(s);
     struct shore__compute_description compute;
@@ -55,6 +38,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->packed_bytes = compute.packed_bytes;
     out->one_memory = compute.unified;
     out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
+    shore__tempo_facts(tempo, out);
     return 0;
 }
 

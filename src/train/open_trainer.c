@@ -23,8 +23,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     struct shore__train_plan plan = {0};
     struct shore__tempo *tempo;
     int rc = shore__tempo_open(s->emulate, &s->drives, &tempo, diag);
-    if (!rc) rc = shore__train_facts(s, m, &facts, diag);
-    if (!rc) shore__tempo_facts(tempo, &facts);
+    if (!rc) rc = shore__train_facts(s, m, tempo, &facts, diag);
     if (!rc) rc = shore__plan_training(&facts, s->memory_bytes, &plan, out, diag);
     shore__train_plan_close(&plan);
     shore__tempo_close(tempo);
@@ -103,8 +102,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     const struct shore__settings *s = t->s;
     char processor[SHORE__PROCESSOR_BYTES];
     int rc = shore__tempo_open(s->emulate, &s->drives, &t->tempo, diag);
-    if (!rc) rc = shore__train_facts(s, t->m, &t->facts, diag);
-    if (!rc) shore__tempo_facts(t->tempo, &t->facts);
+    if (!rc) rc = shore__train_facts(s, t->m, t->tempo, &t->facts, diag);
     if (!rc) rc = shore__plan_training(&t->facts, s->memory_bytes, &t->plan, NULL, diag);
     if (rc) return rc;
     if (t->events->planned) t->events->planned(t->events->ctx, &t->facts, &t->plan);

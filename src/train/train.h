@@ -23,14 +23,9 @@ struct shore__train_events {
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 
-/* What the volumes of such a run hold beside its state, and how they are opened. */
-void shore__train_fleet_options(const struct shore__settings *s, const struct shore__model *m,
-                                struct shore_fleet_options *out);
-
-/* Bytes that the volumes of such a run take; and what is to become of s->offload where there is so much room. */
-uint64_t shore__train_disk_bytes(const struct shore__settings *s, const struct shore__model *m);
-enum shore__when shore__train_offload_within(const struct shore__settings *s, const struct shore__model *m,
-                                             uint64_t room_bytes);
+/* What is known of its plan before compute is opened: what its volumes hold beside its state, how they are opened, how
+ * many bytes they take. */
+struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m);
 
 /* Makes the state of a prepared run: its fleet is created, filled and sealed, the run finished. options: but for what
  * the run itself says; overwrite: see there. */

@@ -75,9 +75,9 @@ void shore__trainer_close(struct trainer *t);
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
 
 /* memory.c */
-/* But for another machine's. What compression cannot do is refused here. */
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, struct shore__facts *out,
-                       struct shore_diag *diag);
+/* tempo: NULL, or another machine's. What compression cannot do is refused here. */
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
+                       struct shore__facts *out, struct shore_diag *diag);
 /* The trainer's buffers are where the plan's rows lie (t->pass and t->plan are set). */
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
 

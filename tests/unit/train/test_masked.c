@@ -91,7 +91,8 @@ static void train(const char *config, uint32_t rows, bool masked, struct outcome
     assert_ok(shore__run_tokenizer_of(&s, &tokenizer, &diag));
     assert_ok(shore__run_model(&s, tokenizer, &model, &diag));
     assert_ok(shore__run_prepare("run", &s, model, tokenizer, true, NULL, NULL, &run, &diag));
-    shore__train_fleet_options(&run->settings, run->model, &options);
+    struct shore__facts facts = shore__train_facts_of(&run->settings, run->model);
+    shore__plan_fleet_options(&facts, NULL, &options);
     options.overwrite = true;
     assert_ok(shore__train_initial_state(run, &options, "any", NULL, NULL, &fleet, &diag));
     shore_fleet_close(fleet);
