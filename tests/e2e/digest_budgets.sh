@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The same bits between the least budget and the one that keeps everything: what is kept, lent meanwhile, computed
-# later or handed over in parts shows in nothing but the time. Tied and untied tables; a speculation that fails.
+# The same bits between the least budget and the one that keeps everything: what is kept, computed
+# again or handed over in parts shows in nothing but the time. Tied and untied tables; a speculation that fails.
 . "$(dirname "$0")/lib.sh"
 gpt2_config "$place/gpt2.json" 7 128 4 128 9000
 cat >"$place/llama.json" <<'JSON'
