@@ -49,7 +49,7 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (s->compress_fp32 || s->frozen_variance)
         return shore__fail(diag, SHORE_EUSAGE,
                            "the run was made with compress-%s, which was removed: go on with the version that made it, "
-                           "or export its weights and make a new run of them (model)",
+                           "or export its weights, which a new run takes as its model",
                            s->compress_fp32 ? "values fp32" : "variance frozen");
     if (s->updates_before > 0 && !s->model)
         return shore__fail(diag, SHORE_EUSAGE, "updates-before is for moments that model DIR holds");
