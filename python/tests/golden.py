@@ -5,6 +5,8 @@
     golden.py --resume DIRECTORY CASE...           goes on with them to the end
     golden.py --list [--all]                       cases that two builds are compared in
 
+--budgets FILE: lines of an earlier training, whose budgets (memory=) are those of these cases, whatever the least is now.
+
 The gradients of the models in EXACT are whole numbers times a power of two, which are functions of the batch alone: no kernel, no
 version of PyTorch and no order of a sum decides a bit. What they come to is committed; that of REAL is compared between two builds.
 native: an extension that says what it hands over to drives (tests/tools/trace.c), in the place of the package's.
@@ -27,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 EXACT, REAL = ("stack", "tied", "untied", "frozen"), ("gpt2", "llama", "t5", "cnn")
 BUDGETS, DRIVES, WAYS = ("least", "middle", "all"), ("local", "ram", "ssh"), ("plain", "topk", "8bit", "clip")
 STEPS = 4
+PLANNED = ("ring_bytes", "slots", "gradient_bytes", "pool_bytes", "room_bytes", "aside_bytes", "spare_bytes", "compression_bytes", "total_bytes")
 
 
 def pairs(models):
@@ -115,9 +118,9 @@ def made(kind):
     if kind == "cnn":
         g = torch.Generator().manual_seed(3)
         batches = [{"x": torch.randn(4, 1, 8, 8, generator=g)} for _ in range(2 * STEPS + 4)]
-        return models.Cnn(), lambda step, number: batches[2 * step + number], 0.5
+        return models.Cnn(), lambda step, number: batches[2 * step + number], 0.65
     batches = models.tokens(2 * STEPS + 4)
-    return models.LANGUAGE[kind](), lambda step, number: batches[2 * step + number], 3.0
+    return models.LANGUAGE[kind](), lambda step, number: batches[2 * step + number], 2.0 if kind == "llama" else 1.3
 
 
 def loss_of(out):
@@ -175,25 +178,25 @@ def budget_of(kind, budget, drives, place, how):
     return least + (budget == "middle") * sum(p.nbytes for p in model.parameters()) // 2
 
 
-def run(case, directory, far, until):
-    """What the case comes to, in words that are compared one by one."""
+def run(case, directory, far, until, memory=None):
+    """What the case comes to, in words that are compared one by one. memory: bytes; None: as this package plans."""
     import longshore
     kind, budget, drives, way = case.split("-")
     place = directory / case
     drives = drives_of(drives, place, far)
     model, batch, clip = made(kind)
     how = options(kind, way, clip)
-    memory = budget_of(kind, budget, drives, place, how)
+    memory = memory or budget_of(kind, budget, drives, place, how)
     trace = os.environ["LONGSHORE_TRACE"] = str(place / "trace")
     with longshore.wrap(model, run=place / "run", drives=drives, memory=memory, **how) as engine:
         digest = train(engine, batch, until)
-        plan = sorted(f"{k} {v}" for k, v in vars(getattr(engine, "plan", engine)).items() if isinstance(v, int))
+        plan = [f"{key} {getattr(getattr(engine, 'plan', None), key, None)}" for key in PLANNED]
     said = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
     sends = pathlib.Path(trace).read_text().splitlines() if os.path.exists(trace) else []
     moved = sum(int(line.split()[1]) for line in sends if line.startswith("moved "))
     sends = [line for line in sends if not line.startswith("moved ")]
     keys = ("grad_norm", "dropped_energy") if kind in EXACT else ("loss", "grad_norm", "dropped_energy")
-    return {"digest": digest, "numbers": hashed([str(line.get(k)) for line in said for k in keys]), "plan": hashed(plan),
+    return {"memory": memory, "digest": digest, "numbers": hashed([str(line.get(k)) for line in said for k in keys]), "plan": hashed(plan),
             "sends": hashed(sends) if sends else "unknown", "bytes": "any" if "discard" in sends else str(moved)}
 
 
@@ -215,6 +218,7 @@ def main():
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--budgets", type=pathlib.Path)
     parser.add_argument("directory", nargs="?", type=pathlib.Path)
     parser.add_argument("cases", nargs="*")
     asked = parser.parse_args()
@@ -227,8 +231,13 @@ def main():
     far = os.environ.get("LONGSHORE") or shutil.which("longshore")
     if not far:
         sys.exit("golden.py: no program stands for the far side of ssh: LONGSHORE or PATH names it")
+    asked.directory = asked.directory.resolve()
+    budgets = {line.split()[0]: int(re.search(r" memory=(\d+)", line)[1]) for line in asked.budgets.read_text().splitlines()} if asked.budgets else {}
     for case in asked.cases:
-        said = resume(case, asked.directory) if asked.resume else run(case, asked.directory, far, asked.until or STEPS)
+        if asked.resume:
+            said = resume(case, asked.directory)
+        else:
+            said = run(case, asked.directory, far, asked.until or STEPS, budgets.get(case))
         print(case, *(f"{k}={v}" for k, v in said.items()), flush=True)
         if not asked.until:
             shutil.rmtree(asked.directory / case)

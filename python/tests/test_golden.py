@@ -19,7 +19,7 @@ TRACED = TREE / "build" / "traced" / "_native.abi3.so"
 def test_golden_trainings(tmp_path):
     writes = os.environ.get("GOLDEN") == "write"
     cases = golden.grid(golden.EXACT) if writes or os.environ.get("GRID") == "all" else golden.pairs(golden.EXACT)
-    command = [sys.executable, golden.__file__, "--native", str(TRACED), str(tmp_path), *cases]
+    command = [sys.executable, golden.__file__, "--native", str(TRACED), "--budgets", str(COMMITTED), str(tmp_path), *cases]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     if writes:
         COMMITTED.write_text("".join(f"{line}\n" for line in found))
@@ -28,5 +28,5 @@ def test_golden_trainings(tmp_path):
     ends = {}  # whatever the budget and the drives are, the bits are those of the model and the way
     for case, line in committed.items():
         kind, _, _, way = case.split("-")
-        ends.setdefault((kind, way), set()).add(line.split()[1])
+        ends.setdefault((kind, way), set()).add(line.split()[2])
     assert all(len(digests) == 1 for digests in ends.values())

@@ -1,6 +1,7 @@
 # The grid of trainings that nets are made of: models x budgets x drives x ways. Sourced, not run: tests/e2e/golden.sh runs a part of
 # it with plain kernels, whose results are committed; scripts/compare-builds runs it with the programs of two commits.
-# What is set before: place, a directory; PROGRAM, a traced program (tool_longshore).
+# What is set before: place, a directory; PROGRAM, a traced program (tool_longshore); grid_known, a file with lines of an earlier
+# training, whose budgets are those of these cases, whatever the least is now.
 grid_models=(gpt2 llama tied window)
 grid_budgets=(least middle all)
 grid_drives=(local ram ssh)
@@ -75,6 +76,7 @@ grid_case() {
 # grid_budget CASE: bytes for it, from what its plan says of the least and of all
 grid_budget() {
     local least most said
+    sed -nE "s/^$1 memory=([^ ]*) .*/\\1/p" "${grid_known:-/dev/null}" | grep . && return
     said=$(grid_run train "${case_args[@]}" --out "$place/none" --dry-run)
     least=$(sed -n 's/^memory: minimum \([0-9.]* [KMG]iB\)$/\1/p' <<<"$said")
     most=$(sed -n 's/^memory: everything kept from \([0-9.]* [KMG]iB\) on$/\1/p' <<<"$said")
@@ -103,15 +105,16 @@ grid_said() {
 
 # grid_train CASE: trains it; what came of it on standard output, in one line
 grid_train() {
-    local run=$place/run
+    local run=$place/run memory
     grid_case "$1"
+    memory=$(grid_budget "$1")
     rm -rf "$run"
-    LONGSHORE_TRACE=$place/trace grid_run train "${case_args[@]}" --memory "$(grid_budget "$1")" --out "$run" >"$place/log" || {
+    LONGSHORE_TRACE=$place/trace grid_run train "${case_args[@]}" --memory "$memory" --out "$run" >"$place/log" || {
         echo "$1 FAILED"
         tail -n 5 "$place/log" >&2
         return 1
     }
-    grid_said "$run" "$place/trace" "$place/log" | paste -sd ' ' - | sed "s/^/$1 /"
+    grid_said "$run" "$place/trace" "$place/log" | paste -sd ' ' - | sed "s/^/$1 memory=$memory /"
 }
 
 # grid_stop_and_go_on CASE OTHER: trains half of it, and the program OTHER the rest; the digest at the end
