@@ -75,7 +75,7 @@ def changed_in(engine, blocks):
     """Those of blocks in memory that are not what the drives have. A change through .data has no version."""
     engine.settle()
     return [b for b in blocks if any(p._version != handle.version for p, handle in b.parameters)
-            or not all(torch.equal(fetched, p.detach().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
+            or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
 
 
 def begun(engine):
@@ -108,7 +108,7 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
             whole, parts = _masters(engine, streamed)
             for p, handle, before, fetched in parts:
                 value = value_of(p)
-                now = fetched if value is None else value.reshape(-1).to(p.dtype)
+                now = fetched if value is None else value.reshape(-1).to("cpu", p.dtype)
                 # what still reads the same keeps the master's lower half
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = p._version

@@ -16,7 +16,7 @@ import standin
 standin.make()
 
 import longshore  # noqa: E402
-from longshore import device, making  # noqa: E402
+from longshore import activations, device, making  # noqa: E402
 
 PARTS = 3
 
@@ -84,6 +84,27 @@ def trained(where, path, number=9, together=True, checkpoints=False, cast=False,
             return {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm, "waits": waits, "random": random}
 
 
+def by_a_script(where, path):
+    """What reaches parameters and gradients beside the engine's own step; activations go to the drives, and gradients are compressed."""
+    torch.manual_seed(7)
+    os.mkdir(f"{path}-drive")
+    with longshore.wrap(Net(False).to(where), run=path, drives=[f"{path}-drive"], memory="1GiB", activations="drives", activation_room="64MiB",
+                        compress="top5%") as engine:
+        net = engine.module
+        with longshore.resident(net.layers[0], write=True), torch.no_grad():
+            net.layers[0][1].weight.mul_(2)
+        handle = net.table.weight.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", p.grad * 2))
+        for n in range(2):
+            engine.backward(engine(torch.arange(n, n + 8).view(2, 4).to(where)))
+        handle.remove()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        net.layers[1][1].bias.grad = torch.ones(32, device=where)
+        result = engine.step()
+        with longshore.resident(net.layers[1]):
+            seen = net.layers[1][1].weight.sum().item()
+        return {"digest": engine.digest(), "norm": result.grad_norm, "seen": seen, "head": net.table.weight.sum().item()}
+
+
 RUNS = {"together": {}, "loop": {"together": False}, "one slot": {"number": 1}, "one slot, loop": {"number": 1, "together": False},
         "checkpoints": {"checkpoints": True}, "bf16 on the drives": {"storage": "bf16", "number": 2},
         "autocast": {"cast": True}, "autocast, loop": {"cast": True, "together": False}}
@@ -95,6 +116,8 @@ def main(directory):
     for name, how in RUNS.items():
         for where in ("cpu", standin.NAME):
             out[f"{name} {where}"] = trained(where, f"{directory}/{name}-{where}", **how)
+    activations.LEAST_BYTES = 16
+    out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"] = standin.late()
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 

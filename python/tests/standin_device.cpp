@@ -302,6 +302,11 @@ at::Tensor &set_storage(at::Tensor &t, c10::Storage storage, int64_t offset, Int
     return t;
 }
 
+at::Tensor &set_whole_storage(at::Tensor &t, c10::Storage storage) {
+    int64_t numel = (int64_t)(storage.nbytes() / t.element_size()), one = 1;
+    return set_storage(t, std::move(storage), 0, numel, one);
+}
+
 const at::Tensor &resize(const at::Tensor &t, IntArrayRef size, std::optional<at::MemoryFormat>) {
     t.unsafeGetTensorImpl()->set_sizes_contiguous(size);
     size_t nbytes = (t.numel() + t.storage_offset()) * t.element_size();
@@ -357,6 +362,7 @@ TORCH_LIBRARY_IMPL(aten, MTIA, m) {
     m.impl("_reshape_alias", reshape_alias);
     m.impl("view", view);
     m.impl("set_.source_Storage_storage_offset", set_storage);
+    m.impl("set_.source_Storage", set_whole_storage);
     m.impl("resize_", resize);
     m.impl("_local_scalar_dense", local_scalar);
     // where a device does not name it, PyTorch has a formula of its own, with other bits

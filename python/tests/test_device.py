@@ -36,9 +36,14 @@ def test_the_loss_alone_is_waited_for(name, told):
     assert told[f"{name} {standin.NAME}"]["waits"] == [PARTS if "loop" in name else 1] * 4
 
 
+def test_what_scripts_do_beside_the_step(told):
+    here, there = told["by a script"]
+    assert here == there
+
+
 def test_random_states_of_a_device(told):
     """What the model draws follows from the step; beside it goes on, also in a run that is resumed."""
-    for run in (run for name, run in told.items() if name != "late"):
+    for run in (run for run in told.values() if isinstance(run, dict)):
         assert run["random"] == [list(range(8))] * 3
 
 
