@@ -124,7 +124,8 @@ void shore_run_close(struct shore_run *run);
 /* In a child that was forked off while the run was open, in place of shore_run_close(): closes the child's descriptors
  * of the run and its fleet, so that it neither holds the drives nor keeps them locked when its parent is gone. The
  * parent's run goes on, under its lock; other descriptors stay as they are. Ownership: nothing else may be done with
- * the run there, whose memory stays with the process; NULL is allowed. Threading: as at a fork, with no other thread. */
+ * the run there, whose memory stays with the process; NULL is allowed. Threading: as at a fork, with no other thread.
+ */
 void shore_run_forked(struct shore_run *run);
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */

@@ -92,8 +92,8 @@ struct shore__drive_ops {
     int (*describe)(const struct shore__drive *d, char *text, size_t bytes);
     uint64_t (*disk_bytes)(const struct shore__drive *d);
     void (*close)(struct shore__drive *d);
-    /* In a child that was forked off, where nothing else is done with it: closes the child's descriptors. Takes no lock,
-     * which a thread of the parent may have had, and unlocks nothing. NULL: it has none. */
+    /* In a child that was forked off, where nothing else is done with it: closes the child's descriptors. Takes no
+     * lock, which a thread of the parent may have had, and unlocks nothing. NULL: it has none. */
     void (*forked)(struct shore__drive *d);
 };
 

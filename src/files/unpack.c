@@ -181,7 +181,7 @@ static int inflate_some(struct shore__unpack *u, char *block, size_t bytes, size
 static int refuse_window(const struct shore__unpack *u, struct shore_diag *diag) {
     return shore__fail(
         diag, SHORE_EINPUT,
-        "%s: unpacking it takes a window for which --memory has no room: give more, or pack it anew with "
+        "%s: unpacking it takes a window for which the memory has no room: give more, or pack it anew with "
         "a smaller one (zstd -dc --long=31 FILE | zstd -o NEW)",
         u->path);
 }

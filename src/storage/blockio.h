@@ -89,7 +89,7 @@ int shore__io_uring_try(void);
 int shore__io_open(const struct shore__file *file, enum shore_io io, unsigned depth,
                    const struct shore__buffer_range *fixed, unsigned nfixed, struct shore__io **out,
                    struct shore_diag *diag);
-void shore__io_close(struct shore__io *io); /* drains first */
+void shore__io_close(struct shore__io *io);  /* drains first */
 void shore__io_forked(struct shore__io *io); /* as of a file; NULL: nothing */
 const char *shore__io_backend(const struct shore__io *io);
 

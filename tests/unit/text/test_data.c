@@ -344,7 +344,7 @@ static void a_large_window_needs_its_memory(void **state) {
     free(packed);
     free(text);
     assert_int_equal(build(in_directory("a.txt.zst"), &small, &stats, &diag), SHORE_EINPUT);
-    assert_non_null(strstr(diag.text, "a.txt.zst: unpacking it takes a window for which --memory has no room"));
+    assert_non_null(strstr(diag.text, "a.txt.zst: unpacking it takes a window for which the memory has no room"));
     assert_int_equal(build(in_directory("a.txt.zst"), &large, &stats, &diag), 0);
     assert_int_equal(stats.tokens, BYTES);
 }
