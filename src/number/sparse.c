@@ -148,7 +148,6 @@ int shore__sparse_open(const void *code, size_t bytes, struct shore__sparse_read
                                               : bitmap_is_good(at, index_bytes, count);
     if (!good) return SHORE_ECORRUPT;
     *out = (struct shore__sparse_reader){.index = at,
-                                         .index_end = at + index_bytes,
                                          .value = at + index_bytes,
                                          .indices = (enum shore__sparse_indices)form,
                                          .values = (enum shore_sparse_values)values,

@@ -25,7 +25,7 @@ uint32_t shore__sparse_value(enum shore_sparse_values values, uint32_t bits);
 
 /* Reads a code in growing order of elements. */
 struct shore__sparse_reader {
-    const unsigned char *index, *index_end, *value;
+    const unsigned char *index, *value;
     enum shore__sparse_indices indices;
     enum shore_sparse_values values;
     uint32_t left;     /* entries */

@@ -22,7 +22,6 @@ int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape 
                       const struct shore__memory *memory, struct shore_diag *diag) {
     pass->sequences = most->sequences;
     pass->seq_len = most->seq_len;
-    pass->most_rows = most->rows;
     pass->most_unit_rows = most->unit_rows;
     pass->tokens = shore__memory_both(memory, SHORE__ROW_TOKENS, 0);
     pass->targets = shore__memory_both(memory, SHORE__ROW_TARGETS, 0);

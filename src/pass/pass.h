@@ -13,7 +13,7 @@ struct shore__pass {
     struct shore__parameters *parameters;
     struct shore_pages *pages; /* that they come in */
     size_t sequences, seq_len; /* of the batch in hand */
-    size_t most_rows, most_unit_rows;
+    size_t most_unit_rows;
     struct shore__both tokens, targets; /* int32 [rows]; a row whose target is -1 counts as nothing */
     size_t counting;                    /* rows of the batch in hand that count */
     struct shore_event put;             /* from then on the device has them */

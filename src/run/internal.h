@@ -26,7 +26,6 @@ struct shore__run_private {
     struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
     uint64_t train_tokens, val_tokens;
     /* while it is made */
-    bool by_program;               /* another program makes it, and its tensors may not be known yet */
     struct shore__strings created; /* directories, outermost first */
     struct shore__addresses fresh; /* volume files that did not exist before, or are replaced */
     bool replaces;                 /* some are of the run that is overwritten */

@@ -150,7 +150,6 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
     out->emulated = t.tempo != NULL;
-    out->stopped = info.step < t.s->steps;
     if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);

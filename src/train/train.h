@@ -36,7 +36,6 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
 struct shore__train_result {
     bool opened; /* the state is there: what fails from then on has a committed step to go on from */
     uint64_t step;
-    bool stopped; /* by should_stop or stop_at, before the last step */
     unsigned char digest[16];
     double last_loss, last_val_loss;
     bool emulated;             /* times were those of another machine */

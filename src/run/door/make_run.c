@@ -88,7 +88,6 @@ int shore_run_check(const char *path, const struct shore_run_making *how, struct
     int rc = ask(how, &asked, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
-    run->private->by_program = true;
     rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
     if (rc == 0) rc = shore__making_check(run, asked.fleet.overwrite, asked.how.not_a_copy, diag);
     shore__run_free(run);
@@ -109,7 +108,6 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
         return rc;
     }
     struct shore__run *run = r->run;
-    run->private->by_program = true;
     rc = shore__contents_make(layout, shapes, nshapes, asked.how.program, &run->contents, diag);
     if (rc == 0) run->layout = run->contents->layout;
     if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
