@@ -160,7 +160,7 @@ int shore_step_aside(struct shore_step *step, uint32_t unit, bool *aside, struct
 /* A unit has no gradient any more. */
 void shore_step_forget(struct shore_step *step, uint32_t unit);
 
-/* The first failure of a request of this attempt, or 0. */
+/* 0, or the first failure of a request of this attempt. Errors: that one. */
 int shore_step_failed(struct shore_step *step, struct shore_diag *diag);
 
 /* ---- all have come ----------------------------------------------------------------------------------------------- */
