@@ -17,7 +17,7 @@ struct generation {
     shore__buf x, inner, normed, stats, cos_sin, cache;
     struct shore__both tokens, logits;
     struct shore_event put; /* from then on the device has the tokens */
-    size_t cache_bytes; /* keys, or values, of one layer */
+    size_t cache_bytes;     /* keys, or values, of one layer */
 };
 
 static int op_failed(struct shore_diag *diag, int rc) {
