@@ -126,7 +126,7 @@ struct shore_step_gradient {
 };
 
 /* Adds what is complete of a unit's gradient to the norm, and rounds it where that is how it is sent. A gather list is
- * copied; what it points to is borrowed until shore_step_reads() says otherwise. A unit that is added once more
+ * copied; what it points to is borrowed until shore_step_needs() says no. A unit that is added once more
  * (another backward pass has changed it) replaces what it was: where that was sent, it is sent again when all is
  * decided. Threading: computes with OpenMP's threads. Errors: -EINVAL, -ENOMEM. */
 int shore_step_add(struct shore_step *step, uint32_t unit, const struct shore_step_gradient *gradient,
