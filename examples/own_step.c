@@ -152,6 +152,12 @@ static int make_plan(struct trainer *t, struct shore_fleet_options *options, str
     return 0;
 }
 
+static uint64_t buffer_at(const struct trainer *t, uint64_t nth) {
+    uint64_t offset = 0;
+    shore_plan_buffer(t->plan, t->tensor.buffers, nth, &offset);
+    return offset;
+}
+
 /* ---- what the plan says is opened ---- */
 
 static int open_pages(struct trainer *t, struct shore_diag *diag) {
@@ -166,7 +172,7 @@ static int open_pages(struct trainer *t, struct shore_diag *diag) {
         range[b].memory = stays ? t->memory + fate.offset : NULL;
     }
     for (uint64_t i = 0; i < buffers.count; i++)
-        buffer[i] = t->memory + buffers.offset + i * buffers.bytes;
+        buffer[i] = t->memory + buffer_at(t, i);
     const struct shore_pages_pool pool = {.nbuffers = (uint32_t)buffers.count, .buffers = buffer};
     const struct shore_pages_options options = {.size = sizeof options,
                                                 .ranges = range,

@@ -314,6 +314,16 @@ int shore_plan_tensor(const struct shore_plan *plan, uint32_t tensor, struct sho
     return shore__sized_out(out, &said, sizeof said);
 }
 
+int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t nth, uint64_t *offset) {
+    const struct shore_program *p = plan->program;
+    if (tensor >= p->ntensors || p->tensor[tensor].role != SHORE_ROLE_BUFFERS) return -EINVAL;
+    const struct shore__fate *fate = &plan->fate[tensor];
+    if (nth >= fate->count || fate->row == NO_ROW) return -EINVAL;
+    bool two = p->tensor[tensor].place == SHORE_PLACE_BOTH && !plan->options.one_memory; /* rows of each */
+    *offset = plan->rows.item[fate->row + nth * (two ? 2 : 1)].offset;
+    return 0;
+}
+
 int shore_plan_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
     return shore__budget_too_little(asked, what, minimum, diag);
 }

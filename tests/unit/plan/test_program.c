@@ -17,7 +17,7 @@ enum { BLOCKS = 3, PAGE = 4096, FORWARD = 0, BACKWARD = BLOCKS, OPERATIONS = 2 *
 /* Blocks of parameters that share one or two buffers, and what each leaves for backward. */
 struct made {
     struct shore_program *program;
-    uint32_t parameters, left;
+    uint32_t parameters, buffers, left;
 };
 
 static struct shore_tensor tensor(const char *name, uint32_t key, uint32_t index, enum shore_role role,
@@ -27,7 +27,7 @@ static struct shore_tensor tensor(const char *name, uint32_t key, uint32_t index
 }
 
 static struct made three_blocks(void) {
-    struct made m = {shore_program_new(), 0, 0};
+    struct made m = {.program = shore_program_new()};
     assert_non_null(m.program);
     for (uint32_t i = 0; i < OPERATIONS; i++) {
         struct shore_operation op = {.size = sizeof op,
@@ -46,7 +46,7 @@ static struct made three_blocks(void) {
     buffers.group = 1;
     buffers.least = 1;
     buffers.most = 2;
-    shore_program_tensor(m.program, &buffers);
+    m.buffers = shore_program_tensor(m.program, &buffers);
     for (uint32_t b = 0; b < BLOCKS; b++) {
         struct shore_tensor t = tensor("left", MANY + 2, b, SHORE_ROLE_INNER, 2 * PAGE);
         t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
@@ -94,6 +94,15 @@ static void what_a_budget_keeps(void **state) {
                 if (stays.way != SHORE_WAY_KEEP || left.way != SHORE_WAY_KEEP) continue;
                 assert_true(stays.offset + stays.bytes <= left.offset || left.offset + left.bytes <= stays.offset);
             }
+        struct shore_fate buffers = fate_of(plan, m.buffers);
+        uint64_t at, before = UINT64_MAX;
+        for (uint64_t i = 0; i < buffers.count; i++, before = at) {
+            assert_int_equal(shore_plan_buffer(plan, m.buffers, i, &at), 0);
+            assert_true(at + buffers.bytes <= sums.placed_bytes);
+            assert_true(before == UINT64_MAX || before + buffers.bytes <= at || at + buffers.bytes <= before);
+        }
+        assert_int_equal(shore_plan_buffer(plan, m.buffers, buffers.count, &at), -EINVAL);
+        assert_int_equal(shore_plan_buffer(plan, m.left, 0, &at), -EINVAL);
         shore_plan_close(plan);
     }
     assert_int_equal(plan_with(m.program, sums.comfortable_bytes, &plan, &diag), 0);
