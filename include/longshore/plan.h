@@ -170,10 +170,6 @@ int shore_plan_tensor(const struct shore_plan *plan, uint32_t tensor, struct sho
  * -EINVAL (no such buffer, or none that has a place). */
 int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t nth, uint64_t *offset);
 
-/* Writes the sentence that a budget is too little: the same for every front end. asked 0: not said. Errors:
- * SHORE_EBUDGET, always. */
-int shore_plan_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag);
-
 #ifdef __cplusplus
 }
 #endif

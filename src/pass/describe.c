@@ -465,7 +465,7 @@ int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes,
     snprintf(what, sizeof what, "this model and %zu tokens", f->batch.sequences * f->batch.seq_len);
     /* the next process may begin with more */
     uint64_t reserve = shore__reserve_measured_bytes(resident_bytes + SHORE__RESIDENT_VARIES_BYTES);
-    return shore_plan_too_little(0, what, out->buffers_bytes + reserve, diag);
+    return shore__budget_too_little(0, what, out->buffers_bytes + reserve, diag);
 }
 
 void shore__infer_plan_close(struct shore__infer_plan *plan) {

@@ -276,7 +276,8 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
     }
     *out = plan;
     if (ours.memory_bytes >= plan->minimum_bytes) return 0;
-    return shore_plan_too_little(ours.memory_bytes, ours.what ? ours.what : "this program", plan->minimum_bytes, diag);
+    return shore__budget_too_little(ours.memory_bytes, ours.what ? ours.what : "this program", plan->minimum_bytes,
+                                    diag);
 }
 
 void shore_plan_close(struct shore_plan *plan) {
@@ -322,8 +323,4 @@ int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t n
     bool two = p->tensor[tensor].place == SHORE_PLACE_BOTH && !plan->options.one_memory; /* rows of each */
     *offset = plan->rows.item[fate->row + nth * (two ? 2 : 1)].offset;
     return 0;
-}
-
-int shore_plan_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
-    return shore__budget_too_little(asked, what, minimum, diag);
 }
