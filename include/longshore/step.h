@@ -99,8 +99,13 @@ void shore_step_close(struct shore_step *step);
  * it is computed once more, and does not speculate. Threading: no commit is pending if anything was sent. */
 void shore_step_begin(struct shore_step *step, uint64_t base_step, bool again);
 
+/* Another options.clip, of the step in hand, too. */
+void shore_step_clip_at(struct shore_step *step, double limit);
+
 /* Whether gradients are sent as they come: this step speculates, and nothing that has come says that it was wrong. */
 bool shore_step_speculates(const struct shore_step *step);
+/* Whether anything of the step in hand was sent: to forget it is to discard it, while no commit is pending. */
+bool shore_step_has_sent(const struct shore_step *step);
 
 /* A buffer for the gradient of a unit, with anything in it: *buffer is its number. Waits for one; the unit that it held
  * before has none any more. One that was not used in this step is taken first: while gradients stay in memory, nothing
@@ -126,9 +131,9 @@ struct shore_step_gradient {
 };
 
 /* Adds what is complete of a unit's gradient to the norm, and rounds it where that is how it is sent. A gather list is
- * copied; what it points to is borrowed until shore_step_needs() says no. A unit that is added once more
- * (another backward pass has changed it) replaces what it was: where that was sent, it is sent again when all is
- * decided. Threading: computes with OpenMP's threads. Errors: -EINVAL, -ENOMEM. */
+ * copied; what it points to is borrowed as long as shore_step_needs() it. A unit that is added once more (another
+ * backward pass has changed it) replaces what it was: where that was sent, it is sent again when all is decided.
+ * Threading: computes with OpenMP's threads. Errors: -EINVAL, -ENOMEM. */
 int shore_step_add(struct shore_step *step, uint32_t unit, const struct shore_step_gradient *gradient,
                    struct shore_diag *diag);
 
@@ -142,18 +147,21 @@ int shore_step_send(struct shore_step *step, uint32_t unit, uint32_t segment, ui
 enum shore_step_way {
     SHORE_STEP_SENT,    /* an update reads it */
     SHORE_STEP_HELD,    /* it waits in memory */
-    SHORE_STEP_ASIDE,   /* it goes to the drives, and waits there */
+    SHORE_STEP_ASIDE,   /* it goes to the drives, and waits there; an update may read it, too */
     SHORE_STEP_GIVEN_UP /* the step is to be computed again */
 };
 
-/* All of a unit was added. Decides where it waits for the norm, or sends it. held_bytes: that gradients take now, in
- * memory that is not the step's; where it is more than the room, this waits until enough has left. Errors: those of
+/* All of a unit was added. Decides where it waits for the norm, or sends it. more_bytes: by how much gradients take
+ * more memory now (less: negative) than those that were added, apart from the step's buffers; where that is more than
+ * options.room_bytes, this one goes to the drives, and this waits until enough has left. Errors: those of
  * shore_fleet_update() and of shore_fleet_spill(); what a spill failed with, or SHORE_ELINK of any request. */
-int shore_step_complete(struct shore_step *step, uint32_t unit, uint64_t held_bytes, enum shore_step_way *way,
+int shore_step_complete(struct shore_step *step, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag);
 
 /* Whether what a unit's gradient points to is needed: not once it has left to the drives, and no update reads it. */
 bool shore_step_needs(struct shore_step *step, uint32_t unit);
+/* Waits until no update or spill reads a unit's gradient, of this step or of the one that was made. */
+void shore_step_wait(struct shore_step *step, uint32_t unit);
 /* Whether a unit's gradient lies on the drives: shore_fleet_fetch() reads it as SHORE_FETCH_SPILLED. Waits until it has
  * left. Errors: what that failed with. */
 int shore_step_aside(struct shore_step *step, uint32_t unit, bool *aside, struct shore_diag *diag);
@@ -193,8 +201,12 @@ void shore_step_made(struct shore_step *step);
 void shore_step_durable(struct shore_step *step);
 /* Whether an update of the step that was made still reads a gradient; wait: until none does. */
 bool shore_step_made_needs(struct shore_step *step, bool wait);
-/* The step that was made could not be committed: its attempt is discarded. Threading: no commit is pending. */
+/* The step that was made could not be committed: its attempt is discarded, whoever has written in it.
+ * shore_step_begin() follows. Threading: no commit is pending. */
 void shore_step_unmake(struct shore_step *step);
+/* The next step is not made of gradients, and this unit is in it what it is in this one: shore_fleet_carry(), or a step
+ * that is skipped. shore_step_begin() follows. */
+void shore_step_carried(struct shore_step *step, uint32_t unit);
 
 /* A drive was lost: everything that is under way is given up. Returns whether gradients of the step in hand were on the
  * drives, and are lost. No page is in use; no commit is pending. */

@@ -141,9 +141,11 @@ void shore__held_carried(struct unit *u) {
 }
 
 void shore__held_discarded(struct shore_step *s) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    shore_fleet_info(s->fleet, &info);
     for (uint32_t i = 0; i < s->nheld; i++) {
         struct held_state *h = s->held[i];
-        if (h->step == s->base_step) continue;
+        if (h->step == info.step) continue;
         settle(h);
         h->step = SHORE__NO_STEP;
     }

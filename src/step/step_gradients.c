@@ -18,6 +18,7 @@ void shore__unit_clear(struct unit *u) {
     u->place = PLACE_NONE;
     u->complete = u->counted = u->stays = u->more = u->sent = false;
     u->buffer = -1;
+    u->bytes = 0;
 }
 
 void shore_step_forget(struct shore_step *s, uint32_t unit) {
@@ -98,6 +99,15 @@ static int copy_gather(struct given *given, const struct shore_step_gradient *g,
     return 0;
 }
 
+static uint64_t bytes_of(const struct unit *u) {
+    static const uint64_t each[] = {[SHORE_DTYPE_FP32] = 4, [SHORE_DTYPE_BF16] = 2, [SHORE_DTYPE_FP16] = 2};
+    uint64_t bytes = 0;
+    if (u->now.gradient) return (uint64_t)u->is.count * SHORE_SEGMENT_ELEMS * sizeof *u->now.gradient;
+    for (uint32_t i = 0; i < u->now.ngather; i++)
+        bytes += u->now.gather[i].elems * each[u->now.gather[i].dtype];
+    return bytes;
+}
+
 int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_gradient *g, struct shore_diag *diag) {
     if (unit >= s->nunits || !g->size || g->size > sizeof *g || (!g->gradient && !g->gather))
         return shore__fail(diag, -EINVAL, "a gradient that is added is of no unit, or nowhere");
@@ -118,6 +128,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
         if (rc) return rc;
     }
     u->now.gradient = g->gather ? NULL : g->gradient - skipped;
+    u->bytes = u->buffer < 0 ? bytes_of(u) : 0;
     u->place = PLACE_HERE;
     u->now.had = true;
     u->stays = g->stays;
@@ -155,26 +166,29 @@ int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hy
 /* With fewer buffers, backward would wait for one, and so for the norm that only its end can tell. */
 #define BUFFERS_TO_GO_ON 2u
 
-static uint64_t bytes_of(const struct unit *u) {
-    static const uint64_t each[] = {[SHORE_DTYPE_FP32] = 4, [SHORE_DTYPE_BF16] = 2, [SHORE_DTYPE_FP16] = 2};
+static uint64_t held_bytes(const struct shore_step *s) {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < u->now.ngather; i++)
-        bytes += u->now.gather[i].elems * each[u->now.gather[i].dtype];
+    for (uint32_t i = 0; i < s->nunits; i++)
+        bytes += s->units[i].bytes;
     return bytes;
 }
 
-/* Waits until gradients that are leaving have left, so far as memory asks for it. */
-static void wait_for_room(struct shore_step *s, uint64_t held_bytes) {
+/* Waits until gradients that are leaving have left, and nothing reads them, so far as memory asks for it. What has left
+ * unasked counts until then: what is put aside never depends on how fast drives are. Backward completes the last units
+ * first. */
+static void wait_for_room(struct shore_step *s, int64_t more_bytes) {
+    uint64_t held = held_bytes(s) + (uint64_t)more_bytes;
     bool aside;
-    for (uint32_t i = 0; i < s->nunits && held_bytes > s->options.room_bytes; i++) {
-        struct unit *u = &s->units[i];
-        if (!shore__unit_is_leaving(u)) continue;
+    for (uint32_t i = s->nunits; i-- > 0 && held > s->options.room_bytes;) {
+        uint64_t before = s->units[i].bytes;
+        if (!before) continue;
         shore_step_aside(s, i, &aside, NULL);
-        held_bytes -= bytes_of(u) < held_bytes ? bytes_of(u) : held_bytes;
+        if (aside) shore_step_wait(s, i);
+        held -= before - s->units[i].bytes;
     }
 }
 
-int shore_step_complete(struct shore_step *s, uint32_t unit, uint64_t held_bytes, enum shore_step_way *way,
+int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag) {
     struct unit *u = &s->units[unit];
     assert(u->now.had && u->place == PLACE_HERE);
@@ -192,19 +206,19 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, uint64_t held_bytes
         .state_is_here = u->state != NULL,
         .may_be_gone = s->may_be_gone,
         .stays = u->stays || s->options.all_fit,
-        .fits = s->options.nbuffers ? shore__buffers_left(s) >= BUFFERS_TO_GO_ON : held_bytes <= s->options.room_bytes,
+        .fits = s->options.nbuffers ? shore__buffers_left(s) >= BUFFERS_TO_GO_ON
+                                    : held_bytes(s) + (uint64_t)more_bytes <= s->options.room_bytes,
     };
     enum shore__unit_way decided = shore__unit_way(&facts);
     static const enum shore_step_way ways[] = {[UNIT_IS_SENT] = SHORE_STEP_SENT,
                                                [UNIT_IS_HELD] = SHORE_STEP_HELD,
                                                [UNIT_GOES_ASIDE] = SHORE_STEP_ASIDE,
-                                               [UNIT_IS_SENT_AND_GOES_ASIDE] = SHORE_STEP_SENT,
+                                               [UNIT_IS_SENT_AND_GOES_ASIDE] = SHORE_STEP_ASIDE,
                                                [UNIT_IS_GIVEN_UP] = SHORE_STEP_GIVEN_UP};
     *way = ways[decided];
     s->may_be_gone |= decided == UNIT_IS_SENT && s->options.computes_again && !s->options.all_fit && !u->stays;
-    if (*way == SHORE_STEP_SENT) rc = shore__unit_send_all(u, 1, diag);
-    if (!rc && (decided == UNIT_GOES_ASIDE || decided == UNIT_IS_SENT_AND_GOES_ASIDE))
-        rc = shore__unit_put_aside(u, diag);
-    if (!rc && !s->options.nbuffers) wait_for_room(s, held_bytes);
+    if (decided == UNIT_IS_SENT || decided == UNIT_IS_SENT_AND_GOES_ASIDE) rc = shore__unit_send_all(u, 1, diag);
+    if (!rc && *way == SHORE_STEP_ASIDE) rc = shore__unit_put_aside(u, diag);
+    if (!rc && !s->options.nbuffers) wait_for_room(s, more_bytes);
     return rc;
 }

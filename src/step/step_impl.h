@@ -47,6 +47,7 @@ struct unit {
     bool stays, more;          /* as it was added */
     bool sent;                 /* segments of it, in this attempt */
     int buffer;                /* or -1 */
+    uint64_t bytes;            /* of the caller's memory, until it is known to have left */
     struct readers readers[2]; /* of the step in hand, and of the one that was made: see step->hand */
     struct held_state *state;  /* of its last segments, or NULL */
     bool was_complete;         /* since the step was opened: it is in step->completed */
@@ -73,7 +74,8 @@ struct shore_step {
     struct shore_clip clip; /* sums: by segment of the layout */
     struct shore_clipping clipping;
     struct shore__recent_norms recent;
-    bool speculates; /* this step does, */
+    bool again;      /* this step is computed once more */
+    bool speculates; /* it does, */
     bool broken;     /* until the norm passed the limit, */
     bool stale;      /* or something that was sent has changed since */
     bool decided, any_sent, right;
@@ -99,7 +101,6 @@ struct shore_completion shore__unit_request(struct unit *u, bool spill);
 /* It was refused. */
 void shore__unit_refused(struct unit *u, bool spill);
 bool shore__unit_is_read(struct unit *u, bool made);
-bool shore__unit_is_leaving(struct unit *u);
 /* Waits until no request of the step in hand reads anything, or none of the step that was made. */
 void shore__step_drain(struct shore_step *s, bool made);
 void shore__step_wait_spills(struct shore_step *s);

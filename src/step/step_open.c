@@ -94,8 +94,8 @@ void shore_step_close(struct shore_step *s) {
     free(s);
 }
 
-static bool begins_speculating(const struct shore_step *s, bool again) {
-    if (again || s->options.host_update) return false;
+static bool begins_speculating(const struct shore_step *s) {
+    if (s->again || s->options.host_update) return false;
     if (s->options.speculate != SHORE_SPECULATE_AUTO) return s->options.speculate == SHORE_SPECULATE_ON;
     return shore__speculation_pays(&s->recent, s->options.clip);
 }
@@ -104,8 +104,16 @@ void shore_step_begin(struct shore_step *s, uint64_t base_step, bool again) {
     shore_step_drop(s);
     s->base_step = base_step;
     shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
-    s->speculates = begins_speculating(s, again);
+    s->again = again;
+    s->speculates = begins_speculating(s);
     shore__buffers_begin(s);
+}
+
+void shore_step_clip_at(struct shore_step *s, double limit) {
+    if (limit == s->options.clip) return;
+    s->options.clip = s->clip.limit = limit;
+    s->decided = false;
+    if (!s->any_sent) s->speculates = begins_speculating(s);
 }
 
 void shore_step_drop(struct shore_step *s) {
@@ -122,6 +130,9 @@ void shore_step_drop(struct shore_step *s) {
 
 bool shore_step_speculates(const struct shore_step *s) {
     return s->speculates && !s->broken && !s->stale;
+}
+bool shore_step_has_sent(const struct shore_step *s) {
+    return s->any_sent;
 }
 bool shore_step_speculated(const struct shore_step *s) {
     return s->right && s->any_sent;
@@ -168,6 +179,14 @@ void shore_step_unmake(struct shore_step *s) {
     shore__step_discard(s);
     shore__step_drain(s, true);
     shore_step_drop(s);
+}
+
+void shore_step_carried(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    if (!u->is.count) return;
+    shore__held_carried(u);
+    for (uint32_t i = 0; i < u->is.nparts; i++)
+        shore_pages_carried(s->pages, u->is.part[i].page, s->base_step + 1);
 }
 
 bool shore_step_lost(struct shore_step *s) {

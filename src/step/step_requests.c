@@ -64,14 +64,6 @@ bool shore__unit_is_read(struct unit *u, bool made) {
     return is_read;
 }
 
-bool shore__unit_is_leaving(struct unit *u) {
-    struct shore_step *s = u->step;
-    pthread_mutex_lock(&s->mutex);
-    bool leaving = u->place == PLACE_LEAVING;
-    pthread_mutex_unlock(&s->mutex);
-    return leaving;
-}
-
 void shore__step_drain(struct shore_step *s, bool made) {
     pthread_mutex_lock(&s->mutex);
     for (uint32_t i = 0; i < s->nunits; i++)
@@ -108,6 +100,14 @@ bool shore_step_needs(struct shore_step *s, uint32_t unit) {
     return needs;
 }
 
+void shore_step_wait(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    pthread_mutex_lock(&s->mutex);
+    while (u->readers[0].count || u->readers[1].count)
+        pthread_cond_wait(&s->ended, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
+}
+
 int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct shore_diag *diag) {
     struct unit *u = &s->units[unit];
     pthread_mutex_lock(&s->mutex);
@@ -115,6 +115,7 @@ int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct sh
         pthread_cond_wait(&s->ended, &s->mutex);
     *aside = u->place == PLACE_ASIDE;
     pthread_mutex_unlock(&s->mutex);
+    if (*aside) u->bytes = 0;
     return *aside ? shore__step_lost_something(s, diag) : 0;
 }
 

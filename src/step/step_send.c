@@ -178,16 +178,14 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
     for (uint32_t i = 0; !rc && i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         if (u->now.had || !u->is.count) continue;
-        shore__held_carried(u);
-        for (uint32_t k = 0; k < u->is.nparts; k++)
-            shore_pages_carried(s->pages, u->is.part[k].page, s->base_step + 1);
+        shore_step_carried(s, i);
     }
     return rc;
 }
 
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     assert(s->decided);
-    bool again = s->any_sent && (!shore_step_speculates(s) || s->clipping.coefficient != 1);
+    bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
     s->right = s->speculates && s->clipping.finite && !again && s->clipping.coefficient == 1;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);
     if (!s->clipping.finite) {

@@ -224,7 +224,7 @@ static enum shore_step_way give(struct world *w, uint32_t u) {
     if (gathered && pick(0, 2) == 0) { /* another pass comes, and changes it */
         g.more = true;
         assert_ok(w, shore_step_add(w->step, u, &g, &w->diag));
-        assert_ok(w, shore_step_complete(w->step, u, pick(0, 9) * (uint64_t)SHORE_SEGMENT_ELEMS * 4, &way, &w->diag));
+        assert_ok(w, shore_step_complete(w->step, u, pick(0, 9) * (int64_t)SHORE_SEGMENT_ELEMS * 4, &way, &w->diag));
         assert_int_not_equal(way, SHORE_STEP_SENT);
         bool aside;
         assert_ok(w, shore_step_aside(w->step, u, &aside, &w->diag));
