@@ -189,7 +189,6 @@ def _take_over(engine, run, snapshot, followed=None):
         raise LongshoreError("a checkpoint: the engine is closed")
     engine.drop_gradients()
     engine.settle()
-    engine._settle_updates()
     before_all = engine.lineage, engine._counts
     other = State.open(run, read_only=True, snapshot=snapshot)
     try:
@@ -200,7 +199,6 @@ def _take_over(engine, run, snapshot, followed=None):
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # which are stored with the step
                 engine.state.copy(other, number, masters=followed is not None)
-                engine.streams.changed.add(number)
         engine._counts_before = engine._counts
         engine._counts = [list(counts) for counts in engine._counts]
         saved = position.of(other)
@@ -212,7 +210,7 @@ def _take_over(engine, run, snapshot, followed=None):
             position.restore_buffers(engine, saved, other)
             for name in followed:
                 position.restore_followed(saved, name, engine._followed[name])
-        engine._close_step(False, {"loaded": f"{snapshot} of {run}"})
+        engine._close_step({"loaded": f"{snapshot} of {run}"}, range(len(engine.streams.blocks)))
         engine.settle()
         return other.step
     except BaseException:
@@ -289,7 +287,7 @@ def reopen(engine, run, snapshot=None):
         state.layout.continue_as(engine.layout, run)
         if engine.compression and not state.made.residual:
             raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or make it anew")
-        engine.state = engine.gradients.state = state
+        engine.state = state
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)
         position.restore(engine, position.of(state), state)

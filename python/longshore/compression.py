@@ -52,6 +52,7 @@ class _Codes:
     """Of one block at a time, from when it is encoded until its update has ended."""
 
     def __init__(self, elems, code_bytes):
+        self.reader = None  # number of the block whose update reads them
         self.residual, self.code = Buffer(2 * elems), Buffer(code_bytes)
         self.offsets = ffi.new("uint32_t[]", elems // SEGMENT + 1)
 
@@ -65,22 +66,23 @@ class Compression:
     def __init__(self, gradients, share, after):
         """after: steps with whole gradients first."""
         self.gradients, self.share, self.after = gradients, share, after
-        layout = gradients.state.layout
+        layout = gradients.streams.layout
         self.elems = max(layout.elems(number) for number in _trained(layout))
         self.sums = Buffer(4 * self.elems)
         self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]  # one is encoded while the other is read
         self.whole = None  # of a block that was put aside
 
-    def encode(self, engine, number, values=None):
-        """The codes of a block's gradients (of these {index: gradient}), whose update is the engine's next; None: in this step they go
-        whole. The step before is committed: its residual is added."""
+    def encode(self, engine, number, request, values=None):
+        """Fills a request with the codes of a block's gradients (of these {index: gradient}). The step before is committed: its residual
+        is added. Returns SHORE_STEP_WHOLE where they go whole in this step."""
         state = engine.state
         if state.step < self.after:
-            return None
-        if len(engine._updates) > 1:
-            engine._updates[-2].settle()  # it reads the codes that are written now
+            return lib.SHORE_STEP_WHOLE
         codes = self.codes[0]
         self.codes.reverse()
+        if codes.reader is not None:
+            self.gradients.step.tell(lib.shore_step_wait, codes.reader)
+        codes.reader = number
         layout, name = state.layout, state.layout.blocks[number].name
         state.fetch(number, lib.SHORE_FETCH_R, codes.residual.pointer).result()
         values = values or self._values(number)
@@ -91,11 +93,11 @@ class Compression:
         nbytes = ffi.new("uint64_t *", codes.code.nbytes)
         native.check(lib.shore_sparse_encode_feedback(_VALUES, layout.segments[number], sums, most, codes.code.pointer, nbytes, codes.offsets,
                                                       residual), None, f"the gradients of {name} cannot be compressed")
-        return codes
+        codes.fill(request)
+        return 0
 
     def _values(self, number):
         """{index of the tensor: gradient} of those that got one."""
-        self.gradients._make_whole(number)
         block, state = self.gradients.blocks[number], self.gradients.state
         if block.held:
             return block.held

@@ -19,7 +19,7 @@ from .gradients import Gradients, parts_of
 from .interrupts import whole
 from .known_optimizers import OPTIMIZERS
 from .meter import Meter
-from .optimizers import Optimizer, hypers
+from .optimizers import Optimizer
 from .progress import Progress
 from .running import Hook
 
@@ -56,11 +56,9 @@ class Engine(Face):
         self._take_optimizer(how, groups)
         self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
         self._followed, self._counts_before = {}, self._counts
-        self.gradients = Gradients(state, streams, room_bytes)
-        self.gradients.on_complete, self.gradients.on_aside = self._update_early, self._put_aside
+        self.gradients = streams.gradients = Gradients(streams, room_bytes)
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
-        self._backwards, self._leaving, self._uncommitted = 0, [], None  # updates of the step that was made last; that step
-        self._made = self._submitted = None  # what it was made of, and commits with, until it is durable
+        self._backwards, self._uncommitted, self._submitted = 0, None, None  # the step that was made last; what it commits with, until it is durable
         self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
         self.patience, self.gone = native.new("struct shore_patience"), None  # with drives that are lost; why they did not come back
         forks.leave_in_children(self)
@@ -177,90 +175,41 @@ class Engine(Face):
 
     @whole
     def _begin_pass(self):
-        """Of a backward. State stays in the memory that gradients leave; not where they are compressed: what that leaves out is read anyway."""
+        """Of a backward."""
         self.gradients.hide()
-        if self._made:
-            self.settle()  # its gradients are in the memory of those that come
+        if self.state.away:
+            self.settle()  # gradients of the step before are in the memory of those that come
         several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
-        if not self.compression and self.streams.kept.plan(self.state, self.plan, self.gradients, several) and self._last:
+        if self.gradients.begin_pass(self, several) and self._last:
             self.settle()
-            self.streams.kept.fetch(self.state)
+            self.gradients.step.tell(native.lib.shore_step_fetch_state)
 
     def _begin(self):
         self._several = self._backwards > 1  # passes were added up before
         self.streams.progress.end()
         self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
-        self._clipping = None
         self._meter.drop()
-        self._forget_updates()
-
-    def _forget_updates(self):
-        self._updates = []  # that are under way, or have ended
-        self._early = set()  # blocks that are updated as if nothing is clipped
-        self._stale = False  # one of them got more gradients since
-        self._sent = {}  # by number of the block: what its update is made of
+        self.gradients.begin()
 
     @whole
     def drop_gradients(self) -> None:
         """Forgets what backward() has gathered since the last step."""
         self._leave_forward()
-        if self._updates:
-            self._discard()
-        self.gradients.clear()
-        self._begin()
+        self._drop()
         self.streams.rest()
 
-    def _discard(self):
-        self.settle()
-        self.state.discard()
-        for update in self._updates:
-            update.settle()
-        self.streams.discarded()
-        self._forget_updates()
+    def _drop(self):
+        if self.gradients.has_sent():
+            self.settle()
+        self._begin()
 
-    def _update_early(self, number):
-        """A block's gradients are all there."""
-        self._meter.block_ended()
-        if number in self._early:
-            self._stale = True
-            return
-        if self._last:
-            self.streams.kept.completed(number)
-        if not self._last or self._stale:
-            return
-        if self._clipping is None:
-            self.state.begin_clip(self.how["clip"])
-            self._clipping, self._early_groups = True, self.optimizer.numbers()
-        if self._clipping:
-            self._clipping = self.gradients.add_to_clip(number)
-        if self._clipping and not self.streams.kept.has(number):  # which is updated when all is decided
-            self._update(number, 1.0)
-            self._early.add(number)
+    def _discard(self):
+        """What was written of the next step."""
+        self.settle()
+        self.gradients.discard()
+        self._begin()
 
     # ---- the step
-
-    def _update(self, number, coefficient):
-        groups = hypers(self, number)
-        if self.compression:
-            self.settle()  # the residual is the committed step's
-        request, source = self._update_request(number, groups, coefficient)
-        held = dict(self.gradients.blocks[number].held)
-        update = self.streams.update(number, request, (source, groups, held))
-        if update is not None:
-            self._updates.append(update)
-        if self.state.away:
-            self._sent[number] = coefficient, groups, held
-
-    def _update_request(self, number, groups, coefficient, held=None):
-        """(struct shore_update of a block, what it reads). held: gradients that are known to be all of them, {index: gradient}."""
-        codes = self.compression.encode(self, number, held) if self.compression else None
-        source = None if codes else self.gradients.source(number) if held is None else self.state.gather(number, held)
-        return self.state.update_request(number, source, groups, coefficient, codes), source
-
-    def _put_aside(self, number):
-        """The gradients of a block leave memory."""
-        if number in self._sent:
-            self._sent[number] = *self._sent[number][:2], {}
 
     @whole
     def step(self) -> StepResult:
@@ -279,37 +228,27 @@ class Engine(Face):
             return result
         except BaseException:
             if self._uncommitted is None:  # it was not made
+                self._leave_forward()
                 self._discard()
-                self.drop_gradients()
+                self.streams.rest()
                 self.gradients.came = False
             raise
 
     def _make(self):
-        """Makes the step. None: what it had begun was lost with a drive, and is to be begun again."""
-        with_gradients, clipping = self._decide()
+        clipping = self._decide()
         self.gradients.refuse_none()
         before = self._counts_before = self._counts
         loss = self._losses if self._backwards else math.nan
+        self.gradients.step.tell(native.lib.shore_step_remember, clipping.norm)
         if not clipping.finite:
             return self._refuse(loss, clipping.norm)
-        # right if it was all that came, nothing is clipped, and nobody has changed a group since
-        if self._early and (self._stale or clipping.coefficient != 1 or self._early_groups != self.optimizer.numbers()):
-            self._discard()
-        attempt = self.state.attempt
-        for number in with_gradients:
-            if number not in self._early:
-                self._update(number, clipping.coefficient)
-        for number, wait in [(n, self.state.carry(n)) for n, g in enumerate(self.gradients.blocks) if not g.had]:
-            wait.result()
-            self.streams.carried(number)
-        if attempt != self.state.attempt:
-            return None
+        changed = self.gradients.make()
         self._counts = [list(counts) for counts in before]
-        for number in with_gradients:
+        for number in changed:
             for t in self.gradients.blocks[number].had:
                 self._counts[number][t] += 1
         try:
-            return self._commit(loss, clipping.norm, False)
+            return self._commit(loss, clipping.norm, changed)
         except BaseException:
             if self._uncommitted is None:
                 self._counts = before
@@ -317,27 +256,15 @@ class Engine(Face):
 
     def _decide(self):
         self.settle()
-        self._settle_updates()
-        with_gradients = self.gradients.gathered()
-        self.state.begin_clip(self.how["clip"])
-        for number in with_gradients:
-            self.gradients.add_to_clip(number)
-        self._clipping = False
-        return with_gradients, self.state.decide_clip()
+        return self.gradients.decide(self.how["clip"])
 
     @whole
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
         try:
-            return mending.persist(self, self._decide)[1].norm
+            return mending.persist(self, self._decide).norm
         finally:
             self.gradients.show()
-
-    def _settle_updates(self):
-        """Of the step before: what they read may go. What one failed with, its commit says."""
-        for update in self._leaving:
-            update.settle()
-        self._leaving = []
 
     def _refuse(self, loss, norm):
         self.drop_gradients()
@@ -345,31 +272,30 @@ class Engine(Face):
             raise NotFiniteError(
                 f"step {self.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
                 "learning rate, or wrap(..., on_nonfinite='skip')")
-        for number in range(len(self.streams.blocks)):
-            self.streams.carried(number)
-        return mending.persist(self, lambda: self._commit(loss, norm, True))
+        return mending.persist(self, lambda: self._commit(loss, norm, None))
 
-    def _commit(self, loss, norm, skipped):
+    def _commit(self, loss, norm, changed):
+        """changed: as of Gradients.make(); None: the step is skipped."""
+        skipped = changed is None
         numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
         numbers.update(self._meter.of_step(self.state, self.optimizer.param_groups))
-        made = self._sent
         self._meter.ended(self)
-        self._close_step(skipped, {**numbers, "skipped": skipped})
-        self._made = made
+        self._close_step({**numbers, "skipped": skipped}, changed or (), True, skipped)
         self.position = {}  # what is followed from here on begins anew
         return StepResult(loss, norm, self.state.step, skipped)
 
-    def _close_step(self, skipped, metrics):
-        stored = position.store_buffers(self, skipped)
-        self._made = None
-        self._updates += stored
-        self._uncommitted = skipped and not stored, metrics, position.begin(self)
-        self.state.step, self.gradients.came = self.state.step + 1, False
-        self._leaving = self._updates
-        self.gradients.clear()
+    def _close_step(self, metrics, changed, made=False, skipped=False):
+        """changed: numbers of the blocks that are others; made: of gradients."""
+        stored = position.store_buffers(self)
+        if skipped and stored:
+            self.gradients.make_of_nothing()
+        noted = position.begin(self)
+        self.gradients.end_step(changed, made and (stored or not skipped))
+        self._uncommitted = skipped and not stored, metrics, noted
+        self.state.step += 1
         self._meter.restart(self.state)
         self._begin()
-        self.streams.stepped()
+        self.streams.stepped(changed)
 
     @whole
     def flush(self) -> None:
@@ -387,7 +313,11 @@ class Engine(Face):
         parameter that is not finite), the engine is at the step before it."""
         self._open_state("settle")
         mending.persist(self, self._settle)
-        self._made = self._submitted = None
+        self._durable()
+
+    def _durable(self):
+        self._submitted = None
+        self.gradients.durable()
 
     def _settle(self):
         try:
@@ -399,7 +329,7 @@ class Engine(Face):
             if self.state.committed() < self.state.step:
                 mending.unmake(self)
                 raise
-            self._made = self._submitted = None
+            self._durable()
             raise LongshoreError(f"{failure}; step {self.state.step} is committed, and the engine goes on from it once that is mended",
                                  failure.code) from failure
 
@@ -466,17 +396,13 @@ class Engine(Face):
         layer_major.stop(self)
         try:
             if not self.gone:
-                if self._early:
-                    self._discard()
-                self.gradients.clear()
+                self._drop()
                 self.settle()
         finally:
             state, self.state = self.state, None
             self._closed_at = state.path, state.step
             living.discard(self)
             self.streams.end()
-            self._leaving += self._updates
-            self._settle_updates()
             self._begin()
             state.close()
 
@@ -485,10 +411,9 @@ class Engine(Face):
 
     def _leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""
-        self.state = self.gradients.state = self._uncommitted = None
+        self.state = self._uncommitted = None
         living.discard(self)
         self.gradients.abandon()
-        self._leaving = []
         self._begin()
 
     @whole

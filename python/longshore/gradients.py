@@ -1,9 +1,5 @@
-"""The gradients of a step: taken as autograd completes them, added up in fp32, kept in memory or put aside on the drives,
-and handed to UPDATE as soon as the step allows it.
-
-Where the number of backward passes is known (Engine.accumulate), the last one updates each block as soon as its gradients
-are there, as if nothing will be clipped. Gradients are kept until the step is decided: if the norm says otherwise, the
-attempt is discarded and everything is updated again with the right coefficient.
+"""The gradients of a step: taken as autograd completes them, and added up in fp32. What becomes of a block's when they are
+complete, the library decides (step.py): they wait here, or on the drives, or are updated with at once.
 """
 
 import contextlib
@@ -15,8 +11,10 @@ from . import device, mending
 from .errors import LongshoreError
 from .gathered import Shown
 from .interrupts import whole
-from .native import SEGMENT, ffi, lib
+from .native import SEGMENT, lib
+from .optimizers import hypers
 from .state import PIECE, Buffer
+from .step import Step
 
 
 def parts_of(accumulate):
@@ -40,40 +38,40 @@ def _coming(gradients, block, number):
 class BlockGradients:
     """Of one block: by the index of its tensors."""
 
-    __slots__ = ("held", "spilled", "had", "sums_of", "fired")
+    __slots__ = ("held", "aside", "had", "given", "more_bytes", "fired")
 
     def __init__(self):
         self.clear()
 
     def clear(self):
         self.held = {}  # in memory
-        self.spilled = None  # the request that puts it aside, or True
+        self.aside = False  # what is on the drives is to be added to that
         self.had = set()  # tensors that got a gradient in this step
-        self.sums_of = False  # its sum of squares is known
+        self.given = False  # the step knows them as they are
+        self.more_bytes = 0  # of what is held: by how much it is more, or less, than what the step knows of
         self.fired = {}  # how often each came in this pass
 
 
 class Gradients:
-    def __init__(self, state, streams, room_bytes):
+    speculate = lib.SHORE_SPECULATE_AUTO
+
+    def __init__(self, streams, room_bytes):
         """room_bytes: of gradients that are kept in memory; what is more goes to the drives."""
-        self.state, self.streams, self.room = state, streams, room_bytes
+        self.state = self.step = None  # that are open
+        self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
-        self.held_bytes = 0
+        self.more_bytes = 0  # of all blocks
         trained = [p for s in streams.blocks for p, _ in s.parameters if p.requires_grad]
         self._elems, self._nbytes = sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
-        self.sums = ffi.new("double[]", state.layout.c.segments)
-        self.clip = ffi.new("struct shore_clip *")
         self.passes = 1  # backward passes that run together
-        self.on_complete = None  # called with the number of a block whose gradients are all there
         self.in_order = None  # gives those of a parameter that may be added, where micro-batches take turns
-        self.on_aside = None  # and of one whose gradients leave memory
-        self._leaving = []  # spills under way: (block, bytes)
+        self._leaving = set()  # numbers of blocks whose gradients leave memory
+        self.made, self._again = {}, {}  # of the step that was made last, by number of the block, as long as they are needed; while it is sent again
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
         self.shown = Shown()
         self.came = False  # a backward pass, since the step that was made last
         self.own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
-        self.scratch_sums = ffi.new("double[]", state.layout.c.segments)
         self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
         self.ends = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._lent = {}  # by a parameter's id: what its other hooks see as p.grad, and its version
@@ -94,6 +92,10 @@ class Gradients:
         for p in parameters:
             self.nobodys.add(id(p))
             self.trains[p.longshore.block.number].discard(p.longshore.index)
+
+    @property
+    def held_bytes(self):
+        return sum(g.nbytes for block in self.blocks for g in block.held.values())
 
     def most_bytes(self, several):
         """Of all gradients of a step together. several: passes are added up, in fp32."""
@@ -163,8 +165,8 @@ class Gradients:
         if self.landing is not None:
             self.landing.end()
         self._sum(p, g.cpu())
-        if self.blocks[handle.block.number].spilled:
-            self._make_whole(handle.block.number)
+        if self.blocks[handle.block.number].aside:
+            self._bring(handle.block.number)
         p.grad = self.blocks[handle.block.number].held[handle.index].to(p.device, p.dtype)
         self._lent[id(p)] = p.grad, p.grad._version
 
@@ -196,34 +198,44 @@ class Gradients:
         block = self.blocks[handle.block.number]
         if g.is_sparse:
             g = g.to_dense()
-        if handle.index in block.held and block.spilled:
-            with self._mended():
-                self._make_whole(handle.block.number)  # the sum so far is added to first
+        with self._mended():
+            self._take_up(handle.block.number)
+            if block.aside and handle.index in block.held:
+                self._bring(handle.block.number)  # the sum so far is added to first
         old = block.held.get(handle.index)
         if old is None:
             block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
-            self.held_bytes += g.nbytes
+            self._count(block, g.nbytes)
         elif old.dtype == torch.float32:
             old.add_(g)
         else:
             block.held[handle.index] = old.float().add_(g)
-            self.held_bytes += old.nbytes
+            self._count(block, old.nbytes)
         block.had.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
-        block.sums_of = False
 
     def _is_complete(self, number):
         fired = self.blocks[number].fired
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number):
-        if not self.blocks[number].had:
+        if not self.blocks[number].had or self.blocks[number].given:
             return  # a hook has taken all of it away
+        engine = self.streams.engine()
+        engine._meter.block_ended()
         with self._mended():
-            if self.on_complete:
-                self.on_complete(number)
-            if self.held_bytes > self.room:
-                self._put_aside(number)
+            self._hand_over(number, engine, engine._last)
+
+    def _hand_over(self, number, engine, last):
+        """last: no other pass adds to it."""
+        self._give(number, not last)
+        if last:
+            self.step.groups(number, hypers(engine, number))
+            if engine.compression and self.step.tell(lib.shore_step_speculates):
+                engine.settle()  # the residual is the committed step's
+        if self.step.complete(number, self.more_bytes):
+            self._leaving.add(number)
+        self._sweep()
 
     @contextlib.contextmanager
     def _mended(self):
@@ -252,38 +264,43 @@ class Gradients:
         if any(block.had for block in self.blocks):
             self.shown.show(p for s in self.streams.blocks for p, h in s.parameters if h.index in self.blocks[s.number].had)
 
-    def _put_aside(self, number):
+    def _count(self, block, nbytes):
+        block.more_bytes += nbytes
+        self.more_bytes += nbytes
+
+    def _give(self, number, more=False):
+        """The step gets to know what there is of a block. more: another pass adds to it."""
         block = self.blocks[number]
-        if not block.held:
+        if block.given:
             return
-        self._make_whole(number)
-        gather = self.gather(number)
-        self._count(number, gather)
-        held = block.held
-        nbytes = sum(g.nbytes for g in held.values())
-        block.spilled = self.state.spill(number, gather, keeps=held)
-        block.held = {}
-        self.on_aside(number)
-        self._leaving.append((block, nbytes))
-        while self.held_bytes > self.room and self._leaving:
-            self._settle(self._leaving[0][0])
-
-    def _make_whole(self, number):
-        """What was put aside before is added to what came since."""
-        block = self.blocks[number]
-        self._settle(block)
-        if block.spilled and block.held:
+        if block.aside:
             self._bring(number)
+        self.step.add(number, self.state.gather(number, block.held), more)
+        self._count(block, -block.more_bytes)
+        block.given = True
 
-    def _settle(self, block):
-        """Waits for a spill that is under way."""
-        for i, (leaving, nbytes) in enumerate(self._leaving):
-            if leaving is block:
-                del self._leaving[i]
-                block.spilled.result()
-                block.spilled = True
-                self.held_bytes -= nbytes
-                return
+    def _take_up(self, number):
+        """Somebody changes what the step was given of a block, which nobody reads any more."""
+        if self.blocks[number].given:
+            self.step.tell(lib.shore_step_wait, number)
+            self._settle(number)
+            self.blocks[number].given = False
+
+    def _settle(self, number):
+        """Of a block whose gradients leave memory: they have left, as the step knows from here on."""
+        if self.step.is_aside(number) and number in self._leaving:
+            self._left(number)
+
+    def _left(self, number):
+        self._leaving.discard(number)
+        self.blocks[number].held, self.blocks[number].aside = {}, True
+
+    def _sweep(self):
+        """What nobody needs any more goes."""
+        for number in [n for n in self._leaving if not self.step.tell(lib.shore_step_needs, n)]:
+            self._left(number)
+        if self.made and not self.step.tell(lib.shore_step_made_needs, False):
+            self.made = {}
 
     def _bring(self, number):
         """Adds what lies on the drives to what is held, which becomes fp32."""
@@ -291,9 +308,8 @@ class Gradients:
         alone = block.had - block.held.keys()
         for index in block.had:
             g = block.held.get(index)
-            self.held_bytes -= g.nbytes if g is not None else 0
             block.held[index] = torch.empty(layout.blocks[number].tensors[index].shape) if g is None else g.float()
-            self.held_bytes += block.held[index].nbytes
+            self._count(block, block.held[index].nbytes - (0 if g is None else g.nbytes))
         if self._buffer is None:
             self._buffer = Buffer(PIECE * SEGMENT * 4)
         values = self._buffer.view(torch.float32)
@@ -303,24 +319,39 @@ class Gradients:
                 if index in block.had:
                     sum, before = block.held[index].view(-1)[first:last], values[at:at + last - first]
                     sum.copy_(before) if index in alone else sum.add_(before)
-        block.spilled = None
+        block.aside = False
 
     def bring(self, number):
         """For somebody who looks at it: what was put aside is there, until another block is looked at."""
-        before, self._brought = self._brought, number
-        if before not in (None, number) and self.held_bytes > self.room:
-            self._put_aside(before)
-        self._settle(self.blocks[number])
+        self._settle(number)
+        block, before = self.blocks[number], self._brought
+        if not block.aside:
+            return
+        if before is not None:
+            self._put_back(before)
         self._bring(number)
+        self._brought = number
+
+    def _put_back(self, number):
+        block = self.blocks[number]
+        if not block.given:
+            self._hand_over(number, self.streams.engine(), False)
+        elif not block.aside:  # it is on the drives as it was
+            self._count(block, -block.more_bytes)
+            block.held, block.aside = {}, True
 
     def replace(self, number, index, value):
         """Another gradient in the place of one that is in memory; None: the tensor has none."""
         block = self.blocks[number]
-        self.held_bytes += (0 if value is None else value.nbytes) - block.held[index].nbytes
-        block.held[index], block.sums_of = value, False
+        self._take_up(number)
+        self._count(block, (0 if value is None else value.nbytes) - block.held[index].nbytes)
+        block.held[index] = value
         if value is None:
             del block.held[index]
             block.had.discard(index)
+        if not block.had:
+            self.step.tell(lib.shore_step_forget, number)
+            self._count(block, -block.more_bytes)
 
     # ---- what the step needs
 
@@ -342,48 +373,103 @@ class Gradients:
             raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call engine.backward(loss) "
                                  "or loss.backward() before it")
 
-    def gather(self, number):
-        return self.state.gather(number, self.blocks[number].held)
+    def decide(self, clip):
+        """struct shore_clipping of what has come."""
+        for number in self.gathered():
+            self._give(number)
+        self.step.tell(lib.shore_step_clip_at, clip or 0)
+        return self.step.tell(lib.shore_step_decide)
 
-    def _count(self, number, gather):
-        """The sums of squares of a block, by segment."""
-        block = self.blocks[number]
-        if block.sums_of:
-            return
-        lib.shore_clip_begin(self.clip, self.state.layout.c, 0, self.scratch_sums)
-        lib.shore_clip_add_gathered(self.clip, number, 0, self.state.layout.segments[number], gather[0], gather[1])
-        first, n = self.state.layout.first_segment[number], self.state.layout.segments[number]
-        ffi.memmove(self.sums + first, self.scratch_sums + first, n * 8)
-        block.sums_of = True
+    def make(self):
+        """The step as it was decided. Returns the numbers of the blocks that it changes."""
+        engine, changed = self.streams.engine(), [number for number, block in enumerate(self.blocks) if block.had]
+        for number in changed:
+            self.step.groups(number, hypers(engine, number))
+        self.step.call(lib.shore_step_make)
+        return changed
 
-    def add_to_clip(self, number):
-        """True: what has been added so far is below the limit."""
-        self._make_whole(number)
-        if self.blocks[number].held:
-            self._count(number, self.gather(number))
-        first = self.state.layout.first_segment[number]
-        return self.state.add_sums(number, self.sums + first)
+    # ---- from one step to the next
 
-    def source(self, number):
-        """What UPDATE reads: a gather list, or None for what lies on the drives."""
-        self._make_whole(number)
-        return self.gather(number) if self.blocks[number].held else None
+    def open(self, state):
+        """Of a state whose pages are there."""
+        self.end()
+        engine, self.state = self.streams.engine(), state
+        self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room, speculate=self.speculate)
+        self.begin()
+
+    def _encode(self, number, request):
+        engine = self.streams.engine()
+        return engine.compression.encode(engine, number, request, self._again.get(number))
+
+    def send_again(self):
+        """The step that was made last, as Step.send_again()."""
+        self._again = self.made
+        try:
+            return self.step.send_again()
+        finally:
+            self._again = {}
+
+    def begin_pass(self, engine, several):
+        """Whether state is to be read that stays in the memory which gradients leave. It does not where they are compressed: what that
+        leaves out is read anyway. several: as most_bytes() has it."""
+        self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
+        spare, most, aside = engine.plan.spare_bytes, self.most_bytes(several), engine.plan.aside_bytes
+        return not engine.compression and self.step.tell(lib.shore_step_hold_state, spare, most, aside)
+
+    def has_sent(self):
+        """Whether an update of the step that comes is under way, or has ended."""
+        return self.step is not None and self.step.tell(lib.shore_step_has_sent)
+
+    def discard(self):
+        """What was written of the next step."""
+        self.step.tell(lib.shore_step_unmake)
+        self.streams.contents += 1
+        self.made = {}
+
+    def make_of_nothing(self):
+        """A step in which all stays."""
+        self.step.tell(lib.shore_step_decide)
+        self.step.call(lib.shore_step_make)
+
+    def begin(self):
+        """Of the next step; those that came are forgotten, and what was sent of them is discarded, while no commit is pending."""
+        if self.step is not None:
+            if self.landing is not None:
+                with contextlib.suppress(LongshoreError):
+                    self.landing.end()
+            self.step.tell(lib.shore_step_begin, self.state.step, False)
+        self.clear()
+
+    def end_step(self, changed, made):
+        """The next state is on its way to the drives. changed: numbers of its blocks that are others; made: of gradients, or of nothing."""
+        if made:
+            self.made = {number: block.held for number, block in enumerate(self.blocks) if block.held}
+            self.step.tell(lib.shore_step_made)
+        for number in () if made else set(range(len(self.blocks))) - set(changed):
+            self.step.tell(lib.shore_step_carried, number)
+        self.came = False
+
+    def durable(self):
+        """The step that was made last."""
+        if self.step is not None:
+            self.step.tell(lib.shore_step_durable)
+            self._sweep()
+
+    def end(self):
+        if self.step is not None:
+            self.step.close()
+        self.step, self.made = None, {}
 
     def abandon(self):
-        """Drops all without waiting for what is under way."""
-        self._leaving = []
+        """Drops all, in a process that has none of it."""
+        self.state = self.step = None
+        self.made = {}
         self.clear()
 
     def clear(self):
-        if self.landing is not None:
-            with contextlib.suppress(LongshoreError):
-                self.landing.end()
-        for block, _ in self._leaving:
-            block.spilled.settle()  # whatever came of it: nobody asks for it any more
-        self._leaving, self._brought, self._lent = [], None, {}
+        self._leaving, self._brought, self._lent, self.more_bytes = set(), None, {}, 0
         self.shown.forget()
         for block, streamed in zip(self.blocks, self.streams.blocks):
             block.clear()
             for p, _ in streamed.parameters:
                 p.grad = None  # of a backward that was broken off before take()
-        self.held_bytes = 0

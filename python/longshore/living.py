@@ -17,7 +17,7 @@ _engines = weakref.WeakKeyDictionary()  # and what each closes, which the collec
 
 
 def add(engine):
-    _engines[engine] = engine.state, engine.streams.pages
+    _engines[engine] = engine.state, engine.streams.pages, engine.gradients.step.c
 
 
 def is_open(engine):

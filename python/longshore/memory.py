@@ -64,5 +64,5 @@ def measure(engine: Any) -> Memory:
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes  # of which state has what they do not need
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
     return Memory(plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes, parameters + copies, engine.gradients.held_bytes + compressing,
-                  gradients + compressing, engine.streams.kept.nbytes, plan.pool_bytes, drives, engine.process_at_wrap_bytes,
+                  gradients + compressing, engine.gradients.step.tell(native.lib.shore_step_state_bytes), plan.pool_bytes, drives, engine.process_at_wrap_bytes,
                   process_bytes(), *allocator.held())

@@ -9,7 +9,7 @@ import logging
 from . import interrupts, native
 from .errors import LongshoreError
 from .interrupts import whole
-from .native import Wait, ffi, lib
+from .native import ffi, lib
 
 _log = logging.getLogger("longshore")
 
@@ -63,7 +63,7 @@ def _back(engine, lost):
         if committed == engine.state.step - 1:
             _make_again(engine, lost)
         elif engine._submitted is not None:
-            engine._made = engine._submitted = None
+            engine._durable()
     except LongshoreError as again:
         if again.code != lib.SHORE_ELINK:
             raise
@@ -73,15 +73,8 @@ def _back(engine, lost):
 
 def _give_up(engine):
     """Nothing is under way any more. Returns whether gradients were on the drives."""
-    state = engine.state
-    state.forget_commit()
-    state.discard()
-    for update in engine._updates + engine._leaving:
-        update.settle()
-    engine._leaving = []
-    engine._forget_updates()
-    engine.streams.lost()
-    return any(block.spilled for block in engine.gradients.blocks)
+    engine.state.forget_commit()
+    return engine.streams.lost()
 
 
 def _reconnect(engine, lost):
@@ -105,30 +98,23 @@ def _reconnect(engine, lost):
 
 def _make_again(engine, lost):
     """The step that was made last."""
-    state, made = engine.state, engine._made
-    if made is None or not all(held for _, _, held in made.values()):
-        unmake(engine)
-        raise LongshoreError(f"{lost}; it is there again, but step {state.step + 1}, whose gradients are not in memory any more, was not "
-                             f"committed: the engine is at step {state.step}", 0)
+    state = engine.state
     skipped, metrics, blob = engine._submitted or (engine._uncommitted[0], None, None)
     state.step -= 1
     try:
-        for number, block in enumerate(() if skipped else engine.layout.blocks):
-            if block.buffers:
-                state.store_again(number)
-            elif number in made:
-                _update(engine, number, *made[number])
-            else:
-                state.carry(number).result()
+        known = skipped or engine.gradients.send_again()
+        if known and not skipped:
+            for number, block in enumerate(engine.layout.blocks):
+                if block.buffers:
+                    state.store_again(number)
     finally:
         state.step += 1
+    if not known:
+        unmake(engine)
+        raise LongshoreError(f"{lost}; it is there again, but step {state.step + 1}, whose gradients are not in memory any more, was not "
+                             f"committed: the engine is at step {state.step}", 0)
     if engine._submitted is not None:
         state.commit(skipped, metrics, blob)
-
-
-def _update(engine, number, coefficient, groups, held):
-    request, source = engine._update_request(number, groups, coefficient, held)
-    Wait(lib.shore_fleet_update, engine.state.fleet, request, keeps=(source, groups, held), what="a step cannot be made again").result()
 
 
 def say_closed(engine, failure, what):
@@ -139,17 +125,12 @@ def say_closed(engine, failure, what):
 
 def unmake(engine):
     """The step that was made last is not there."""
-    engine._uncommitted = engine._submitted = engine._made = None
+    engine._uncommitted = engine._submitted = None
     engine.state.step -= 1
     engine._counts = engine._counts_before
-    engine.state.discard()
-    engine._leaving += engine._updates
-    engine._settle_updates()
     for streamed in engine.streams.blocks:
         engine.streams.hide(streamed)
         streamed.step = -1
-        streamed.updates += 1
-    engine.streams.discarded()
-    engine.streams.stepped()
-    engine.gradients.clear()
+    engine.gradients.discard()
     engine._begin()
+    engine.streams.stepped(range(len(engine.streams.blocks)))

@@ -236,9 +236,9 @@ def small_buffers(engine):
     return {name: b for name, b in persistent_buffers(engine.module).items() if name not in stored}
 
 
-def store_buffers(engine, skipped):
-    """Begins to write those of blocks into the next step, in which all else stays if it is skipped. Returns the Waits."""
-    layout, buffers, waits = engine.layout, dict(engine.module.named_buffers()), []
+def store_buffers(engine):
+    """Begins to write those of blocks into the next step. Returns whether there are any."""
+    layout, buffers = engine.layout, dict(engine.module.named_buffers())
     for number, block in enumerate(layout.blocks):
         if block.buffers:
             value = Buffer(layout.elems(number) * 4)
@@ -249,11 +249,8 @@ def store_buffers(engine, skipped):
                     raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at wrap(), is {now}, and is too "
                                          "large to change: make it as it is at last, or register_buffer(..., persistent=False)")
                 value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
-            waits.append(engine.state.begin_store(number, value))
-    if skipped and waits:
-        for number in range(len(engine.streams.blocks)):
-            engine.state.carry(number).result()
-    return waits
+            engine.state.begin_store(number, value)
+    return any(block.buffers for block in layout.blocks)
 
 
 def restore_buffers(engine, position, state):

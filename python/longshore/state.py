@@ -175,11 +175,9 @@ class State:
         self.fleet = lib.shore_run_fleet(run)
         self.layout = layout
         self.step = step
-        self.sums = ffi.new("double[]", layout.c.segments)
-        self.clip = ffi.new("struct shore_clip *")
         self.pending = False
         self.made_with = None  # what position.py has read of the program
-        self.kept_images = {}  # by number, of blocks that are stored in every step
+        self.kept_images = {}  # by number, of blocks that are stored in every step, and the request that does
         forks.leave_in_children(self)
 
     def _leave_to_parent(self):
@@ -293,27 +291,6 @@ class State:
             item.offset_elems, item.elems, item.dtype = self.layout.offsets[block][t], g.numel(), _DTYPES[g.dtype]
         return items, len(order)
 
-    def begin_clip(self, limit):
-        lib.shore_clip_begin(self.clip, self.layout.c, limit or 0, self.sums)
-
-    def add_sums(self, block, sums):
-        return lib.shore_clip_add_sums(self.clip, block, 0, self.layout.segments[block], sums)
-
-    def decide_clip(self):
-        return lib.shore_clip_decide(self.clip)
-
-    def update_request(self, block, gather, groups, coefficient, codes=None):
-        """Of a whole block. gather: of gather(), or None for what was spilled. codes: of what was compressed, instead."""
-        request = native.new(
-            "struct shore_update", base_step=self.step, attempt=self.attempt, block=block, count=self.layout.segments[block],
-            form=lib.SHORE_GRADIENT_FP32, groups=groups, ngroups=len(groups), coefficient=coefficient, order=block,
-        )
-        if gather is not None:
-            request.gather, request.ngather = gather
-        if codes is not None:
-            codes.fill(request)
-        return request
-
     def carry(self, block, segment=0, count=None):
         count = self.layout.segments[block] - segment if count is None else count
         return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
@@ -331,13 +308,15 @@ class State:
         self._store(block, segment, count, images).result()
 
     def begin_store(self, block, master):
-        """Begins to write a whole block whose moments nobody changes. Returns the Wait, which has ended before the next one is begun."""
+        """Begins to write a whole block whose moments nobody changes. What it failed with, the commit says."""
         count = self.layout.segments[block]
         if block not in self.kept_images:
-            self.kept_images[block] = self._images(block, 0, count)
-        images = self.kept_images[block]
+            self.kept_images[block] = self._images(block, 0, count), None
+        images, storing = self.kept_images[block]
+        if storing is not None:
+            storing.settle()
         lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
-        return self._store(block, 0, count, images)
+        self.kept_images[block] = images, self._store(block, 0, count, images)
 
     def copy(self, other, block, masters=False):
         """Writes what another run of the same layout has of a block into the next step: of the same kinds, or masters alone."""
@@ -368,13 +347,6 @@ class State:
         self.fetch(block, lib.SHORE_FETCH_MASTER, out.pointer).result()
         return out
 
-    def spill(self, block, gather, keeps=()):
-        return Wait(lib.shore_fleet_spill_gathered, self.fleet, block, 0, self.layout.segments[block], lib.SHORE_GRADIENT_FP32,
-                    gather[0], gather[1], keeps=keeps, what="a gradient cannot be put aside")
-
-    def discard(self):
-        lib.shore_fleet_discard(self.fleet)
-
     @property
     def away(self):
         """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come back."""
@@ -391,7 +363,7 @@ class State:
 
     def store_again(self, block):
         """What begin_store() has stored last."""
-        self._store(block, 0, self.layout.segments[block], self.kept_images[block]).result()
+        self._store(block, 0, self.layout.segments[block], self.kept_images[block][0]).result()
 
     def forget_commit(self):
         """Waits for the one that is under way, whatever comes of it."""
@@ -453,6 +425,8 @@ class State:
         if run is None:
             return
         self.fleet = None
+        for _, storing in self.kept_images.values():
+            storing.settle()
         try:
             if self.pending:
                 self.pending = False

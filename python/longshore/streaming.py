@@ -20,7 +20,6 @@ from .absent import Absent, Handle
 from .activations import Stayed
 from .errors import AbsentParameterError, LongshoreError
 from .interrupts import whole
-from .kept import KeptState
 from .native import SEGMENT, ffi, lib
 from .places import Asked, Place, Places
 from .running import Running, checkpoint_that_saves
@@ -58,7 +57,7 @@ class Streams:
         """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated layers. where: a device that
         modules compute on; None: the CPU."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.state = self.pages = None  # until it is sealed
+        self.state = self.pages = self.gradients = None  # until it is sealed
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
@@ -87,14 +86,11 @@ class Streams:
                 at += slot.nbytes
             self.blocks.append(Streamed(b, block, slot, stays, fetched))
         self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.away)
-        self.kept = KeptState(self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # of micro-batches that are computed together
         self.progress = progress.Step()
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
-        self.updating = {}  # by number of the block: its update that was begun last
-        self.changed = set()  # numbers of what the step changes
         self.copies_bytes = 0  # of parameters that have memory of their own for a while
         self.why = "the engine is closed; longshore.resume() opens its run again"  # nothing can be had, where state is None
         forks.leave_in_children(self)
@@ -120,13 +116,14 @@ class Streams:
         native.call(lib.shore_pages_open, state.fleet, options, out)
         self.pages = ffi.gc(out[0], lib.shore_pages_close)
         self.state = state
-        self.changed, self.contents = set(), self.contents + 1
+        self.contents += 1
         for streamed in self.blocks:  # of another state there is nothing
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
         if self.make_activations is not None:
             self.activations = self.make_activations(state)
         lib.shore_pages_set_step(self.pages, state.step)
+        self.gradients.open(state)
 
     # ---- the model's parameters
 
@@ -329,8 +326,7 @@ class Streams:
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
             segment = first // SEGMENT
             count = (first + n - 1) // SEGMENT - segment + 1
-            if streamed.number in self.updating:
-                self.updating[streamed.number].settle()  # what the step begun last has made of it; why it failed, the commit says
+            self.gradients.step.tell(lib.shore_step_wait, streamed.number)  # for its update; why that failed, the commit says
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
             mending.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
@@ -339,94 +335,42 @@ class Streams:
 
     # ---- a step
 
-    @whole
-    def update(self, number, request, keeps):
-        """Begins the update of a block; what it reads is kept until it has. Returns a Wait, or None: it has ended."""
-        with self.lock:
-            self.hide(self.blocks[number])
-            if self.away is not None:
-                self.away.fill(self.blocks[number].slot)
-            if self.blocks[number].stays:
-                self.blocks[number].step = -1  # the update's result goes into the slot
-                self.places.part(self.blocks[number].parameters)
-            wait, there = None, self.kept.update(self.state, number, request)
-            if there is not None:
-                request.count = there
-            if request.count:
-                wait = native.Wait(lambda done: lib.shore_pages_update(self.pages, number, request, done), keeps=(request, keeps),
-                                   what=f"{self.layout.blocks[number].name} cannot be updated")
-            if there is None:
-                lib.shore_pages_update_end(self.pages, number)
-            else:
-                lib.shore_pages_updated(self.pages, number, self.state.step + 1)
-            if wait is not None:
-                self.updating[number] = wait
-            self.changed.add(number)
-            return wait
-
-    def page_of(self, number):
-        """Where what is fetched of a block that stays lies."""
-        return ffi.cast("char *", self.base + self.blocks[number].slot.fetched)
-
-    @whole
-    def carried(self, number):
-        """What the block holds is what it will hold after this step."""
-        with self.lock:
-            self._carried(number)
-
-    def _carried(self, number):
+    def part_with(self, number):
+        """A block is about to be updated: nobody computes with it as it was."""
         streamed = self.blocks[number]
-        if streamed.widens:
-            self.kept.carried(self.state, number)
-            if streamed.step == self.state.step:
-                streamed.step += 1
-            return
         self.hide(streamed)
-        self.kept.carried(self.state, number)
+        if self.away is not None:
+            self.away.fill(streamed.slot)
         if streamed.stays:
-            self._bring(streamed)  # whatever it holds is this step's
-            lib.shore_pages_release(self.pages, number)
-            lib.shore_pages_updated(self.pages, number, self.state.step + 1)
+            streamed.step = -1  # the update's result goes into the slot
+            self.places.part(streamed.parameters)
 
     @whole
-    def stepped(self):
-        """The state is one step further."""
+    def stepped(self, changed):
+        """The state is one step further. changed: numbers of the blocks that are others."""
         with self.lock:
-            self._stepped()
-
-    def _stepped(self):
-        lib.shore_pages_set_step(self.pages, self.state.step)
-        for number in self.changed:
-            self.blocks[number].updates += 1
-            self.places.part(self.blocks[number].parameters)
-        self.changed = set()
-        for streamed in self.blocks:
-            if not streamed.widens:
-                self.hide(streamed)
-            elif streamed.step != self.state.step and streamed.present:
-                self.hide(streamed)
-
-    @whole
-    def discarded(self):
-        with self.lock:
-            lib.shore_pages_discarded(self.pages)
-            self.kept.discarded(self.state)
-            self.changed, self.updating, self.contents = set(), {}, self.contents + 1
+            lib.shore_pages_set_step(self.pages, self.state.step)
             for streamed in self.blocks:
-                if streamed.step > self.state.step:  # carried
-                    streamed.step = -1
+                if streamed.number in changed:
+                    streamed.updates += 1
+                    self.places.part(streamed.parameters)
+                elif streamed.step == self.state.step - 1:
+                    streamed.step += 1
+                if not streamed.widens or streamed.step != self.state.step:
+                    self.hide(streamed)
 
     @whole
     def lost(self):
-        """Nothing is under way of what drives were lost with. What is computed with stays as it is."""
+        """Nothing is under way of what drives were lost with. What is computed with stays as it is. Returns whether gradients were on them."""
         with self.lock:
-            self.discarded()
             for streamed in self.blocks:
                 if streamed.present and not streamed.widens:
                     lib.shore_pages_release(self.pages, streamed.number)
-            lib.shore_pages_forget(self.pages)
+            aside = self.gradients.step.tell(lib.shore_step_lost)
+            self.contents += 1
             if self.activations is not None:
                 self.activations.settle()
+            return aside
 
     @whole
     def end(self):
@@ -436,7 +380,7 @@ class Streams:
         if self.activations is not None:
             self.activations.end()
             self.activations = None
-        self.kept.drop()
+        self.gradients.end()
         self.state = None
         pages, self.pages = self.pages, None
         ffi.release(pages)

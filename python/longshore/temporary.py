@@ -44,7 +44,7 @@ def _room(engine, nbytes):
     streams.copies_bytes += nbytes
     plan.spare_bytes = min(spare, free - nbytes)
     try:
-        streams.kept.shrink(plan.spare_bytes)
+        engine.gradients.step.tell(lib.shore_step_shrink_state, plan.spare_bytes)
         yield
     finally:
         streams.copies_bytes -= nbytes

@@ -123,14 +123,13 @@ def commit(engine, changes, said=None, counts=None):
     """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind: Buffer of them}, with
     "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile. said: for the metrics; by default the
     names of the blocks. counts: updates that each tensor has had from here on."""
-    engine._settle_updates()
     before = engine._counts
     try:
-        written = None
-        while written is None:
-            written = mending.persist(engine, lambda: _write(engine, changes()))
+        changed = None
+        while changed is None:
+            changed = mending.persist(engine, lambda: _write(engine, changes()))
         engine._counts = before if counts is None else counts
-        engine._close_step(False, said or {"written": written})
+        engine._close_step(said or {"written": [engine.layout.blocks[number].name for number in changed]}, changed)
     except BaseException:
         engine._counts = before
         engine._discard()
@@ -140,7 +139,7 @@ def commit(engine, changes, said=None, counts=None):
 
 
 def _write(engine, changes):
-    """Names of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
+    """Numbers of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
     engine._counts_before = [list(counts) for counts in engine._counts]
     state, changed, attempt = engine.state, {}, engine.state.attempt  # {block: what is done of it}
 
@@ -153,22 +152,18 @@ def _write(engine, changes):
         carry(number, first)
         state.store_values(number, first, count, **values)
         changed[number] = first + count
-        engine.streams.changed.add(number)
     for number in range(len(engine.streams.blocks)):
         if number in changed:
             carry(number, state.layout.segments[number])
         else:
             state.carry(number).result()
-            engine.streams.carried(number)
-    return [engine.layout.blocks[number].name for number in changed] if attempt == state.attempt else None
+    return list(changed) if attempt == state.attempt else None
 
 
 def _gathered(param):
     handle, engine, number, _ = _place(param)
-    block = engine.gradients.blocks[number]
-    if block.spilled:  # maybe not all of it: what has come since is in memory
-        engine.gradients.bring(number)
-    return handle, engine, block
+    engine.gradients.bring(number)
+    return handle, engine, engine.gradients.blocks[number]
 
 
 def gradient(param):
@@ -185,5 +180,3 @@ def set_gradient(param, value):
     if value is not None:
         value = torch.as_tensor(value, dtype=torch.float32).detach().cpu().expand(param.shape).clone()
     engine.gradients.replace(handle.block.number, handle.index, value)
-    if handle.block.number in engine._early:
-        engine._stale = True

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import threading
 import weakref
 
@@ -48,7 +49,7 @@ def test_what_is_kept_is_a_copy(tmp_path, seed):
         loss = engine(**batch).loss
         kept = [model.state_dict(), {n: p.detach() for n, p in model.named_parameters()}, {n: p.data for n, p in model.named_parameters()}]
         engine.backward(loss)
-        assert engine._early
+        assert engine.gradients.has_sent()
         for _ in range(2):
             for values in kept:
                 assert all(torch.equal(value * 1, plain[name]) for name, value in values.items())
@@ -415,16 +416,6 @@ def test_a_state_that_cannot_be_put_back(tmp_path, seed, monkeypatch):
         assert engine.step_number == 1
 
 
-class Failing:
-    """A request to put gradients aside that has failed."""
-
-    def result(self):
-        raise longshore.LongshoreError("no room")
-
-    def settle(self):
-        return -28
-
-
 def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
     """The step is dropped as a whole."""
     digests = []
@@ -434,11 +425,18 @@ def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
             for i, batch in enumerate(tokens(2)):
                 if n and i:
                     with monkeypatch.context() as broken:
-                        broken.setattr(engine.state, "spill", lambda *args, **how: Failing())
-                        engine.gradients.room = 1 << 14
+                        calls, complete = itertools.count(), engine.gradients.step.complete
+
+                        def fails(*args):
+                            leaves = complete(*args)
+                            assert leaves
+                            if next(calls) == 2:
+                                raise longshore.LongshoreError("no room")
+                            return leaves
+
+                        broken.setattr(engine.gradients.step, "complete", fails)
                         with pytest.raises(longshore.LongshoreError, match="no room"):
                             engine.backward(engine(**batch).loss)
-                    engine.gradients.room = 0
                 engine.backward(engine(**batch).loss)
                 engine.step()
             digests.append(engine.digest())

@@ -86,6 +86,7 @@ def test_gradients_that_are_changed(tmp_path, seed, memory):
         with wrapped(tmp_path / str(n), seed) as engine:
             if memory:
                 engine.gradients.room = 0  # they go to the drives
+                engine.gradients.open(engine.state)
             batch = tokens(1)[0]
             engine.backward(engine(**batch).loss * (2 if n else 1))  # of which blocks are updated at once
             if not n:
