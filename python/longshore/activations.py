@@ -28,6 +28,7 @@ from .state import Buffer
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # of a storage that goes; smaller ones are not worth a request
 POOL_PARTS = 2  # a storage is at most such a part of the pool
+TOGETHER = 4  # that one operation may save behind another, and ask for after it
 
 
 class Entry:
@@ -223,9 +224,9 @@ class Activations:
                                  "make it again", failure.code) from failure
 
     def _ahead(self, saved):
-        """Begins to read what backward will ask for next: what was saved before."""
+        """Begins to read what backward will ask for next: what was saved together with this, and before."""
         ahead = 0
-        for place in range(saved.place - 1, -1, -1):
+        for place in range(min(saved.place + TOGETHER, len(saved.chain) - 1), -1, -1):
             entry = saved.chain[place]()
             if entry is None or entry is saved.entry:
                 continue

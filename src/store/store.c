@@ -156,7 +156,7 @@ static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     for (;;) {
         shore__store_write_some(s);
-        if (shore__entry_give_memory(e, SHORE__SPARE_ANY)) return 0;
+        if (shore__entry_give_memory(e, true)) return 0;
         if (s->failed) break;
         if (!waits || !s->under_way) return SHORE_STORE_FULL;
         shore__store_wait(s, &s->counts.waited_take_ns);
@@ -234,7 +234,7 @@ int shore_store_want(struct shore_activation_store *s, uint64_t key, struct shor
     int rc = known(s, key, true, &e, diag);
     if (!rc) s->pauses = true;
     if (!rc && e->state == ENTRY_AWAY && s->fleet) {
-        if (shore__entry_give_memory(e, SHORE__SPARE_LATER))
+        if (shore__entry_give_memory(e, false))
             shore__entry_read(e);
         else
             rc = SHORE_STORE_FULL;
@@ -249,7 +249,7 @@ static int bring(struct entry *e, struct shore_diag *diag) {
     while (!is_there(e)) {
         if (e->state == ENTRY_AWAY) {
             if (!s->fleet) return say_key(s, SHORE_EMISSING, e->key, "went with the drives, which are closed", diag);
-            if (shore__entry_give_memory(e, SHORE__SPARE_PASSED)) {
+            if (shore__entry_give_memory(e, true)) {
                 shore__entry_read(e);
             } else if (s->under_way) {
                 shore__store_wait(s, &s->counts.waited_get_ns);
@@ -275,6 +275,7 @@ int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memor
         rc = bring(e, diag);
         *memory = e->memory;
         if (!rc && !e->came_back) s->counts.forwarded_bytes += e->bytes;
+        if (!rc) e->asked = true;
         if (rc) e->uses--;
         shore__entry_leave(e);
     }

@@ -77,18 +77,27 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
 /* ---- memory --------------------------------------------------------------------------------------------------------
  */
 
-static bool is_spare(const struct entry *e) {
-    return e->state == ENTRY_STORED && !e->uses;
+/* How soon its memory is needed, as far as is known: it was asked for, and may be once more; it is of forward, still;
+ * it was read ahead. Negative: others do not get it. */
+static int rank(const struct entry *e, uint64_t key) {
+    if (e->state != ENTRY_STORED || e->uses) return -1;
+    if (e->asked) return e->key > key ? 0 : 1;
+    return e->came_back ? 3 : 2;
 }
 
-static struct entry *spare(const struct entry *for_it, enum shore__spare which) {
+/* Whose memory an entry gets, in doubt that which is needed last; NULL: nobody's. */
+static struct entry *spare(const struct entry *for_it, bool any) {
     struct shore_activation_store *s = for_it->store;
-    size_t place = shore__store_place(s, for_it->key), end = which == SHORE__SPARE_ANY ? s->nentries : place;
-    for (size_t i = s->nentries; which == SHORE__SPARE_PASSED && i-- > place;)
-        if (is_spare(s->entry[i])) return s->entry[i];
-    for (size_t i = 0; i < end; i++)
-        if (is_spare(s->entry[i])) return s->entry[i];
-    return NULL;
+    size_t end = any ? s->nentries : shore__store_place(s, for_it->key);
+    int best = any ? 4 : 3;
+    struct entry *out = NULL;
+    for (size_t i = 0; i < end && best > 0; i++) {
+        int r = rank(s->entry[i], for_it->key);
+        if (r < 0 || r >= best) continue;
+        best = r;
+        out = s->entry[i];
+    }
+    return out;
 }
 
 void shore__entry_take_memory(struct entry *e) {
@@ -96,11 +105,11 @@ void shore__entry_take_memory(struct entry *e) {
     e->memory = NULL;
 }
 
-bool shore__entry_give_memory(struct entry *e, enum shore__spare which) {
+bool shore__entry_give_memory(struct entry *e, bool any) {
     struct shore_activation_store *s = e->store;
     uint64_t at;
     while (!shore__extents_take(&s->pool, e->bytes, &at)) {
-        struct entry *other = spare(e, which);
+        struct entry *other = spare(e, any);
         if (!other) return false;
         shore__entry_take_memory(other);
         shore__entry_enter(other, ENTRY_AWAY);

@@ -14,8 +14,8 @@ struct entry {
     struct shore_activation_store *store;
     uint64_t key, bytes; /* bytes: whole pages */
     enum entry_state state;
-    uint32_t taken, uses; /* and not dropped; and not released */
-    bool came_back;
+    uint32_t taken, uses;   /* and not dropped; and not released */
+    bool came_back, asked;  /* of the drives; for since it was put, or came back */
     unsigned char *memory;  /* of the pool; NULL: it is away, or passes beside the pool */
     uint64_t at;            /* in scratch */
     int rc;                 /* of its last read */
@@ -62,11 +62,9 @@ void shore__entry_enter(struct entry *e, enum entry_state state);
 size_t shore__store_place(const struct shore_activation_store *s, uint64_t key);
 struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key);
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out);
-/* Memory of the pool for the entry, if need be of others that are stored and not used: the one that is needed last, if
- * that is later than this; what was asked for before this, or else that one; or that one of all. false: there is none.
- */
-enum shore__spare { SHORE__SPARE_LATER, SHORE__SPARE_PASSED, SHORE__SPARE_ANY };
-bool shore__entry_give_memory(struct entry *e, enum shore__spare which);
+/* Memory of the pool for the entry, if need be of another that is stored and not used: of any; or, to read ahead, of
+ * one that is needed later. false: there is none. */
+bool shore__entry_give_memory(struct entry *e, bool any);
 void shore__entry_take_memory(struct entry *e);
 /* It is gone if it was dropped, nobody uses it and no request is under way; or whatever it is. */
 void shore__entry_leave(struct entry *e);

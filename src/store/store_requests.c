@@ -39,6 +39,7 @@ static void end_read(struct entry *e, int rc, const struct shore_diag *diag) {
     } else {
         e->store->counts.read_bytes += e->bytes;
         e->came_back = true;
+        e->asked = false;
     }
     shore__entry_enter(e, rc ? ENTRY_AWAY : ENTRY_STORED);
 }

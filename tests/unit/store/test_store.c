@@ -50,14 +50,30 @@ static void what_is_needed_last_gives_its_memory(void **state) {
     check(&w, 11);
     assert_int_equal(shore_store_want(w.store, 10, &w.diag), SHORE_STORE_FULL); /* all others are needed sooner */
     assert_int_equal(count(&w).read_bytes, 0);
-    assert_says(&w, shore_store_get(w.store, 10, &memory, &w.diag), -EIO, "step 7"); /* 100 is away instead */
+    assert_says(&w, shore_store_get(w.store, 10, &memory, &w.diag), -EIO, "step 7"); /* 11, which was had, is away */
     set_fault(false, 0, 0);
-    for (uint64_t key = 11; key < 14; key++)
-        check(&w, key);
+    check(&w, 12);
+    check(&w, 13);
+    check(&w, 100);
     assert_int_equal(count(&w).read_bytes, 0);
     check(&w, 10);
-    check(&w, 100);
+    check(&w, 11);
     assert_int_equal(count(&w).read_bytes, 2 * EACH);
+    assert_ok(&w, shore_store_drop_all(w.store, &w.diag));
+    /* what was read ahead stays for whoever reads ahead, and gives its memory to who needs it now */
+    store_two_pools(&w);
+    for (uint64_t key = POOL; key < 2 * POOL; key++)
+        assert_ok(&w, shore_store_drop(w.store, key, &w.diag));
+    for (uint64_t key = POOL; key--;)
+        assert_ok(&w, shore_store_want(w.store, key, &w.diag));
+    assert_ok(&w, shore_store_settle(w.store, &w.diag));
+    assert_int_equal(count(&w).read_bytes, (2 + POOL) * EACH);
+    shore_store_take(w.store, 50, EACH, true, &memory, &w.diag); /* 0 is away */
+    assert_int_equal(shore_store_want(w.store, 0, &w.diag), SHORE_STORE_FULL);
+    assert_ok(&w, shore_store_put(w.store, 50, &w.diag));
+    assert_ok(&w, shore_store_release(w.store, 50, &w.diag));
+    check(&w, 0);
+    assert_int_equal(count(&w).read_bytes, (3 + POOL) * EACH);
     close_world(&w);
 }
 
