@@ -109,6 +109,7 @@ static void fill_buffers(struct shore_plan *plan, uint32_t id) {
         const struct shore_tensor *t = &p->tensor[i];
         const struct shore__fate *of = &plan->fate[i];
         if (t->group != buffers->group || t->role == SHORE_ROLE_BUFFERS || !of->count) continue;
+        /* while the rules raise what stays of inner tensors, any of them may still be one that moves */
         bool passes = t->role == SHORE_ROLE_INNER ? plan->choice.moved_inner > 0 : of->way == SHORE_WAY_MOVE;
         if (!passes && !buffers->there) continue;
         fate->count = buffers_of(plan, t->role, buffers);
