@@ -111,6 +111,8 @@ static uint64_t bytes_of(const struct unit *u) {
 int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_gradient *g, struct shore_diag *diag) {
     if (unit >= s->nunits || !g->size || g->size > sizeof *g || (!g->gradient && !g->gather))
         return shore__fail(diag, -EINVAL, "a gradient that is added is of no unit, or nowhere");
+    if (s->phase == PHASE_OVER || s->phase == PHASE_SUBMITTED)
+        return shore__fail(diag, -EINVAL, "a gradient comes while no step gathers any: shore_step_begin() begins one");
     struct unit *u = &s->units[unit];
     uint32_t segment = g->count ? g->segment : u->is.segment, count = g->count ? g->count : u->is.count;
     if (segment < u->is.segment || segment - u->is.segment > u->is.count ||
@@ -133,7 +135,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     u->now.had = true;
     u->stays = g->stays;
     u->more = g->more;
-    s->decided = false;
+    shore__step_enter(s, PHASE_GATHERING);
     if (g->more || !count) return 0;
     count_range(u, segment, count, g->sums);
     u->counted = true;

@@ -2,6 +2,7 @@
 #ifndef SHORE_STEP_STEP_IMPL_H
 #define SHORE_STEP_STEP_IMPL_H
 
+#include <assert.h>
 #include <pthread.h>
 
 #include "longshore/step.h"
@@ -53,6 +54,14 @@ struct unit {
     bool was_complete;         /* since the step was opened: it is in step->completed */
 };
 
+/* As step.h draws them. */
+enum phase {
+    PHASE_OVER,      /* it was made, or none was begun */
+    PHASE_GATHERING, /* gradients come */
+    PHASE_DECIDED,   /* the norm is that of all that have come */
+    PHASE_SUBMITTED, /* every update is under way */
+};
+
 enum sent { NOT_SENT, SENT, SENT_ELSEWHERE /* computed here, and stored */ };
 
 struct buffer {
@@ -78,7 +87,8 @@ struct shore_step {
     bool speculates; /* it does, */
     bool broken;     /* until the norm passed the limit, */
     bool stale;      /* or something that was sent has changed since */
-    bool decided, any_sent, right;
+    bool any_sent, right;
+    enum phase phase;
     bool may_be_gone; /* something was sent whose buffer may be taken */
 
     pthread_mutex_t mutex; /* of readers, spills, failures */
@@ -94,6 +104,14 @@ struct shore_step {
     uint32_t *completed, ncompleted; /* units, in the order in which backward has completed them first */
     uint64_t held_bytes;
 };
+
+/* Every edge of the picture: what begins gathering may come at any time, as a loss of a drive does. */
+static inline void shore__step_enter(struct shore_step *s, enum phase to) {
+    assert(to != PHASE_DECIDED || s->phase == PHASE_GATHERING || s->phase == PHASE_DECIDED);
+    assert(to != PHASE_SUBMITTED || s->phase == PHASE_DECIDED);
+    assert(to != PHASE_OVER || s->phase == PHASE_SUBMITTED);
+    s->phase = to;
+}
 
 /* step_requests.c */
 /* The completion of a request that reads a unit's gradient and is about to be submitted. */

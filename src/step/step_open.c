@@ -102,6 +102,7 @@ static bool begins_speculating(const struct shore_step *s) {
 
 void shore_step_begin(struct shore_step *s, uint64_t base_step, bool again) {
     shore_step_drop(s);
+    shore__step_enter(s, PHASE_GATHERING);
     s->base_step = base_step;
     shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
     s->again = again;
@@ -112,7 +113,7 @@ void shore_step_begin(struct shore_step *s, uint64_t base_step, bool again) {
 void shore_step_clip_at(struct shore_step *s, double limit) {
     if (limit == s->options.clip) return;
     s->options.clip = s->clip.limit = limit;
-    s->decided = false;
+    if (s->phase == PHASE_DECIDED) shore__step_enter(s, PHASE_GATHERING);
     if (!s->any_sent) s->speculates = begins_speculating(s);
 }
 
@@ -123,9 +124,10 @@ void shore_step_drop(struct shore_step *s) {
         shore__unit_clear(&s->units[i]);
     memset(s->clip.sums, 0, s->fleet->layout->segments * sizeof *s->clip.sums);
     s->clip.running_sum = 0;
-    s->broken = s->stale = s->decided = s->right = s->may_be_gone = false;
+    s->broken = s->stale = s->right = s->may_be_gone = false;
     s->failed = 0;
     s->spill_failed = false;
+    if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
 }
 
 bool shore_step_speculates(const struct shore_step *s) {
@@ -147,6 +149,7 @@ void shore_step_remember(struct shore_step *s, double norm) {
 
 void shore_step_made(struct shore_step *s) {
     assert(!s->has_made || !s->options.keeps_made);
+    shore__step_enter(s, PHASE_OVER);
     for (uint32_t i = 0; i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         struct given before = u->made;
@@ -197,7 +200,8 @@ bool shore_step_lost(struct shore_step *s) {
     shore__held_discarded(s);
     shore_pages_forget(s->pages);
     memset(s->sent, 0, s->fleet->layout->segments);
-    s->any_sent = s->stale = s->decided = s->right = false;
+    s->any_sent = s->stale = s->right = false;
+    if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
     s->failed = 0;
     s->spill_failed = false;
     for (uint32_t i = 0; i < s->nunits; i++) {

@@ -1,5 +1,6 @@
 /* Gradients are sent to the drives, or put aside on them, and the step is made of them. */
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -146,7 +147,7 @@ struct shore_clipping shore_step_decide(struct shore_step *s) {
     for (uint32_t i = 0; i < s->nunits; i++)
         if (s->units[i].now.had) shore__unit_count(&s->units[i]);
     s->clipping = shore_clip_decide(&s->clip);
-    s->decided = true;
+    shore__step_enter(s, PHASE_DECIDED);
     return s->clipping;
 }
 
@@ -184,7 +185,8 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
 }
 
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
-    assert(s->decided);
+    if (s->phase != PHASE_DECIDED)
+        return shore__fail(diag, -EINVAL, "a step is made that was not decided: shore_step_decide() comes before it");
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
     s->right = s->speculates && s->clipping.finite && !again && s->clipping.coefficient == 1;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);
@@ -195,11 +197,12 @@ int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (again && is_gone(s)) return SHORE_STEP_AGAIN;
     shore__step_wait_spills(s);
     int rc = shore__step_lost_something(s, diag);
-    if (rc || s->options.host_update) return rc;
-    for (uint32_t i = 0; !rc && i < s->nunits; i++) {
+    for (uint32_t i = 0; !rc && !s->options.host_update && i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         if (u->now.had && u->is.count && (!u->sent || memchr(s->sent + u->first, 0, u->is.count)))
             rc = shore__unit_send_all(u, s->clipping.coefficient, diag);
     }
-    return rc ? rc : carry(s, diag);
+    if (!rc && !s->options.host_update) rc = carry(s, diag);
+    if (!rc) shore__step_enter(s, PHASE_SUBMITTED);
+    return rc;
 }

@@ -108,6 +108,7 @@ static void open_world(struct world *w) {
                                              .speculate = (enum shore_step_speculate)pick(0, 2),
                                              .form = pick(0, 3) ? SHORE_GRADIENT_FP32 : SHORE_GRADIENT_BF16};
     w->options.computes_again = pick(0, 1);
+    w->options.keeps_made = !w->options.computes_again && pick(0, 1);
     if (w->options.computes_again)
         w->options.nbuffers = pick(1, UNITS), w->options.all_fit = w->options.nbuffers == UNITS;
     else
@@ -246,13 +247,21 @@ static enum shore_step_way give(struct world *w, uint32_t u) {
     return way;
 }
 
+/* A drive was lost. False: what had been put aside went with it. */
+static bool goes_on_without_a_drive(struct world *w) {
+    return !shore_step_lost(w->step);
+}
+
 /* False: the step is to be computed again. */
 static bool compute(struct world *w, uint64_t base, bool again) {
     shore_step_begin(w->step, base, again);
     for (uint32_t u = 0; u < UNITS; u++)
         assert_ok(w, shore_step_groups(w->step, u, hyper_of(base + 1), 1));
     for (uint32_t u = UNITS; u-- > 0;)
-        if (w->had[u] && give(w, u) == SHORE_STEP_GIVEN_UP) return false;
+        if (w->had[u] && give(w, u) == SHORE_STEP_GIVEN_UP)
+            return false;
+        else if (!w->options.computes_again && pick(0, 19) == 0 && !goes_on_without_a_drive(w))
+            return false;
     if (pick(0, 2) == 0) shore_step_decide(w->step); /* somebody asks for the norm */
     shore_step_decide(w->step);
     int rc = shore_step_make(w->step, &w->diag);
@@ -287,6 +296,19 @@ static void assert_same(struct world *w) {
     }
 }
 
+/* It was made, and lost before it was committed. */
+static void make_again(struct world *w, uint64_t base) {
+    bool known, aside = shore_step_lost(w->step);
+    assert_false(aside); /* of the next step, of which there is nothing yet */
+    assert_ok(w, shore_step_send_again(w->step, &known, &w->diag));
+    assert_true(w->options.keeps_made || !known);
+    if (known) return;
+    shore_step_unmake(w->step);
+    while (!compute(w, base, w->options.computes_again))
+        ;
+    shore_step_made(w->step);
+}
+
 static void one_step(struct world *w, uint64_t base) {
     draw_gradients(w, base);
     if (base && pick(0, 1) && shore_step_hold_state(w->step, pick(0, 2) * (UINT64_C(9) << 20), UINT64_MAX, 0))
@@ -300,13 +322,14 @@ static void one_step(struct world *w, uint64_t base) {
         shore_step_drop(w->step);
         draw_gradients(w, base);
     }
-    if (!compute(w, base, false)) {
-        assert_true(w->options.computes_again);
-        assert_true(compute(w, base, true));
-    }
+    bool again = false;
+    while (!compute(w, base, again))
+        again = w->options.computes_again;
+    shore_step_made(w->step);
+    while (pick(0, 5) == 0)
+        make_again(w, base);
     update_plainly(w, base);
     commit(w, w->fleet, base);
-    shore_step_made(w->step);
     shore_step_remember(w->step, 1e-3);
     commit(w, w->plain, base);
     shore_step_durable(w->step);
@@ -339,7 +362,10 @@ static void what_is_wrong_is_refused(void **state) {
     }
     const struct shore_step_options none = {.units = units};
     assert_int_equal(shore_step_open(w.fleet, w.pages, &none, &step, &w.diag), -EINVAL);
+    const struct shore_step_gradient early = {.size = sizeof early, .gradient = w.gradient[0]};
+    assert_int_equal(shore_step_add(w.step, 0, &early, &w.diag), -EINVAL);
     shore_step_begin(w.step, 0, false);
+    assert_int_equal(shore_step_make(w.step, &w.diag), -EINVAL);
     const struct shore_step_gradient nowhere = {.size = sizeof nowhere};
     assert_int_equal(shore_step_add(w.step, 0, &nowhere, &w.diag), -EINVAL);
     struct shore_step_gradient beyond = {.size = sizeof beyond, .gradient = w.gradient[0], .segment = 0, .count = 5};
