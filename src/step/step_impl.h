@@ -124,6 +124,7 @@ void shore__step_drain(struct shore_step *s, bool made);
 void shore__step_wait_spills(struct shore_step *s);
 /* SHORE_ELINK, or what a spill failed with: what nobody else will say. */
 int shore__step_lost_something(struct shore_step *s, struct shore_diag *diag);
+void shore__step_forget_failures(struct shore_step *s);
 /* Buffers that could be taken now or once requests have ended. */
 uint32_t shore__buffers_left(const struct shore_step *s);
 void shore__buffers_begin(struct shore_step *s);

@@ -125,8 +125,7 @@ void shore_step_drop(struct shore_step *s) {
     memset(s->clip.sums, 0, s->fleet->layout->segments * sizeof *s->clip.sums);
     s->clip.running_sum = 0;
     s->broken = s->stale = s->right = s->may_be_gone = false;
-    s->failed = 0;
-    s->spill_failed = false;
+    shore__step_forget_failures(s);
     if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
 }
 
@@ -202,8 +201,7 @@ bool shore_step_lost(struct shore_step *s) {
     memset(s->sent, 0, s->fleet->layout->segments);
     s->any_sent = s->stale = s->right = false;
     if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
-    s->failed = 0;
-    s->spill_failed = false;
+    shore__step_forget_failures(s);
     for (uint32_t i = 0; i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         u->sent = false;

@@ -88,8 +88,18 @@ int shore_step_failed(struct shore_step *s, struct shore_diag *diag) {
 }
 
 int shore__step_lost_something(struct shore_step *s, struct shore_diag *diag) {
-    int rc = shore_step_failed(s, NULL);
-    return rc == SHORE_ELINK || s->spill_failed ? shore_step_failed(s, diag) : 0;
+    pthread_mutex_lock(&s->mutex);
+    int rc = s->failed == SHORE_ELINK || s->spill_failed ? s->failed : 0;
+    if (rc && diag) *diag = s->failure;
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
+void shore__step_forget_failures(struct shore_step *s) {
+    pthread_mutex_lock(&s->mutex);
+    s->failed = 0;
+    s->spill_failed = false;
+    pthread_mutex_unlock(&s->mutex);
 }
 
 bool shore_step_needs(struct shore_step *s, uint32_t unit) {
