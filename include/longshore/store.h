@@ -1,6 +1,7 @@
 /* A store of activations: what forward leaves for backward goes through a pool of bounded memory to the scratch of a
  * fleet, and comes back before it is asked for. Everything has a key of the caller's, and a greater key is needed
- * sooner: what is stored first is written first, and gives its memory first.
+ * sooner: what has the least is written first. Memory is taken first from what was had already, then from what forward
+ * left, the least key first, and last from what was read ahead.
  *
  *     shore_store_open(fleet, &options, &store, &diag)
  *     each step:
@@ -17,6 +18,8 @@
  *        ▲                              ▲                   │                 ▲ ▲                          │ │
  *        │                              └── it failed ──────┘       was read ─┘ └──────── READING ◄────────┘ │
  *        └── drop, of any: once no request is under way, and nobody uses it            want, get └─ failed ──┘
+ *
+ * shore_store_write() leads from FILLING to AWAY at once.
  *
  * From WAITING to STORED its memory holds it, and get gives that, written or not: what is asked for soon enough never
  * comes back from a drive. Memory that is used, from take or get to release, stays where and as it is. Once something
