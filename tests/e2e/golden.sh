@@ -8,7 +8,7 @@
 PROGRAM=${TRACED:-$build/tool_longshore}
 golden=$tests/data/golden/train.txt
 export LONGSHORE_PLAIN=1
-grid_begin 64
+grid_begin 64 2.2 2.6
 grid_more=(--batch 2 --seq-len 16)
 grid_known=$golden
 if [ $# != 0 ] || [ "${GRID:-}" = all ] || [ "${GOLDEN:-}" = write ]; then cases=$(grid_all); else cases=$(grid_pairs); fi

@@ -23,9 +23,10 @@ grid_all() {
     done; done; done; done
 }
 
-# grid_begin WIDTH: models, data, and a shell that stands in for ssh
+# grid_begin WIDTH CLIP_GPT2 CLIP: models, and clips with norms on both sides of them; data, and a shell that stands in for ssh
 grid_begin() {
     local d=$1
+    grid_clip=("$2" "$3")
     cat >"$place/gpt2.json" <<JSON
 {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 3, "n_embd": $d, "n_head": 4, "n_positions": 64,
  "vocab_size": 3000, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
@@ -64,11 +65,11 @@ grid_case() {
     plain) case_args+=(--clip 100) ;;
     topk) case_args+=(--compress top5% --compress-after 1 --residual saved --clip 100) ;;
     8bit) case_args+=(--moments 8bit --clip 100) ;;
-    clip) # norms lie on both sides of it; some speculate although a step before was clipped
+    clip) # some speculate although a step before was clipped
         case $model in
-        gpt2) case_args+=(--clip 2.2 --speculate on) ;;
-        window) case_args+=(--clip 2.6 --speculate on) ;;
-        *) case_args+=(--clip 2.6) ;;
+        gpt2) case_args+=(--clip "${grid_clip[0]}" --speculate on) ;;
+        window) case_args+=(--clip "${grid_clip[1]}" --speculate on) ;;
+        *) case_args+=(--clip "${grid_clip[1]}") ;;
         esac ;;
     esac
 }
