@@ -2,7 +2,7 @@
 
 Autograd adds up what comes to a parameter in its accumulating node. In each turn of a micro-batch parameters get a new one, which says whose it is.
 Where one micro-batch uses a parameter in several turns, the sum of a later one comes first to the node of the one before, as it would to a node that
-they had in common. Nodes run in the order of their numbers, the last first, and every thread counts its own: the turns of the first micro-batch get the
+they had in common. Nodes run in the order of their numbers, the last first, and every thread counts its own: those of the first micro-batch get the
 largest ones.
 """
 
@@ -33,6 +33,7 @@ class Graphs:
         self.count, self.expected, self.turn_nodes = count, turn_nodes, []
         self.ends, self.first, self.last = [0] * count, 0, count  # of each, how far it has counted; where this round begins; who had the last turn
         self.turn = 0
+        self.apart = False  # whether a turn is to end before that of the next micro-batch begins, in backward too; otherwise they go side by side
         self._shown = {}  # in this turn, by a parameter's id: (parameter, its node)
         self._used = {}  # by (number of the micro-batch, parameter's id): in which turn last, and what is handed over to that
         self._follows = set()  # (number, id, turn) of those that were used in an earlier turn, too
@@ -44,7 +45,7 @@ class Graphs:
         if number <= self.last:
             self.first, before = max(self.ends), self.turn_nodes[-1:]
             self.turn_nodes.append(1)
-            self.each = max([1, *(self.expected[len(self.turn_nodes) - 1:][:1] or before)])
+            self.each = max([1, *(self.expected[len(self.turn_nodes) - 1:][:1] or before)]) if self.apart else 1
         self.last, self.turn = number, self.turn + 1
         with torch._C.DisableTorchFunction(), torch.enable_grad():
             x = torch.zeros((), requires_grad=True)

@@ -23,6 +23,7 @@ from .errors import LongshoreError
 from .graphs import Graphs
 from .interrupts import whole
 from .left import Left
+from .running import checkpoint_that_saves
 from .watched import Watch
 
 _log = logging.getLogger("longshore")
@@ -53,6 +54,7 @@ class Turns:
         """losses_of: for each micro-batch what gives its loss, which is differentiated."""
         self.engine, self.losses_of, self.count, self.left, self.watch = engine, losses_of, len(losses_of), left, watch
         self.graphs = Graphs(self.count, engine._turn_nodes)
+        self.graphs.apart = engine.streams.activations is not None
         self.turn, self.who = 0, threading.get_ident()
         self.probing = False  # whether the first one goes through the model before the others begin, so that what it changes is known
         self.alone = False  # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
@@ -81,6 +83,8 @@ class Turns:
         me = getattr(self.mine, "number", None)
         if me is None:
             return
+        if checkpoint_that_saves() is not None:
+            self.graphs.apart = True  # what is computed again is in memory for one of them at a time
         if not self.alone:
             self._refuse_seen(me, self.watch.changed())
             self._wait_at(layer, me)
