@@ -151,9 +151,9 @@ enum shore_step_way {
     SHORE_STEP_GIVEN_UP /* the step is to be computed again */
 };
 
-/* All of a unit was added. Decides where it waits for the norm, or sends it. more_bytes: by how much gradients take
- * more memory now (less: negative) than those that were added, apart from the step's buffers; where that is more than
- * options.room_bytes, this one goes to the drives, and this waits until enough has left. Errors: those of
+/* All of a unit was added. Decides where it waits for the norm, or sends it. more_bytes: by how much gradients outside
+ * of the step's buffers take more memory now (less: negative) than what was added of them; where all of them take more
+ * than options.room_bytes, this one goes to the drives, and this waits until enough has left. Errors: those of
  * shore_fleet_update() and of shore_fleet_spill(); what a spill failed with, or SHORE_ELINK of any request. */
 int shore_step_complete(struct shore_step *step, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag);
