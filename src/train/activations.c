@@ -121,6 +121,7 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     uint64_t start = shore__now_ns();
     rc = shore_store_get(p->store, key, &memory, diag);
     waited(t, p, start);
+    assert(rc <= 0); /* a part is free */
     if (rc) return rc;
     int part = part_of(p, memory);
     p->used++;
@@ -166,7 +167,9 @@ static bool passes(const struct trainer *t, uint32_t layer) {
 
 int shore__boundary_enter(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct activations *a = t->activations;
-    return passes(t, layer) ? enter(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
+    int rc = passes(t, layer) ? enter(t, &a->boundaries, layer, &a->boundary[layer], diag) : 0;
+    assert(rc <= 0); /* a part is free, and scratch has room for all */
+    return rc;
 }
 
 int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
