@@ -50,7 +50,7 @@ struct shore_device {
      * not after timeout_ns; with 0 that is a look alone. */
     int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
     uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
-    int lost;            /* it is: shore_device_wait() says so, and waits no more */
+    uint64_t lost;       /* 1: it is: shore_device_wait() says so, and waits no more */
 };
 
 #define SHORE_DEVICE_TIMEOUT_NS 300000000000 /* five minutes */
@@ -82,8 +82,8 @@ struct shore_shown_options {
     struct shore_device *device;
     void *computing,
         *copying; /* streams: on which pages are computed with; on which they are put, if there are buffers */
-    const struct shore_shown_pool *pools;
     uint32_t npools;
+    const struct shore_shown_pool *pools;
 };
 
 /* Shows pages to a device. Ownership: the caller's, for shore_shown_close(); pages, device and streams are borrowed

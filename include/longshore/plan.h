@@ -96,8 +96,8 @@ struct shore_tensor {
     uint32_t least, most; /* of buffers, and of what is counted: how many */
     bool there;           /* of buffers: the index-th of those that a device has, for tensors that stay, too */
     bool grows;           /* its row takes what is idle around it */
-    uint32_t with;        /* 1 + a tensor: it is there only where that one stays */
-    uint32_t without;     /* the same: only where it does not */
+    uint64_t with;        /* 1 + a tensor: it is there only where that one stays */
+    uint64_t without;     /* the same: only where it does not */
 };
 
 /* NULL: out of memory. Ownership: the caller's, for shore_program_free(). */
@@ -128,7 +128,7 @@ struct shore_plan_options {
      * gradient is held */
     uint32_t units;
     bool head_apart;
-    uint32_t moved_most; /* inner tensors that drives have room for */
+    uint64_t moved_most; /* inner tensors that drives have room for */
 };
 
 struct shore_plan_sums {

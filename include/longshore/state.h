@@ -244,7 +244,7 @@ struct shore_fleet_info {
     uint64_t disk_bytes;    /* of all volumes */
     uint64_t scratch_bytes; /* of all drives together, as they were made */
     uint64_t generation;    /* of the placement */
-    bool away;              /* a drive is reached over a link, which may be lost and come back */
+    uint64_t away;          /* 1: a drive is reached over a link, which may be lost and come back; otherwise 0 */
 };
 /* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);

@@ -125,9 +125,9 @@ struct shore_step_gradient {
     uint32_t segment, count;           /* of the block: what is complete now; 0, 0: all of the unit */
     const struct shore_gather *gather; /* instead of gradient: of all of the unit, in the order of the block */
     uint32_t ngather;
+    bool stays; /* It stays where it is until the step is over, however little memory there is. */
+    bool more;  /* Another backward pass of the step changes it: it counts once that was added, or when it leaves. */
     const double *sums; /* of squares, one a segment, where the caller has them; NULL: they are computed */
-    bool stays;         /* It stays where it is until the step is over, however little memory there is. */
-    bool more; /* Another backward pass of the step changes it: it counts once that was added, or when it leaves. */
 };
 
 /* Adds what is complete of a unit's gradient to the norm, and rounds it where that is how it is sent. A gather list is

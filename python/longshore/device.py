@@ -1,11 +1,15 @@
 """Devices that modules compute on. The host's memory is C's, and what crosses between the two goes by streams: who needs it waits for an event."""
 
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+from concurrent.futures import Future, TimeoutError
 
 import torch
 
+from .errors import LongshoreError
 from .native import ffi
 
+TIMEOUT_SECONDS = 300  # for which a device may stand still
 TRIED = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU
 
 
@@ -82,7 +86,10 @@ class Landing:
 
     def __init__(self, device):
         self.device, self.stream = device, torch.Stream(device)
-        self.taker, self.coming = ThreadPoolExecutor(1, "longshore-landing"), []
+        self.coming, self._asked = [], queue.SimpleQueue()
+        self._failed = False  # whether one could not be taken: those behind it are not, either
+        self._taker = threading.Thread(target=self._take, name="longshore-landing", daemon=True)
+        self._taker.start()
 
     def begin(self, g, take):
         """take: called with its copy in memory of the host."""
@@ -91,17 +98,38 @@ class Landing:
         self.stream.wait_event(torch.accelerator.current_stream(self.device).record_event())
         with self.stream:
             here.copy_(g, non_blocking=True)
-        self.coming.append(self.taker.submit(_take, self.stream.record_event(), here, g, take))
+        self.coming.append(Future())
+        self._asked.put((self.coming[-1], self.stream.record_event(), here, g, take))
+
+    def _take(self):
+        while True:
+            landed, event, here, g, take = self._asked.get()  # g: its memory is nobody else's until it has crossed
+            try:
+                event.synchronize()
+                if not self._failed:
+                    take(here)
+                landed.set_result(None)
+            except BaseException as failure:
+                self._failed = True
+                landed.set_exception(failure)
+            del landed, event, here, g, take
 
     def end(self):
-        """Returns when all are taken. Raises what one could not be taken for."""
+        """Returns when all are taken. Raises what one could not be taken for. The thread that takes them, which drops them where a drive
+        was lost, does not wait for itself."""
+        if threading.current_thread() is self._taker:
+            return
         coming, self.coming = self.coming, []
-        failures = [failure for failure in [landed.exception() for landed in coming] if failure is not None]
+        failures = [failure for failure in [_landed(future) for future in coming] if failure is not None]
+        self._failed = False
         if failures:
             raise failures[0]
 
 
-def _take(event, here, g, take):
-    """g: its memory is nobody else's until it has crossed."""
-    event.synchronize()
-    take(here)
+def _landed(future):
+    """What it could not be taken for, or None."""
+    try:
+        return future.exception(TIMEOUT_SECONDS)
+    except TimeoutError:
+        return LongshoreError(f"the device has not gone on for {TIMEOUT_SECONDS:g} seconds (device_timeout), and is taken to be lost; what "
+                              "was committed is whole: longshore.resume() goes on with it")

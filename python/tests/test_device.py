@@ -4,10 +4,13 @@ import json
 import pathlib
 import subprocess
 import sys
+from concurrent.futures import Future
 
 import pytest
 
+import longshore
 import standin
+from longshore import device
 
 pytestmark = pytest.mark.skipif(standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}")
 PARTS = 3  # micro-batches of a step
@@ -21,6 +24,12 @@ def told(tmp_path_factory):
     done = subprocess.run([sys.executable, str(script), str(directory)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((directory / "told.json").read_text())
+
+
+def test_a_device_that_does_not_go_on(monkeypatch):
+    monkeypatch.setattr(device, "TIMEOUT_SECONDS", 0.02)
+    failure = device._landed(Future())
+    assert isinstance(failure, longshore.LongshoreError) and "device_timeout" in str(failure) and "longshore.resume" in str(failure)
 
 
 @pytest.mark.parametrize("name", ["together", "loop", "one slot", "one slot, loop", "checkpoints", "bf16 on the drives"])

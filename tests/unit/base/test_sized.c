@@ -8,7 +8,11 @@
 #include <cmocka.h>
 
 #include "base/sized.h"
+#include "longshore/device.h"
+#include "longshore/plan.h"
 #include "longshore/state.h"
+#include "longshore/step.h"
+#include "longshore/store.h"
 
 struct known {
     size_t size;
@@ -82,12 +86,23 @@ static void results_reach_as_far_as_they_fit(void **state) {
 
 static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_fleet_options, note_ctx);
-    ENDS_WITH(shore_fleet_info, generation);
+    ENDS_WITH(shore_fleet_info, away);
     ENDS_WITH(shore_update, gather);
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, commit_ns);
     ENDS_WITH(shore_tensor_view, view_elems);
     ENDS_WITH(shore_commit, blob_bytes);
+    ENDS_WITH(shore_step_options, ctx);
+    ENDS_WITH(shore_step_gradient, sums);
+    ENDS_WITH(shore_store_options, writes);
+    ENDS_WITH(shore_store_counts, waited_get_ns);
+    ENDS_WITH(shore_operation, cost);
+    ENDS_WITH(shore_tensor, without);
+    ENDS_WITH(shore_plan_options, moved_most);
+    ENDS_WITH(shore_plan_sums, placed_bytes);
+    ENDS_WITH(shore_fate, moved);
+    ENDS_WITH(shore_device, lost);
+    ENDS_WITH(shore_shown_options, pools);
 }
 
 int main(void) {
