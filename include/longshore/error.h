@@ -48,7 +48,8 @@ enum shore_error {
     X(SHORE_ADVICE_SNAPSHOTS, 8, "shore_run_snapshots() of {} names those there are")               \
     X(SHORE_ADVICE_REMOVE_SNAPSHOT, 9, "shore_run_snapshot_remove() removes the one that is there") \
     X(SHORE_ADVICE_ROLL_BACK, 10, "shore_run_rollback() of {} takes another snapshot")              \
-    X(SHORE_ADVICE_REMOVE_RUN, 11, "shore_run_remove() of {} removes what is there")
+    X(SHORE_ADVICE_REMOVE_RUN, 11, "shore_run_remove() of {} removes what is there")                \
+    X(SHORE_ADVICE_TOKENIZER, 12, "name a tokenizer: a directory, or bytes if it is a model of bytes")
 
 enum shore_advice {
     SHORE_ADVICE_NONE,

@@ -34,6 +34,7 @@ ADVICE = {
     lib.SHORE_ADVICE_REMOVE_SNAPSHOT: "`longshore snapshot {} --remove` removes it",
     lib.SHORE_ADVICE_ROLL_BACK: "or `longshore rollback {} NAME` goes back to another snapshot",
     lib.SHORE_ADVICE_REMOVE_RUN: "`longshore remove {}` removes it",
+    lib.SHORE_ADVICE_TOKENIZER: "put the tokenizer's files beside the model",
 }
 
 

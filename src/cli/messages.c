@@ -53,6 +53,7 @@ const char *const shore__cli_advice[SHORE_ADVICE_COUNT] = {
     [SHORE_ADVICE_REMOVE_SNAPSHOT] = "'longshore snapshot {} --remove' removes it",
     [SHORE_ADVICE_ROLL_BACK] = "or 'longshore rollback {} NAME' goes back to another snapshot",
     [SHORE_ADVICE_REMOVE_RUN] = "'longshore remove {}' removes it",
+    [SHORE_ADVICE_TOKENIZER] = "give --tokenizer DIR, or --tokenizer bytes if it is a model of bytes",
 };
 
 static int report(int rc, const struct shore_diag *diag) {

@@ -33,11 +33,12 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
     if (rc != SHORE_EMISSING) return rc;
     if (s->model && !shore__settings_tokens_alone(s))
-        return shore__fail(diag, SHORE_EINPUT,
-                           "%s: has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, nor "
-                           "encoder.json and vocab.bpe. Name a tokenizer: a directory, or bytes if it is a model of "
-                           "bytes",
-                           s->model);
+        return shore__advise(diag,
+                             shore__fail(diag, SHORE_EINPUT,
+                                         "%s: has no tokenizer: neither tokenizer.json, nor vocab.json and merges.txt, "
+                                         "nor encoder.json and vocab.bpe",
+                                         s->model),
+                             SHORE_ADVICE_TOKENIZER, NULL);
     return open_bytes(out, diag);
 }
 
