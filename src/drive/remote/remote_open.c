@@ -122,7 +122,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
 
 /* The first connection is there. On failure nothing of it is left. */
 static int begin(struct remote *r, uint32_t mode, const struct shore__volume_desc *desc, struct shore_diag *diag) {
-    struct shore__wire_open info;
+    struct shore__wire_open info = {0};
     r->nlinks = 1;
     int rc = open_there(r, &r->links[0].way, mode, desc, &info, diag);
     if (!rc) {
