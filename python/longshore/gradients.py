@@ -330,15 +330,12 @@ class Gradients:
         if before is not None:
             self._put_back(before)
         self._bring(number)
-        self._brought = number
+        self._brought, block.given = number, False  # who looks at it may change it in place
 
     def _put_back(self, number):
         block = self.blocks[number]
         if not block.given:
             self._hand_over(number, self.streams.engine(), False)
-        elif not block.aside:  # it is on the drives as it was
-            self._count(block, -block.more_bytes)
-            block.held, block.aside = {}, True
 
     def replace(self, number, index, value):
         """Another gradient in the place of one that is in memory; None: the tensor has none."""
