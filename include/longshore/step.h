@@ -199,8 +199,8 @@ void shore_step_remember(struct shore_step *step, double norm);
 void shore_step_made(struct shore_step *step);
 /* Its commit has ended well. */
 void shore_step_durable(struct shore_step *step);
-/* Whether an update of the step that was made still reads a gradient; wait: until none does. */
-bool shore_step_made_needs(struct shore_step *step, bool wait);
+/* Whether what gradients of the step that was made point to is needed: an update reads it, or it is kept until then. */
+bool shore_step_made_needs(struct shore_step *step);
 /* The step that was made could not be committed: its attempt is discarded, whoever has written in it.
  * shore_step_begin() follows. Threading: no commit is pending. */
 void shore_step_unmake(struct shore_step *step);

@@ -299,7 +299,7 @@ class Gradients:
         """What nobody needs any more goes."""
         for number in [n for n in self._leaving if not self.step.tell(lib.shore_step_needs, n)]:
             self._left(number)
-        if self.made and not self.step.tell(lib.shore_step_made_needs, False):
+        if self.made and not self.step.tell(lib.shore_step_made_needs):
             self.made = {}
 
     def _bring(self, number):

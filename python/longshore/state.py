@@ -29,7 +29,6 @@ class Layout:
         self.blocks = blocks
         self.c = c if c is not None else _make_layout(blocks)
         self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
-        self.first_segment = [sum(self.segments[:b]) for b in range(len(blocks))]
         self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))] for b, block in enumerate(blocks)]
 
     def elems(self, block):

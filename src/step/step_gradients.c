@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/sized.h"
 #include "drive/fleet/fleet.h"
 #include "number/bf16.h"
 #include "step/step_impl.h"
@@ -16,20 +17,9 @@ void shore__unit_clear(struct unit *u) {
     u->now.ngather = u->now.ngroups = 0;
     u->now.had = u->now.here = false;
     u->place = PLACE_NONE;
-    u->complete = u->counted = u->stays = u->more = u->sent = false;
+    u->counted = u->stays = u->more = u->sent = false;
     u->buffer = -1;
     u->bytes = 0;
-}
-
-void shore_step_forget(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
-    if (u->sent) s->stale = true;
-    while (u->place == PLACE_LEAVING && shore__unit_is_read(u, false))
-        shore__step_wait_spills(s);
-    bool sent = u->sent;
-    shore__unit_clear(u);
-    u->sent = sent;
-    memset(s->clip.sums + u->first, 0, u->is.count * sizeof *s->clip.sums);
 }
 
 /* ---- the norm ------------------------------------------------------------------------------------------------------
@@ -45,6 +35,16 @@ static void uncount(struct unit *u) {
     for (uint64_t i = 0; i < s->fleet->layout->segments; i++)
         running += s->clip.sums[i];
     s->clip.running_sum = running;
+}
+
+void shore_step_forget(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    if (u->sent) s->stale = true;
+    shore__step_wait_spills(s);
+    uncount(u);
+    bool sent = u->sent;
+    shore__unit_clear(u);
+    u->sent = sent;
 }
 
 static void count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums) {
@@ -108,8 +108,12 @@ static uint64_t bytes_of(const struct unit *u) {
     return bytes;
 }
 
-int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_gradient *g, struct shore_diag *diag) {
-    if (unit >= s->nunits || !g->size || g->size > sizeof *g || (!g->gradient && !g->gather))
+int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_gradient *given,
+                   struct shore_diag *diag) {
+    struct shore_step_gradient ours, *g = &ours;
+    int rc = shore__sized_in(g, sizeof *g, given, "shore_step_gradient", diag);
+    if (rc) return rc;
+    if (unit >= s->nunits || (!g->gradient && !g->gather))
         return shore__fail(diag, -EINVAL, "a gradient that is added is of no unit, or nowhere");
     if (s->phase == PHASE_OVER || s->phase == PHASE_SUBMITTED)
         return shore__fail(diag, -EINVAL, "a gradient comes while no step gathers any: shore_step_begin() begins one");
@@ -126,7 +130,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     }
     assert(!u->is.count || u->place != PLACE_LEAVING);
     if (g->gather) {
-        int rc = copy_gather(&u->now, g, diag);
+        rc = copy_gather(&u->now, g, diag);
         if (rc) return rc;
     }
     u->now.gradient = g->gather ? NULL : g->gradient - skipped;
@@ -194,7 +198,6 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
                         struct shore_diag *diag) {
     struct unit *u = &s->units[unit];
     assert(u->now.had && u->place == PLACE_HERE);
-    u->complete = true;
     if (!u->more && !u->was_complete) s->completed[s->ncompleted++] = unit;
     u->was_complete |= !u->more;
     int rc = shore__step_lost_something(s, diag);

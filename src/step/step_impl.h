@@ -43,7 +43,6 @@ struct unit {
     uint64_t first; /* of its segments, in the layout */
     struct given now, made;
     enum place place;          /* of what is given now */
-    bool complete;             /* all of it was added */
     bool counted;              /* in the norm */
     bool stays, more;          /* as it was added */
     bool sent;                 /* segments of it, in this attempt */
@@ -62,8 +61,6 @@ enum phase {
     PHASE_SUBMITTED, /* every update is under way */
 };
 
-enum sent { NOT_SENT, SENT, SENT_ELSEWHERE /* computed here, and stored */ };
-
 struct buffer {
     struct unit *holds; /* NULL: free, and never used in this step */
     bool released;      /* may be taken once nobody reads it */
@@ -78,7 +75,7 @@ struct shore_step {
     uint64_t base_step, made_base;
     bool has_made;       /* a step was made, and is not durable yet */
     unsigned hand;       /* which readers are of the step in hand */
-    unsigned char *sent; /* by segment of the layout, in this attempt: enum sent */
+    unsigned char *sent; /* by segment of the layout: 1, in this attempt */
 
     struct shore_clip clip; /* sums: by segment of the layout */
     struct shore_clipping clipping;
@@ -87,7 +84,8 @@ struct shore_step {
     bool speculates; /* it does, */
     bool broken;     /* until the norm passed the limit, */
     bool stale;      /* or something that was sent has changed since */
-    bool any_sent, right;
+    bool any_sent;   /* in this attempt */
+    bool right;      /* what was sent while gradients came counts */
     enum phase phase;
     bool may_be_gone; /* something was sent whose buffer may be taken */
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/sized.h"
 #include "drive/fleet/fleet.h"
 #include "step/step_impl.h"
 
@@ -22,7 +23,8 @@ static const char *wrong_unit(const struct shore_layout *layout, const struct sh
     return covered == u->count ? NULL : "has parts that are not all of it";
 }
 
-static int take_units(struct shore_step *s, const struct shore_step_options *options, struct shore_diag *diag) {
+static int take_units(struct shore_step *s, struct shore_diag *diag) {
+    const struct shore_step_options *options = &s->options;
     const struct shore_layout *layout = s->fleet->layout;
     s->nunits = options->nunits;
     for (uint32_t i = 0; i < s->nunits; i++) {
@@ -40,28 +42,30 @@ static int take_units(struct shore_step *s, const struct shore_step_options *opt
 
 int shore_step_open(struct shore_fleet *fleet, struct shore_pages *pages, const struct shore_step_options *options,
                     struct shore_step **out, struct shore_diag *diag) {
-    if (!options->size || options->size > sizeof *options)
-        return shore__fail(diag, -EINVAL, "a step's options.size is not that of struct shore_step_options");
-    if (options->form != SHORE_GRADIENT_FP32 && options->form != SHORE_GRADIENT_BF16)
+    struct shore_step_options o;
+    *out = NULL;
+    int rc = shore__sized_in(&o, sizeof o, options, "shore_step_options", diag);
+    if (rc) return rc;
+    if (o.form != SHORE_GRADIENT_FP32 && o.form != SHORE_GRADIENT_BF16)
         return shore__fail(diag, -EINVAL, "gradients of a step are sent as FP32 or BF16; encode sends other forms");
     struct shore_step *s = *out = calloc(1, sizeof *s);
     if (!s) return shore__fail(diag, -ENOMEM, "out of memory for a step");
-    memcpy(&s->options, options, options->size);
+    s->options = o;
     s->fleet = fleet;
     s->pages = pages;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->ended, NULL);
-    size_t n = options->nunits ? options->nunits : 1, segments = fleet->layout->segments;
+    size_t n = o.nunits ? o.nunits : 1, segments = fleet->layout->segments;
     s->units = calloc(n, sizeof *s->units);
     s->completed = calloc(n, sizeof *s->completed);
     s->held = calloc(n, sizeof *s->held);
     s->sent = calloc(segments ? segments : 1, 1);
-    s->clip.sums = options->sums ? options->sums : calloc(segments ? segments : 1, sizeof *s->clip.sums);
-    s->buffers = calloc(options->nbuffers ? options->nbuffers : 1, sizeof *s->buffers);
-    int rc = !s->units || !s->completed || !s->held || !s->sent || !s->clip.sums || !s->buffers
-                 ? shore__fail(diag, -ENOMEM, "out of memory for a step")
-                 : take_units(s, options, diag);
-    if (!rc) shore_clip_begin(&s->clip, fleet->layout, options->clip, s->clip.sums);
+    s->clip.sums = o.sums ? o.sums : calloc(segments ? segments : 1, sizeof *s->clip.sums);
+    s->buffers = calloc(o.nbuffers ? o.nbuffers : 1, sizeof *s->buffers);
+    rc = !s->units || !s->completed || !s->held || !s->sent || !s->clip.sums || !s->buffers
+             ? shore__fail(diag, -ENOMEM, "out of memory for a step")
+             : take_units(s, diag);
+    if (!rc) shore_clip_begin(&s->clip, fleet->layout, o.clip, s->clip.sums);
     if (!rc) return 0;
     s->nunits = 0;
     shore_step_close(s);
@@ -104,7 +108,6 @@ void shore_step_begin(struct shore_step *s, uint64_t base_step, bool again) {
     shore_step_drop(s);
     shore__step_enter(s, PHASE_GATHERING);
     s->base_step = base_step;
-    shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
     s->again = again;
     s->speculates = begins_speculating(s);
     shore__buffers_begin(s);
@@ -122,8 +125,7 @@ void shore_step_drop(struct shore_step *s) {
     shore__step_wait_spills(s);
     for (uint32_t i = 0; i < s->nunits; i++)
         shore__unit_clear(&s->units[i]);
-    memset(s->clip.sums, 0, s->fleet->layout->segments * sizeof *s->clip.sums);
-    s->clip.running_sum = 0;
+    shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
     s->broken = s->stale = s->right = s->may_be_gone = false;
     shore__step_forget_failures(s);
     if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
@@ -136,7 +138,7 @@ bool shore_step_has_sent(const struct shore_step *s) {
     return s->any_sent;
 }
 bool shore_step_speculated(const struct shore_step *s) {
-    return s->right && s->any_sent;
+    return s->right;
 }
 
 void shore_step_remember(struct shore_step *s, double norm) {
@@ -168,9 +170,8 @@ void shore_step_durable(struct shore_step *s) {
     s->has_made = false;
 }
 
-bool shore_step_made_needs(struct shore_step *s, bool wait) {
+bool shore_step_made_needs(struct shore_step *s) {
     bool needs = false;
-    if (wait) shore__step_drain(s, true);
     for (uint32_t i = 0; i < s->nunits && !needs; i++)
         needs = shore__unit_is_read(&s->units[i], true);
     return needs || (s->has_made && s->options.keeps_made);

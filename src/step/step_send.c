@@ -58,7 +58,7 @@ static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t co
         shore__unit_refused(u, false);
         return refused(rc, diag);
     }
-    memset(s->sent + u->first + (segment - u->is.segment), SENT, count);
+    memset(s->sent + u->first + (segment - u->is.segment), 1, count);
     u->sent = s->any_sent = true;
     return 0;
 }
@@ -68,12 +68,6 @@ static uint32_t later(uint32_t a, uint32_t b) {
 }
 static uint32_t sooner(uint32_t a, uint32_t b) {
     return a < b ? a : b;
-}
-
-static bool all_sent(const unsigned char *sent, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++)
-        if (sent[i] != SENT) return false;
-    return count > 0;
 }
 
 int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coefficient, struct shore_diag *diag) {
@@ -87,7 +81,8 @@ int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coe
                 n++;
             if (!sent[at]) rc = send_run(u, part->page, at, n, coefficient, diag);
         }
-        if (!rc && all_sent(sent + part->segment, part->count)) shore_pages_update_end(u->step->pages, part->page);
+        if (!rc && part->count && !memchr(sent + part->segment, 0, part->count))
+            shore_pages_update_end(u->step->pages, part->page);
     }
     return rc;
 }
@@ -99,7 +94,7 @@ int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *d
     if (!shore__held_is_here(u)) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
     if (s->options.leave) s->options.leave(s->options.ctx, u->is.part[0].page);
     shore__held_update(u, coefficient, &here);
-    memset(s->sent + u->first + (here - u->is.segment), SENT_ELSEWHERE, end - here);
+    memset(s->sent + u->first + (here - u->is.segment), 1, end - here);
     s->any_sent = u->sent = true;
     if (here == end) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
     int rc = here > u->is.segment
@@ -188,7 +183,7 @@ int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (s->phase != PHASE_DECIDED)
         return shore__fail(diag, -EINVAL, "a step is made that was not decided: shore_step_decide() comes before it");
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
-    s->right = s->speculates && s->clipping.finite && !again && s->clipping.coefficient == 1;
+    s->right = s->any_sent && s->clipping.finite && !again;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);
     if (!s->clipping.finite) {
         shore__step_wait_spills(s);
