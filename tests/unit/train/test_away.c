@@ -3,7 +3,7 @@
 #include "infer/infer.h"
 #include "seed.h"
 #include "train/train.h"
-#include "unit/run/support.h"
+#include "unit/train/book.h"
 
 static uint64_t seed, drawn;
 
@@ -21,14 +21,6 @@ static const char *const models[] = {
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 3000, \"tie_word_embeddings\": true}",
 };
 enum { STEPS = 2, MODELS = sizeof models / sizeof *models };
-
-static int group_open(void **state) {
-    if (scratch_open(state) < 0) return -1;
-    FILE *f = fopen("book.txt", "w");
-    for (uint32_t i = 0; i < 4000; i++)
-        fprintf(f, "%s%c", i % 9 ? "the" : " whale", 'a' + (int)(i * i % 26));
-    return fclose(f) || mkdir("drive", 0755);
-}
 
 /* What came of a run. */
 struct outcome {
@@ -171,5 +163,5 @@ int main(void) {
     away_seed = seed;
     shore__compute_register(&away_backend);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_bits)};
-    return cmocka_run_group_tests(tests, group_open, scratch_close);
+    return cmocka_run_group_tests(tests, book_open, scratch_close);
 }

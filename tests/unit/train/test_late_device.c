@@ -4,7 +4,7 @@
 #include "conformance/compute_away.h"
 #include "seed.h"
 #include "train/train.h"
-#include "unit/run/support.h"
+#include "unit/train/book.h"
 
 static uint64_t seed, drawn;
 
@@ -15,14 +15,6 @@ static const char *const tied =
     "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, "
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 1100, \"tie_word_embeddings\": true}";
 enum { STEPS = 3, LOSSES = 6 };
-
-static int group_open(void **state) {
-    if (scratch_open(state) < 0) return -1;
-    FILE *f = fopen("book.txt", "w");
-    for (uint32_t i = 0; i < 400; i++)
-        fprintf(f, "the whale%c", 'a' + (int)(i * i % 26));
-    return fclose(f) || mkdir("drive", 0755);
-}
 
 static struct shore__settings settings(const char *model) {
     struct shore__settings s;
@@ -127,5 +119,5 @@ int main(void) {
         cmocka_unit_test(the_host_waits_for_decisions_alone),
         cmocka_unit_test(a_lost_device_is_an_error_and_a_committed_state),
     };
-    return cmocka_run_group_tests(tests, group_open, scratch_close);
+    return cmocka_run_group_tests(tests, book_open, scratch_close);
 }

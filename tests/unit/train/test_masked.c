@@ -3,7 +3,7 @@
 #include "infer/infer.h"
 #include "text/token_file.h"
 #include "train/train.h"
-#include "unit/run/support.h"
+#include "unit/train/book.h"
 
 enum { T = 16 };
 
@@ -14,14 +14,6 @@ static const char *const models[] = {
     "\"num_key_value_heads\": 2, \"intermediate_size\": 48, \"vocab_size\": 300, \"tie_word_embeddings\": false}",
 };
 enum { MODELS = sizeof models / sizeof *models };
-
-static int group_open(void **state) {
-    if (scratch_open(state) < 0) return -1;
-    FILE *f = fopen("book.txt", "w");
-    for (uint32_t i = 0; i < 400; i++)
-        fprintf(f, "the whale%c", 'a' + (int)(i * i % 26));
-    return fclose(f) || mkdir("drive", 0755);
-}
 
 /* `rows` tokens and targets; masked: the last target does not count. */
 static struct shore__dataset *tokens_of(uint32_t rows, bool masked) {
@@ -136,5 +128,5 @@ int main(void) {
         cmocka_unit_test(as_without_the_row),
         cmocka_unit_test(where_no_row_counts_nothing_is_learnt),
     };
-    return cmocka_run_group_tests(tests, group_open, scratch_close);
+    return cmocka_run_group_tests(tests, book_open, scratch_close);
 }

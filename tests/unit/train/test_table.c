@@ -2,7 +2,7 @@
 #include "base/prng.h"
 #include "seed.h"
 #include "train/train.h"
-#include "unit/run/support.h"
+#include "unit/train/book.h"
 
 enum { LAYERS = 6, UNITS = 2, STEPS = 2 };
 
@@ -12,12 +12,9 @@ static const char model[] = "{\"model_type\": \"gpt2\", \"n_layer\": 6, \"n_embd
                             "\"n_positions\": 64, \"vocab_size\": 300}";
 
 static int group_open(void **state) {
-    if (scratch_open(state) < 0) return -1;
-    FILE *f = fopen("book.txt", "w");
-    for (uint32_t i = 0; i < 4000; i++)
-        fprintf(f, "%s%c", i % 9 ? "the" : " whale", 'a' + (int)(i * i % 26));
-    write_text("model.json", model);
-    return fclose(f) || mkdir("drive", 0755);
+    int rc = book_open(state);
+    if (!rc) write_text("model.json", model);
+    return rc;
 }
 
 /* What becomes of the units of each layer, from layer 1 on, and of its input. */
