@@ -17,6 +17,11 @@ class Planned(longshore.LongshoreError):
     pass
 
 
+def was_planned(failure):
+    """It came as itself, or in the sentence that names the step: of a commit that was durable by then."""
+    return str(failure).startswith("planned: ")
+
+
 def failing_at(monkeypatch, planned):
     """Lets the call of C, or the request, that planned["left"] counts down to fail."""
     def before(name):
@@ -68,7 +73,8 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
                         engine.backward(engine(**batch).loss)
                         engine.step()
                     at = 0
-                except Planned as failure:
+                except longshore.LongshoreError as failure:
+                    assert was_planned(failure)
                     came.append(str(failure))
                     at += 1 if slots == 2 else 3
             planned["left"] = None
@@ -121,7 +127,8 @@ def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatc
         try:
             engine = engine_for(model, tmp_path, f"made{at}")
             ends = True
-        except Planned:
+        except longshore.LongshoreError as failure:
+            assert was_planned(failure)
             planned["left"] = None
             if (tmp_path / f"made{at}" / "run.json").exists():
                 engine = longshore.resume(tmp_path / f"made{at}", Layers(2))
@@ -144,7 +151,8 @@ def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatc
         try:
             checkpoint.load(engine, tmp_path / "saved")
             ends = planned["left"] is not None
-        except Planned:
+        except longshore.LongshoreError as failure:
+            assert was_planned(failure)
             planned["left"] = None
             for p in engine.module.parameters() if engine.state is None else ():  # it stays open where the other run cannot be looked at
                 with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
