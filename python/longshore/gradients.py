@@ -289,6 +289,7 @@ class Gradients:
     def _settle(self, number):
         """Of a block whose gradients leave memory: they have left, as the step knows from here on."""
         if self.step.is_aside(number) and number in self._leaving:
+            self.step.tell(lib.shore_step_wait, number)  # an update may read it still
             self._left(number)
 
     def _left(self, number):
@@ -330,12 +331,15 @@ class Gradients:
         if before is not None:
             self._put_back(before)
         self._bring(number)
-        self._brought, block.given = number, False  # who looks at it may change it in place
+        self._brought = number
 
     def _put_back(self, number):
         block = self.blocks[number]
         if not block.given:
             self._hand_over(number, self.streams.engine(), False)
+        elif not block.aside and self.step.is_aside(number):  # as it was; otherwise it was handed over since, and is held
+            self._count(block, -block.more_bytes)
+            self._left(number)
 
     def replace(self, number, index, value):
         """Another gradient in the place of one that is in memory; None: the tensor has none."""
