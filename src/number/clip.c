@@ -12,10 +12,7 @@ void shore_clip_begin(struct shore_clip *clip, const struct shore_layout *layout
 }
 
 static double *sums_of(const struct shore_clip *clip, uint32_t block, uint32_t segment) {
-    uint64_t first = segment;
-    for (uint32_t b = 0; b < block; b++)
-        first += clip->layout->blocks[b].segments;
-    return clip->sums + first;
+    return clip->sums + shore__segments_before(clip->layout, block) + segment;
 }
 
 static float coefficient_of(const struct shore_clip *clip, double norm) {

@@ -4,6 +4,16 @@
 
 #include <stddef.h>
 
+#include "longshore/layout.h"
+
+/* Segments of the layout before those of a block: where its sums begin. */
+static inline uint64_t shore__segments_before(const struct shore_layout *layout, uint32_t block) {
+    uint64_t before = 0;
+    for (uint32_t b = 0; b < block; b++)
+        before += layout->blocks[b].segments;
+    return before;
+}
+
 /* Sum of squares of elems (at most one segment; the rest of the segment counts as zeros) in double, with 16 lanes
  * (element i goes to lane i mod 16) and a fixed tree over the lanes (i + 8, i + 4, i + 2, i + 1). The same bits on
  * every processor. NaN and infinity come through. Threading: any. */

@@ -10,29 +10,8 @@
 #include "number/sparse.h"
 #include "number/topk.h"
 
-struct run {
-    enum shore_sparse_values values;
-    unsigned char *codes;
-    uint64_t room, used;
-    uint32_t *offsets;
-};
-
-/* Counts on where there is no room left, so that the caller learns how much is needed. */
-static void add(struct run *run, const uint16_t *index, const uint32_t *bits, uint32_t count) {
-    uint64_t bytes = shore__sparse_bytes(run->values, index, count);
-    if (run->used + bytes <= run->room) shore__sparse_encode(run->values, index, bits, count, run->codes + run->used);
-    run->used += bytes;
-    *++run->offsets = (uint32_t)run->used;
-}
-
-static struct run begin(enum shore_sparse_values values, void *codes, const uint64_t *bytes, uint32_t *offsets) {
-    offsets[0] = 0;
-    return (struct run){values, codes, *bytes, 0, offsets};
-}
-
-static int end(const struct run *run, uint64_t *bytes) {
-    *bytes = run->used;
-    return run->used > UINT32_MAX ? -E2BIG : run->used > run->room ? -ENOSPC : 0;
+static int too_many(uint64_t used, uint64_t room) {
+    return used > UINT32_MAX ? -E2BIG : used > room ? -ENOSPC : 0;
 }
 
 static bool is_ordered(const uint64_t *index, uint64_t count, uint32_t segments) {
@@ -47,18 +26,54 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
     uint32_t *bits = malloc(SHORE__SPARSE_SEGMENT * (sizeof *bits + sizeof(uint16_t)));
     if (!bits) return -ENOMEM;
     uint16_t *within = (uint16_t *)(bits + SHORE__SPARSE_SEGMENT);
-    struct run run = begin(values, codes, bytes, offsets);
-    uint64_t at = 0;
+    uint64_t at = 0, used = 0, room = *bytes;
+    offsets[0] = 0;
     for (uint32_t s = 0; s < segments; s++) {
         uint32_t n = 0;
         for (; at < count && index[at] / SHORE__SPARSE_SEGMENT == s; at++, n++) {
             within[n] = (uint16_t)(index[at] % SHORE__SPARSE_SEGMENT);
             bits[n] = shore__f32_bits(value[at]);
         }
-        add(&run, within, bits, n);
+        /* counts on where there is no room left, so that the caller learns how much is needed */
+        uint64_t more = shore__sparse_bytes(values, within, n);
+        if (used + more <= room) shore__sparse_encode(values, within, bits, n, (unsigned char *)codes + used);
+        used += more;
+        offsets[s + 1] = (uint32_t)used;
     }
     free(bits);
-    return end(&run, bytes);
+    *bytes = used;
+    return too_many(used, room);
+}
+
+static double sum_squares_of(const struct shore__topk_list *list) {
+    double sum = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        double x = shore__bits_f32(list->bits[i]);
+        sum += x * x;
+    }
+    return sum;
+}
+
+int shore__residual_encode(struct shore__topk *select, enum shore_sparse_values values, uint32_t segments,
+                           const float *sums, uint64_t k, void *codes, uint64_t *bytes, uint32_t *offsets,
+                           uint16_t *residual, double *sent) {
+    uint64_t used = 0, room = *bytes;
+    shore__topk_select(select, sums, segments, k);
+    offsets[0] = 0;
+    for (uint32_t s = 0; s < segments; s++) {
+        used += shore__sparse_bytes(values, select->list[s].index, select->list[s].count);
+        offsets[s + 1] = (uint32_t)used;
+    }
+    *bytes = used;
+    if (too_many(used, room)) return too_many(used, room);
+#pragma omp parallel for schedule(static)
+    for (uint32_t s = 0; s < segments; s++) {
+        const struct shore__topk_list *list = &select->list[s];
+        shore__sparse_encode(values, list->index, list->bits, list->count, (unsigned char *)codes + offsets[s]);
+        if (residual) shore__residual_sent(residual + (size_t)s * SHORE__SPARSE_SEGMENT, list, values);
+        if (sent) sent[s] = sum_squares_of(list);
+    }
+    return 0;
 }
 
 int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
@@ -72,13 +87,7 @@ int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segme
     void *memory = aligned_alloc(64, room);
     if (!memory) return -ENOMEM;
     shore__topk_place(&select, memory, k, segments, threads);
-    shore__topk_select(&select, sums, segments, k);
-    struct run run = begin(values, codes, bytes, offsets);
-    for (uint32_t s = 0; s < segments; s++)
-        add(&run, select.list[s].index, select.list[s].bits, select.list[s].count);
-    int rc = end(&run, bytes);
-    for (uint32_t s = 0; !rc && residual && s < segments; s++)
-        shore__residual_sent(residual + (size_t)s * SHORE__SPARSE_SEGMENT, &select.list[s], values);
+    int rc = shore__residual_encode(&select, values, segments, sums, k, codes, bytes, offsets, residual, NULL);
     free(memory);
     return rc;
 }

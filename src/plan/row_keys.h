@@ -49,17 +49,7 @@
     ROW(GRADIENT, "gradient")                                             \
     ROW(PARTIAL_SUMS, "partial sums")                                     \
     ROW(HOST_UPDATE, "host update")                                       \
-    /* of compression: one row of a step, and those that it is made of */ \
     ROW(COMPRESSION, "compression")                                       \
-    ROW(BLOCKS, "blocks")                                                 \
-    ROW(CODE, "code")                                                     \
-    ROW(OFFSETS, "offsets")                                               \
-    ROW(SELECTION, "selection")                                           \
-    ROW(ENERGY, "energy")                                                 \
-    ROW(SENT, "sent")                                                     \
-    ROW(RESIDUAL, "residual")                                             \
-    ROW(FETCH, "fetch")                                                   \
-    ROW(FETCHING, "fetching")                                             \
     /* of a process, which have no place in a plan */                     \
     ROW(DRIVES, "drives")                                                 \
     ROW(PROCESS, "process")                                               \

@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "drive/fleet/fleet.h"
+#include "number/norm.h"
 #include "step/step_impl.h"
 
 static const char *wrong_unit(const struct shore_layout *layout, const struct shore_step_unit *u) {
@@ -33,9 +34,7 @@ static int take_units(struct shore_step *s, struct shore_diag *diag) {
         if (wrong) return shore__fail(diag, -EINVAL, "unit %u of a step %s", i, wrong);
         *u = (struct unit){.step = s, .is = options->units[i], .buffer = -1};
         u->readers[0].unit = u->readers[1].unit = u;
-        for (uint32_t b = 0; b < u->is.block; b++)
-            u->first += layout->blocks[b].segments;
-        u->first += u->is.segment;
+        u->first = shore__segments_before(layout, u->is.block) + u->is.segment;
     }
     return 0;
 }

@@ -255,13 +255,6 @@ static int add(struct trainer *t, struct piece *p, uint32_t looked_up, struct sh
     return rc;
 }
 
-int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segment, uint32_t count, float *gradient,
-                              const double *sums, struct shore_diag *diag) {
-    const struct shore_step_gradient g = {
-        .size = sizeof g, .segment = segment, .count = count, .gradient = gradient, .sums = sums, .stays = true};
-    return shore_step_add(t->step, p->unit, &g, diag);
-}
-
 static int complete(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     enum shore_step_way way;
     int rc = shore_step_complete(t->step, p->unit, 0, &way, diag);

@@ -41,9 +41,6 @@ int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *
  * one's) is handed over now, if the step speculates, so that less is left for when backward ends. Once for each number.
  */
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag);
-/* Segments of a piece, whose sums of squares are here, are complete. */
-int shore__gradients_add_sums(struct trainer *t, struct piece *p, uint32_t segment, uint32_t count, float *gradient,
-                              const double *sums, struct shore_diag *diag);
 /* Waits until all have come that were called to. */
 int shore__gradients_settle(struct trainer *t, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the

@@ -117,12 +117,12 @@ static void rows_of_one_time_lie_side_by_side(void **state) {
     shore__regions_open(&r, shore__phases(4), true);
     shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE__REGION_DEVICE, 1);
     shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE__REGION_PLAIN, PAGE + 1);
-    shore__regions_add_always(&r, SHORE__ROW_SENT, 0, SHORE__REGION_PLAIN, 0);
+    shore__regions_add_always(&r, SHORE__ROW_LOSS, 0, SHORE__REGION_PLAIN, 0);
     assert_int_equal(shore__regions_lay_out(&r), 3 * PAGE);
     assert_int_equal(shore__regions_find(&r, SHORE__ROW_PAGE, 1)->offset, PAGE);
     struct shore__memory memory = {&r, {{.device = {PAGE}}}};
     assert_int_equal(shore__memory_at(&memory, SHORE__ROW_PAGE, 1).handle, 2 * PAGE);
-    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_SENT, 0)));
+    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_LOSS, 0)));
     assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_CACHE, 0)));
     shore__regions_close(&r);
 }
