@@ -71,10 +71,10 @@ void shore__cli_note(void *ctx, const char *text);                              
 int shore__cli_copy_budget(struct shore__run *run, uint64_t asked, uint32_t more, struct shore_diag *diag);
 /* A JSON object on one line of stdout; takes the reference. Returns the exit code. */
 int shore__cli_print_json(json_t *object);
-/* Reads a command's flags and words into args and *parsed. false: the help was asked for, or what is wrong has been
- * said, and *code is the exit code. missing: what is said where there is no word; NULL: it needs none. */
-bool shore__cli_begin(const struct shore__command_line *line, int argc, char **argv, void *args,
-                      struct shore__parsed *parsed, const char *missing, int *code);
+/* Reads a command's flags and words into args, and runs it, unless the help is asked for or something is wrong with
+ * them. Frees what args owns by its options. Returns the exit code, which run gives. */
+int shore__cli_command(const struct shore__command_line *line, int argc, char **argv, void *args,
+                       int (*run)(const struct shore__parsed *parsed, void *args));
 /* Flushes stdout; an error there (a full disk) is exit code 1. */
 int shore__cli_finish(int code);
 
@@ -149,7 +149,6 @@ struct shore__model_args {
         SHORE__OPTION(target, U32, "threads", field.threads, "N", "compute threads; otherwise the run's, or all", \
                       .most = SHORE__THREADS_MOST),                                                               \
         SHORE__MOVED_OPTION(target, field.moved)
-void shore__model_args_free(struct shore__model_args *a);
 
 /* Opens a run (at its committed step) or a Hugging Face directory, with the tokenizer. moved: drives that lie
  * elsewhere; tokenizer, data: what was given for a directory. Each may be NULL. */

@@ -147,7 +147,8 @@ static int finish(struct shore__report *r) {
     return good ? SHORE__EXIT_DONE : SHORE__EXIT_FAILED;
 }
 
-static int examine(const struct args *a) {
+static int examine(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
     struct shore__report r = {.checks = json_array(), .json = a->json};
     shore__cli_catch_signals("longshore: stopping after this drive\n");
     shore__doctor_machine(&r);
@@ -160,9 +161,5 @@ static int examine(const struct args *a) {
 
 int shore__cli_doctor(int argc, char **argv) {
     struct args a = {.json = false};
-    struct shore__parsed parsed;
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code)) code = examine(&a);
-    shore__strings_free(&a.drives);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, examine);
 }

@@ -31,6 +31,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = SHORE__WORDS_MAX,
+    .missing = "which drive? Give a directory on it",
 };
 
 /* As it was found. */
@@ -95,8 +96,13 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
     return SHORE__EXIT_DONE;
 }
 
-static int bench(const char *const *names, uint32_t n, const struct args *a) {
+static int bench(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *const *names = parsed->positional;
+    uint32_t n = 0;
     struct shore_diag diag = {0};
+    while (names[n])
+        n++;
     struct drive *found = calloc(n, sizeof *found);
     int rc = found ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; !rc && i < n; i++) {
@@ -129,11 +135,5 @@ static int bench(const char *const *names, uint32_t n, const struct args *a) {
 
 int shore__cli_drive_bench(int argc, char **argv) {
     struct args a = {0};
-    struct shore__parsed parsed;
-    uint32_t n = 0;
-    int code;
-    if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which drive? Give a directory on it", &code)) return code;
-    while (parsed.positional[n])
-        n++;
-    return bench(parsed.positional, n, &a);
+    return shore__cli_command(&line, argc, argv, &a, bench);
 }

@@ -16,9 +16,10 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which run? longshore drive list RUN",
 };
 
-static int list(const struct shore__run *run, bool json) {
+static int print(const struct shore__run *run, bool json) {
     json_t *drives = json_array();
     for (size_t i = 0; i < run->settings.drives.count; i++)
         json_array_append_new(drives, shore__cli_drive_json(run, i));
@@ -34,16 +35,17 @@ static int list(const struct shore__run *run, bool json) {
     return SHORE__EXIT_DONE;
 }
 
-int shore__cli_drive_list(int argc, char **argv) {
-    bool json = false;
-    struct shore__parsed parsed;
+static int list(const struct shore__parsed *parsed, void *json) {
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
-    int code;
-    if (!shore__cli_begin(&line, argc, argv, &json, &parsed, "which run? longshore drive list RUN", &code)) return code;
-    int rc = shore__run_open(parsed.positional[0], false, NULL, &run, &diag);
+    int rc = shore__run_open(parsed->positional[0], false, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
-    code = rc ? shore__cli_fail(rc, &diag) : list(run, json);
+    int code = rc ? shore__cli_fail(rc, &diag) : print(run, *(const bool *)json);
     shore__run_close(run);
     return code;
+}
+
+int shore__cli_drive_list(int argc, char **argv) {
+    bool json = false;
+    return shore__cli_command(&line, argc, argv, &json, list);
 }

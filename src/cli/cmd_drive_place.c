@@ -9,6 +9,7 @@
 #include "train/train.h"
 
 struct args {
+    enum what { ADD, REMOVE, MOVE } what;
     char *speeds;
     uint64_t memory;
     bool quiet, itself;
@@ -62,8 +63,6 @@ static const struct shore__command_line lines[] = {
         .positional = SHORE__WORDS_MAX,
     },
 };
-
-enum what { ADD, REMOVE, MOVE };
 
 /* What is recorded of given speeds, drive by drive. */
 struct speeds {
@@ -195,16 +194,15 @@ static int join_speeds(const struct speeds *speeds, size_t count, const char *gi
     return 0;
 }
 
-static int work(struct shore__run *run, enum what what, const char *const *words, const struct args *a,
-                struct shore_diag *diag) {
+static int work(struct shore__run *run, const char *const *words, const struct args *a, struct shore_diag *diag) {
     struct shore__addresses drives = {0};
     struct speeds speeds = {0};
     char *text = NULL;
     int rc = speeds_split(&run->settings, &speeds) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     if (!rc)
-        rc = what == ADD      ? added(run, words, &drives, diag)
-             : what == REMOVE ? removed(run, words, &drives, &speeds, diag)
-                              : moved(run, words, &drives, diag);
+        rc = a->what == ADD      ? added(run, words, &drives, diag)
+             : a->what == REMOVE ? removed(run, words, &drives, &speeds, diag)
+                                 : moved(run, words, &drives, diag);
     if (!rc) rc = join_speeds(&speeds, drives.count, a->speeds, &text, diag);
     if (!rc) {
         struct shore__placing how = {
@@ -254,34 +252,29 @@ static void tell_budget(const struct shore__run *run) {
                    s->drives.count, shore__format_size_up(needs.minimum_bytes, least, sizeof least));
 }
 
-static uint32_t added_drives(const struct shore__parsed *parsed) {
-    uint32_t n = 0;
-    while (parsed->positional[1 + n])
-        n++;
-    return n;
-}
-
-static int command(enum what what, int argc, char **argv) {
-    const struct shore__command_line *line = &lines[what];
-    struct args a = {0};
-    struct shore__parsed parsed;
+static int place(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const struct shore__command_line *line = &lines[a->what];
+    const char *const *words = parsed->positional;
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
-    int rc = 0, code;
-    if (!shore__cli_begin(line, argc, argv, &a, &parsed, NULL, &code)) goto end;
-    if (!parsed.positional[0])
+    int rc = 0, code = SHORE__EXIT_DONE;
+    uint32_t added = 0;
+    while (a->what == ADD && words[0] && words[1 + added])
+        added++;
+    if (!words[0])
         rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %.*s", (int)strcspn(line->synopsis, "["),
                          line->synopsis);
-    if (!rc && !parsed.positional[1] && !(what == MOVE && a.speeds))
+    if (!rc && !words[1] && !(a->what == MOVE && a->speeds))
         rc = shore__fail(&diag, SHORE_EUSAGE, "which drives? longshore %.*s", (int)strcspn(line->synopsis, "\n"),
                          line->synopsis);
-    if (!rc && a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
-    if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
+    if (!rc && a->itself) rc = shore__run_claim(words[0], &diag);
+    if (!rc) rc = shore__run_open(words[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     uint64_t before = run ? run->generation : 0;
-    if (!rc) rc = shore__cli_copy_budget(run, a.memory, what == ADD ? added_drives(&parsed) : 0, &diag);
-    if (!rc) rc = work(run, what, parsed.positional + 1, &a, &diag);
+    if (!rc) rc = shore__cli_copy_budget(run, a->memory, added, &diag);
+    if (!rc) rc = work(run, words + 1, a, &diag);
     if (rc == -ECANCELED) {
         shore__cli_say("stopped: the state is where it was");
         code = SHORE__EXIT_FAILED;
@@ -296,20 +289,21 @@ static int command(enum what what, int argc, char **argv) {
         tell_snapshots(run);
         tell_budget(run);
     }
-end:
     shore__run_close(run);
-    free(a.speeds);
     return code;
 }
 
 int shore__cli_drive_add(int argc, char **argv) {
-    return command(ADD, argc, argv);
+    struct args a = {.what = ADD};
+    return shore__cli_command(&lines[ADD], argc, argv, &a, place);
 }
 
 int shore__cli_drive_remove(int argc, char **argv) {
-    return command(REMOVE, argc, argv);
+    struct args a = {.what = REMOVE};
+    return shore__cli_command(&lines[REMOVE], argc, argv, &a, place);
 }
 
 int shore__cli_drive_move(int argc, char **argv) {
-    return command(MOVE, argc, argv);
+    struct args a = {.what = MOVE};
+    return shore__cli_command(&lines[MOVE], argc, argv, &a, place);
 }

@@ -58,7 +58,8 @@ static int check_root(const char *root, struct shore_diag *diag) {
                        root);
 }
 
-static int serve(const struct args *a) {
+static int serve(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
     struct shore_diag diag = {0};
     struct shore__serve_options o = {.root = a->root, .memory_bytes = a->memory_bytes, .build = shore_version()};
     int rc = a->root ? check_root(a->root, &diag) : 0;
@@ -83,10 +84,5 @@ static int serve(const struct args *a) {
 
 int shore__cli_drive_serve(int argc, char **argv) {
     struct args a = {0};
-    struct shore__parsed parsed;
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code)) code = serve(&a);
-    free(a.listen);
-    free(a.root);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, serve);
 }

@@ -45,6 +45,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN",
 };
 
 /* Tokenizes into a file that nobody else sees. */
@@ -91,7 +92,9 @@ static int print(const struct args *a, const struct shore__opened *o, struct sho
     return shore__cli_print_json(object);
 }
 
-static int evaluate(const char *path, struct args *a) {
+static int evaluate(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *path = parsed->positional[0];
     struct shore__opened o;
     struct shore__dataset *built = NULL, *data = NULL;
     struct shore__eval_result result;
@@ -136,12 +139,5 @@ static int evaluate(const char *path, struct args *a) {
 
 int shore__cli_eval(int argc, char **argv) {
     struct args a = {0};
-    struct shore__parsed parsed;
-    const char *missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN";
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = evaluate(parsed.positional[0], &a);
-    shore__strings_free(&a.data);
-    free(a.text_field);
-    shore__model_args_free(&a.model);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, evaluate);
 }

@@ -6,7 +6,6 @@
 struct args {
     char *out, *snapshot;
     unsigned dtype;
-    bool dtype_given;
     struct shore__strings moved;
     uint64_t memory, shard;
     bool moments, quiet;
@@ -40,6 +39,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which run? longshore export RUN --out DIR",
 };
 
 static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_diag *diag) {
@@ -53,7 +53,9 @@ static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_
     return rc;
 }
 
-static int export(const char *path, const struct args *a) {
+static int export(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *path = parsed->positional[0];
     static const enum shore__st_type types[] = {SHORE__ST_BF16, SHORE__ST_F32, SHORE__ST_F16};
     static const char *const names[] = {"bf16", "fp32", "fp16"};
     struct shore_diag diag = {0};
@@ -64,6 +66,7 @@ static int export(const char *path, const struct args *a) {
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
     int rc = shore__cli_open_run(path, &a->moved, a->snapshot, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
+    bool typed = o.model || shore__option_given(&line, parsed, "dtype");
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && !o.model && a->moments)
@@ -76,7 +79,7 @@ static int export(const char *path, const struct args *a) {
             .fleet = o.fleet,
             .contents = o.run->contents,
             .step = o.step,
-            .type = o.model || a->dtype_given ? &types[a->dtype] : NULL,
+            .type = typed ? &types[a->dtype] : NULL,
             .moments = a->moments,
             .updates = o.run->settings.updates_before + o.step,
             .memory_bytes = buffers,
@@ -88,7 +91,7 @@ static int export(const char *path, const struct args *a) {
                      : shore__export_contents(&e, a->out, &diag);
     }
     shore__cli_progress_end();
-    const char *as = o.model || a->dtype_given ? names[a->dtype] : "recorded";
+    const char *as = typed ? names[a->dtype] : "recorded";
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);
     shore__cli_close(&o);
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
@@ -96,14 +99,5 @@ static int export(const char *path, const struct args *a) {
 
 int shore__cli_export(int argc, char **argv) {
     struct args a = {0};
-    struct shore__parsed parsed;
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore export RUN --out DIR", &code)) {
-        a.dtype_given = shore__option_given(&line, &parsed, "dtype");
-        code = export(parsed.positional[0], &a);
-    }
-    free(a.out);
-    free(a.snapshot);
-    shore__strings_free(&a.moved);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, export);
 }

@@ -32,6 +32,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT",
 };
 
 /* Text as it comes: only whole characters are let out. */
@@ -108,13 +109,14 @@ static int encode(const struct args *a, const struct shore__opened *o, struct sh
     return rc;
 }
 
-static int generate(const char *path, struct args *a) {
+static int generate(const struct shore__parsed *parsed, void *args) {
+    struct args *a = args;
     struct shore__opened o;
     struct shore__ids ids = {0};
     struct stream stream = {.silent = a->json};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
-    int rc = shore__cli_open(path, &a->model.moved, a->model.tokenizer, NULL, &o, &diag);
+    int rc = shore__cli_open(parsed->positional[0], &a->model.moved, a->model.tokenizer, NULL, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
     if (o.run && shore__run_without_tokenizer(o.run))
         shore__cli_say("the run was made from token files without a tokenizer: text is taken and shown as bytes");
@@ -163,11 +165,5 @@ static int generate(const char *path, struct args *a) {
 
 int shore__cli_generate(int argc, char **argv) {
     struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200}};
-    struct shore__parsed parsed;
-    const char *missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT";
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = generate(parsed.positional[0], &a);
-    free(a.prompt);
-    shore__model_args_free(&a.model);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, generate);
 }

@@ -59,7 +59,8 @@ static int name_model(struct shore__settings *s, const char *directory, struct s
     return s->model ? 0 : shore__fail(diag, SHORE_EUSAGE, "which model? longshore import DIR --drive PATH --out RUN");
 }
 
-static int import(struct shore__train_args *args, const struct shore__parsed *parsed) {
+static int import(const struct shore__parsed *parsed, void *ctx) {
+    struct shore__train_args *args = ctx;
     struct shore__settings *s = &args->settings;
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -120,10 +121,8 @@ static int import(struct shore__train_args *args, const struct shore__parsed *pa
 int shore__cli_import(int argc, char **argv) {
     const struct shore__command_line line = import_line();
     struct shore__train_args args;
-    struct shore__parsed parsed;
     shore__train_args_init(&args);
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &args, &parsed, NULL, &code)) code = import(&args, &parsed);
-    shore__train_args_free(&args);
+    int code = shore__cli_command(&line, argc, argv, &args, import);
+    shore__settings_free(&args.settings);
     return code;
 }

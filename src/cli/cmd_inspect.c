@@ -36,6 +36,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which run? longshore inspect RUN",
 };
 
 /* ---- the digest -------------------------------------------------------------------------------------------------- */
@@ -276,32 +277,34 @@ static int explain(struct shore__run *run, const struct args *a) {
     return SHORE__EXIT_DONE;
 }
 
-int shore__cli_inspect(int argc, char **argv) {
-    struct args a = {0};
-    struct shore__parsed parsed;
+static int inspect(const struct shore__parsed *parsed, void *args) {
+    struct args *a = args;
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     bool opened = false;
-    int code, rc = 0;
-    if (!shore__cli_begin(&line, argc, argv, &a, &parsed, "which run? longshore inspect RUN", &code)) goto end;
-    a.digest |= a.deep;
-    if (shore__option_given(&line, &parsed, "accept-step")) a.accept = &a.accept_step;
-    if (!a.digest && (a.accept || a.memory))
-        rc = shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a.accept ? "accept-step" : "memory");
-    const struct shore__strings *moved = a.moved.count ? &a.moved : NULL;
-    if (!rc && a.digest) rc = shore__run_open(parsed.positional[0], false, moved, &run, &diag);
-    if (!rc && !a.digest) rc = shore__run_look(parsed.positional[0], moved, &run, &diag);
+    int code = SHORE__EXIT_DONE, rc = 0;
+    a->digest |= a->deep;
+    if (shore__option_given(&line, parsed, "accept-step")) a->accept = &a->accept_step;
+    if (!a->digest && (a->accept || a->memory))
+        rc =
+            shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a->accept ? "accept-step" : "memory");
+    const struct shore__strings *moved = a->moved.count ? &a->moved : NULL;
+    if (!rc && a->digest) rc = shore__run_open(parsed->positional[0], false, moved, &run, &diag);
+    if (!rc && !a->digest) rc = shore__run_look(parsed->positional[0], moved, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
-    if (!rc && a.digest) rc = print_digest(run, &a, &opened, &diag);
-    if (!rc && !a.digest) {
+    if (!rc && a->digest) rc = print_digest(run, a, &opened, &diag);
+    if (!rc && !a->digest) {
         struct shore_diag damaged; /* then its name is all that is said */
         if (run->model) shore__run_tokenizer(run, &damaged);
-        code = explain(run, &a);
+        code = explain(run, a);
     }
     if (rc) code = opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
     shore__run_close(run);
-end:
-    shore__strings_free(&a.moved);
     return code;
+}
+
+int shore__cli_inspect(int argc, char **argv) {
+    struct args a = {0};
+    return shore__cli_command(&line, argc, argv, &a, inspect);
 }

@@ -33,6 +33,7 @@ static const struct shore__command_line snapshot_line = {
     .options = snapshot_options,
     .noptions = sizeof snapshot_options / sizeof snapshot_options[0],
     .positional = 2,
+    .missing = "which run? longshore snapshot RUN",
 };
 
 static const struct shore__option rollback_options[] = {
@@ -53,6 +54,7 @@ static const struct shore__command_line rollback_line = {
     .options = rollback_options,
     .noptions = sizeof rollback_options / sizeof rollback_options[0],
     .positional = 2,
+    .missing = "which run? longshore rollback RUN",
 };
 
 static const struct shore__option list_options[] = {
@@ -67,21 +69,16 @@ static const struct shore__command_line list_line = {
     .options = list_options,
     .noptions = sizeof list_options / sizeof list_options[0],
     .positional = 1,
+    .missing = "which run? longshore snapshots RUN",
 };
 
-/* As shore__cli_begin(), and wants as many words as the command takes. */
-static bool begin(const struct shore__command_line *line, int argc, char **argv, struct args *a,
-                  struct shore__parsed *parsed, int *code) {
-    struct shore_diag diag = {0};
-    if (!shore__cli_begin(line, argc, argv, a, parsed, NULL, code)) return false;
-    int rc = 0;
-    if (!parsed->positional[0])
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which run? longshore %s RUN", line->command);
-    else if (line->positional > 1 && !parsed->positional[1])
-        rc = shore__fail(&diag, SHORE_EUSAGE, "which snapshot? longshore %s %s NAME", line->command,
-                         parsed->positional[0]);
-    if (rc) *code = shore__cli_fail(rc, &diag);
-    return !rc;
+/* The second word, which both need. itself: the run is no copy. */
+static int name_of(const struct shore__command_line *line, const struct shore__parsed *parsed, bool itself,
+                   const char **name, struct shore_diag *diag) {
+    const char *path = parsed->positional[0];
+    *name = parsed->positional[1];
+    if (!*name) return shore__fail(diag, SHORE_EUSAGE, "which snapshot? longshore %s %s NAME", line->command, path);
+    return itself ? shore__run_claim(path, diag) : 0;
 }
 
 /* opened: whether the drives could be. */
@@ -104,42 +101,42 @@ static int drop(struct shore__run *run, const char *name, struct shore_diag *dia
     return rc ? rc : shore__snapshot_remove(run->path, name, &run->settings.drives, shore__cli_note, NULL, diag);
 }
 
-int shore__cli_snapshot(int argc, char **argv) {
-    struct args a = {0};
-    struct shore__parsed parsed;
+static int snapshot(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *name;
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     bool opened = false;
-    int rc = 0, code;
-    if (!begin(&snapshot_line, argc, argv, &a, &parsed, &code)) return code;
-    if (a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
-    if (!rc) rc = shore__run_open(parsed.positional[0], true, NULL, &run, &diag);
+    int rc = name_of(&snapshot_line, parsed, a->itself, &name, &diag);
+    if (!rc) rc = shore__run_open(parsed->positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
-    if (!rc) rc = a.remove ? drop(run, parsed.positional[1], &diag) : make(run, parsed.positional[1], &opened, &diag);
+    if (!rc) rc = a->remove ? drop(run, name, &diag) : make(run, name, &opened, &diag);
     shore__run_close(run);
     if (!rc) return SHORE__EXIT_DONE;
     return opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
 }
 
-int shore__cli_rollback(int argc, char **argv) {
+int shore__cli_snapshot(int argc, char **argv) {
     struct args a = {0};
-    struct shore__parsed parsed;
+    return shore__cli_command(&snapshot_line, argc, argv, &a, snapshot);
+}
+
+static int roll_back(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *name;
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     struct shore__snapshot s = {.step = 0};
     uint64_t from = 0;
-    int rc = 0, code;
-    if (!begin(&rollback_line, argc, argv, &a, &parsed, &code)) return code;
-    const char *name = parsed.positional[1];
-    if (a.itself) rc = shore__run_claim(parsed.positional[0], &diag);
-    if (!rc) rc = shore__run_open_to_roll_back(parsed.positional[0], &run, &diag);
+    int code = SHORE__EXIT_DONE, rc = name_of(&rollback_line, parsed, a->itself, &name, &diag);
+    if (!rc) rc = shore__run_open_to_roll_back(parsed->positional[0], &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);
     shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
-    if (!rc) rc = shore__cli_copy_budget(run, a.memory, 0, &diag);
+    if (!rc) rc = shore__cli_copy_budget(run, a->memory, 0, &diag);
     if (!rc)
         rc = shore__run_rollback(run, name, shore__cli_note, NULL, shore__cli_work,
-                                 a.quiet ? NULL : (void *)"putting the state back", &from, &diag);
+                                 a->quiet ? NULL : (void *)"putting the state back", &from, &diag);
     shore__cli_progress_end();
     if (rc == -ECANCELED) {
         shore__cli_say("stopped: the state is where it was");
@@ -159,6 +156,11 @@ int shore__cli_rollback(int argc, char **argv) {
     shore__snapshot_free(&s);
     shore__run_close(run);
     return code;
+}
+
+int shore__cli_rollback(int argc, char **argv) {
+    struct args a = {0};
+    return shore__cli_command(&rollback_line, argc, argv, &a, roll_back);
 }
 
 static json_t *snapshot_json(const struct shore__snapshot *s) {
@@ -181,19 +183,17 @@ json_t *shore__cli_snapshots_json(const char *run_path, struct shore_diag *diag)
     return array;
 }
 
-int shore__cli_snapshots(int argc, char **argv) {
-    struct args a = {0};
-    struct shore__parsed parsed;
+static int list_all(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
+    const char *path = parsed->positional[0];
     struct shore_diag diag = {0};
     size_t i;
     json_t *o, *list = NULL;
-    int rc = 0, code;
-    if (!begin(&list_line, argc, argv, &a, &parsed, &code)) return code;
-    const char *path = parsed.positional[0];
+    int rc = 0;
     if (!shore__is_run(path)) rc = shore__not_a_run(path, &diag);
     if (!rc && !(list = shore__cli_snapshots_json(path, &diag))) rc = SHORE_EINPUT;
     if (rc) return shore__cli_fail(rc, &diag);
-    if (a.json)
+    if (a->json)
         return shore__cli_print_json(
             json_pack("{s:o,s:o}", "run", shore__clean_json(path, strlen(path)), "snapshots", list));
     json_array_foreach(list, i, o) {
@@ -205,4 +205,9 @@ int shore__cli_snapshots(int argc, char **argv) {
     if (json_array_size(list) == 0) puts("no snapshots");
     json_decref(list);
     return SHORE__EXIT_DONE;
+}
+
+int shore__cli_snapshots(int argc, char **argv) {
+    struct args a = {0};
+    return shore__cli_command(&list_line, argc, argv, &a, list_all);
 }

@@ -373,14 +373,16 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     return code;
 }
 
+static int train(const struct shore__parsed *parsed, void *ctx) {
+    struct shore__train_args *args = ctx;
+    if (shore__option_given(&shore__train_line, parsed, "accept-step")) args->accept = &args->accept_step;
+    return args->resume ? resumed_run(args, parsed) : fresh_run(args, parsed);
+}
+
 int shore__cli_train(int argc, char **argv) {
     struct shore__train_args args;
-    struct shore__parsed parsed;
     shore__train_args_init(&args);
-    int code;
-    bool begins = shore__cli_begin(&shore__train_line, argc, argv, &args, &parsed, NULL, &code);
-    if (shore__option_given(&shore__train_line, &parsed, "accept-step")) args.accept = &args.accept_step;
-    if (begins) code = args.resume ? resumed_run(&args, &parsed) : fresh_run(&args, &parsed);
-    shore__train_args_free(&args);
+    int code = shore__cli_command(&shore__train_line, argc, argv, &args, train);
+    shore__settings_free(&args.settings);
     return code;
 }

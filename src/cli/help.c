@@ -116,16 +116,19 @@ static void help(const struct shore__command_line *line, const void *target) {
     if (line->notes) printf("\n%s\n", line->notes);
 }
 
-bool shore__cli_begin(const struct shore__command_line *line, int argc, char **argv, void *args,
-                      struct shore__parsed *parsed, const char *missing, int *code) {
+int shore__cli_command(const struct shore__command_line *line, int argc, char **argv, void *args,
+                       int (*run)(const struct shore__parsed *parsed, void *args)) {
+    struct shore__parsed parsed;
     struct shore_diag diag = {0};
-    int rc = shore__options_parse(line, argc, argv, args, parsed, &diag);
-    *code = SHORE__EXIT_DONE;
-    if (!rc && parsed->help) {
+    int code = SHORE__EXIT_DONE, rc = shore__options_parse(line, argc, argv, args, &parsed, &diag);
+    if (!rc && !parsed.help && line->missing && !parsed.positional[0])
+        rc = shore__fail(&diag, SHORE_EUSAGE, "%s", line->missing);
+    if (rc)
+        code = shore__cli_fail(rc, &diag);
+    else if (parsed.help)
         help(line, args);
-        return false;
-    }
-    if (!rc && missing && !parsed->positional[0]) rc = shore__fail(&diag, SHORE_EUSAGE, "%s", missing);
-    if (rc) *code = shore__cli_fail(rc, &diag);
-    return !rc;
+    else
+        code = run(&parsed, args);
+    shore__options_free(line, args);
+    return code;
 }

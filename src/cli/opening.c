@@ -102,11 +102,6 @@ int shore__cli_open(const char *path, const struct shore__strings *moved, const 
     return rc;
 }
 
-void shore__model_args_free(struct shore__model_args *a) {
-    shore__strings_free(&a->moved);
-    free(a->tokenizer);
-}
-
 struct shore__compute_options shore__cli_compute(const struct shore__opened *o, const struct shore__model_args *a) {
     return (struct shore__compute_options){
         .fp32 = a->precision ? a->precision == 2 : o->fp32,

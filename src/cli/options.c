@@ -428,3 +428,14 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
     int rc = check_variables(line, diag);
     return !rc && config ? apply_config(line, config, target, parsed, diag) : rc;
 }
+
+void shore__options_free(const struct shore__command_line *line, void *target) {
+    for (size_t i = 0; i < line->noptions; i++) {
+        const struct shore__option *o = &line->options[i];
+        char *at = (char *)target + o->offset;
+        if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)at);
+        if (o->kind != SHORE__OPTION_TEXT) continue;
+        free(*(char **)at);
+        *(char **)at = NULL;
+    }
+}

@@ -64,6 +64,7 @@ struct shore__command_line {
     const char *synopsis; /* lines of usage, each without "longshore " */
     const char *about;    /* what it does */
     const char *notes;    /* after the options; may be NULL */
+    const char *missing;  /* what is said where there is no word; NULL: it needs none */
     const struct shore__option *options;
     size_t noptions;
     const char *const *without; /* names of options that the command does not take, NULL at the end; may be NULL */
@@ -86,6 +87,8 @@ struct shore__parsed {
  * for unknown names. With --help nothing else is looked at. Texts and lists in target are owned by it. */
 int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
                          struct shore__parsed *parsed, struct shore_diag *diag);
+/* Texts and lists that target owns. */
+void shore__options_free(const struct shore__command_line *line, void *target);
 /* Index of an option by name ('_' for '-' is taken), or -1. */
 int shore__option_find(const struct shore__command_line *line, const char *name);
 /* The command takes it. */

@@ -97,14 +97,6 @@ void shore__train_args_init(struct shore__train_args *args) {
     shore__settings_defaults(&args->settings);
 }
 
-void shore__train_args_free(struct shore__train_args *args) {
-    shore__settings_free(&args->settings);
-    shore__strings_free(&args->drives);
-    free(args->out);
-    free(args->resume);
-    *args = (struct shore__train_args){0};
-}
-
 int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; !rc && i < args->drives.count; i++)

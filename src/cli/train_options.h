@@ -18,7 +18,6 @@ struct shore__train_args {
 extern const struct shore__command_line shore__train_line;
 
 void shore__train_args_init(struct shore__train_args *args);
-void shore__train_args_free(struct shore__train_args *args);
 /* What --drive says becomes a setting: of a run that is to be made. */
 int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag);
 

@@ -71,7 +71,7 @@ static int add_place(const struct shore__address *drive, const char *file, struc
 
 int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__addresses *places,
                         struct shore_diag *diag) {
-    int rc = 0;
+    int rc = drives->count ? 0 : shore__fail(diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it");
     for (size_t i = 0; !rc && i < drives->count; i++) {
         char file[64];
         struct shore__address *drive;
@@ -120,19 +120,4 @@ int shore__bench_parse_count(const char *text, uint64_t *count) {
     if (*end || value * unit > 1e13 || value * unit < 1) return -EINVAL;
     *count = (uint64_t)(value * unit + 0.5);
     return 0;
-}
-
-int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
-                         struct shore__strings *drives, int (*run)(const void *args)) {
-    struct shore__parsed parsed;
-    struct shore_diag diag = {0};
-    int code;
-    bool begins = shore__cli_begin(line, argc, argv, args, &parsed, NULL, &code);
-    if (begins && drives->count)
-        code = run(args);
-    else if (begins)
-        code = shore__cli_fail(shore__fail(&diag, SHORE_EUSAGE, "which drive? Give --drive DIR, a directory on it"),
-                               &diag);
-    shore__strings_free(drives);
-    return code;
 }

@@ -4,16 +4,13 @@
 
 #include "cli/cli.h"
 
-/* Where temporary volumes go: a new file in each directory, or the path itself (a new file, or a device). */
+/* Where temporary volumes go: a new file in each directory, or the path itself (a new file, or a device). There has to
+ * be a drive. */
 int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__addresses *places,
                         struct shore_diag *diag);
 void shore__bench_remove(const struct shore__addresses *places); /* files only */
 double shore__bench_median(double *values, size_t count);        /* sorts */
 /* "124M", "1.5B", "1000000": units of 1,000. -EINVAL. */
 int shore__bench_parse_count(const char *text, uint64_t *count);
-
-/* A benchmark of drives as a command: reads its flags into args, of which drives is a part, and runs it. */
-int shore__bench_command(const struct shore__command_line *line, int argc, char **argv, void *args,
-                         struct shore__strings *drives, int (*run)(const void *args));
 
 #endif

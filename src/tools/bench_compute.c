@@ -98,7 +98,8 @@ static void print_rates(const struct product *products, const char *title, const
     }
 }
 
-static int run(const struct args *a) {
+static int run(const struct shore__parsed *parsed, void *args) {
+    const struct args *a = args;
     size_t d = a->d_model;
     const struct product products[PRODUCTS] = {
         {"qkv", 3 * d, d, true},   {"out", d, d, true},         {"up", 4 * d, d, true},
@@ -128,7 +129,5 @@ static int run(const struct args *a) {
 
 int shore__bench_compute(int argc, char **argv) {
     struct args a = {.rows = 1024, .d_model = 768, .slice = 2048};
-    struct shore__parsed parsed;
-    int code;
-    return shore__cli_begin(&line, argc, argv, &a, &parsed, NULL, &code) ? run(&a) : code;
+    return shore__cli_command(&line, argc, argv, &a, run);
 }

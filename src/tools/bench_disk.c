@@ -101,7 +101,7 @@ static int print(const struct args *a, const struct disk *disks, size_t n, doubl
     return SHORE__EXIT_DONE;
 }
 
-static int run(const void *args) {
+static int run(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     struct shore__addresses places = {0};
     struct shore_diag diag = {0};
@@ -151,5 +151,5 @@ static int run(const void *args) {
 
 int shore__bench_disk(int argc, char **argv) {
     struct args a = {.size_bytes = UINT64_C(1) << 30, .chunk_bytes = UINT64_C(3) << 20, .buffers = 5, .passes = 4};
-    return shore__bench_command(&line, argc, argv, &a, &a.drives, run);
+    return shore__cli_command(&line, argc, argv, &a, run);
 }

@@ -56,6 +56,7 @@ static const struct shore__command_line line = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
     .positional = 1,
+    .missing = "which testbed? longshore bench testbed smart-infinity, or a file",
 };
 
 struct bench {
@@ -392,13 +393,14 @@ static int measure(struct bench *b, struct shore_diag *diag) {
     return draw(b, diag);
 }
 
-static int run(const struct args *a, const char *name) {
+static int run(const struct shore__parsed *parsed, void *args) {
+    const char *name = parsed->positional[0];
     struct bench *b = calloc(1, sizeof *b);
     struct shore_diag diag = {0};
     int rc = b ? 0 : shore__fail(&diag, -ENOMEM, "out of memory"), code = SHORE__EXIT_DONE;
     bool begun = false;
     if (!rc) {
-        b->args = a;
+        b->args = args;
         b->name = name;
         rc = shore__emulation_json(name, &b->machine, &diag);
     }
@@ -431,13 +433,5 @@ static int run(const struct args *a, const char *name) {
 
 int shore__bench_testbed(int argc, char **argv) {
     struct args a = {.steps = 2, .link_share = 0.25};
-    struct shore__parsed parsed;
-    const char *missing = "which testbed? longshore bench testbed smart-infinity, or a file";
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &a, &parsed, missing, &code)) code = run(&a, parsed.positional[0]);
-    free(a.drives);
-    free(a.modes);
-    free(a.dir);
-    free(a.out);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, run);
 }

@@ -323,16 +323,16 @@ static int print(struct bench *b) {
     return SHORE__EXIT_DONE;
 }
 
-static int run(const void *args) {
+static int run(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     struct bench b = {.args = a};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     shore__cli_catch_signals("longshore: stopping and removing the volume\n");
-    int rc = 0;
-    if (shore__bench_parse_count(a->params ? a->params : "124M", &b.params) || b.params > UINT64_C(1) << 40)
+    int rc = shore__bench_places(&a->drives, "bench", &b.places, &diag);
+    bool counted = !shore__bench_parse_count(a->params ? a->params : "124M", &b.params);
+    if (!rc && (!counted || b.params > UINT64_C(1) << 40))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--params takes a number such as 124M or 1.5B, not '%s'", a->params);
-    if (!rc) rc = shore__bench_places(&a->drives, "bench", &b.places, &diag);
     if (!rc) rc = make_layout(&b, &diag);
     if (!rc) rc = shore__tempo_open(a->emulate, &b.places, &b.tempo, &diag);
     struct shore_fleet_options fleet = {
@@ -387,8 +387,5 @@ static int run(const void *args) {
 
 int shore__bench_update(int argc, char **argv) {
     struct args a = {.steps = 5, .warmup = 1};
-    int code = shore__bench_command(&line, argc, argv, &a, &a.drives, run);
-    free(a.params);
-    free(a.emulate);
-    return code;
+    return shore__cli_command(&line, argc, argv, &a, run);
 }

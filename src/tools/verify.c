@@ -25,7 +25,7 @@ struct trial {
 
 struct verify {
     struct shore__train_args args; /* first: the flags of train count from here */
-    struct shore__parsed parsed;
+    const struct shore__parsed *parsed;
     uint64_t steps;
     char *work; /* directory of the runs */
     unsigned runs;
@@ -143,7 +143,7 @@ static int train_fresh(const struct verify *v, struct trial *t, const char *run)
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");
     for (size_t i = 0; i < sizeof repeated / sizeof repeated[0]; i++)
-        if (shore__option_given(&shore__train_line, &v->parsed, repeated[i]))
+        if (shore__option_given(&shore__train_line, v->parsed, repeated[i]))
             add_flag(&w, &v->args.settings, repeated[i]);
     shore__words_add(&w, "--steps");
     shore__words_add(&w, "%llu", (unsigned long long)v->steps);
@@ -331,11 +331,12 @@ static int check(struct verify *v, struct shore_diag *diag) {
     s->epochs = 0;
     v->steps = s->steps ? s->steps : USUAL_STEPS;
     s->steps = v->steps;
-    rc = shore__train_check_given(&v->parsed, s, true, diag);
+    rc = shore__train_check_given(v->parsed, s, true, diag);
     return rc ? rc : shore__settings_check(s, diag);
 }
 
-static int verify(struct verify *v) {
+static int verify(const struct shore__parsed *parsed, void *args) {
+    struct verify *v = args;
     struct shore_diag diag = {0};
     struct shore__tokenizer *tokenizer = NULL;
     struct shore__model *model = NULL;
@@ -343,6 +344,7 @@ static int verify(struct verify *v) {
     size_t count = 0;
     const char *temporary = getenv("TMPDIR");
     int code = SHORE__EXIT_DONE;
+    v->parsed = parsed;
     int rc = check(v, &diag);
     if (!rc) rc = shore__run_tokenizer_of(&v->args.settings, &tokenizer, &diag);
     if (!rc) rc = shore__run_model(&v->args.settings, tokenizer, &model, &diag);
@@ -372,8 +374,7 @@ int shore__cli_verify(int argc, char **argv) {
     const struct shore__command_line line = verify_line();
     struct verify v = {0};
     shore__train_args_init(&v.args);
-    int code;
-    if (shore__cli_begin(&line, argc, argv, &v, &v.parsed, NULL, &code)) code = verify(&v);
-    shore__train_args_free(&v.args);
+    int code = shore__cli_command(&line, argc, argv, &v, verify);
+    shore__settings_free(&v.args.settings);
     return code;
 }
