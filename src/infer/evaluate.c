@@ -120,11 +120,7 @@ static int window(struct session *s, struct shore__dataset *data, uint64_t first
     int rc = shore__dataset_read(data, first, n, s->pass.tokens.host, diag);
     if (!rc) rc = shore__dataset_read(data, first + 1, n, s->pass.targets.host, diag);
     if (!rc) rc = shore__pass_put(&s->pass, diag);
-    if (!rc) rc = shore__pass_embed(&s->pass, x, diag);
-    for (uint32_t l = 1; !rc && l <= s->pass.m->arch.n_layer; l++)
-        rc = shore__pass_layer(&s->pass, l, x, x, diag);
-    if (!rc) rc = shore__pass_loss(&s->pass, x, diag);
-    if (!rc) rc = shore__pass_loss_sum(&s->pass, &loss, diag);
+    if (!rc) rc = shore__pass_forward(&s->pass, x, &loss, diag);
     if (!rc) *sum += loss;
     return rc;
 }

@@ -20,10 +20,6 @@ struct generation {
     size_t cache_bytes;     /* keys, or values, of one layer */
 };
 
-static int op_failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
-
 static int place(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
     g->x = shore__memory_at(memory, SHORE__ROW_X, 0);
     g->normed = shore__memory_at(memory, SHORE__ROW_NORMED, 0);
@@ -83,7 +79,7 @@ static int layer(struct generation *g, uint32_t l, size_t rows, struct shore_dia
     struct shore__inner in = shore__inner_at(g->m, g->c->mode, rows, g->inner, true, SHORE__NO_BUF);
     struct attending attending = {g, l, rows};
     rc = shore__layer_forward_attending(g->m, g->c, g->stream, &w, rows, g->x, &in, g->x, attend_cached, &attending);
-    return op_failed(diag, rc);
+    return shore__op_failed(diag, rc);
 }
 
 static int embed(struct generation *g, const uint32_t *tokens, size_t rows, struct shore_diag *diag) {
@@ -94,7 +90,7 @@ static int embed(struct generation *g, const uint32_t *tokens, size_t rows, stru
         ids[i] = (int32_t)tokens[i];
     rc = shore__put(g->c, g->stream, g->tokens.device, ids, rows * 4);
     g->put = shore__record(g->c, g->stream);
-    if (rc) return op_failed(diag, rc);
+    if (rc) return shore__op_failed(diag, rc);
     return shore__embed(g->m, g->c, g->stream, g->parameters, g->tokens, rows, rows, g->filled, g->x, diag);
 }
 

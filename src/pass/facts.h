@@ -18,25 +18,21 @@ struct shore__facts {
     int threads;
     uint64_t workspace_bytes, packed_bytes; /* at least; and to keep a layer's weights packed */
     bool one_memory;                        /* the device's is the host's */
-    double operations_per_second;
+    double operations_per_second;           /* 0: until it is measured */
 
     /* of the drives */
     struct shore_fleet_options drives; /* as the run opens them, but for the bytes that the plan gives them */
-    double drive_bytes_per_second;
-    bool scratch;               /* they keep what is put there; not memory that stands in for a drive */
-    bool remote;                /* one is behind a network */
-    bool emulated;              /* their waits are another machine's */
-    uint64_t ring_bytes_most;   /* of an emulated machine; 0: any number */
-    uint32_t host_buffers_most; /* the same */
+    double drive_bytes_per_second;     /* the same */
+    bool scratch;                      /* they keep what is put there; not memory that stands in for a drive */
+    bool remote;                       /* one is behind a network */
+    bool emulated;                     /* their waits are another machine's */
+    uint64_t ring_bytes_most;          /* of an emulated machine; 0: any number */
+    uint32_t host_buffers_most;        /* the same */
 
     /* of what is asked for */
     bool compressed, gradient_bf16, host_update, samples;
     enum shore__when offload;
     uint64_t compression_bytes; /* what compressing takes */
 };
-
-/* Until they are measured: a processor of some cores, and one fast drive. */
-#define SHORE__OPERATIONS_PER_SECOND 400e9
-#define SHORE__DRIVE_BYTES_PER_SECOND 2e9
 
 #endif

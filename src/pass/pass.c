@@ -4,10 +4,6 @@
 
 #include "base/diag.h"
 
-static int failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
-
 int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                         size_t positions, const struct shore__memory *memory, shore__buf *out,
                         struct shore_diag *diag) {
@@ -15,7 +11,7 @@ int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, 
     *out = table.device;
     if (!table.host) return 0;
     shore__rope_table(&m->arch, positions, table.host);
-    return failed(diag, shore__put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
+    return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
 }
 
 int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
@@ -61,7 +57,7 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
         }
         shore__parameters_want_slice(parameters, 0, next);
         if (m->arch.learned_positions) shore__parameters_want_tail(parameters, 0);
-        rc = failed(diag, c->ops->embed(c, stream, x, table, tokens.device, rows, d, s.first, s.rows));
+        rc = shore__op_failed(diag, c->ops->embed(c, stream, x, table, tokens.device, rows, d, s.first, s.rows));
         if (rc) return rc;
     }
     shore__parameters_want_layer(parameters, 1);
@@ -69,8 +65,8 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
     struct shore__weights w;
     int rc = shore__parameters_tail(parameters, 0, &w, diag);
     if (rc) return rc;
-    return failed(diag,
-                  c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
+    return shore__op_failed(
+        diag, c->ops->position(c, stream, x, w.role[SHORE__POSITION_TABLE], rows, d, seq_len, first_position));
 }
 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
@@ -82,7 +78,7 @@ int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag) {
     int rc = shore__put(pass->c, pass->stream, pass->tokens.device, pass->tokens.host, bytes);
     if (!rc) rc = shore__put(pass->c, pass->stream, pass->targets.device, pass->targets.host, bytes);
     pass->put = shore__record(pass->c, pass->stream);
-    return failed(diag, rc);
+    return shore__op_failed(diag, rc);
 }
 
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
@@ -90,16 +86,17 @@ int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag 
                         pass->seq_len, 0, x, diag);
 }
 
-int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out,
-                      struct shore_diag *diag) {
+/* Without keeping inner activations. */
+static int forward_layer(struct shore__pass *pass, uint32_t layer, shore__buf x, struct shore_diag *diag) {
     struct shore__weights w;
     int rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
     shore__parameters_want_layer(pass->parameters, layer + 1);
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++) {
         size_t rows = shore__pass_unit_rows(pass, u);
         struct shore__inner inner = shore__inner_at(pass->m, pass->c->mode, rows, pass->inner, true, SHORE__NO_BUF);
-        rc = failed(diag, shore__layer_forward(pass->m, pass->c, pass->stream, &w, pass->cos_sin, rows, pass->seq_len,
-                                               shore__pass_at(pass, in, u), &inner, shore__pass_at(pass, out, u)));
+        shore__buf at = shore__pass_at(pass, x, u);
+        rc = shore__op_failed(diag, shore__layer_forward(pass->m, pass->c, pass->stream, &w, pass->cos_sin, rows,
+                                                         pass->seq_len, at, &inner, at));
     }
     return rc;
 }
@@ -123,7 +120,7 @@ int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *
     if (!rc) rc = op->fill(pass->c, pass->stream, pass->max, -INFINITY, all);
     if (!rc) rc = op->zero(pass->c, pass->stream, pass->sum, all * 4);
     if (!rc) rc = op->zero(pass->c, pass->stream, pass->target_logit, all * 4);
-    return failed(diag, rc);
+    return shore__op_failed(diag, rc);
 }
 
 int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, struct shore_diag *diag) {
@@ -150,27 +147,32 @@ int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, str
                                     shore__at(pass->target_logit, at), logits, shore__at(pass->targets.device, at),
                                     rows, s.rows, s.first);
         }
-        if (rc) return failed(diag, rc);
+        if (rc) return shore__op_failed(diag, rc);
     }
     size_t at = first * unit * 4;
-    return failed(diag, op->head_loss(c, pass->stream, shore__at(pass->loss.device, at), shore__at(pass->max, at),
-                                      shore__at(pass->sum, at), shore__at(pass->target_logit, at),
-                                      shore__at(pass->targets.device, at), all));
-}
-
-int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {
-    int rc = shore__pass_norm(pass, x, diag);
-    return rc ? rc : shore__pass_losses(pass, 0, shore__pass_units(pass), diag);
+    return shore__op_failed(diag,
+                            op->head_loss(c, pass->stream, shore__at(pass->loss.device, at), shore__at(pass->max, at),
+                                          shore__at(pass->sum, at), shore__at(pass->target_logit, at),
+                                          shore__at(pass->targets.device, at), all));
 }
 
 int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag) {
     const float *loss = pass->loss.host;
     size_t rows = shore__pass_rows(pass);
-    int rc = failed(diag, shore__get(pass->c, pass->stream, pass->loss.host, pass->loss.device, rows * 4));
+    int rc = shore__op_failed(diag, shore__get(pass->c, pass->stream, pass->loss.host, pass->loss.device, rows * 4));
     if (!rc) rc = shore__sync(pass->c, pass->stream, diag);
     if (rc) return rc;
     *sum = 0;
     for (size_t i = 0; i < rows; i++)
         *sum += loss[i];
     return 0;
+}
+
+int shore__pass_forward(struct shore__pass *pass, shore__buf x, double *sum, struct shore_diag *diag) {
+    int rc = shore__pass_embed(pass, x, diag);
+    for (uint32_t l = 1; !rc && l <= pass->m->arch.n_layer; l++)
+        rc = forward_layer(pass, l, x, diag);
+    if (!rc) rc = shore__pass_norm(pass, x, diag);
+    if (!rc) rc = shore__pass_losses(pass, 0, shore__pass_units(pass), diag);
+    return rc ? rc : shore__pass_loss_sum(pass, sum, diag);
 }

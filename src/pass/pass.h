@@ -3,6 +3,7 @@
 #ifndef SHORE_PASS_PASS_H
 #define SHORE_PASS_PASS_H
 
+#include "base/diag.h"
 #include "pass/batches.h"
 #include "pass/parameters.h"
 
@@ -27,6 +28,10 @@ struct shore__pass {
     shore__buf kept_logits;             /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
     size_t nkept, kept_units;           /* of kept_units units at a time */
 };
+
+static inline int shore__op_failed(struct shore_diag *diag, int rc) {
+    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
+}
 
 /* For batches of at most that shape. memory: with the rows of shore__batch_describe(). pass->m and c are set by the
  * caller; fills the rotary table. */
@@ -69,15 +74,13 @@ int shore__embed(const struct shore__model *m, struct shore__compute *c, struct 
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag);
 /* x [rows, d] from the batch in hand. */
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
-/* out from in through one layer, without keeping inner activations. in and out may be the same. */
-int shore__pass_layer(struct shore__pass *pass, uint32_t layer, shore__buf in, shore__buf out, struct shore_diag *diag);
-/* Final norm and losses of x: fills normed, stats, max, sum, loss. */
-int shore__pass_loss(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
-/* The same in parts: the norm of all, and the losses of `count` units from unit `first` on (of kept_logits, what is to
- * be kept). */
+/* Final norm and losses of x, which fill normed, stats, max, sum, loss: the norm of all, and the losses of `count`
+ * units from unit `first` on (of kept_logits, what is to be kept). */
 int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, struct shore_diag *diag);
 /* Sum of the losses of the batch, rows in order. */
 int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag);
+/* The same of the batch in hand, which goes through all layers in x. */
+int shore__pass_forward(struct shore__pass *pass, shore__buf x, double *sum, struct shore_diag *diag);
 
 #endif

@@ -98,7 +98,7 @@ static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
 static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, bool released,
                  struct shore_diag *diag) {
     void *host = p->part[device.handle == p->part[1].device.handle].host;
-    int rc = train_op_failed(diag, shore__get(t->c, t->pass.stream, host, device, p->bytes));
+    int rc = shore__op_failed(diag, shore__get(t->c, t->pass.stream, host, device, p->bytes));
     const struct late late = {key, shore__record(t->c, t->pass.stream), true, released};
     return rc ? rc : add_late(t, p, late, diag);
 }
@@ -126,7 +126,7 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     int part = part_of(p, memory);
     p->used++;
     *out = p->part[part].device;
-    rc = train_op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
+    rc = shore__op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
     p->put[part] = shore__record(t->c, t->pass.stream);
     return rc;
 }
@@ -176,7 +176,7 @@ int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *
     if (stores_apart(t)) {
         int rc = t->c->ops->store(t->c, t->pass.stream, shore__boundary(t, layer), shore__boundary_working(t, layer),
                                   shore__pass_rows(&t->pass) * t->m->arch.d_model);
-        if (rc) return train_op_failed(diag, rc);
+        if (rc) return shore__op_failed(diag, rc);
     }
     if (!passes(t, layer)) return 0;
     return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), false, diag);
@@ -250,7 +250,7 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
     int rc = 0;
     if (i->kept && stores_apart(t))
         rc = shore__inner_store(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
-    if (rc) return train_op_failed(diag, rc);
+    if (rc) return shore__op_failed(diag, rc);
     if (!i->offloaded) return 0;
     return leave(t, &t->activations->inner, key_of(t, i->nth), i->place, true, diag);
 }
@@ -292,7 +292,7 @@ int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct
 int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     if (!i->kept || !stores_apart(t)) return 0;
     int rc = shore__inner_load(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
-    return rc ? train_op_failed(diag, rc) : inner_used_up(t, i, diag);
+    return rc ? shore__op_failed(diag, rc) : inner_used_up(t, i, diag);
 }
 
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {

@@ -48,12 +48,8 @@ int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *di
     for (uint64_t i = 0; !rc && i < sequences; i += pass->sequences) {
         size_t n = sequences - i < t->s->batch ? (size_t)(sequences - i) : t->s->batch;
         rc = shore__batch_load(t, data, i, n, false, diag);
-        if (!rc) rc = shore__pass_embed(pass, x, diag);
-        for (uint32_t l = 1; !rc && l <= t->m->arch.n_layer; l++)
-            rc = shore__pass_layer(pass, l, x, x, diag);
-        if (!rc) rc = shore__pass_loss(pass, x, diag);
         double part = 0;
-        if (!rc) rc = shore__pass_loss_sum(pass, &part, diag);
+        if (!rc) rc = shore__pass_forward(pass, x, &part, diag);
         sum += part;
         counting += pass->counting;
     }

@@ -56,16 +56,11 @@ static bool held_whole(const struct trainer *t, const struct piece *p) {
 static void name_pieces(struct trainer *t) {
     const struct shore__model *m = t->m;
     struct gradients *g = t->gradients;
-    for (uint32_t l = 1; l <= m->arch.n_layer; l++)
-        shore__gradients_layer(t, l)->page = (struct shore__page_id){SHORE__PAGE_LAYER, l, 0};
-    shore__gradients_tail(t)->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
-    for (uint32_t block = 0; block == 0 || (block == shore__model_head(m) && !m->arch.tied);
-         block += shore__model_head(m))
-        for (uint32_t i = 0; i < m->nslices; i++)
-            shore__gradients_slice(t, block, i)->page = (struct shore__page_id){SHORE__PAGE_SLICE, block, i};
-    for (uint32_t i = 0; i < g->npieces; i++) {
+    for (uint32_t i = 0; i < g->npieces; i++) { /* in the order of pages, but for the first tail, which has none */
         struct piece *p = &g->pieces[i];
         p->unit = i;
+        p->page = shore__page_at(m, i < m->arch.n_layer ? i + 2 : i + 1);
+        if (i == m->arch.n_layer) p->page = (struct shore__page_id){SHORE__PAGE_TAIL, shore__model_head(m), 0};
         shore__page_range(m, p->page, &p->segment, &p->count);
         if (p->page.kind == SHORE__PAGE_SLICE && p->page.slice + 1 == m->nslices)
             p->count = m->layout->blocks[p->page.block].segments - p->segment;
@@ -335,7 +330,7 @@ static int bring(struct trainer *t, struct piece *p, uint32_t looked_up, struct 
         rc = shore__get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
                         (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
     }
-    if (rc) return train_op_failed(diag, rc);
+    if (rc) return shore__op_failed(diag, rc);
     g->landing[g->nlanding++] = (struct landing){p, looked_up, shore__record(t->c, t->pass.stream)};
     return land(t, false, diag);
 }
@@ -394,7 +389,7 @@ int shore__gradients_to_scratch(struct trainer *t, struct piece *p, struct shore
 int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     uint64_t bytes = bytes_of(p);
     int rc = shore__train_scratch_move(t, p->page.slice, false, p->gradient, bytes, diag);
-    return rc ? rc : train_op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
+    return rc ? rc : shore__op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
 }
 
 int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {

@@ -40,7 +40,7 @@ struct work {
     struct cursor next;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    bool all_fetched, stop;
+    bool all_fetched;
     int rc; /* the first failure; ends the work */
     struct shore_diag diag;
     struct chunk chunk[SHORE__HOST_BUFFERS_MOST];
@@ -59,7 +59,6 @@ static void fail(struct work *w, int rc, const struct shore_diag *diag) {
         else
             shore__fail(&w->diag, rc, "the update on the host failed: %s", shore_error_text(rc));
     }
-    w->stop = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
 }
@@ -83,22 +82,14 @@ static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
 static bool next_segment(struct work *w, struct piece *out) {
     const struct shore_fleet *f = w->fleet;
     struct cursor *c = &w->next;
-    while (c->block < f->layout->nblocks) {
-        bool more = false;
-        for (; c->drive < f->ndrives; c->drive++) {
-            struct shore__range own = f->ranges[(size_t)c->block * f->ndrives + c->drive];
-            if (c->row >= own.count) continue;
-            *out = (struct piece){c->block, c->drive++, own.first + c->row, 1, 0};
-            return true;
-        }
-        for (uint32_t d = 0; !more && d < f->ndrives; d++)
-            more = c->row + 1 < f->ranges[(size_t)c->block * f->ndrives + d].count;
-        c->drive = 0;
-        c->row++;
-        if (more) continue;
-        c->row = 0;
-        c->block++;
-    }
+    for (; c->block < f->layout->nblocks; c->block++, c->row = 0)
+        for (; c->row < f->layout->blocks[c->block].segments; c->row++, c->drive = 0)
+            for (; c->drive < f->ndrives; c->drive++) {
+                struct shore__range own = f->ranges[(size_t)c->block * f->ndrives + c->drive];
+                if (c->row >= own.count) continue;
+                *out = (struct piece){c->block, c->drive++, own.first + c->row, 1, 0};
+                return true;
+            }
     return false;
 }
 
@@ -175,9 +166,9 @@ static void *read_ahead(void *ctx) {
     for (uint64_t n = 0;; n++) {
         struct chunk *c = &w->chunk[n % w->how->buffers];
         pthread_mutex_lock(&w->mutex);
-        while (c->state == CHUNK_FETCHED && !w->stop)
+        while (c->state == CHUNK_FETCHED && !w->rc)
             pthread_cond_wait(&w->changed, &w->mutex);
-        bool stop = w->stop;
+        bool stop = w->rc != 0;
         pthread_mutex_unlock(&w->mutex);
         if (stop) break;
         if (c->state == CHUNK_STORED) end_store(w, c);
@@ -242,7 +233,7 @@ static void compute(struct work *w, const struct chunk *c) {
 static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns) {
     uint64_t start = shore__now_ns();
     pthread_mutex_lock(&w->mutex);
-    while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->stop)
+    while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->rc)
         pthread_cond_wait(&w->changed, &w->mutex);
     bool there = c->state == CHUNK_FETCHED;
     pthread_mutex_unlock(&w->mutex);

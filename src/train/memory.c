@@ -8,8 +8,6 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .batch = shore__batch_shape(s->batch, s->seq_len),
         .mode = s->fp32 ? SHORE__F32 : SHORE__BF16,
         .one_memory = true,
-        .operations_per_second = SHORE__OPERATIONS_PER_SECOND,
-        .drive_bytes_per_second = SHORE__DRIVE_BYTES_PER_SECOND,
         .scratch = !shore__settings_in_ram(s),
         .remote = shore__addresses_away(&s->drives),
         .emulated = shore__settings_emulated(s),

@@ -18,7 +18,7 @@ static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struc
     rc = shore__layer_forward(t->m, t->c, t->pass.stream, w, pass->cos_sin, i.rows, pass->seq_len,
                               shore__pass_at(pass, shore__boundary_working(t, layer), u), &i.at,
                               shore__pass_at(pass, shore__boundary_working(t, layer + 1), u));
-    return rc ? train_op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
+    return rc ? shore__op_failed(diag, rc) : shore__train_inner_leave(t, &i, diag);
 }
 
 static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -48,7 +48,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
     shore__buf at = shore__at(p->there, from * sizeof(float));
-    return train_op_failed(diag, t->c->ops->zero(t->c, t->pass.stream, at, (elems - from) * sizeof(float)));
+    return shore__op_failed(diag, t->c->ops->zero(t->c, t->pass.stream, at, (elems - from) * sizeof(float)));
 }
 
 static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf table, size_t first, size_t count,
@@ -73,7 +73,7 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
                                      rows, s.rows, d);
         if (!rc) rc = op->head_backward_w(t->c, t->pass.stream, p->there, t->dlogits, normed, rows, s.rows, d, u > 0);
     }
-    return train_op_failed(diag, rc);
+    return shore__op_failed(diag, rc);
 }
 
 /* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
@@ -106,7 +106,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
         rc = op->norm_backward(t->c, t->pass.stream, t->dx, g.role[SHORE__NORMF_GAIN], g.role[SHORE__NORMF_BIAS],
                                pass->normed, SHORE__NO_BUF, shore__boundary(t, m->arch.n_layer + 1),
                                w.role[SHORE__NORMF_GAIN], pass->stats, m->arch.rms_norm, all, d);
-    return rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
+    return rc ? shore__op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
 /* Of `count` units from `first` on. */
@@ -118,7 +118,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     struct piece *p = NULL;
     uint64_t start = shore__now_ns();
     int rc = first ? 0 : t->c->ops->zero(t->c, t->pass.stream, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
-    rc = train_op_failed(diag, rc);
+    rc = shore__op_failed(diag, rc);
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         shore__buf table;
         rc = shore__parameters_slice(pass->parameters, table_block, i, &table, diag);
@@ -172,25 +172,32 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     return rc;
 }
 
+/* Of rows, to the gradient of slice i; with the last one, learned positions too. */
+static int add_lookups(struct trainer *t, uint32_t i, const struct piece *p, shore__buf dx, shore__buf tokens,
+                       size_t rows, struct shore_diag *diag) {
+    const struct shore__model *m = t->m;
+    struct shore__slice s = shore__model_slice(m, i);
+    size_t d = m->arch.d_model;
+    int rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, dx, tokens, rows, d, s.first, s.rows);
+    if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
+        struct shore__gradients g;
+        shore__block_gradients(m, 0, p->segment, p->there, &g);
+        rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], dx, rows, d,
+                                          t->pass.seq_len);
+    }
+    return shore__op_failed(diag, rc);
+}
+
 /* The lookups of unit u, added to a held table's gradient. */
 static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
-    const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
-    size_t rows = shore__pass_unit_rows(pass, u), d = m->arch.d_model;
+    size_t rows = shore__pass_unit_rows(pass, u);
     shore__buf dx = shore__pass_at(pass, t->dx, u),
                tokens = shore__at(pass->tokens.device, u * shore__pass_unit(pass) * 4);
     int rc = 0;
-    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
-        struct shore__slice s = shore__model_slice(m, i);
+    for (uint32_t i = 0; !rc && i < t->m->nslices; i++) {
         struct piece *p = shore__gradients_slice(t, 0, i);
-        rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, dx, tokens, rows, d, s.first, s.rows);
-        if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
-            struct shore__gradients g;
-            shore__block_gradients(m, 0, p->segment, p->there, &g);
-            rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], dx, rows, d,
-                                              pass->seq_len);
-        }
-        rc = train_op_failed(diag, rc);
+        rc = add_lookups(t, i, p, dx, tokens, rows, diag);
         if (!rc && u + 1 < shore__pass_units(pass)) rc = shore__gradients_early(t, p, (uint32_t)u + 1, diag);
     }
     return rc;
@@ -212,7 +219,7 @@ static int unit_backward(struct trainer *t, uint32_t layer, size_t u, const stru
     if (!rc)
         rc = shore__layer_backward(t->m, t->c, t->pass.stream, w, g, pass->cos_sin, i.rows, pass->seq_len, in, &i.at,
                                    t->scratch, shore__pass_at(pass, t->dx, u));
-    rc = rc ? train_op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
+    rc = rc ? shore__op_failed(diag, rc) : shore__train_inner_release(t, &i, diag);
     if (rc || layer > 1 || !t->table_gradient) return rc;
     return unit_lookups(t, u, diag);
 }
@@ -228,7 +235,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = shore__gradients_begin(t, p, diag);
     if (t->abandoned) return rc;
-    if (!rc) rc = train_op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
+    if (!rc) rc = shore__op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
     shore__block_gradients(t->m, layer, 0, p->there, &g);
@@ -245,10 +252,8 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
-    size_t rows = shore__pass_rows(pass), d = m->arch.d_model;
     int rc = m->arch.tied && !t->table_gradient ? shore__gradients_settle(t, diag) : 0;
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
-        struct shore__slice s = shore__model_slice(m, i);
         struct piece *p = shore__gradients_slice(t, 0, i);
         if (t->table_gradient) { /* its lookups are added */
             rc = shore__gradients_end(t, p, diag);
@@ -258,15 +263,8 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
         if (t->abandoned) return rc;
         if (!rc) rc = m->arch.tied ? shore__gradients_from_scratch(t, p, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
-        rc = t->c->ops->embed_backward(t->c, t->pass.stream, p->there, t->dx, pass->tokens.device, rows, d, s.first,
-                                       s.rows);
-        if (!rc && i + 1 == m->nslices && m->arch.learned_positions) {
-            struct shore__gradients g;
-            shore__block_gradients(m, 0, p->segment, p->there, &g);
-            rc = t->c->ops->position_backward(t->c, t->pass.stream, g.role[SHORE__POSITION_TABLE], t->dx, rows, d,
-                                              pass->seq_len);
-        }
-        rc = rc ? train_op_failed(diag, rc) : shore__gradients_end(t, p, diag);
+        rc = add_lookups(t, i, p, t->dx, pass->tokens.device, shore__pass_rows(pass), diag);
+        if (!rc) rc = shore__gradients_end(t, p, diag);
     }
     return rc;
 }

@@ -57,10 +57,6 @@ struct trainer {
     struct shore_patience patience; /* seen by reconnect.c alone */
 };
 
-static inline int train_op_failed(struct shore_diag *diag, int rc) {
-    return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
-}
-
 /* Of this start. */
 static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
