@@ -61,29 +61,6 @@ static struct shore__command_line verify_line(void) {
 /* ---- trials -------------------------------------------------------------------------------------------------------
  */
 
-static void add_flag(struct shore__words *w, const struct shore__settings *s, const char *key) {
-    json_t *all = shore__settings_to_json(s);
-    const json_t *value = json_object_get(all, key);
-    if (json_is_string(value)) {
-        shore__words_add(w, "--%s", key);
-        shore__words_add(w, "%s", json_string_value(value));
-    } else if (json_is_boolean(value)) {
-        shore__words_add(w, "--%s", key);
-        shore__words_add(w, "%s", json_is_true(value) ? "on" : "off");
-    } else if (json_is_number(value)) {
-        shore__words_add(w, "--%s", key);
-        if (json_is_integer(value))
-            shore__words_add(w, "%lld", (long long)json_integer_value(value));
-        else
-            shore__words_add(w, "%.17g", json_real_value(value));
-    } else if (json_is_array(value) && json_array_size(value)) {
-        shore__words_add(w, "--%s", key);
-        for (size_t i = 0; i < json_array_size(value); i++)
-            shore__words_add(w, "%s", json_string_value(json_array_get(value, i)));
-    }
-    json_decref(all);
-}
-
 static int drives_of(const struct verify *v, const struct trial *t, struct shore__addresses *out) {
     const struct shore__addresses *drives = &v->args.settings.drives;
     int rc = t->volumes ? 0 : shore__addresses_parse(out, "ram:", NULL);
@@ -96,80 +73,64 @@ static int drives_of(const struct verify *v, const struct trial *t, struct shore
     return rc;
 }
 
+/* Flags that decide the bits, as they were given; each training is told its own steps, and none validates. */
+static void add_given(struct shore__words *w, const struct verify *v) {
+    json_t *all = shore__settings_to_json(&v->args.settings), *value, *item;
+    const char *key;
+    size_t i;
+    json_object_foreach(all, key, value) {
+        enum shore__setting_role role = shore__role_of_setting(key);
+        bool decides = role == SHORE__IDENTITY || role == SHORE__SCHEDULE || strcmp(key, "update") == 0;
+        if (!decides || strcmp(key, "steps") == 0 || strncmp(key, "val-", 4) == 0) continue;
+        if (!shore__option_given(&shore__train_line, v->parsed, key)) continue;
+        if (json_is_string(value)) shore__words_add(w, "--%s=%s", key, json_string_value(value));
+        if (json_is_boolean(value)) shore__words_add(w, "--%s=%s", key, json_is_true(value) ? "on" : "off");
+        if (json_is_integer(value)) shore__words_add(w, "--%s=%lld", key, (long long)json_integer_value(value));
+        if (json_is_real(value)) shore__words_add(w, "--%s=%.17g", key, json_real_value(value));
+        json_array_foreach(value, i, item) shore__words_add(w, "--%s=%s", key, json_string_value(item));
+    }
+    json_decref(all);
+}
+
 static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
     struct shore__addresses drives = {0};
     w->full |= drives_of(v, t, &drives) != 0;
-    shore__words_add(w, "--drive");
     for (size_t i = 0; i < drives.count; i++)
-        shore__words_add(w, "%s", drives.text[i]);
+        shore__words_add(w, "--drive=%s", drives.text[i]);
     shore__addresses_free(&drives);
 }
 
-static void add_resources(struct shore__words *w, const struct trial *t) {
-    shore__words_add(w, "--memory");
-    shore__words_add(w, "%llu", (unsigned long long)t->memory_bytes);
-    if (t->chunk_bytes) {
-        shore__words_add(w, "--chunk-size");
-        shore__words_add(w, "%llu", (unsigned long long)t->chunk_bytes);
-    }
-    const char *const pairs[] = {"--io", t->io, "--speculate", t->speculate, "--offload", t->offload};
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i += 2) {
-        if (!pairs[i + 1]) continue;
-        shore__words_add(w, "%s", pairs[i]);
-        shore__words_add(w, "%s", pairs[i + 1]);
-    }
+/* Trains with what the trial says beside the words, and takes them. */
+static int train(struct shore__words *w, struct trial *t) {
+    shore__words_add(w, "--memory=%llu", (unsigned long long)t->memory_bytes);
+    if (t->chunk_bytes) shore__words_add(w, "--chunk-size=%llu", (unsigned long long)t->chunk_bytes);
+    if (t->io) shore__words_add(w, "--io=%s", t->io);
+    if (t->speculate) shore__words_add(w, "--speculate=%s", t->speculate);
+    if (t->offload) shore__words_add(w, "--offload=%s", t->offload);
     shore__words_add(w, "--quiet");
+    int rc = shore__child_run(w, -1, t->line, sizeof t->line);
+    shore__words_free(w);
+    return rc;
 }
 
 static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
-    static const char *const repeated[] = {"model",          "init",
-                                           "tokenizer",      "seed",
-                                           "data",           "batch",
-                                           "seq-len",        "precision",
-                                           "products",       "optimizer",
-                                           "moments",        "shuffle",
-                                           "threads",        "lr",
-                                           "min-lr",         "warmup",
-                                           "schedule",       "beta1",
-                                           "beta2",          "eps",
-                                           "momentum",       "weight-decay",
-                                           "clip",           "on-nonfinite",
-                                           "compress",       "compress-after",
-                                           "error-feedback", "residual",
-                                           "grad-precision", "special-tokens",
-                                           "text-field",     "bad-rows",
-                                           "update"};
     struct shore__words w = {0};
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");
-    for (size_t i = 0; i < sizeof repeated / sizeof repeated[0]; i++)
-        if (shore__option_given(&shore__train_line, v->parsed, repeated[i]))
-            add_flag(&w, &v->args.settings, repeated[i]);
-    shore__words_add(&w, "--steps");
-    shore__words_add(&w, "%llu", (unsigned long long)v->steps);
-    if (t->stop_at) {
-        shore__words_add(&w, "--stop-at");
-        shore__words_add(&w, "%llu", (unsigned long long)t->stop_at);
-    }
+    add_given(&w, v);
+    shore__words_add(&w, "--steps=%llu", (unsigned long long)v->steps);
+    if (t->stop_at) shore__words_add(&w, "--stop-at=%llu", (unsigned long long)t->stop_at);
     add_drives(&w, v, t);
-    add_resources(&w, t);
-    shore__words_add(&w, "--out");
-    shore__words_add(&w, "%s", run);
-    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
-    shore__words_free(&w);
-    return rc;
+    shore__words_add(&w, "--out=%s", run);
+    return train(&w, t);
 }
 
 static int train_resume(struct trial *t, const char *run) {
     struct shore__words w = {0};
     shore__words_add(&w, "longshore");
     shore__words_add(&w, "train");
-    shore__words_add(&w, "--resume");
-    shore__words_add(&w, "%s", run);
-    add_resources(&w, t);
-    int rc = shore__child_run(&w, -1, t->line, sizeof t->line);
-    shore__words_free(&w);
-    return rc;
+    shore__words_add(&w, "--resume=%s", run);
+    return train(&w, t);
 }
 
 /* Volumes that a failed training left. */
