@@ -7,28 +7,24 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "base/suggest.h"
 #include "cli/cli.h"
 
-static const struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *summary;
-} commands[] = {
-    {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run"},
-    {"eval", shore__cli_eval, "loss and perplexity of a run or a model on a text"},
-    {"generate", shore__cli_generate, "continue a text"},
-    {"verify", shore__cli_verify, "prove on this machine that budgets, chunks and placements give the same bits"},
-    {"import", shore__cli_import, "put a Hugging Face model on drives, as a run at step 0"},
-    {"export", shore__cli_export, "write a run as a Hugging Face directory"},
-    {"inspect", shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state"},
-    {"remove", shore__cli_remove, "delete a run with its volumes"},
-    {"snapshot", shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one"},
-    {"rollback", shore__cli_rollback, "put a run back to a snapshot"},
-    {"snapshots", shore__cli_snapshots, "list the snapshots of a run"},
-    {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones"},
-    {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor"},
-    {"doctor", shore__cli_doctor, "what this machine has for training, and what to do about what it has not"},
+static const struct shore__subcommand commands[] = {
+    {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run", NULL},
+    {"eval", shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL},
+    {"generate", shore__cli_generate, "continue a text", NULL},
+    {"verify", shore__cli_verify, "prove on this machine that budgets, chunks and placements give the same bits", NULL},
+    {"import", shore__cli_import, "put a Hugging Face model on drives, as a run at step 0", NULL},
+    {"export", shore__cli_export, "write a run as a Hugging Face directory", NULL},
+    {"inspect", shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL},
+    {"remove", shore__cli_remove, "delete a run with its volumes", NULL},
+    {"snapshot", shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one", NULL},
+    {"rollback", shore__cli_rollback, "put a run back to a snapshot", NULL},
+    {"snapshots", shore__cli_snapshots, "list the snapshots of a run", NULL},
+    {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones", NULL},
+    {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor", NULL},
+    {"doctor", shore__cli_doctor, "what this machine has for training, and what to do about what it has not", NULL},
+    {.name = "help"}, /* only to be suggested */
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -36,7 +32,7 @@ static void overview(void) {
     puts("longshore: trains language models whose state lives on drives, inside a memory budget.\n"
          "\n"
          "usage: longshore COMMAND ...\n");
-    for (size_t i = 0; i < COMMANDS; i++)
+    for (size_t i = 0; i < COMMANDS - 1; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].summary);
     puts("\n"
          "'longshore COMMAND --help' explains a command with all its flags and their defaults.\n"
@@ -52,21 +48,6 @@ static void overview(void) {
          "Results go to standard output, messages and progress to standard error.\n"
          "Exit codes: 0 done; 1 failed while running, the committed state is good; 2 wrong usage or input, memory\n"
          "budget or disk space short: nothing was touched, nothing new was made.");
-}
-
-static int unknown_command(const char *word) {
-    const char *names[COMMANDS + 1];
-    for (size_t i = 0; i < COMMANDS; i++)
-        names[i] = commands[i].name;
-    names[COMMANDS] = "help";
-    const char *near = shore__suggest(word, names, COMMANDS + 1);
-    char escaped[128];
-    shore__escape(word, strlen(word), escaped, sizeof escaped);
-    if (near)
-        shore__cli_say("unknown command '%s': did you mean %s?", escaped, near);
-    else
-        shore__cli_say("unknown command '%s': 'longshore --help' lists what there is", escaped);
-    return SHORE__EXIT_USAGE;
 }
 
 /* OpenMP's threads spin at every barrier unless told otherwise, and take the processor from the thread they wait for as
@@ -109,10 +90,8 @@ int main(int argc, char **argv) {
         overview();
         return shore__cli_finish(SHORE__EXIT_DONE);
     }
-    char *ask_help[] = {(char *)"--help", NULL};
-    for (size_t i = 0; i < COMMANDS; i++) {
-        if (strcmp(commands[i].name, help ? argv[2] : word) != 0) continue;
-        return shore__cli_finish(help ? commands[i].run(1, ask_help) : commands[i].run(argc - 2, argv + 2));
-    }
-    return unknown_command(help ? argv[2] : word);
+    char *ask_help[] = {argv[2], (char *)"--help", NULL};
+    return shore__cli_finish(shore__cli_dispatch(commands, COMMANDS, "command",
+                                                 "'longshore --help' lists what there is", help ? 2 : argc - 1,
+                                                 help ? ask_help : argv + 1));
 }

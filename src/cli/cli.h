@@ -22,6 +22,23 @@ enum shore__exit {
 };
 
 /* Subcommands: argv begins after their name. They return the exit code. */
+struct shore__subcommand {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary, *synopsis; /* synopsis: of one in a group */
+};
+/* Runs the one that argv[0] names. what: they are, for the message that there is no such one; otherwise: what that says
+ * where no name is near. */
+int shore__cli_dispatch(const struct shore__subcommand *all, size_t count, const char *what, const char *otherwise,
+                        int argc, char **argv);
+/* Those whose names have a word before them, which has a help of its own. */
+struct shore__group {
+    const struct shore__subcommand *all;
+    size_t count;
+    const char *word, *what, *otherwise; /* as above */
+    const char *ask, *last;              /* what is said where none is named; the last line of the help */
+};
+int shore__cli_group(const struct shore__group *g, int argc, char **argv);
 int shore__cli_train(int argc, char **argv);
 int shore__cli_eval(int argc, char **argv);
 int shore__cli_generate(int argc, char **argv);

@@ -37,8 +37,7 @@ static const struct shore__command_line line = {
     .notes =
         "A drive is measured with a temporary file of 96 MiB that has no name: nothing is left behind, however this\n"
         "ends. Block devices are not measured. Exit code 1: something that is needed does not work.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
 };
 
 void shore__report_add(struct shore__report *r, const char *what, enum shore__verdict verdict, const char *advice,

@@ -28,8 +28,7 @@ static const struct shore__command_line line = {
         "drive on another host is measured over there, and counts with no more than its link carries: updates of\n"
         "AdamW whose fp32 gradients come over it.",
     .notes = "'longshore bench disk' measures longer and all drives at once.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = SHORE__WORDS_MAX,
     .missing = "which drive? Give a directory on it",
 };

@@ -13,8 +13,7 @@ static const struct shore__command_line line = {
     .synopsis = "drive list RUN [--json]",
     .about =
         "Lists the drives of a run: which share of its state each holds, at which step, and what is wrong with it.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore drive list RUN",
 };

@@ -36,8 +36,7 @@ static const struct shore__command_line lines[] = {
         .synopsis = "drive add RUN DRIVE... [--drive-speeds A,B,...]",
         .about = "Adds drives to a run: its state is spread over the old and the new ones, by their speeds.",
         .notes = COMMON_NOTES,
-        .options = options,
-        .noptions = sizeof options / sizeof options[0],
+        SHORE__OPTIONS(options),
         .positional = SHORE__WORDS_MAX,
     },
     {
@@ -46,8 +45,7 @@ static const struct shore__command_line lines[] = {
         .synopsis = "drive remove RUN DRIVE... [--drive-speeds A,B,...]",
         .about = "Takes drives out of a run: what they hold moves to those that stay.",
         .notes = COMMON_NOTES,
-        .options = options,
-        .noptions = sizeof options / sizeof options[0],
+        SHORE__OPTIONS(options),
         .positional = SHORE__WORDS_MAX,
     },
     {
@@ -58,8 +56,7 @@ static const struct shore__command_line lines[] = {
             "Replaces drives of a run by others, or spreads its state anew over those it has. (Where files were moved\n"
             "by hand, nothing needs copying: train --resume RUN --drive OLD=NEW says where they are.)",
         .notes = COMMON_NOTES,
-        .options = options,
-        .noptions = sizeof options / sizeof options[0],
+        SHORE__OPTIONS(options),
         .positional = SHORE__WORDS_MAX,
     },
 };

@@ -40,8 +40,7 @@ static const struct shore__command_line line = {
     .notes = "To let a key do nothing else, put this in front of it in ~/.ssh/authorized_keys:\n"
              "  restrict,command=\"longshore drive serve --stdio --root /mnt/nvme0 --memory 1GiB\" ssh-ed25519 ...\n"
              "docs/wire-protocol.md describes what goes over the connection.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
 };
 
 static void said(const char *text) {

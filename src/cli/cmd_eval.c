@@ -42,8 +42,7 @@ static const struct shore__command_line line = {
         "Measures the mean loss (nats a token) and the perplexity of a run, or of a Hugging Face directory, on a text.",
     .notes =
         "Text is cut into windows of --seq-len tokens that do not overlap; every token but the first is predicted.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN",
 };

@@ -36,8 +36,7 @@ static const struct shore__command_line line = {
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
         "that transformers loads. The weights are streamed: memory does not grow with the model.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore export RUN --out DIR",
 };

@@ -4,6 +4,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
+#include "text/utf8_parts.h"
 
 struct args {
     struct shore__model_args model;
@@ -29,32 +30,35 @@ static const struct shore__command_line line = {
     .remote = true,
     .synopsis = "generate RUN|DIR --prompt TEXT [--max-tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
     .about = "Continues a text with a run or a Hugging Face directory, and prints it as it comes, the prompt first.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT",
 };
 
-/* Text as it comes: only whole characters are let out. */
+/* Text as it comes: only whole characters are let out, and tokens end within them. */
 struct stream {
     struct shore__tokenizer *tokenizer;
     struct shore__text text; /* prompt and what followed */
-    size_t shown, tokens;
+    struct shore__utf8_parts characters;
+    size_t passed, tokens; /* passed: of text, to the characters */
+    bool shown;            /* some of them */
     const struct shore__arch *arch;
     bool silent, ended;
     int rc;
 };
 
+static int put_characters(void *ctx, const char *text, size_t bytes) {
+    struct stream *s = ctx;
+    s->shown |= bytes > 0;
+    shore__cli_put_text(stdout, text, bytes);
+    return 0;
+}
+
 static void show(struct stream *s, bool last) {
-    if (s->silent) return;
-    char clean[512];
-    while (s->shown < s->text.count) {
-        size_t used,
-            n = shore__clean_text(s->text.bytes + s->shown, s->text.count - s->shown, last, clean, sizeof clean, &used);
-        if (!used) break;
-        shore__cli_put_text(stdout, clean, n);
-        s->shown += used;
-    }
+    if (s->silent || !s->text.bytes) return;
+    shore__utf8_parts_feed(&s->characters, s->text.bytes + s->passed, s->text.count - s->passed);
+    s->passed = s->text.count;
+    if (last) shore__utf8_parts_end(&s->characters);
     fflush(stdout);
 }
 
@@ -113,7 +117,7 @@ static int generate(const struct shore__parsed *parsed, void *args) {
     struct args *a = args;
     struct shore__opened o;
     struct shore__ids ids = {0};
-    struct stream stream = {.silent = a->json};
+    struct stream stream = {.silent = a->json, .characters = {.sink = put_characters, .ctx = &stream}};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
     int rc = shore__cli_open(parsed->positional[0], &a->model.moved, a->model.tokenizer, NULL, &o, &diag);

@@ -33,8 +33,7 @@ static const struct shore__command_line line = {
         "Explains a run: its model, its identity, how far it is, who works on it, and the volumes that hold its "
         "state.\n"
         "A run in use may be looked at, too. The digest does not depend on where or in what pieces the state lies.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore inspect RUN",
 };

@@ -13,8 +13,7 @@ static const struct shore__command_line line = {
     .about = "Deletes a run directory and the volumes of its fleet. A run that is in use is refused; nothing else "
              "is touched.",
     .notes = "A copy of a run's directory has no volumes of its own: it is refused, and deleted like any directory.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore remove RUN",
 };

@@ -30,8 +30,7 @@ static const struct shore__command_line snapshot_line = {
         "blocks with it where the file system can do that (XFS, btrfs), and takes half a volume's room elsewhere.\n"
         "'longshore rollback RUN NAME' goes back to it.",
     .notes = "train --snapshot-every N --keep K makes them while it trains.",
-    .options = snapshot_options,
-    .noptions = sizeof snapshot_options / sizeof snapshot_options[0],
+    SHORE__OPTIONS(snapshot_options),
     .positional = 2,
     .missing = "which run? longshore snapshot RUN",
 };
@@ -51,8 +50,7 @@ static const struct shore__command_line rollback_line = {
         "did since is lost, unless a snapshot holds it. The run may lie on other drives now. Training goes on from\n"
         "there with the same bits as it did then.",
     .notes = "Killed in between, it goes on with the next command that opens the run.",
-    .options = rollback_options,
-    .noptions = sizeof rollback_options / sizeof rollback_options[0],
+    SHORE__OPTIONS(rollback_options),
     .positional = 2,
     .missing = "which run? longshore rollback RUN",
 };
@@ -66,8 +64,7 @@ static const struct shore__command_line list_line = {
     .remote = true,
     .synopsis = "snapshots RUN [--json]",
     .about = "Lists the snapshots of a run, the oldest first.",
-    .options = list_options,
-    .noptions = sizeof list_options / sizeof list_options[0],
+    SHORE__OPTIONS(list_options),
     .positional = 1,
     .missing = "which run? longshore snapshots RUN",
 };

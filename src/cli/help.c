@@ -2,10 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "base/units.h"
 #include "cli/cli.h"
 
-enum { LEFT = 30, WIDTH = 110 };
+enum { LEFT = 30, WIDTH = 110, NAMES_MOST = 20 };
 
 /* The default as the flag would take it, or "" where it says nothing (the help text then does). */
 static const char *default_of(const struct shore__option *o, const void *target, char *out, size_t bytes) {
@@ -36,18 +37,9 @@ static const char *default_of(const struct shore__option *o, const void *target,
     case SHORE__OPTION_SHARE:
         shore__format_share(*(const double *)at, out, bytes);
         break;
-    case SHORE__OPTION_CHOICE: {
-        unsigned index = 0;
-        if (o->bytes == sizeof(bool))
-            index = *(const bool *)at;
-        else
-            memcpy(&index, at, sizeof index);
-        const char *c = o->choices;
-        for (; index && strchr(c, '|'); index--)
-            c = strchr(c, '|') + 1;
-        snprintf(out, bytes, "%.*s", (int)strcspn(c, "|"), c);
+    case SHORE__OPTION_CHOICE:
+        shore__option_choice(o, at, out, bytes);
         break;
-    }
     default:
         break;
     }
@@ -131,4 +123,37 @@ int shore__cli_command(const struct shore__command_line *line, int argc, char **
         code = run(&parsed, args);
     shore__options_free(line, args);
     return code;
+}
+
+int shore__cli_dispatch(const struct shore__subcommand *all, size_t count, const char *what, const char *otherwise,
+                        int argc, char **argv) {
+    const char *names[NAMES_MOST];
+    char escaped[128];
+    for (size_t i = 0; i < count; i++) {
+        names[i] = all[i].name;
+        if (all[i].run && strcmp(argv[0], names[i]) == 0) return all[i].run(argc - 1, argv + 1);
+    }
+    const char *near = shore__suggest(argv[0], names, count);
+    shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped);
+    if (near)
+        shore__cli_say("unknown %s '%s': did you mean %s?", what, escaped, near);
+    else
+        shore__cli_say("unknown %s '%s': %s", what, escaped, otherwise);
+    return SHORE__EXIT_USAGE;
+}
+
+int shore__cli_group(const struct shore__group *g, int argc, char **argv) {
+    if (argc < 1) {
+        shore__cli_say("%s", g->ask);
+        return SHORE__EXIT_USAGE;
+    }
+    if (strcmp(argv[0], "--help") != 0 && strcmp(argv[0], "-h") != 0)
+        return shore__cli_dispatch(g->all, g->count, g->what, g->otherwise, argc, argv);
+    for (size_t i = 0; i < g->count; i++)
+        printf("%s longshore %s %s %s\n", i ? "      " : "usage:", g->word, g->all[i].name, g->all[i].synopsis);
+    putchar('\n');
+    for (size_t i = 0; i < g->count; i++)
+        printf("  %-9s %s\n", g->all[i].name, g->all[i].summary);
+    printf("\n%s\n", g->last);
+    return SHORE__EXIT_DONE;
 }

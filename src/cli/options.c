@@ -59,6 +59,16 @@ bool shore__option_given(const struct shore__command_line *line, const struct sh
     return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
 }
 
+const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes) {
+    unsigned index = 0;
+    memcpy(&index, variable, option->bytes);
+    const char *c = option->choices;
+    for (; index && strchr(c, '|'); index--)
+        c = strchr(c, '|') + 1;
+    snprintf(out, bytes, "%.*s", (int)strcspn(c, "|"), c);
+    return out;
+}
+
 /* A flag, or a key of a --config file, which has no flags that are about the command line itself. */
 static int unknown(const struct shore__command_line *line, const char *name, bool key, struct shore_diag *diag) {
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];

@@ -30,7 +30,7 @@ struct shore__option {
     const char *value;   /* what the help calls the value; choices are their own name */
     const char *help;    /* the default is added from the target where it says something */
     const char *choices; /* "constant|linear|cosine" */
-    size_t bytes;        /* of a choice's variable */
+    size_t bytes;        /* of its variable */
     uint64_t least;      /* smallest value of a number */
     double most;         /* largest; 0: what the type holds */
 };
@@ -41,13 +41,16 @@ struct shore__option {
 #define SHORE__OPTION(target, type, flag, field, word, ...)                                           \
     {                                                                                                 \
         .kind = SHORE__OPTION_##type, .name = flag, .offset = offsetof(target, field), .value = word, \
-        .help = __VA_ARGS__                                                                           \
+        .bytes = sizeof(((target *)0)->field), .help = __VA_ARGS__                                    \
     }
 #define SHORE__CHOICE(target, flag, field, words, text)                                                                \
     {                                                                                                                  \
         .kind = SHORE__OPTION_CHOICE, .name = flag, .offset = offsetof(target, field), .help = text, .choices = words, \
         .bytes = sizeof(((target *)0)->field)                                                                          \
     }
+
+/* A table as what a command takes. */
+#define SHORE__OPTIONS(table) .options = table, .noptions = sizeof(table) / sizeof((table)[0])
 
 /* Of commands that take volumes away, or put them back. */
 #define SHORE__NOT_A_COPY(target, field)                                                           \
@@ -93,6 +96,8 @@ void shore__options_free(const struct shore__command_line *line, void *target);
 int shore__option_find(const struct shore__command_line *line, const char *name);
 /* The command takes it. */
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
+/* Which of its words a choice's variable says. */
+const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes);
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
 
 /* What commands with `remote` take beside their own; kept in the environment of this process, and nowhere else. */

@@ -84,8 +84,7 @@ const struct shore__command_line shore__train_line = {
         "RUN/metrics.jsonl gets one JSON object for each step.\n"
         "Documents (files, records) are joined with the tokenizer's end of text. What looks like a special\n"
         "token inside of them is text like any other, unless --special-tokens parse says otherwise.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .config = true,
 };
 
@@ -185,27 +184,6 @@ static bool among(const char *const *names, const char *name) {
     return false;
 }
 
-static size_t size_of(const struct shore__option *o) {
-    switch (o->kind) {
-    case SHORE__OPTION_FLAG:
-        return sizeof(bool);
-    case SHORE__OPTION_U32:
-        return sizeof(uint32_t);
-    case SHORE__OPTION_SIZE:
-    case SHORE__OPTION_U64:
-        return sizeof(uint64_t);
-    case SHORE__OPTION_REAL:
-    case SHORE__OPTION_SHARE:
-        return sizeof(double);
-    case SHORE__OPTION_PACE:
-        return sizeof(struct shore__pace);
-    case SHORE__OPTION_CHOICE:
-        return o->bytes;
-    default:
-        return 0;
-    }
-}
-
 static bool same_text(const char *a, const char *b) {
     if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: nothing is emulated */
     if (!a || !b) return a == b;
@@ -226,7 +204,7 @@ static bool same_value(const struct shore__option *o, const void *a, const void 
             if (!same_text(x->item[i], y->item[i])) return false;
         return true;
     }
-    return memcmp(a, b, size_of(o)) == 0;
+    return memcmp(a, b, o->bytes) == 0;
 }
 
 /* "lr 0.001 -> 0.0005" */
@@ -242,15 +220,10 @@ static void describe(const struct shore__option *o, const void *old, const void 
             double v = *(const double *)value[i];
             snprintf(text[i], sizeof before, isnan(v) ? "chosen" : "%g", v);
         } else if (o->kind == SHORE__OPTION_CHOICE) {
-            unsigned index = 0;
-            memcpy(&index, value[i], o->bytes);
-            const char *c = o->choices;
-            for (; index && strchr(c, '|'); index--)
-                c = strchr(c, '|') + 1;
-            snprintf(text[i], sizeof before, "%.*s", (int)strcspn(c, "|"), c);
+            shore__option_choice(o, value[i], text[i], sizeof before);
         } else {
             uint64_t v = 0;
-            memcpy(&v, value[i], size_of(o));
+            memcpy(&v, value[i], o->bytes);
             snprintf(text[i], sizeof before, v == UINT64_MAX ? "chosen" : "%llu", (unsigned long long)v);
         }
     }
@@ -296,8 +269,9 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
             int rc = replace_text(old, *(char *const *)new, diag);
             if (!rc && old == &settings->emulate) rc = shore__emulation_absolute(&settings->emulate, diag);
             if (rc) return rc;
+        } else {
+            memcpy(old, new, o->bytes);
         }
-        memcpy(old, new, size_of(o));
     }
     if (settings->lr != lr && settings->min_lr == lr / 10 && !given(parsed, "min-lr")) {
         double follows = settings->lr / 10; /* as it was chosen */

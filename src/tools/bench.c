@@ -4,55 +4,35 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/suggest.h"
 #include "drive/probe/probe.h"
 #include "tools/bench.h"
 
 int shore__cli_bench(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        int (*run)(int argc, char **argv);
-    } benches[] = {
-        {"update", shore__bench_update},
-        {"disk", shore__bench_disk},
-        {"compute", shore__bench_compute},
-        {"testbed", shore__bench_testbed},
+    static const struct shore__subcommand benches[] = {
+        {"update", shore__bench_update,
+         "parameters that UPDATE reads, computes and writes a second on these drives, commit included",
+         "--drive PATH... [--params N] [--json]"},
+        {"disk", shore__bench_disk, "bytes a second that the drive itself moves in the same pattern, without computing",
+         "--drive PATH... [--json]"},
+        {"compute", shore__bench_compute, "rates of the matrix products of a model, as bf16 and as fp32", "[--json]"},
+        {"testbed", shore__bench_testbed,
+         "training on an emulated machine, with the update on the host and beside the drives",
+         "smart-infinity|FILE [--drives N,N...] [--modes MODE,...] [--json] [--out DIR]"},
     };
-    enum { BENCHES = sizeof benches / sizeof benches[0] };
-    if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-        puts("usage: longshore bench update --drive PATH... [--params N] [--json]\n"
-             "       longshore bench disk --drive PATH... [--json]\n"
-             "       longshore bench compute [--json]\n"
-             "       longshore bench testbed smart-infinity|FILE [--drives N,N...] [--modes MODE,...] [--json] [--out "
-             "DIR]\n"
-             "\n"
-             "  update    parameters that UPDATE reads, computes and writes a second on these drives, commit included\n"
-             "  disk      bytes a second that the drive itself moves in the same pattern, without computing\n"
-             "  compute   rates of the matrix products of a model, as bf16 and as fp32\n"
-             "  testbed   training on an emulated machine, with the update on the host and beside the drives\n"
-             "\n"
-             "'longshore bench update --help' lists its flags.");
-        return SHORE__EXIT_DONE;
-    }
-    const char *names[BENCHES];
-    for (size_t i = 0; i < BENCHES; i++) {
-        names[i] = benches[i].name;
-        if (argc > 0 && strcmp(argv[0], names[i]) == 0) return benches[i].run(argc - 1, argv + 1);
-    }
-    if (argc < 1) {
-        shore__cli_say("bench what? update, disk, compute or testbed");
-        return SHORE__EXIT_USAGE;
-    }
-    char escaped[128];
-    if (strcmp(argv[0], "drive") == 0 || strcmp(argv[0], "drives") == 0) {
+    static const struct shore__group group = {
+        .all = benches,
+        .count = sizeof benches / sizeof benches[0],
+        .word = "bench",
+        .what = "benchmark",
+        .otherwise = "there are update, disk, compute and testbed",
+        .ask = "bench what? update, disk, compute or testbed",
+        .last = "'longshore bench update --help' lists its flags.",
+    };
+    if (argc > 0 && (strcmp(argv[0], "drive") == 0 || strcmp(argv[0], "drives") == 0)) {
         shore__cli_say("unknown benchmark '%s': 'longshore drive bench' measures the drives of a run", argv[0]);
         return SHORE__EXIT_USAGE;
     }
-    const char *near = shore__suggest(argv[0], names, BENCHES);
-    shore__cli_say("unknown benchmark '%s'%s%s%s", shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped),
-                   near ? ": did you mean " : ": there are update, disk, compute and testbed", near ? near : "",
-                   near ? "?" : "");
-    return SHORE__EXIT_USAGE;
+    return shore__cli_group(&group, argc, argv);
 }
 
 static int add_place(const struct shore__address *drive, const char *file, struct shore__addresses *places,

@@ -28,8 +28,7 @@ static const struct shore__command_line line = {
     .about =
         "Measures the matrix products of a layer and of the head, in billions of operations a second, as bf16 and as\n"
         "fp32 (what --products chooses between), beside the best that oneDNN reaches on the same shapes.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
 };
 
 struct product {

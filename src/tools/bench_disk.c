@@ -37,8 +37,7 @@ static const struct shore__command_line line = {
     .about =
         "Measures what drives move when chunks are read from one half of a file and written to the other, read and\n"
         "write at once, in the pattern of UPDATE but without computing: the rate that UPDATE can reach.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
 };
 
 /* One drive, worked on by its own thread. */

@@ -53,8 +53,7 @@ static const struct shore__command_line line = {
     .notes =
         "smart-infinity is the machine of that paper (HPCA 2024): ten SmartSSDs behind one link, GPT-2 4.0B on an\n"
         "A5000, divided by 101. All of it takes about half an hour.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which testbed? longshore bench testbed smart-infinity, or a file",
 };

@@ -57,8 +57,7 @@ static const struct shore__command_line line = {
     .synopsis = "bench update --drive PATH... [--params N] [--json]",
     .about = "Makes a temporary fleet, and measures steps of UPDATE over all its parameters, each with its commit:\n"
              "reading, computing and writing the optimizer's state. The volumes are removed afterwards.",
-    .options = options,
-    .noptions = sizeof options / sizeof options[0],
+    SHORE__OPTIONS(options),
 };
 
 struct bench {
