@@ -223,6 +223,9 @@ struct shore__compute_ops {
     void (*close)(struct shore__compute *c);
 };
 
+/* Declares what a backend puts into the table's place `name`: SHORE__OP_TYPE(add) my_add; */
+#define SHORE__OP_TYPE(name) __typeof__(*((struct shore__compute_ops *)NULL)->name)
+
 /* Every backend's object begins with this. */
 struct shore__compute {
     const struct shore__compute_ops *ops;

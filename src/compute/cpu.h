@@ -106,9 +106,8 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
                        const float *bias);
 
 bool shore__same_product(const struct shore__product *a, const struct shore__product *b);
-/* Where packed weights are kept (none: 0 bytes), and that they are void. */
+/* Where packed weights are kept; none: 0 bytes. */
 void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes);
-void shore__cpu_weights_changed(struct shore__compute *c);
 /* Where B of the product lies packed or is to go, to be kept or into the workspace; there: it is there already. */
 char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
                               bool *there);
@@ -126,75 +125,48 @@ int shore__onednn_product(struct shore__cpu *c, const struct shore__product *p, 
 struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c, size_t rows, size_t n, size_t d);
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d);
 
-int shore__cpu_linear(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, shore__buf w,
-                      shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
-int shore__cpu_linear_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy,
-                                 shore__buf w, size_t rows, size_t n, size_t k, bool w_is_nk);
-int shore__cpu_linear_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dy,
-                                 shore__buf x, size_t rows, size_t n, size_t k, bool w_is_nk, bool add);
-int shore__cpu_bias_backward(struct shore__compute *, struct shore__stream *, shore__buf db, shore__buf dy, size_t rows,
-                             size_t n);
 /* Workspace for all of these shapes' operations; make: also makes the products' code. */
 int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
                     size_t *packed_bytes, struct shore_diag *diag);
 int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
                              size_t *packed_bytes, struct shore_diag *diag);
 
-/* ---- head ---- */
-int shore__cpu_head_logits(struct shore__compute *, struct shore__stream *, shore__buf logits, shore__buf x,
-                           shore__buf w, size_t rows, size_t n, size_t d);
-int shore__cpu_head_merge(struct shore__compute *, struct shore__stream *, shore__buf max, shore__buf sum,
-                          shore__buf target_logit, shore__buf logits, shore__buf targets, size_t rows, size_t n,
-                          size_t first);
-int shore__cpu_head_loss(struct shore__compute *, struct shore__stream *, shore__buf loss, shore__buf max,
-                         shore__buf sum, shore__buf target_logit, shore__buf targets, size_t rows);
-int shore__cpu_head_dlogits(struct shore__compute *, struct shore__stream *, shore__buf dlogits, shore__buf logits,
-                            shore__buf max, shore__buf sum, shore__buf targets, float scale, size_t rows, size_t n,
-                            size_t first);
-int shore__cpu_head_backward_x(struct shore__compute *, struct shore__stream *, shore__buf dx_f32, shore__buf dlogits,
-                               shore__buf w, size_t rows, size_t n, size_t d);
-int shore__cpu_head_backward_w(struct shore__compute *, struct shore__stream *, shore__buf dw, shore__buf dlogits,
-                               shore__buf x, size_t rows, size_t n, size_t d, bool add);
-
-/* ---- rows and elements ---- */
-int shore__cpu_zero(struct shore__compute *, struct shore__stream *, shore__buf dst, size_t bytes);
-int shore__cpu_copy(struct shore__compute *, struct shore__stream *, shore__buf dst, shore__buf src, size_t bytes);
-int shore__cpu_widen(struct shore__compute *, struct shore__stream *, shore__buf dst_f32, shore__buf src, size_t n);
-int shore__cpu_store(struct shore__compute *, struct shore__stream *, shore__buf dst, shore__buf act, size_t n);
-int shore__cpu_load(struct shore__compute *, struct shore__stream *, shore__buf act, shore__buf src, size_t n);
-int shore__cpu_round(struct shore__compute *, struct shore__stream *, shore__buf act, shore__buf src_f32, size_t n);
-int shore__cpu_add(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf a, shore__buf b, size_t n);
-int shore__cpu_act(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x, enum shore__act_fn f,
-                   bool gated, size_t rows, size_t width);
-int shore__cpu_act_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy, shore__buf x,
-                            enum shore__act_fn f, bool gated, size_t rows, size_t width);
-int shore__cpu_embed(struct shore__compute *, struct shore__stream *, shore__buf x, shore__buf table, shore__buf tokens,
-                     size_t rows, size_t d, size_t first, size_t n);
-int shore__cpu_embed_backward(struct shore__compute *, struct shore__stream *, shore__buf dtable, shore__buf dx,
-                              shore__buf tokens, size_t rows, size_t d, size_t first, size_t n);
-int shore__cpu_position(struct shore__compute *, struct shore__stream *, shore__buf x, shore__buf table, size_t rows,
-                        size_t d, size_t seq_len, size_t first_position);
-int shore__cpu_position_backward(struct shore__compute *, struct shore__stream *, shore__buf dtable, shore__buf dx,
-                                 size_t rows, size_t d, size_t seq_len);
-int shore__cpu_norm(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf stats, shore__buf x,
-                    shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d);
-int shore__cpu_norm_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dgain,
-                             shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
-                             shore__buf stats, bool rms, size_t rows, size_t d);
-
-/* ---- attention ---- */
 size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s);
-int shore__cpu_rope(struct shore__compute *, struct shore__stream *, shore__buf qkv, shore__buf cos_sin,
-                    const struct shore__attention *a, size_t first_position, bool inverse);
-int shore__cpu_attention(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                         shore__buf qkv, const struct shore__attention *a);
-int shore__cpu_attention_backward(struct shore__compute *, struct shore__stream *, shore__buf dqkv, shore__buf dout,
-                                  shore__buf qkv, shore__buf out, shore__buf lse, const struct shore__attention *a);
-int shore__cpu_attention_cached(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                                shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
-                                size_t capacity, const struct shore__attention *a);
-int shore__cpu_attention_merge(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                               shore__buf outs, shore__buf lses, size_t parts, size_t rows,
-                               const struct shore__attention *a);
+
+/* The operations that lie in files of their own: shore__cpu_NAME is in the table's place NAME. */
+#define SHORE__CPU_OPS(X) \
+    X(weights_changed)    \
+    X(zero)               \
+    X(copy)               \
+    X(widen)              \
+    X(store)              \
+    X(load)               \
+    X(linear)             \
+    X(linear_backward_x)  \
+    X(linear_backward_w)  \
+    X(bias_backward)      \
+    X(head_logits)        \
+    X(head_merge)         \
+    X(head_loss)          \
+    X(head_dlogits)       \
+    X(head_backward_x)    \
+    X(head_backward_w)    \
+    X(round)              \
+    X(embed)              \
+    X(embed_backward)     \
+    X(position)           \
+    X(position_backward)  \
+    X(norm)               \
+    X(norm_backward)      \
+    X(add)                \
+    X(act)                \
+    X(act_backward)       \
+    X(rope)               \
+    X(attention)          \
+    X(attention_backward) \
+    X(attention_cached)   \
+    X(attention_merge)
+#define SHORE__DECLARE_CPU_OP(name) SHORE__OP_TYPE(name) shore__cpu_##name;
+SHORE__CPU_OPS(SHORE__DECLARE_CPU_OP)
 
 #endif

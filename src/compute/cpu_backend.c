@@ -40,41 +40,10 @@ static void cpu_close(struct shore__compute *base) {
     free(c);
 }
 
+#define ROW(name) .name = shore__cpu_##name,
+
 static const struct shore__compute_ops cpu_ops = {
-    .make = cpu_make,
-    SHORE__HOST_MEMORY_OPS,
-    .weights_changed = shore__cpu_weights_changed,
-    .zero = shore__cpu_zero,
-    .copy = shore__cpu_copy,
-    .widen = shore__cpu_widen,
-    .store = shore__cpu_store,
-    .load = shore__cpu_load,
-    .linear = shore__cpu_linear,
-    .linear_backward_x = shore__cpu_linear_backward_x,
-    .linear_backward_w = shore__cpu_linear_backward_w,
-    .bias_backward = shore__cpu_bias_backward,
-    .head_logits = shore__cpu_head_logits,
-    .head_merge = shore__cpu_head_merge,
-    .head_loss = shore__cpu_head_loss,
-    .head_dlogits = shore__cpu_head_dlogits,
-    .head_backward_x = shore__cpu_head_backward_x,
-    .head_backward_w = shore__cpu_head_backward_w,
-    .round = shore__cpu_round,
-    .embed = shore__cpu_embed,
-    .embed_backward = shore__cpu_embed_backward,
-    .position = shore__cpu_position,
-    .position_backward = shore__cpu_position_backward,
-    .norm = shore__cpu_norm,
-    .norm_backward = shore__cpu_norm_backward,
-    .add = shore__cpu_add,
-    .act = shore__cpu_act,
-    .act_backward = shore__cpu_act_backward,
-    .rope = shore__cpu_rope,
-    .attention = shore__cpu_attention,
-    .attention_backward = shore__cpu_attention_backward,
-    .attention_cached = shore__cpu_attention_cached,
-    .attention_merge = shore__cpu_attention_merge,
-    .close = cpu_close,
+    .make = cpu_make, .close = cpu_close, SHORE__HOST_MEMORY_OPS, SHORE__CPU_OPS(ROW) /* a row each */
 };
 
 /* OpenMP may give fewer than are asked for, and the bits follow from their number. */

@@ -20,28 +20,14 @@ static inline void shore__reference_put(const struct shore__compute *c, shore__b
         ((float *)b.handle)[i] = x;
 }
 
-int shore__reference_rope(struct shore__compute *, struct shore__stream *, shore__buf qkv, shore__buf cos_sin,
-                          const struct shore__attention *a, size_t first_position, bool inverse);
-int shore__reference_attention(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                               shore__buf qkv, const struct shore__attention *a);
-int shore__reference_attention_backward(struct shore__compute *, struct shore__stream *, shore__buf dqkv,
-                                        shore__buf dout, shore__buf qkv, shore__buf out, shore__buf lse,
-                                        const struct shore__attention *a);
-int shore__reference_attention_cached(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                                      shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
-                                      size_t capacity, const struct shore__attention *a);
-int shore__reference_attention_merge(struct shore__compute *, struct shore__stream *, shore__buf out, shore__buf lse,
-                                     shore__buf outs, shore__buf lses, size_t parts, size_t rows,
-                                     const struct shore__attention *a);
-
-int shore__reference_norm(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf stats, shore__buf x,
-                          shore__buf gain, shore__buf bias, float eps, bool rms, size_t rows, size_t d);
-int shore__reference_norm_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dgain,
-                                   shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
-                                   shore__buf stats, bool rms, size_t rows, size_t d);
-int shore__reference_act(struct shore__compute *, struct shore__stream *, shore__buf y, shore__buf x,
-                         enum shore__act_fn f, bool gated, size_t rows, size_t width);
-int shore__reference_act_backward(struct shore__compute *, struct shore__stream *, shore__buf dx, shore__buf dy,
-                                  shore__buf x, enum shore__act_fn f, bool gated, size_t rows, size_t width);
+SHORE__OP_TYPE(rope) shore__reference_rope;
+SHORE__OP_TYPE(attention) shore__reference_attention;
+SHORE__OP_TYPE(attention_backward) shore__reference_attention_backward;
+SHORE__OP_TYPE(attention_cached) shore__reference_attention_cached;
+SHORE__OP_TYPE(attention_merge) shore__reference_attention_merge;
+SHORE__OP_TYPE(norm) shore__reference_norm;
+SHORE__OP_TYPE(norm_backward) shore__reference_norm_backward;
+SHORE__OP_TYPE(act) shore__reference_act;
+SHORE__OP_TYPE(act_backward) shore__reference_act_backward;
 
 #endif
