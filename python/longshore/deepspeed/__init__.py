@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import os
 import sys
@@ -202,11 +201,8 @@ def _scheduler(settings, given, optimizer):
     kinds = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and _is_one(k)}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
-        near = difflib.get_close_matches(name, kinds, 1)
-        raise ConfigError(
-            f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}, and torch's"
-            + (f"; did you mean {near[0]}?" if near else "")
-        )
+        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}, "
+                          f"and torch's{_config.meant(name, kinds)}")
     for key, value in params.items():
         if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
             raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and no number")

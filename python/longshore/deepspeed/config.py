@@ -25,146 +25,57 @@ def say_once(text):
         logger.warning(text)
 
 
-HONOURED = {
-    "": {
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "gradient_accumulation_steps",
-        "gradient_clipping",
-        "optimizer",
-        "scheduler",
-        "bf16",
-        "bfloat16",
-        "fp16",
-        "zero_optimization",
-        "steps_per_print",
-        "wall_clock_breakdown",
-        "checkpoint",
-        "longshore",
-        "tensorboard",
-        "csv_monitor",
-        "wandb",
-        "dataloader_drop_last",
-        "aio",
-        "managed_gradient_accumulation",
-    },
-    "longshore": {*SECTION, "resume", "layer_major"},
-    "optimizer": {"type", "params"},
-    "scheduler": {"type", "params"},
-    "zero_optimization": {
-        "stage",
-        "offload_param",
-        "offload_optimizer",
-        "stage3_gather_16bit_weights_on_model_save",
-        "stage3_gather_fp16_weights_on_model_save",
-        "gather_16bit_weights_on_model_save",
-        "aio",
-    },
-    "zero_optimization.offload_param": {"device", "nvme_path"},
-    "zero_optimization.offload_optimizer": {"device", "nvme_path"},
-    "bf16": {"enabled", "auto_cast"},
-    "bfloat16": {"enabled", "auto_cast"},
-    "fp16": {"enabled", "auto_cast"},
-    "tensorboard": {"enabled", "output_path", "job_name"},
-    "csv_monitor": {"enabled", "output_path", "job_name"},
-    "wandb": {"enabled", "team", "group", "project"},
-}
-HINTS = {
-    "": {
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-        "prescale_gradients",
-        "gradient_predivide_factor",
-        "communication_data_type",
-        "seq_parallel_communication_data_type",
-        "gradient_allreduce_op",
-        "sparse_gradients",
-        "disable_allgather",
-        "dump_state",
-        "memory_breakdown",
-        "data_types",
-        "compile",
-        "comms_logger",
-        "flops_profiler",
-        "activation_checkpointing",
-        "disable_python_gc",
-        "log_level",
-        "comms_config",
-        "graph_harvesting",
-        "vocabulary_size",
-        "nebula",
-        "use_data_before_expert_parallelism",
-        "timers",
-        "zero_allow_comm_data_type",
-        "check_grad_overflow",
-    },
-    "aio": {"block_size", "queue_depth", "thread_count", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"},
-    "zero_optimization": {
-        "contiguous_gradients",
-        "reduce_scatter",
-        "reduce_bucket_size",
-        "use_multi_rank_bucket_allreduce",
-        "allgather_partitions",
-        "allgather_bucket_size",
-        "overlap_comm",
-        "compute_grad_norm",
-        "load_from_fp32_weights",
-        "elastic_checkpoint",
-        "sub_group_size",
-        "round_robin_gradients",
-        "stage3_prefetch_bucket_size",
-        "stage3_param_persistence_threshold",
-        "stage3_model_persistence_threshold",
-        "stage3_max_live_parameters",
-        "stage3_max_reuse_distance",
-        "stage3_module_granularity_threshold",
-        "stage3_use_all_reduce_for_fetch_params",
-        "stage3_allgather_sequential",
-        "prefetch_bucket_size",
-        "param_persistence_threshold",
-        "model_persistence_threshold",
-        "max_live_parameters",
-        "max_reuse_distance",
-        "ignore_unused_parameters",
-        "legacy_stage1",
-        "parameter_alignment",
-        "memory_efficient_linear",
-        "pipeline_loading_checkpoint",
-        "override_module_apply",
-        "log_trace_cache_warnings",
-        "enable_sanity_checks",
-        "leaf_module",
-        "cpu_offload_use_pin_memory",
-        "grad_hooks",
-        "module_granularity_threshold",
-        "use_all_reduce_for_fetch_params",
-        "allgather_sequential",
-    },
-    "optimizer": {"legacy_fusion"},
-    "zero_optimization.offload_param": {"buffer_count", "buffer_size", "max_in_cpu", "pin_memory"},
-    "zero_optimization.offload_optimizer": {
-        "buffer_count",
-        "pin_memory",
-        "pipeline",
-        "pipeline_read",
-        "pipeline_write",
-        "fast_init",
-        "ratio",
-        "cpuadam_cores_perc",
-    },
-    "bf16": {"immediate_grad_update", "check_grad_overflow", "check_overflow", "bf16_optimizer_states", "bf16_master_weights_and_grads"},
-    "fp16": {
-        "loss_scale",
-        "initial_scale_power",
-        "loss_scale_window",
-        "hysteresis",
-        "consecutive_hysteresis",
-        "min_loss_scale",
-        "opt_level",
-        "fp16_master_weights_and_grads",
-    },
-    "checkpoint": {"tag_validation", "use_node_local_storage", "parallel_write", "writer"},
-}
+def _keys(sections):
+    """{section: its keys}, of their names in a text."""
+    return {section: set(names.split()) for section, names in sections.items()}
+
+
+HONOURED = _keys({
+    "": """
+        train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer scheduler bf16 bfloat16
+        fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore tensorboard csv_monitor wandb
+        dataloader_drop_last aio managed_gradient_accumulation""",
+    "longshore": f"{' '.join(SECTION)} resume layer_major",
+    "optimizer": "type params",
+    "scheduler": "type params",
+    "zero_optimization": """
+        stage offload_param offload_optimizer stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
+        gather_16bit_weights_on_model_save aio""",
+    "zero_optimization.offload_param": "device nvme_path",
+    "zero_optimization.offload_optimizer": "device nvme_path",
+    "bf16": "enabled auto_cast",
+    "bfloat16": "enabled auto_cast",
+    "fp16": "enabled auto_cast",
+    "tensorboard": "enabled output_path job_name",
+    "csv_monitor": "enabled output_path job_name",
+    "wandb": "enabled team group project",
+})
+HINTS = _keys({
+    "": """
+        zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients gradient_predivide_factor communication_data_type
+        seq_parallel_communication_data_type gradient_allreduce_op sparse_gradients disable_allgather dump_state memory_breakdown
+        data_types compile comms_logger flops_profiler activation_checkpointing disable_python_gc log_level comms_config graph_harvesting
+        vocabulary_size nebula use_data_before_expert_parallelism timers zero_allow_comm_data_type check_grad_overflow""",
+    "aio": "block_size queue_depth thread_count intra_op_parallelism single_submit overlap_events use_gds",
+    "zero_optimization": """
+        contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce allgather_partitions allgather_bucket_size
+        overlap_comm compute_grad_norm load_from_fp32_weights elastic_checkpoint sub_group_size round_robin_gradients
+        stage3_prefetch_bucket_size stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_live_parameters
+        stage3_max_reuse_distance stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential
+        prefetch_bucket_size param_persistence_threshold model_persistence_threshold max_live_parameters max_reuse_distance
+        ignore_unused_parameters legacy_stage1 parameter_alignment memory_efficient_linear pipeline_loading_checkpoint
+        override_module_apply log_trace_cache_warnings enable_sanity_checks leaf_module cpu_offload_use_pin_memory grad_hooks
+        module_granularity_threshold use_all_reduce_for_fetch_params allgather_sequential""",
+    "optimizer": "legacy_fusion",
+    "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
+    "zero_optimization.offload_optimizer": """
+        buffer_count pin_memory pipeline pipeline_read pipeline_write fast_init ratio cpuadam_cores_perc""",
+    "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states bf16_master_weights_and_grads",
+    "fp16": """
+        loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale opt_level
+        fp16_master_weights_and_grads""",
+    "checkpoint": "tag_validation use_node_local_storage parallel_write writer",
+})
 HINTS["bfloat16"] = HINTS["bf16"]
 REFUSED = {  # where it is asked for: why, and what to do
     "amp": "mixed precision by apex: use bf16",
@@ -203,19 +114,15 @@ REFUSED = {  # where it is asked for: why, and what to do
 }
 _TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
-_FREE = {
-    "optimizer.params",
-    "scheduler.params",
-    "data_types",
-    "flops_profiler",
-    "activation_checkpointing",
-    "comms_logger",
-    "compile",
-    "zero_optimization.leaf_module",
-    "checkpoint.writer",
-    "checkpoint.parallel_write",
-    "nebula",
-}
+_FREE = set("""
+    optimizer.params scheduler.params data_types flops_profiler activation_checkpointing comms_logger compile zero_optimization.leaf_module
+    checkpoint.writer checkpoint.parallel_write nebula""".split())
+
+
+def meant(word, known, prefix=""):
+    """What may have been meant by a word that is not known, to be said behind it; "": nothing is near."""
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def load(config):
@@ -282,8 +189,7 @@ def _check(config, where=""):
         elif key not in known and full not in HONOURED and full not in HINTS:
             key = str(key)
             everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
-            near = difflib.get_close_matches(key, everything, 1)
-            raise ConfigError(f"{full}: is no key of a configuration{f'; did you mean {near[0]}?' if near else '; take it out'}")
+            raise ConfigError(f"{full}: is no key of a configuration{meant(key, everything) or '; take it out'}")
         else:
             if key in HINTS.get(where, set()) and value not in (None, "auto"):
                 hinted.append(full)
@@ -381,15 +287,13 @@ def _batches(config):
     """DeepSpeed's three numbers: two make the third, and all three fit."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     total, micro, steps = (None if _get(config, n) is None else _number(config, n, int, 1, 1) for n in names)
-    if total is None and micro is None:
-        total = micro = 1 if steps is None else None
-        micro, total = 1, steps or 1
-    if micro is None:
-        if steps is None:
-            steps = 1
+    if total is None:
+        micro, steps = micro or 1, steps or 1
+    elif micro is None:
+        steps = steps or 1
         micro = total // steps
-    if steps is None:
-        steps = max(1, total // micro) if total is not None else 1
+    elif steps is None:
+        steps = max(1, total // micro)
     if total is not None and total != micro * steps:
         raise ConfigError(
             f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times gradient_accumulation_steps {steps}, "
@@ -422,10 +326,8 @@ def settings(config, places=()):
     for which in ("offload_optimizer", "offload_param"):
         device = _get(config, f"zero_optimization.{which}.device", "none")
         if device not in ("none", "cpu", "nvme"):
-            near = difflib.get_close_matches(str(device), ["none", "cpu", "nvme"], 1)
-            raise ConfigError(
-                f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{f'; did you mean {near[0]}?' if near else ''}"
-            )
+            said = meant(str(device), ("none", "cpu", "nvme"))
+            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{said}")
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "cpu":
             say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far as the budget goes")
@@ -455,14 +357,8 @@ def settings(config, places=()):
         out.dtype, out.casts = "bf16", True
         say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
-    out.gathers = any(
-        _flag(config, f"zero_optimization.{k}")
-        for k in (
-            "stage3_gather_16bit_weights_on_model_save",
-            "stage3_gather_fp16_weights_on_model_save",
-            "gather_16bit_weights_on_model_save",
-        )
-    )
+    out.gathers = any(_flag(config, f"zero_optimization.{prefix}_weights_on_model_save")
+                      for prefix in ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit"))
     out.steps_per_print = _number(config, "steps_per_print", float, 10, 0)
     out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
     out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}
@@ -473,11 +369,7 @@ def hyper(said):
     """wrap()'s arguments, of {"type": ..., "params": {...}}."""
     kind = str(said.get("type", "")).lower()
     if kind not in _TYPES:
-        near = difflib.get_close_matches(kind, _TYPES, 1)
-        raise ConfigError(
-            f"optimizer.type: {said.get('type')!r} is not to be had: {NAMES} are"
-            + (f"; did you mean {near[0]}?" if near else "")
-        )
+        raise ConfigError(f"optimizer.type: {said.get('type')!r} is not to be had: {NAMES} are{meant(kind, _TYPES)}")
     given = {k: v for k, v in (said.get("params") or {}).items() if v != "auto"}
     decoupled = given.pop("adam_w_mode", given.pop("adamw_mode", True))
     name = "adam" if kind == "adam" and not decoupled else _TYPES[kind]
@@ -490,8 +382,7 @@ def hyper(said):
     known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if OPTIMIZERS[name].takes_momentum else set())
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{f'; did you mean {near[0]}?' if near else ''}")
+            raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{meant(key, known)}")
     try:
         refuse_numbers(given, "optimizer.params.")
     except ValueError as e:

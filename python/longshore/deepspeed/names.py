@@ -4,12 +4,12 @@ names.txt has the modules of DeepSpeed and what can be imported from each, so th
 """
 
 import abc
-import difflib
 import functools
 import importlib
 import os
 
 from ..errors import LongshoreError
+from .config import meant
 
 _HERE = __package__
 _IN_PROCESS = "there is one process, which has the whole model and the whole batch"
@@ -118,8 +118,7 @@ def is_module(module):
 
 def near(module):
     """What may have been meant."""
-    found = difflib.get_close_matches(module, _known(), 1)
-    return f"; did you mean deepspeed.{found[0]}?" if found else ""
+    return meant(module, _known(), "deepspeed.")
 
 
 def attach(module, *others):
@@ -133,8 +132,8 @@ def attach(module, *others):
                     return importlib.import_module(f"{_HERE}.{inner}")
                 if name in _known().get(other or ".", ()) or _whole(other):
                     return _placeholder(inner)
-        found = difflib.get_close_matches(name, [n for other in others for n in _known().get(other or ".", ())] + list(vars(module)), 1)
-        hint = f"; did you mean {found[0]}?" if found and not name.startswith("_") else ""
+        known = [n for other in others for n in _known().get(other or ".", ())] + list(vars(module))
+        hint = "" if name.startswith("_") else meant(name, known)
         raise AttributeError(f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}", name=name, obj=module)
 
     module.__getattr__ = missing
