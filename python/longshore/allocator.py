@@ -13,9 +13,7 @@ class _Info(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None)
-_mallinfo = getattr(_libc, "mallinfo2", None)  # None: an older glibc, or another library, of which nothing is known
-if _mallinfo is not None:
-    _mallinfo.restype = _Info
+_libc.mallinfo2.restype = _Info
 
 
 def process_bytes() -> int:
@@ -26,17 +24,14 @@ def process_bytes() -> int:
 
 def held():
     """(bytes that are lent, bytes that are free and kept, which may have been given back to the system)."""
-    if _mallinfo is None:
-        return 0, 0
-    info = _mallinfo()
+    info = _libc.mallinfo2()
     return info.uordblks + info.hblkhd, info.fordblks
 
 
 def give_back():
     """Gives the system what is free. Returns how much less the process has then."""
     before = process_bytes()
-    if hasattr(_libc, "malloc_trim"):
-        _libc.malloc_trim(0)
+    _libc.malloc_trim(0)
     return max(before - process_bytes(), 0)
 
 

@@ -3,40 +3,24 @@
 import torch
 
 from ..memory import process_bytes
+from .comm import always
 
 
 class Accelerator:
     _name = "cpu"
     _communication_backend_name = "gloo"
 
-    def device_name(self, device_index=None):
-        return self._name
-
-    def current_device_name(self):
-        return self._name
+    device_name = current_device_name = always(_name)
+    communication_backend_name = always(_communication_backend_name)
+    device_count = always(1)
+    is_available = is_synchronized_device = is_bf16_supported = is_pinned = always(True)
+    is_fp16_supported = always(False)
+    set_device = synchronize = empty_cache = reset_peak_memory_stats = always(None)
 
     def device(self, device_index=None):
         return torch.device(self._name)
 
     current_device = device
-
-    def communication_backend_name(self):
-        return self._communication_backend_name
-
-    def device_count(self):
-        return 1
-
-    def is_available(self):
-        return True
-
-    def is_synchronized_device(self):
-        return True
-
-    def is_bf16_supported(self):
-        return True
-
-    def is_fp16_supported(self):
-        return False
 
     def supported_dtypes(self):
         return [torch.float32, torch.bfloat16]
@@ -57,14 +41,6 @@ class Accelerator:
 
     def pin_memory(self, tensor, align_bytes=1):
         return tensor
-
-    def is_pinned(self, tensor):
-        return True
-
-    def _nothing(self, *args, **kwargs):
-        return None
-
-    set_device = synchronize = empty_cache = reset_peak_memory_stats = _nothing
 
     def memory_allocated(self, device_index=None):
         """Resident memory of this process, in bytes."""
