@@ -82,9 +82,8 @@ class Activations:
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
         options = native.new("struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes, adapts=not self.waits)
-        out = ffi.new("struct shore_activation_store **")
-        native.call(lib.shore_store_open, state.fleet, options, out)
-        self.store = ffi.gc(out[0], lib.shore_store_close)
+        store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
+        self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
         self.known = weakref.WeakValueDictionary()  # by identity: Entry, or _Mark of what stays
         self.keys = itertools.count(1)  # what is saved last is needed first

@@ -1,5 +1,6 @@
 """A model that an engine has is trained anew, as by a second Trainer: in a run of its own, whose first state is what the engine has made."""
 
+import contextlib
 import os
 
 import torch
@@ -37,11 +38,9 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
                          fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes, memory=before.memory_bytes, overwrite=bool(overwrite),
                          momentum=any(group.get("momentum", numbers["momentum"]) for group in given), scratch_bytes=before.scratch_bytes,
                          residual=bool(before.made.residual))
-    try:
+    with contextlib.closing(state):
         _copy(engine, before, state)
         state.seal()
-    finally:
-        state.close()
     engine.reopen(run)
     engine._followed, engine.lr_scheduler, engine.accumulate = {}, None, 1
     engine.how = how

@@ -140,11 +140,8 @@ def _say_disk(state):
 
 def same_optimizer(run, wanted):
     """Refuses a run whose UPDATE would be given another optimizer's numbers."""
-    record = State.open(run, read_only=True, without_drives=True)
-    try:
+    with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
-    finally:
-        record.close()
     if made != wanted:
         raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make another run and take the "
                              "parameters alone")

@@ -89,12 +89,7 @@ def check(run, drives, overwrite, more=""):
     """Refuses a run that cannot be made there, as far as it is to be seen before there is a model. more: to be said where one is there."""
     refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True", more)
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
-    _check_place(run, others or [_directory(run)], overwrite)  # the run's own is made with it
-
-
-def _check_place(run, drives, overwrite):
-    """Whether a run may be made there: what is to be seen of the directory and the drives before there is a model."""
-    fleet, named = fleet_options(drives, "adamw", "fp32", True, overwrite=overwrite)
+    fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)  # the run's own is made with it
     native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet))
 
 

@@ -286,11 +286,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     living.refuse_second(run)
     if not os.path.exists(run):
         raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before", lib.SHORE_EMISSING)
-    record = State.open(run, read_only=True, without_drives=True)
-    try:
+    with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
-    finally:
-        record.close()
     if program is None or program.get("name") != "longshore.torch":
         maker = "longshore train" if program is None else program.get("name")
         raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take what it holds: `longshore export {run} --dtype "

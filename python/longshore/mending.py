@@ -40,7 +40,8 @@ def mend(engine, lost):
     with engine.streams.lock:
         aside = False
         while lost is not None:
-            aside |= _give_up(engine)
+            engine.state.forget_commit()
+            aside |= engine.streams.lost()  # whether gradients were on the drives
             lost = _back(engine, lost)
         if aside:
             engine.drop_gradients()
@@ -69,12 +70,6 @@ def _back(engine, lost):
             raise
         return again
     return None
-
-
-def _give_up(engine):
-    """Nothing is under way any more. Returns whether gradients were on the drives."""
-    engine.state.forget_commit()
-    return engine.streams.lost()
 
 
 def _reconnect(engine, lost):

@@ -74,6 +74,13 @@ def call(function, *arguments, what=""):
     check(function(*arguments, diag), diag, what)
 
 
+def made(kind, function, *arguments):
+    """What a function makes, which it gives in the parameter before its diagnostic."""
+    out = ffi.new(f"{kind} *")
+    call(function, *arguments, out)
+    return out[0]
+
+
 def ask(function, *arguments):
     """The same of one that answers with a number."""
     diag = ffi.new("struct shore_diag *")

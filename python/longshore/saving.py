@@ -18,10 +18,10 @@ from .native import ffi, lib
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
-_READ = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
           torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
 _NAMES.update({getattr(torch, name): short for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
+_READ = {short: dtype for dtype, short in _NAMES.items()}
 
 
 def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
@@ -183,31 +183,36 @@ def _refuse(model, asked):
 def mapped(engine, place):
     """Parameters that are asked for their values have them in a mapped file, whose memory the system may take back. place: a directory for
     the file, which is gone from there at once."""
-    scratch = tempfile.mkdtemp(prefix=".longshore-", dir=place)
-    try:
-        export(engine, os.path.join(scratch, "all"))
-        values = {}
-        for name in os.listdir(os.path.join(scratch, "all")):
-            if name.endswith(".safetensors"):
-                values.update(_map(os.path.join(scratch, "all", name)))
-    finally:
-        shutil.rmtree(scratch)
-    engine.streams.mapped = values
+    engine.streams.mapped = through_files(place, lambda directory: export(engine, directory))
     try:
         yield
     finally:
         engine.streams.mapped = None
 
 
+def through_files(place, write):
+    """{name: tensor} of what write(directory) writes as safetensors, mapped: what is looked at comes into memory, and the system may take
+    it back. place: a directory for the files, which are gone from there at once."""
+    scratch = tempfile.mkdtemp(prefix=".longshore-", dir=place)
+    try:
+        directory = os.path.join(scratch, "all")
+        write(directory)
+        files = sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
+        return {name: tensor for file in files for name, tensor in _map(os.path.join(directory, file))}
+    finally:
+        shutil.rmtree(scratch)
+
+
 def _map(path):
-    """{name: tensor} of a safetensors file, each in a storage of its own, as tensors that are not tied are."""
+    """(name, tensor) of each in a safetensors file, in a storage of its own, as tensors that are not tied are."""
     with open(path, "rb") as f:
         memory = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
     header = 8 + int.from_bytes(memory[:8], "little")
-    said = json.loads(memory[8:header])
-    return {name: torch.frombuffer(memory, dtype=_READ[t["dtype"]], count=(t["data_offsets"][1] - t["data_offsets"][0]) // _READ[t["dtype"]].itemsize,
-                                   offset=header + t["data_offsets"][0]).view(t["shape"])
-            for name, t in said.items() if name != "__metadata__" and t["dtype"] in _READ}
+    for name, t in sorted(json.loads(memory[8:header]).items()):
+        if name != "__metadata__":
+            (first, last), dtype = t["data_offsets"], _READ[t["dtype"]]
+            data = memoryview(memory)[header + first:header + last]
+            yield name, (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).view(t["shape"])
 
 
 def _say_updates(engine, path):

@@ -25,9 +25,9 @@ class Layout:
     """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what is
     done to it is decided step by step; blocks that are frozen rest, and take no room for what only updates need."""
 
-    def __init__(self, blocks, c=None):
+    def __init__(self, blocks):
         self.blocks = blocks
-        self.c = c if c is not None else _make_layout(blocks)
+        self.c = _make_layout(blocks)
         self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
         self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))] for b, block in enumerate(blocks)]
 
@@ -135,10 +135,9 @@ class Buffer:
     """Memory that drives read and write, and PyTorch sees as a tensor. Zeroed."""
 
     def __init__(self, nbytes):
-        out = ffi.new("void **")
-        native.call(lib.shore_buffer_alloc, nbytes, 0, out)
         self.nbytes = nbytes
-        self.pointer = ffi.gc(out[0], lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
+        pointer = native.made("void *", lib.shore_buffer_alloc, nbytes, 0)
+        self.pointer = ffi.gc(pointer, lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
         self.whole = ffi.buffer(self.pointer, nbytes)  # whoever has it keeps the memory
         self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
         forks.leave_in_children(self)
@@ -194,10 +193,8 @@ class State:
                                      scratch_bytes=scratch_bytes, residual=residual)
         text = ffi.new("char[]", recorded.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
-        out = ffi.new("struct shore_run **")
-        shapes, keep = layout.shapes()
-        native.call(lib.shore_run_create, native.path_bytes(os.path.abspath(path)), layout.c, shapes, len(shapes), making, out)
-        return cls(path, layout, out[0], 0)
+        (shapes, keep), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
+        return cls(path, layout, native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes), making), 0)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
@@ -208,12 +205,9 @@ class State:
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
-        out = ffi.new("struct shore_run **")
-        native.call(lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening, out)
-        run = ffi.gc(out[0], lib.shore_run_close)
-        layout = Layout.of_run(run)
-        ffi.gc(run, None)
-        state = cls(path, layout, out[0], 0)
+        run = native.made("struct shore_run *", lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening)
+        state = cls(path, None, run, 0)
+        state.layout = Layout.of_run(run)
         if not without_drives:
             state.step = state._info().step
         return state

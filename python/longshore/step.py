@@ -29,11 +29,10 @@ class Step:
             unit.block, unit.count, unit.nparts = number, count, 1
             unit.part[0].page, unit.part[0].count = number, count
         self._handle = ffi.new_handle(self)
-        out, options = ffi.new("struct shore_step **"), native.new(
+        options = native.new(
             "struct shore_step_options", units=units, nunits=len(units), keeps_made=state.away, leave=_leave,
             encode=_encode if encode else ffi.NULL, ctx=self._handle, **options)
-        native.call(lib.shore_step_open, state.fleet, streams.pages, options, out)
-        self.c = ffi.gc(out[0], lib.shore_step_close)
+        self.c = ffi.gc(native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options), lib.shore_step_close)
         forks.leave_in_children(self)
 
     def _leave_to_parent(self):

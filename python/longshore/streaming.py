@@ -112,9 +112,7 @@ class Streams:
             pool.nbuffers, pool.buffers = 1, buffer
         options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools, kind=FETCH[self.storage],
                              npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0)
-        out = ffi.new("struct shore_pages **")
-        native.call(lib.shore_pages_open, state.fleet, options, out)
-        self.pages = ffi.gc(out[0], lib.shore_pages_close)
+        self.pages = ffi.gc(native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close)
         self.state = state
         self.contents += 1
         for streamed in self.blocks:  # of another state there is nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from . import living
@@ -27,8 +28,5 @@ def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
             return run.state.digest(deep=True)
     if snapshot is None:
         living.refuse_second(run)
-    state = State.open(run, read_only=True, snapshot=snapshot)
-    try:
+    with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as state:
         return state.digest(deep=True)
-    finally:
-        state.close()

@@ -7,7 +7,6 @@ a script that imports `deepspeed` itself, or transformers with --deepspeed.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import os
 import sys
@@ -198,7 +197,9 @@ def _scheduler(settings, given, optimizer):
     if params.get("warmup_num_steps") == 0:  # which transformers fills in where no warmup is asked for
         say_once("scheduler.params.warmup_num_steps: 0 is 2 steps, the least that DeepSpeed's formulas have")
         params["warmup_num_steps"] = 2
-    kinds = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and _is_one(k)}
+    base = torch.optim.lr_scheduler.LRScheduler
+    classes = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and isinstance(k, type)}
+    kinds = {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
         raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}, "
@@ -210,11 +211,6 @@ def _scheduler(settings, given, optimizer):
         return kinds[name](optimizer, **params)
     except (TypeError, ValueError) as e:
         raise ConfigError(f"scheduler.params of {name}: {e}") from None
-
-
-def _is_one(kind):
-    base = torch.optim.lr_scheduler.LRScheduler
-    return isinstance(kind, type) and issubclass(kind, base) and kind is not base
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -22,7 +20,7 @@ from ..state import remove
 from .config import logger, say_once
 from .counters import Counters, counter
 from .hooks import Divide, ParameterOffload, take_all, take_half
-from .resuming import say_weights, say_what_stays
+from .resuming import latest, say_weights, say_what_stays, write
 from .zero import ZeroParamStatus
 
 
@@ -284,10 +282,8 @@ class DeepSpeedEngine(nn.Module):
         if not whole:
             self._decide()
         if tag is None:
-            try:
-                with open(os.path.join(load_dir, "latest"), encoding="utf-8") as f:
-                    tag = f.read().strip()
-            except FileNotFoundError:
+            tag = latest(load_dir)
+            if tag is None:
                 logger.warning(f"{load_dir}: has no file `latest`: no checkpoint is loaded")
                 return None, None
         directory = os.path.join(load_dir, str(tag))
@@ -320,25 +316,15 @@ class DeepSpeedEngine(nn.Module):
         return self.settings.gathers
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
-        """All parameters in the dtype they are computed with, in memory that the system may take back: mapped files, which
-        are gone from their directory already."""
-        from safetensors import safe_open
-
+        """All parameters in the dtype they are computed with, in memory that the system may take back."""
         frozen = set()
         if exclude_frozen_parameters:
             frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
             if adapters.saved_alone(self.module):  # peft saves a vocabulary that was resized, too
                 frozen -= adapters.names_of(self.module)
-        out = {}
-        directory = tempfile.mkdtemp(prefix=".longshore-", dir=os.path.dirname(self.engine.state.path))
-        try:
-            written = os.path.join(directory, "all")
-            saving.save(self.engine, written, whole=True)
-            for name in sorted(n for n in os.listdir(written) if n.endswith(".safetensors")):
-                with safe_open(os.path.join(written, name), "pt") as f:
-                    out.update({key: f.get_tensor(key) for key in f.keys() if key not in frozen})
-        finally:
-            shutil.rmtree(directory)
+        place = os.path.dirname(self.engine.state.path)
+        out = saving.through_files(place, lambda directory: saving.save(self.engine, directory, whole=True))
+        out = {name: value for name, value in out.items() if name not in frozen}
         for block in self.engine.layout.blocks:
             for tensor in block.tensors:
                 out.update({name: out[tensor.name] for name in tensor.names if tensor.name in out})
@@ -356,15 +342,11 @@ class DeepSpeedEngine(nn.Module):
             return False
         os.makedirs(save_dir, exist_ok=True)
         values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
-        path = os.path.join(save_dir, save_filename)
-        if save_filename.endswith(".safetensors"):
-            from safetensors.torch import save_file
-
+        if safe := save_filename.endswith(".safetensors"):
             first = {tensor.name for block in self.engine.layout.blocks for tensor in block.tensors}
             first |= persistent_buffers(self.module).keys()  # tied ones once
-            save_file({name: value for name, value in values.items() if name in first}, path)
-        else:
-            torch.save(values, path)
+            values = {name: value for name, value in values.items() if name in first}
+        write(values, os.path.join(save_dir, save_filename), safe)
         return True
 
     save_fp16_model = save_16bit_model

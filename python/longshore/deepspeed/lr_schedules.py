@@ -37,8 +37,11 @@ def _positive(value, name):
 class _Schedule:
     follows_the_step = True  # is stepped after the one that it belongs to
 
-    def _begin(self, optimizer, last_batch_iteration):
+    def _begin(self, optimizer, last_batch_iteration, rates):
+        """rates: of the first step, where none was made."""
         self.optimizer, self.last_batch_iteration = optimizer, last_batch_iteration
+        if last_batch_iteration == -1:
+            self._write(rates)
 
     def _write(self, rates):
         for group, rate in zip(self.optimizer.param_groups, rates):
@@ -74,12 +77,10 @@ class LRRangeTest(_Schedule):
         lr_range_test_staircase=False,
         last_batch_iteration=-1,
     ):
-        self._begin(optimizer, last_batch_iteration)
         self.min_lr = _of_groups(optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
         self.step_size = _positive(lr_range_test_step_size, "lr_range_test_step_size")
         self.step_rate, self.staircase = lr_range_test_step_rate, lr_range_test_staircase
-        if last_batch_iteration == -1:
-            self._write(self.min_lr)
+        self._begin(optimizer, last_batch_iteration, self.min_lr)
 
     def get_lr(self) -> list[float]:
         passed = float(self.last_batch_iteration + 1) / self.step_size
@@ -107,7 +108,6 @@ class OneCycle(_Schedule):
         decay_mom_rate=0.0,
         last_batch_iteration=-1,
     ):
-        self._begin(optimizer, last_batch_iteration)
         first = float(cycle_first_step_size)
         second = first if cycle_second_step_size is None else float(cycle_second_step_size)
         if first <= 0 or second < 0:
@@ -122,10 +122,9 @@ class OneCycle(_Schedule):
         self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
         self.min_moms = _of_groups(optimizer, cycle_min_mom, "cycle_min_mom")
         self.max_moms = _of_groups(optimizer, cycle_max_mom, "cycle_max_mom")
-        if last_batch_iteration == -1:
-            self._write(self.min_lrs)
-            if self.cycle_momentum:
-                self._write_momenta(self.min_moms)
+        self._begin(optimizer, last_batch_iteration, self.min_lrs)
+        if last_batch_iteration == -1 and self.cycle_momentum:
+            self._write_momenta(self.min_moms)
 
     def _write_momenta(self, momenta):
         for group, momentum in zip(self.optimizer.param_groups, momenta):
@@ -174,12 +173,12 @@ class OneCycle(_Schedule):
 
 
 class _Warmup(_Schedule):
-    def _begin_warmup(self, steps, kind, total=None):
+    def _begin_warmup(self, steps, kind):
         self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
         if kind not in ("log", "linear"):
             say_once(f"warmup_type: {kind!r} is neither log nor linear: log is taken, as DeepSpeed does")
             kind = "log"
-        self.warmup_type, self.total_num_steps = kind, total
+        self.warmup_type = kind
 
     def _warmed(self):
         """0 to 1 in the warmup; None: it is over."""
@@ -196,14 +195,12 @@ class WarmupLR(_Warmup):
     def __init__(
         self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log", last_batch_iteration=-1
     ):
-        self._begin(optimizer, last_batch_iteration)
         self._begin_warmup(warmup_num_steps, warmup_type)
         if warmup_max_lr is None:
             warmup_max_lr = [float(group["lr"]) for group in optimizer.param_groups]
         self.min_lrs = _of_groups(optimizer, warmup_min_lr, "warmup_min_lr")
         self.max_lrs = _of_groups(optimizer, warmup_max_lr, "warmup_max_lr")
-        if last_batch_iteration == -1:
-            self._write(self.min_lrs)
+        self._begin(optimizer, last_batch_iteration, self.min_lrs)
 
     def _after(self):
         return 1.0
@@ -250,12 +247,10 @@ class WarmupCosineLR(_Warmup):
         warmup_type="log",
         last_batch_iteration=-1,
     ):
-        self._begin(optimizer, last_batch_iteration)
-        self._begin_warmup(warmup_num_steps, warmup_type, total_num_steps)
-        self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
+        self._begin_warmup(warmup_num_steps, warmup_type)
+        self.total_num_steps, self.warmup_min_ratio, self.cos_min_ratio = total_num_steps, warmup_min_ratio, cos_min_ratio
         self.org_lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        if last_batch_iteration == -1:
-            self._write([0.0] * len(self.org_lrs))
+        self._begin(optimizer, last_batch_iteration, [0.0] * len(self.org_lrs))
 
     def get_lr_ratio(self) -> float:
         if self.last_batch_iteration < 0:

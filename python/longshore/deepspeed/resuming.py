@@ -2,6 +2,8 @@
 
 import os
 
+import torch
+
 from .. import checkpoint
 from ..options import that_stay
 from .config import say_once
@@ -14,6 +16,25 @@ def say_what_stays(engine, settings):
         other.append(f"computed in {engine.how['compute']}, and not {settings.dtype}")
     if other:
         say_once(f"{engine.state.path}: goes on as it was made: {'; '.join(other)}")
+
+
+def latest(checkpoint_dir):
+    """The tag of the checkpoint that was saved last in a directory; None: it does not say."""
+    try:
+        with open(os.path.join(checkpoint_dir, "latest"), encoding="utf-8") as f:
+            return f.read().strip()
+    except FileNotFoundError:
+        return None
+
+
+def write(values, path, safe):
+    """safe: as safetensors, otherwise as torch.save() does."""
+    if safe:
+        from safetensors.torch import save_file
+
+        save_file(values, path, metadata={"format": "pt"})
+    else:
+        torch.save(values, path)
 
 
 def say_weights(engine, directory, tag):

@@ -6,48 +6,30 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
-import shutil
-import tempfile
 
 import torch
 
-from .. import checkpoint, native, position
+from .. import checkpoint, native, position, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..native import ffi, lib
 from ..state import State
+from .resuming import latest, write
 
 
 def _find(checkpoint_dir, tag):
+    tag = latest(checkpoint_dir) if tag is None else tag
     if tag is None:
-        try:
-            with open(os.path.join(checkpoint_dir, "latest"), encoding="utf-8") as f:
-                tag = f.read().strip()
-        except FileNotFoundError:
-            raise MissingError(f"{checkpoint_dir}: has no file `latest`; give tag=, the name of a checkpoint in it") from None
+        raise MissingError(f"{checkpoint_dir}: has no file `latest`; give tag=, the name of a checkpoint in it")
     return os.path.join(checkpoint_dir, str(tag))
-
-
-def _open(checkpoint_dir, tag):
-    directory = _find(checkpoint_dir, tag)
-    said = checkpoint.read(directory)
-    return State.open(said["run"], read_only=True, snapshot=said["snapshot"])
 
 
 def _export(state, directory):
     how = native.new("struct shore_run_exporting", converted=True, dtype=lib.SHORE_DTYPE_FP32)
     native.call(lib.shore_run_export, state.run, native.path_bytes(directory), how, ffi.NULL)
-    return sorted(name for name in os.listdir(directory) if name.endswith(".safetensors"))
-
-
-def _read(path):
-    """Mapped: what is looked at comes into memory, and the system may take it back."""
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as f:
-        return {name: f.get_tensor(name) for name in f.keys()}
 
 
 def get_fp32_state_dict_from_zero_checkpoint(
@@ -55,12 +37,9 @@ def get_fp32_state_dict_from_zero_checkpoint(
 ) -> dict[str, torch.Tensor]:
     """{name: fp32 tensor} of a checkpoint (by default the one that `latest` names), with buffers. The tensors are mapped from a file
     that is gone from its directory already, so that lazy_mode changes nothing."""
-    state = _open(checkpoint_dir, tag)
-    scratch = tempfile.mkdtemp(prefix=".longshore-", dir=checkpoint_dir)
-    try:
-        out = {}
-        for name in _export(state, os.path.join(scratch, "all")):
-            out.update(_read(os.path.join(scratch, "all", name)))
+    said = checkpoint.read(_find(checkpoint_dir, tag))
+    with contextlib.closing(State.open(said["run"], read_only=True, snapshot=said["snapshot"])) as state:
+        out = saving.through_files(checkpoint_dir, lambda directory: _export(state, directory))
         for tensor in (tensor for block in state.layout.blocks for tensor in block.tensors):
             out.update(dict.fromkeys(tensor.names, out[tensor.name]))
             if exclude_frozen_parameters and not set(tensor.names).isdisjoint((state.program or {}).get("frozen", ())):
@@ -69,9 +48,6 @@ def get_fp32_state_dict_from_zero_checkpoint(
         buffers = position.of(state).get("buffers", {})
         out.update({name: position.tensor_in(saved) for name, saved in buffers.items()})
         return out
-    finally:
-        shutil.rmtree(scratch)
-        state.close()
 
 
 def convert_zero_checkpoint_to_fp32_state_dict(
@@ -103,20 +79,11 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     for number, shard in enumerate(shards, 1):
         file = stem + (f"-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "") + end
         index.update(dict.fromkeys(shard, file))
-        _write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization)
+        write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization)
     if len(shards) > 1:
         said = {"metadata": {"total_size": sum(value.nbytes for value in values.values())}, "weight_map": index}
         with open(os.path.join(output_dir, stem + end + ".index.json"), "w", encoding="utf-8") as f:
             json.dump(said, f, indent=2, sort_keys=True)
-
-
-def _write(shard, path, safe):
-    if safe:
-        from safetensors.torch import save_file
-
-        save_file(shard, path, metadata={"format": "pt"})
-    else:
-        torch.save(shard, path)
 
 
 def load_state_dict_from_zero_checkpoint(
