@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from . import inits, living, making
+from . import inits, making
 from .errors import LongshoreError
 from .native import lib
 from .options import that_stay
@@ -54,7 +54,6 @@ def _refuse_others(engine, run, wanted, memory, others):
                "from_pretrained(DIR)")
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
         raise LongshoreError(f"{run}: is the run of the training before; give the next Trainer another run= or output_dir, or {instead}")
-    living.refuse_second(run)
     had = engine.how["optimizer"], engine.how["moments"]
     if wanted != had:
         raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is asked for {wanted[0]} with "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from . import living, native
+from . import native
 from .errors import BudgetError
 from .native import lib
 
@@ -54,7 +54,7 @@ class budget:
         return max(0, self.memory - sum(_held(engine) for engine, _ in self._open()))
 
     def _open(self) -> list[tuple[Any, str]]:
-        return [(engine, who) for engine, who in list(self._shares.items()) if living.is_open(engine)]
+        return [(engine, who) for engine, who in list(self._shares.items()) if engine.state is not None]
 
     def _share(self, who: str, wanted: int | None, least: int) -> int:
         """Bytes for one more."""

@@ -8,7 +8,6 @@ largest ones.
 
 import torch
 
-
 _MARK = "longshore"  # of a node: (number of the micro-batch, of the turn)
 _data = torch.Tensor.data
 

@@ -144,10 +144,6 @@ class Turns:
         if getattr(self.mine, "number", None) is not None and torch._C._current_graph_task_id() == -1:
             self.graphs.show(self.mine.number, [p for p, _ in streamed.parameters])
 
-    def probe(self):
-        """The first micro-batch goes through the model before the others begin."""
-        self.probing = self.alone = True
-
     def _end_probe(self):
         self.probing = False
         found = self.left.take()
@@ -378,7 +374,7 @@ def together(engine, micro_batches, loss_of, divide):
             if hooked:
                 turns.go_alone(f"{hooked} has a hook that sees its gradients")
             elif engine._watch.probing:
-                turns.probe()
+                turns.probing = turns.alone = True
         with engine.streams.inside.differentiating(), engine.gradients.own_pass():
             turns.run()
             turns.finish()

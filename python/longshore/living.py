@@ -20,10 +20,6 @@ def add(engine):
     _engines[engine] = engine.state, engine.streams.pages, engine.gradients.step.c
 
 
-def is_open(engine):
-    return engine in _engines
-
-
 def discard(engine):
     _engines.pop(engine, None)
 

@@ -81,16 +81,14 @@ def back(value):
 
 
 def random_states():
-    version, numbers, gauss = random.getstate()
-    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss], "torch": tensor_out(torch.get_rng_state())}
-    devices = device.random_states()
+    """random_now(), as JSON."""
+    state, (version, numbers, gauss), numpy, devices = random_now()
+    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss], "torch": tensor_out(state)}
     if devices:
         out["devices"] = {kind: [tensor_out(state) for state in states] for kind, states in devices.items()}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        kind, keys, pos, has_gauss, cached = numpy.random.get_state()
-        if kind == "MT19937":
-            out["numpy"] = [_bytes(keys.astype("<u4").tobytes()), pos, has_gauss, cached]
+    if numpy is not None and numpy[0] == "MT19937":
+        _, keys, pos, has_gauss, cached = numpy
+        out["numpy"] = [_bytes(keys.astype("<u4").tobytes()), pos, has_gauss, cached]
     return out
 
 

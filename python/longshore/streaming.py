@@ -169,25 +169,23 @@ class Streams:
     def hide(self, streamed):
         """Its parameters may not be computed with any more."""
         with self.lock:
-            if streamed.present:
-                self._hide(streamed)
-
-    def _hide(self, streamed):
-        streamed.present = False
-        if self.away is not None:
-            self.away.hide(streamed.slot)
-        if not streamed.widens:
-            lib.shore_pages_release(self.pages, streamed.number)
-        changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
-        for p, handle in changed:
-            p.data = handle.view
-        for p, handle in streamed.parameters:
-            if not handle.out:
-                p.__class__ = Absent
-        if changed:
-            streamed.passed = False
-            self.forget()
-            raise AbsentParameterError(writes.say_lost(self, changed[0][1]))
+            if not streamed.present:
+                return
+            streamed.present = False
+            if self.away is not None:
+                self.away.hide(streamed.slot)
+            if not streamed.widens:
+                lib.shore_pages_release(self.pages, streamed.number)
+            changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
+            for p, handle in changed:
+                p.data = handle.view
+            for p, handle in streamed.parameters:
+                if not handle.out:
+                    p.__class__ = Absent
+            if changed:
+                streamed.passed = False
+                self.forget()
+                raise AbsentParameterError(writes.say_lost(self, changed[0][1]))
 
     @whole
     def forget(self):
@@ -201,9 +199,6 @@ class Streams:
         lib.shore_pages_set_step(self.pages, self.state.step)
 
     # ---- coming and going
-
-    def _bring(self, streamed):
-        mending.persist(self.engine(), lambda: self._fetch(streamed))
 
     def _fetch(self, streamed):
         if self.away is not None and streamed.slot.put != self._content(streamed):
@@ -238,7 +233,7 @@ class Streams:
             streamed.slot.holds = streamed
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
-                self._bring(streamed)
+                mending.persist(self.engine(), lambda: self._fetch(streamed))
             if self.away is not None:
                 self.away.put(streamed.slot, self._content(streamed))
             self._show(streamed)

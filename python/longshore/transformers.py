@@ -21,7 +21,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from . import adapters, again, checkpoint, inits, known, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
-from .options import ARGUMENTS, said_by, that_stay
+from .options import ARGUMENTS, that_stay
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
 _log = logging.getLogger("longshore")
@@ -134,7 +134,8 @@ class Trainer(transformers.Trainer):
         return super()._wrap_model(model, training, *args, **kwargs)
 
     def _put_on_drives(self, given):
-        args, said = self.args, said_by(self.args, ARGUMENTS)
+        args = self.args
+        said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}  # the rest wrap() decides
         made_in = inits.of(self.model)
         if getattr(args, "computes_in_bf16", False):
             precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))

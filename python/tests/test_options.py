@@ -9,15 +9,30 @@ import pytest
 import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed.config import HONOURED
-from longshore.options import ARGUMENTS, OPTIONS, SECTION
+from longshore.options import ARGUMENTS, SECTION
 from models import gpt2, tokens
 
 PLACED = {"storage": "bf16", "activations": "drives", "activation_room": "16MiB", "compress": "top50%", "compress_after": 1}
+# Options that are not Longshore's own: (what says it in TrainingArguments, what says it in a configuration of DeepSpeed). None: nothing,
+# wrap()'s default counts.
+OTHERS = {
+    "lr": ("learning_rate", "optimizer.params.lr"),
+    "betas": ("adam_beta1 adam_beta2", "optimizer.params.betas"),
+    "eps": ("adam_epsilon", "optimizer.params.eps"),
+    "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
+    "momentum": ("optim_args", "optimizer.params.momentum"),
+    "clip": ("max_grad_norm", "gradient_clipping"),
+    "optimizer": ("optim", "optimizer.type"),
+    "groups": (None, None),  # create_optimizer() and initialize(model_parameters=) say it
+    "on_nonfinite": (None, None),  # as in DeepSpeed, a step whose gradients are not finite is left out
+    "layers": (None, None),
+    "compile": ("torch_compile", None),  # the compile() of its engine does it
+}
 
 
 def test_every_option_is_in_the_list():
-    assert set(OPTIONS) == set(inspect.signature(longshore.wrap).parameters) - {"model"}
-    for option, (_, said) in OPTIONS.items():
+    assert sorted([*OTHERS, *SECTION]) == sorted(inspect.signature(longshore.wrap).parameters.keys() - {"model"})
+    for option, said in [*((option, said) for option, (_, said) in OTHERS.items()), *((option, f"longshore.{option}") for option in SECTION)]:
         where, _, key = (said or "").rpartition(".")
         assert said is None or where == "optimizer.params" or key in HONOURED[where], option
 
@@ -65,7 +80,7 @@ def test_a_trainer_takes_them(tmp_path, seed, caplog):
     from test_trainer import Sentences, arguments
 
     fields = {f.name for f in dataclasses.fields(TrainingArguments)}
-    assert {name for said, _ in OPTIONS.values() if said for name in said.split()} <= fields
+    assert {name for said, _ in OTHERS.values() if said for name in said.split()} | {"optim", "overwrite_run"} <= fields
     assert set(ARGUMENTS) <= fields - {f.name for f in dataclasses.fields(transformers.TrainingArguments)}
 
     def trainer(model=None, out="out", steps=2, **more):

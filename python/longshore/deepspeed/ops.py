@@ -5,6 +5,10 @@ import torch
 from ..errors import LongshoreError
 
 
+def _refuse_step(self, closure=None):
+    raise LongshoreError(f"{type(self).__name__}.step: give the optimizer to deepspeed.initialize(), whose engine makes the step")
+
+
 class DeepSpeedCPUAdam(torch.optim.AdamW):
     """Arguments as DeepSpeed's. adamw_mode=False: weight decay is added to the gradient, as Adam has it."""
 
@@ -27,13 +31,11 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
         super().__init__(model_params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.adamw_mode = adamw_mode if adam_w_mode is None else adam_w_mode
 
-    def step(self, closure=None):
-        raise LongshoreError("DeepSpeedCPUAdam.step: give the optimizer to deepspeed.initialize(), whose engine makes the step")
+    step = _refuse_step
 
 
 FusedAdam = DeepSpeedCPUAdam
 
 
 class DeepSpeedCPUAdagrad(torch.optim.Adagrad):
-    def step(self, closure=None):
-        raise LongshoreError("DeepSpeedCPUAdagrad.step: give the optimizer to deepspeed.initialize(), whose engine makes the step")
+    step = _refuse_step
