@@ -165,6 +165,12 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
     return escape(name, name_bytes, true, out, out_bytes);
 }
 
+struct shore__shown shore__shown(const char *name) {
+    struct shore__shown shown;
+    shore__escape(name, strlen(name), shown.text, sizeof shown.text);
+    return shown;
+}
+
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes) {
     return escape(text, text_bytes, false, out, out_bytes);
 }

@@ -23,6 +23,12 @@ const char *shore__said_of(const struct shore_diag *diag, const char *name);
 /* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a
  * message: into out, always terminated, at most out_bytes; long names are cut with "...". Returns out. */
 const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes);
+/* The same as a value, which lives as long as the statement: shore__fail(diag, code, "%s: ...",
+ * shore__shown(name).text). */
+struct shore__shown {
+    char text[512];
+};
+struct shore__shown shore__shown(const char *name);
 /* The same of a whole message, in which names may be whose own quotes and backslashes stay. */
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 

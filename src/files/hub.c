@@ -59,22 +59,21 @@ static size_t looks_like_a_name(const char *path, enum shore__hub_kind kind) {
 
 int shore__hub_refuse(const char *flag, const char *path, enum shore__hub_kind kind, struct shore_diag *diag) {
     struct stat st;
-    char shown[256];
     const char *space = *flag ? " " : "", *what = kind == SHORE__HUB_MODEL ? "DIR" : "FILE...", *name = path;
     bool is_address = strstr(path, "://") != NULL;
     if (stat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR)) return 0;
     if (is_address) name = in_hub(path, &kind);
     size_t bytes = !name ? 0 : is_address ? name_of(name) : looks_like_a_name(path, kind);
-    shore__escape(path, strlen(path), shown, sizeof shown);
+    const struct shore__shown shown = shore__shown(path);
     if (bytes)
         return shore__fail(diag, SHORE_EMISSING,
                            "%s%s%s: there is none here; Longshore does not download: 'hf download %s%.*s --local-dir "
                            "DIR' gets it, if that is its name at Hugging Face; then name %s",
-                           flag, space, shown, kind == SHORE__HUB_DATA ? "--repo-type dataset " : "", (int)bytes, name,
-                           what);
+                           flag, space, shown.text, kind == SHORE__HUB_DATA ? "--repo-type dataset " : "", (int)bytes,
+                           name, what);
     if (is_address)
         return shore__fail(diag, SHORE_EMISSING,
                            "%s%s%s: Longshore does not download: fetch it first (curl -LO), then name %s", flag, space,
-                           shown, what);
+                           shown.text, what);
     return 0;
 }

@@ -239,10 +239,8 @@ static int place(struct shore__json_builder *b, json_t *value, struct shore_diag
     if (json_is_array(parent))
         return json_array_append_new(parent, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     if (json_object_get(parent, b->key)) {
-        char shown[96];
         json_decref(value);
-        return shore__fail(diag, SHORE_EINPUT, "the key \"%s\" stands twice in one object",
-                           shore__escape(b->key, strlen(b->key), shown, sizeof shown));
+        return shore__fail(diag, SHORE_EINPUT, "the key \"%s\" stands twice in one object", shore__shown(b->key).text);
     }
     return json_object_set_new(parent, b->key, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
 }
@@ -266,10 +264,9 @@ int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__
     }
     json_t *value = scalar_of(event);
     if (!value) {
-        char shown[96];
         const char *key = b->key ? b->key : "";
         return shore__fail(diag, SHORE_EINPUT, "the value of \"%s\" has a number out of range, or is not UTF-8",
-                           shore__escape(key, strlen(key), shown, sizeof shown));
+                           shore__shown(key).text);
     }
     int rc = place(b, value, diag);
     if (rc) return rc;

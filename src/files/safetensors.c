@@ -31,14 +31,13 @@ const struct shore__st_tensor *shore__safetensors_find(const struct shore__safet
 }
 
 static int add_file(struct shore__safetensors *st, const char *name, struct shore_diag *diag) {
-    char shown[SHOWN];
     if (st->nfiles == FILE_LIMIT)
         return shore__fail(diag, SHORE_EINPUT, "%s: has more than %u safetensors files", st->directory, FILE_LIMIT);
     if (strchr(name, '/') || name[0] == 0 || !strcmp(name, ".") || !strcmp(name, ".."))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s/model.safetensors.index.json: the file name \"%s\" leaves the directory; "
                            "shards must lie beside their index",
-                           st->directory, shore__escape(name, strlen(name), shown, sizeof shown));
+                           st->directory, shore__shown(name).text);
     char **files = realloc(st->files, (st->nfiles + 1) * sizeof *files);
     if (files) st->files = files;
     int *fds = realloc(st->fds, (st->nfiles + 1) * sizeof *fds);
@@ -71,10 +70,8 @@ static int on_index_entry(struct index *x, const char *file, struct shore_diag *
     if (!x->looking_up) return f < st->nfiles ? 0 : add_file(st, file, diag);
     const struct shore__st_tensor *t = shore__safetensors_find(st, x->tensor);
     if (t && t->file == f) return 0;
-    char shown_tensor[SHOWN], shown_file[SHOWN];
     return shore__fail(diag, SHORE_EINPUT, "%s: says that tensor \"%s\" is in \"%s\", which does not hold it", x->path,
-                       shore__escape(x->tensor, strlen(x->tensor), shown_tensor, SHOWN),
-                       shore__escape(file, strlen(file), shown_file, SHOWN));
+                       shore__shown(x->tensor).text, shore__shown(file).text);
 }
 
 static int on_index_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
@@ -191,10 +188,9 @@ int shore__safetensors_open(const char *directory, struct shore__safetensors **o
     if (rc == 0 && st->ntensors) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name);
     for (uint32_t i = 1; rc == 0 && i < st->ntensors; i++) {
         const struct shore__st_tensor *a = &st->tensors[i - 1], *b = &st->tensors[i];
-        char shown[SHOWN];
         if (strcmp(a->name, b->name) != 0) continue;
         rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" stands twice: in %s and in %s", directory,
-                         shore__escape(a->name, strlen(a->name), shown, SHOWN), st->files[a->file], st->files[b->file]);
+                         shore__shown(a->name).text, st->files[a->file], st->files[b->file]);
     }
     if (rc == 0 && indexed) rc = read_index(st, true, diag);
     if (rc) {
@@ -222,14 +218,14 @@ void shore__safetensors_close(struct shore__safetensors *st) {
 
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag) {
-    char shown[SHOWN], *path;
-    shore__escape(t->name, strlen(t->name), shown, SHOWN);
+    char *path;
+    const struct shore__shown shown = shore__shown(t->name);
     if (t->type == SHORE__ST_OTHER)
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16 nor of bytes",
-                           st->directory, st->files[t->file], shown);
+                           st->directory, st->files[t->file], shown.text);
     if (first > t->elems || count > t->elems - first)
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" has %llu elements, fewer than are asked for",
-                           st->directory, st->files[t->file], shown, (unsigned long long)t->elems);
+                           st->directory, st->files[t->file], shown.text, (unsigned long long)t->elems);
     size_t size = t->type == SHORE__ST_F32 ? 4 : t->type == SHORE__ST_BYTE ? 1 : 2;
     /* narrow values are read into the far end of out and widened forward: the write never overtakes the read */
     char *raw = (char *)out + count * (4 - size);
@@ -254,9 +250,8 @@ int shore__safetensors_read_transposed(const struct shore__safetensors *st, cons
     float tile[ROWS * COLS];
     uint64_t rows = t->shape[0], cols = t->shape[1];
     if (t->rank != 2 || col > cols || ncols > cols - col) {
-        char shown[SHOWN];
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is not a matrix of at least %llu columns",
-                           st->directory, st->files[t->file], shore__escape(t->name, strlen(t->name), shown, SHOWN),
+                           st->directory, st->files[t->file], shore__shown(t->name).text,
                            (unsigned long long)(col + ncols));
     }
     for (uint64_t c0 = 0; c0 < ncols; c0 += COLS) {

@@ -58,10 +58,8 @@ struct header {
 };
 
 static int fault(const struct header *h, struct shore_diag *diag, const char *what) {
-    char shown[SHOWN];
     const char *name = h->tensor.name ? h->tensor.name : "";
-    return shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" %s", h->path,
-                       shore__escape(name, strlen(name), shown, SHOWN), what);
+    return shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" %s", h->path, shore__shown(name).text, what);
 }
 
 static int begin_tensor(struct header *h, const struct shore__json_event *e, struct shore_diag *diag) {
@@ -189,16 +187,16 @@ static int check_extents(struct header *h, struct shore_diag *diag) {
     uint64_t at = 0;
     if (h->nextents) qsort(h->extents, h->nextents, sizeof *h->extents, by_offset);
     for (uint32_t i = 0; i < h->nextents; i++) {
-        char shown[SHOWN], before[SHOWN];
         const char *name = h->st->tensors[h->extents[i].tensor].name;
         const char *last = i ? h->st->tensors[h->extents[i - 1].tensor].name : "";
-        shore__escape(name, strlen(name), shown, SHOWN);
-        shore__escape(last, strlen(last), before, SHOWN);
+        const struct shore__shown shown = shore__shown(name);
+        const struct shore__shown before = shore__shown(last);
         if (h->extents[i].begin < at)
-            return shore__fail(diag, SHORE_EINPUT, "%s: tensors \"%s\" and \"%s\" overlap", h->path, before, shown);
+            return shore__fail(diag, SHORE_EINPUT, "%s: tensors \"%s\" and \"%s\" overlap", h->path, before.text,
+                               shown.text);
         if (h->extents[i].begin > at)
             return shore__fail(diag, SHORE_EINPUT, "%s: %llu bytes before tensor \"%s\" belong to no tensor", h->path,
-                               (unsigned long long)(h->extents[i].begin - at), shown);
+                               (unsigned long long)(h->extents[i].begin - at), shown.text);
         at = h->extents[i].end;
     }
     if (at != h->data_bytes)

@@ -10,9 +10,8 @@ void shore__keys_refuse(struct shore__keys *k, const char *key, const char *why)
     if (k->rc) return;
     const json_t *v = json_object_get(k->object, key);
     char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    char shown[120], named[160];
-    k->rc = shore__fail(k->diag, SHORE_EINPUT, "%s: \"%s\" is %s: %s", k->name,
-                        shore__escape(key, strlen(key), named, sizeof named),
+    char shown[120];
+    k->rc = shore__fail(k->diag, SHORE_EINPUT, "%s: \"%s\" is %s: %s", k->name, shore__shown(key).text,
                         text ? shore__printable(text, strlen(text), shown, sizeof shown) : "missing", why);
     free(text);
 }

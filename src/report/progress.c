@@ -52,8 +52,8 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (r->emulated) append(out, bytes, &used, "emulated ");
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
     if (r->slow_drive) /* early: a terminal shows the beginning of the line */
-        append(out, bytes, &used, "  slow: %s works %.1f times as long as the others",
-               shore__escape(r->slow_drive, strlen(r->slow_drive), b, sizeof b), r->slow_factor);
+        append(out, bytes, &used, "  slow: %s works %.1f times as long as the others", shore__shown(r->slow_drive).text,
+               r->slow_factor);
     if (isnan(r->loss)) /* whose sign, which printf shows, means nothing */
         append(out, bytes, &used, "  loss nan");
     else

@@ -70,7 +70,7 @@ static void shape_text(const struct shore_shape *s, char *out, size_t bytes) {
 
 static int check_shape(const struct shore_shape *s, const struct shore_layout_tensor *lies, uint32_t number,
                        struct shore_diag *diag) {
-    char name[160], there[160], dims[200];
+    char dims[200];
     uint64_t elems = 1;
     bool fits = s->rank <= SHORE_RANK_MOST, named = is_name(s->name);
     for (uint32_t i = 0; named && i < s->ntied; i++)
@@ -78,21 +78,22 @@ static int check_shape(const struct shore_shape *s, const struct shore_layout_te
     if (!named)
         return shore__fail(diag, SHORE_EINPUT, "tensor number %" PRIu32 ": a name of it is empty, or not UTF-8",
                            number);
-    shore__escape(s->name, strlen(s->name), name, sizeof name);
+    const struct shore__shown name = shore__shown(s->name);
     if (!fits)
-        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has rank %" PRIu32 ", and %u is the most", name, s->rank,
-                           SHORE_RANK_MOST);
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has rank %" PRIu32 ", and %u is the most", name.text,
+                           s->rank, SHORE_RANK_MOST);
     if (strcmp(s->name, lies->name) != 0)
         return shore__fail(diag, SHORE_EINPUT, "the tensor %s is called %s in the layout: shapes are in its order",
-                           name, shore__escape(lies->name, strlen(lies->name), there, sizeof there));
+                           name.text, shore__shown(lies->name).text);
     if (s->dtype != SHORE_DTYPE_FP32 && s->dtype != SHORE_DTYPE_BF16 && s->dtype != SHORE_DTYPE_FP16)
-        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has a dtype that is none of fp32, bf16 and fp16", name);
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has a dtype that is none of fp32, bf16 and fp16",
+                           name.text);
     for (uint32_t i = 0; fits && i < s->rank; i++)
         fits = !__builtin_mul_overflow(elems, s->dims[i], &elems);
     if (fits && elems == lies->elems) return 0;
     shape_text(s, dims, sizeof dims);
     return shore__fail(diag, SHORE_EINPUT, "the tensor %s has the shape %s, but %" PRIu64 " elements in the layout",
-                       name, dims, lies->elems);
+                       name.text, dims, lies->elems);
 }
 
 static int by_text(const void *a, const void *b) {
@@ -101,7 +102,6 @@ static int by_text(const void *a, const void *b) {
 
 static int check_names(const struct shore__contents *c, struct shore_diag *diag) {
     size_t count = 0, n = 0;
-    char shown[160];
     int rc = 0;
     for (uint32_t i = 0; i < c->nshapes; i++)
         count += 1u + c->shapes[i].ntied;
@@ -115,8 +115,7 @@ static int check_names(const struct shore__contents *c, struct shore_diag *diag)
     qsort(names, n, sizeof *names, by_text);
     for (size_t i = 1; rc == 0 && i < n; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            rc = shore__fail(diag, SHORE_EINPUT, "two tensors are called %s",
-                             shore__escape(names[i], strlen(names[i]), shown, sizeof shown));
+            rc = shore__fail(diag, SHORE_EINPUT, "two tensors are called %s", shore__shown(names[i]).text);
     free(names);
     return rc;
 }

@@ -45,7 +45,7 @@ static int add_ends(const char *path, struct shore__arch *arch, struct shore_dia
 /* transformers takes such a directory for the adapter, whatever lies beside it. */
 int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
     json_t *adapter = NULL;
-    char shown[256], base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
+    char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
     if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
     bool there = access(path, F_OK) == 0;
     if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
@@ -60,7 +60,7 @@ int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
         "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
         "peft: AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT), and name "
         "OUT; if it is merged into weights that lie here already, remove adapter_config.json",
-        shore__escape(directory, strlen(directory), shown, sizeof shown), base[0] ? " for " : "", base);
+        shore__shown(directory).text, base[0] ? " for " : "", base);
 }
 
 /* Weights are looked at for what they say of the model: whether it is tied. */
@@ -109,7 +109,7 @@ static int model_from_preset(const char *name, uint32_t vocab, struct shore__mod
 }
 
 static int no_such_model(const char *name, struct shore_diag *diag) {
-    char shown[160], list[256] = "";
+    char list[256] = "";
     size_t used = 0;
     for (const char *const *p = shore__arch_presets(); *p && used < sizeof list; p++)
         used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %s" : "%s", *p);
@@ -118,8 +118,7 @@ static int no_such_model(const char *name, struct shore_diag *diag) {
         count++;
     const char *near = shore__suggest(name, shore__arch_presets(), count);
     return shore__fail(diag, SHORE_EUSAGE, "init %s: no such preset or file%s%s%s; presets are %s",
-                       shore__escape(name, strlen(name), shown, sizeof shown), near ? ": did you mean " : "",
-                       near ? near : "", near ? "?" : "", list);
+                       shore__shown(name).text, near ? ": did you mean " : "", near ? near : "", near ? "?" : "", list);
 }
 
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,

@@ -49,13 +49,12 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
     struct shore__addresses *drives = &run->settings.drives;
     struct shore__move move = shore__move_split(run, word);
     struct shore__address *now = NULL;
-    char shown[256];
-    shore__escape(word, strlen(word), shown, sizeof shown);
-    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "drive %s: of a run that is there it is OLD=NEW", shown);
+    const struct shore__shown shown = shore__shown(word);
+    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "drive %s: of a run that is there it is OLD=NEW", shown.text);
     if (move.drive == drives->count)
-        return shore__fail(diag, SHORE_EUSAGE, "drive %s: this run has no such drive; its first is %s", shown,
+        return shore__fail(diag, SHORE_EUSAGE, "drive %s: this run has no such drive; its first is %s", shown.text,
                            drives->count ? drives->text[0] : "none");
-    int rc = place_named(run, &move, shown, &now, diag);
+    int rc = place_named(run, &move, shown.text, &now, diag);
     if (rc < 0) return rc;
     shore__addresses_put(drives, move.drive, now);
     return shore__addresses_add(&run->private->moved, shore__address_copy(now))

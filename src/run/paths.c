@@ -76,18 +76,18 @@ char *shore__directory_stranger(const char *path, const char *const *patterns) {
 }
 
 int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag) {
-    char shown[256], *path = shore__address_absolute(drive->text);
+    char *path = shore__address_absolute(drive->text);
     int rc = 0;
     *out = NULL;
     if (!path)
         return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",
-                           shore__escape(drive->text, strlen(drive->text), shown, sizeof shown));
+                           shore__shown(drive->text).text);
     if (shore__json_holds(path))
         rc = shore__address_parse(path, out, diag);
     else
         rc =
             shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename the directory",
-                        shore__escape(path, strlen(path), shown, sizeof shown));
+                        shore__shown(path).text);
     free(path);
     return rc;
 }

@@ -290,13 +290,12 @@ bool shore__run_is_half_replaced(const char *path) {
 }
 
 int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *diag) {
-    char maker[160];
     if (!run->contents) return 0;
     const char *name = shore__contents_maker(run->contents);
     return shore__fail(diag, SHORE_EUSAGE,
                        "%s: was made by %s: go on with it there; what it saves as a Hugging Face directory, longshore "
                        "import makes a run of",
-                       run->path, shore__escape(name, strlen(name), maker, sizeof maker));
+                       run->path, shore__shown(name).text);
 }
 
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
@@ -312,31 +311,30 @@ static int say_unmade(const char *path, const char *shown, struct shore_diag *di
 }
 
 int shore__not_a_run(const char *path, struct shore_diag *diag) {
-    char shown[256];
-    shore__escape(path, strlen(path), shown, sizeof shown);
+    const struct shore__shown shown = shore__shown(path);
     if (shore__run_is_half_replaced(path))
         return shore__advise(diag,
                              shore__fail(diag, SHORE_EMISSING,
                                          "%s: a run that is no more, since overwriting it was stopped: make the new "
                                          "one again",
-                                         shown),
+                                         shown.text),
                              SHORE_ADVICE_REMOVE_RUN, path);
-    if (shore__path_exists(path, "making")) return say_unmade(path, shown, diag);
+    if (shore__path_exists(path, "making")) return say_unmade(path, shown.text, diag);
     if (shore__directory_is_empty(path))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s: is not a run but empty: if the making of one was stopped there, give the same train "
                            "command again",
-                           shown);
+                           shown.text);
     struct stat st;
     if (stat(path, &st) && errno == ENOENT)
         return shore__advise(
-            diag, shore__fail(diag, SHORE_EMISSING, "%s: is not a run: there is nothing of that name", shown),
+            diag, shore__fail(diag, SHORE_EMISSING, "%s: is not a run: there is nothing of that name", shown.text),
             SHORE_ADVICE_MAKE_RUN, path);
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
-        return shore__fail(diag, SHORE_EMISSING, "%s: is not a run, which is a directory", shown);
+        return shore__fail(diag, SHORE_EMISSING, "%s: is not a run, which is a directory", shown.text);
     if (access(path, X_OK) && errno == EACCES)
-        return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown, strerror(errno));
-    return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown);
+        return shore__fail(diag, -EACCES, "%s: cannot be looked into: %s", shown.text, strerror(errno));
+    return shore__fail(diag, SHORE_EMISSING, "%s: is not a run: it has no run.json", shown.text);
 }
 
 void shore__run_remember(void *ctx, const char *text) {

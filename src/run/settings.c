@@ -223,12 +223,12 @@ static void describe(const struct row *r, char *text, size_t bytes) {
 
 /* where: the file that a JSON key is in, or NULL for a flag. */
 static int refuse(const struct row *r, const char *where, const char *value, struct shore_diag *diag) {
-    char allowed[160], shown[160], file[256];
+    char allowed[160];
     describe(r, allowed, sizeof allowed);
-    shore__escape(value, strlen(value), shown, sizeof shown);
-    if (!where) return shore__fail(diag, SHORE_EUSAGE, "%s takes %s, not \"%s\"", r->key, allowed, shown);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: \"%s\" takes %s, not \"%s\"",
-                       shore__escape(where, strlen(where), file, sizeof file), r->key, allowed, shown);
+    const struct shore__shown shown = shore__shown(value);
+    if (!where) return shore__fail(diag, SHORE_EUSAGE, "%s takes %s, not \"%s\"", r->key, allowed, shown.text);
+    return shore__fail(diag, SHORE_EUSAGE, "%s: \"%s\" takes %s, not \"%s\"", shore__shown(where).text, r->key, allowed,
+                       shown.text);
 }
 
 static bool put_count(const struct row *r, struct shore__settings *s, uint64_t value) {
@@ -322,14 +322,13 @@ enum shore__setting_role shore__role_of_setting(const char *key) {
 
 static int unknown(const char *key, const char *where, struct shore_diag *diag) {
     const char *names[ROWS];
-    char shown[160], file[256], hint[96] = "";
+    char hint[96] = "";
     for (size_t i = 0; i < ROWS; i++)
         names[i] = rows[i].key;
     const char *near = shore__suggest(key, names, ROWS);
     if (near) snprintf(hint, sizeof hint, ": did you mean \"%s\"?", near);
-    shore__escape(key, strlen(key), shown, sizeof shown);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: unknown key \"%s\"%s",
-                       shore__escape(where, strlen(where), file, sizeof file), shown, hint);
+    return shore__fail(diag, SHORE_EUSAGE, "%s: unknown key \"%s\"%s", shore__shown(where).text, shore__shown(key).text,
+                       hint);
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
@@ -380,10 +379,9 @@ int shore__settings_from_json(const json_t *json, const char *name, struct shore
                               struct shore_diag *diag) {
     const char *key = NULL;
     json_t *value = NULL;
-    char shown[256];
     if (!json_is_object(json))
         return shore__fail(diag, SHORE_EUSAGE, "%s: settings are a JSON object whose keys are flags without \"--\"",
-                           shore__escape(name, strlen(name), shown, sizeof shown));
+                           shore__shown(name).text);
     json_object_foreach((json_t *)json, key, value) {
         const struct row *r = find(key);
         if (is_gone(key)) continue;
@@ -462,10 +460,9 @@ json_t *shore__settings_to_json(const struct shore__settings *s) {
 
 /* JSON, and so run.json, holds only UTF-8. */
 static int check_text(const struct row *r, const char *text, struct shore_diag *diag) {
-    char shown[256];
     if (shore__json_holds(text)) return 0;
     return shore__fail(diag, SHORE_EUSAGE, "%s: the name \"%s\" is not UTF-8: rename it", r->key,
-                       shore__escape(text, strlen(text), shown, sizeof shown));
+                       shore__shown(text).text);
 }
 
 static int check_row(const struct row *r, const struct shore__settings *s, struct shore_diag *diag) {

@@ -148,14 +148,14 @@ bool shore__whereabouts_share(const struct shore__whereabouts *a, const struct s
 }
 
 const char *shore__whereabouts_text(const struct shore__whereabouts *w, char *out, size_t bytes) {
-    char room[32], device[200], mount[400];
+    char room[32];
     shore__format_size(w->free_bytes, room, sizeof room);
-    shore__escape(w->device, strlen(w->device), device, sizeof device);
-    shore__escape(w->mount_point, strlen(w->mount_point), mount, sizeof mount);
+    const struct shore__shown device = shore__shown(w->device);
     if (w->ground == SHORE__GROUND_DEVICE)
         snprintf(out, bytes, "block device, %s", w->total_bytes ? room : "size unknown");
     else if (w->mount_point[0])
-        snprintf(out, bytes, "%s (%s on %s), %s free", device, w->file_system, mount, room);
+        snprintf(out, bytes, "%s (%s on %s), %s free", device.text, w->file_system, shore__shown(w->mount_point).text,
+                 room);
     else
         snprintf(out, bytes, "%s free", room);
     return out;

@@ -165,11 +165,11 @@ static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, 
 /* What was said to be otherwise, now that the drives could be opened. */
 static int record_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
-    char what[1024] = "", shown[256];
+    char what[1024] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < how->nmoved && used < sizeof what; i++)
         used += (size_t)snprintf(what + used, sizeof what - used, "%sdrive %s", used ? ", " : "",
-                                 shore__escape(how->moved[i], strlen(how->moved[i]), shown, sizeof shown));
+                                 shore__shown(how->moved[i]).text);
     if (how->accept_step && used < sizeof what)
         snprintf(what + used, sizeof what - used, "%saccept-step %" PRIu64, used ? ", " : "", *how->accept_step);
     if (!what[0]) return 0;

@@ -36,18 +36,18 @@ static int wrong(const struct spot *p, const char *key, const char *what) {
 
 static int unknown(const struct spot *p, const char *name, const struct key *keys, size_t n) {
     const char *names[16];
-    char shown[96], list[256] = "";
+    char list[256] = "";
     for (size_t i = 0; i < n; i++) {
         names[i] = keys[i].name;
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     }
     const char *near = shore__suggest(name, names, n);
-    shore__escape(name, strlen(name), shown, sizeof shown);
+    const struct shore__shown shown = shore__shown(name);
     if (near)
-        return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: did you mean \"%s\"?", p->file, shown,
-                           *p->object ? " in " : "", p->object, near);
-    return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: there are %s", p->file, shown,
+        return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: did you mean \"%s\"?", p->file,
+                           shown.text, *p->object ? " in " : "", p->object, near);
+    return shore__fail(p->diag, SHORE_EINPUT, "%s: unknown key \"%s\"%s%s: there are %s", p->file, shown.text,
                        *p->object ? " in " : "", p->object, list);
 }
 
@@ -217,12 +217,11 @@ int shore__emulated_model(const json_t *json, const char *name, struct shore__em
 
 int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag) {
     static const char *const built_in = "smart-infinity";
-    char shown[160];
     if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
     if (strcmp(name, built_in) == 0)
         return shore__json_parse(shore__smart_infinity, strlen(shore__smart_infinity), name, out, diag);
     return shore__fail(diag, SHORE_EUSAGE, "no machine is called %s, and there is no such file%s; built in is %s",
-                       shore__escape(name, strlen(name), shown, sizeof shown),
+                       shore__shown(name).text,
                        shore__suggest(name, &built_in, 1) ? ": did you mean smart-infinity?" : "", built_in);
 }
 
@@ -231,9 +230,8 @@ int shore__emulation_absolute(char **name, struct shore_diag *diag) {
     char *path = realpath(*name, NULL);
     if (!path) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", *name, strerror(errno));
     if (!shore__json_holds(path)) {
-        char shown[256];
         shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename or copy it",
-                    shore__escape(path, strlen(path), shown, sizeof shown));
+                    shore__shown(path).text);
         free(path);
         return SHORE_EUSAGE;
     }

@@ -47,10 +47,6 @@ void shore__source_close(struct shore__source *s) {
 
 /* ---- which tensor of the files is which of ours ------------------------------------------------------------------ */
 
-static const char *escape_directory(const struct shore__source *s, char out[256]) {
-    return shore__escape(s->files->directory, strlen(s->files->directory), out, 256);
-}
-
 static void shape_text(uint32_t rank, const uint64_t *shape, char *out, size_t bytes) {
     size_t used = (size_t)snprintf(out, bytes, "[");
     for (uint32_t i = 0; i < rank && used < bytes; i++)
@@ -60,16 +56,15 @@ static void shape_text(uint32_t rank, const uint64_t *shape, char *out, size_t b
 
 static int is_missing(const struct shore__source *s, const char *wanted, struct shore_diag *diag) {
     const struct shore__st_tensor *t = shore__tensor_prefixed(s->files, wanted);
-    char directory[256], name[160];
-    escape_directory(s, directory);
+    const struct shore__shown directory = shore__shown(s->files->directory);
     if (!t)
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s: the tensor %s is missing: the safetensors files do not fit config.json", directory,
+                           "%s: the tensor %s is missing: the safetensors files do not fit config.json", directory.text,
                            wanted);
     return shore__fail(diag, SHORE_EINPUT,
                        "%s: the tensor %s is missing, but %s is there: save the language model inside alone "
                        "(save_pretrained), so that names do not begin with that of what holds it",
-                       directory, wanted, shore__escape(t->name, strlen(t->name), name, sizeof name));
+                       directory.text, wanted, shore__shown(t->name).text);
 }
 
 static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, uint32_t part, struct shore_diag *diag) {
@@ -78,19 +73,19 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
     const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, p->name);
     const uint64_t shape[2] = {p->transposed ? ours->cols : p->rows, p->transposed ? p->rows : ours->cols};
     uint32_t rank = ours->matrix ? 2 : 1;
-    char directory[256], name[160], has[200], needs[80];
+    char has[200], needs[80];
     if (!t) return is_missing(s, p->name, diag);
-    shore__escape(t->name, strlen(t->name), name, sizeof name);
+    const struct shore__shown name = shore__shown(t->name);
     if (t->rank != rank || memcmp(t->shape, shape, rank * sizeof *shape) != 0) {
         shape_text(t->rank, t->shape, has, sizeof has);
         shape_text(rank, shape, needs, sizeof needs);
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s has the shape %s, but config.json asks for %s",
-                           escape_directory(s, directory), name, has, needs);
+                           shore__shown(s->files->directory).text, name.text, has, needs);
     }
     if (t->type == SHORE__ST_OTHER || t->type == SHORE__ST_BYTE)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: the tensor %s is of a type that is not read here (F32, BF16 and F16 are)",
-                           escape_directory(s, directory), name);
+                           shore__shown(s->files->directory).text, name.text);
     s->used[t - s->files->tensors] = true;
     *place(s, block, tensor, part) = t;
     return 0;
@@ -154,10 +149,10 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
         if (is_storable(values[i])) continue;
         uint64_t row = (first + i) / cols, col = (first + i) % cols;
         uint64_t index[2] = {p->transposed ? col : row, p->transposed ? row : col};
-        char directory[256], name[160], where[80];
+        char where[80];
         shape_text(t->rank == 1 ? 1 : 2, index, where, sizeof where);
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be used",
-                           escape_directory(s, directory), shore__escape(t->name, strlen(t->name), name, sizeof name),
+                           shore__shown(s->files->directory).text, shore__shown(t->name).text,
                            values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)", where);
     }
     return 0;

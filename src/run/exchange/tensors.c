@@ -17,14 +17,13 @@ static bool ends_with(const char *name, const char *end) {
 __attribute__((format(printf, 4, 5))) static int refuse(const struct shore__safetensors *files,
                                                         const struct shore__st_tensor *t, struct shore_diag *diag,
                                                         const char *format, ...) {
-    char directory[256], name[160], what[400];
+    char what[400];
     va_list args;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s %s",
-                       shore__escape(files->directory, strlen(files->directory), directory, sizeof directory),
-                       shore__escape(t->name, strlen(t->name), name, sizeof name), what);
+    return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s %s", shore__shown(files->directory).text,
+                       shore__shown(t->name).text, what);
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */

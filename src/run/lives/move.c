@@ -269,12 +269,11 @@ static int place_new(const struct shore__run *run, const struct shore__address *
 }
 
 static int check_twice(const struct shore__addresses *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
-    char shown[256];
     for (size_t k = 0; k < i; k++)
         if (shore__drive_is_named(drives->text[k], generation, drives->text[i]) ||
             shore__drive_is_named(drives->text[i], generation, drives->text[k]))
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
-                               shore__escape(drives->text[i], strlen(drives->text[i]), shown, sizeof shown));
+                               shore__shown(drives->text[i]).text);
     return 0;
 }
 
@@ -391,12 +390,10 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     char *speeds = how->speeds ? strdup(how->speeds) : NULL;
     int rc = how->speeds && !speeds ? -ENOMEM : shore__addresses_copy(&in->new, &drives);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
-        char shown[200], *name = shore__drive_name(in->new.text[i], in->to);
+        char *name = shore__drive_name(in->new.text[i], in->to);
         size_t used = strlen(what);
         if (!name) rc = -ENOMEM;
-        if (name)
-            snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "",
-                     shore__escape(name, strlen(name), shown, sizeof shown));
+        if (name) snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "", shore__shown(name).text);
         free(name);
     }
     if (rc) {

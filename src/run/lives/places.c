@@ -29,22 +29,21 @@ static char *maker_of(const struct shore__probe *p, bool *there) {
 
 static int say_whose(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag) {
     const struct shore__record *r = &p->recovery.record;
-    char shown[500], fleet[33], step[40] = "";
+    char fleet[33], step[40] = "";
     bool there;
     char *maker = maker_of(p, &there);
     if (p->recovery.valid) snprintf(step, sizeof step, ", at step %" PRIu64, r->slot[r->active & 1].step);
     shore__fleet_id_text(p->desc.fleet_id, fleet);
-    if (maker) shore__escape(maker, strlen(maker), shown, sizeof shown);
     const char *busy = p->busy ? "is in use, and " : "";
     const char *gone = p->is_device ? "wipe the first MiB of the device" : "delete the file";
     int rc =
         maker && there ? shore__fail(diag, SHORE_EEXISTS,
                                      "%s: %sholds the state of the run %s%s; name another path, or remove that run",
-                                     at->text, busy, shown, step)
+                                     at->text, busy, shore__shown(maker).text, step)
         : maker        ? shore__fail(diag, SHORE_EEXISTS,
                                      "%s: %sholds the state of a run that was made as %s%s; name another path, or, if "
                                             "nobody needs that run any more, %s",
-                                     at->text, busy, shown, step, gone)
+                                     at->text, busy, shore__shown(maker).text, step, gone)
                        : shore__fail(diag, SHORE_EEXISTS,
                                      "%s: %sholds the state of another run (fleet %s)%s; name another path, or, if nobody "
                                             "needs that run any more, %s",

@@ -70,10 +70,8 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
 }
 
 static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
-    char shown[160];
     if (shore__snapshot_name_valid(name) && has(run_path, name, ".json")) return 0;
-    shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s", run_path,
-                shore__escape(name, strlen(name), shown, sizeof shown));
+    shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s", run_path, shore__shown(name).text);
     return shore__advise(diag, SHORE_EUSAGE, SHORE_ADVICE_SNAPSHOTS, run_path);
 }
 
@@ -371,18 +369,18 @@ static int fill(const struct shore__run *run, struct shore_fleet *fleet, const c
 
 int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                          struct shore_diag *diag) {
-    char shown[160], *of = NULL;
-    shore__escape(name, strlen(name), shown, sizeof shown);
+    char *of = NULL;
+    const struct shore__shown shown = shore__shown(name);
     if (!shore__snapshot_name_valid(name))
         return shore__fail(
             diag, SHORE_EUSAGE,
             "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
             "none of '.' and '-', and not ending in .partial",
-            shown, SHORE__SNAPSHOT_NAME_BYTES);
+            shown.text, SHORE__SNAPSHOT_NAME_BYTES);
     if (has(run->path, name, ".json")) {
         if (asprintf(&of, "%s %s", run->path, name) < 0) of = NULL;
         shore__fail(diag, SHORE_EEXISTS,
-                    "there is a snapshot %s of this run already: choose another name, or remove it first", shown);
+                    "there is a snapshot %s of this run already: choose another name, or remove it first", shown.text);
         shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_REMOVE_SNAPSHOT, of);
         free(of);
         return SHORE_EEXISTS;
@@ -398,7 +396,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             diag, SHORE_EEXISTS,
             "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
             "choose another name",
-            shown);
+            shown.text);
     char *folder = shore__path_join(run->path, FOLDER);
     int rc = 0;
     json_t *j = describe(run, fleet, name, automatic, &rc, diag);
