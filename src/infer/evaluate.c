@@ -129,31 +129,30 @@ int shore__evaluate(const struct shore__weights_of *weights, const struct shore_
                     struct shore__dataset *data, uint64_t max_tokens, shore__progress_fn progress, void *ctx,
                     struct shore__eval_result *out, struct shore_diag *diag) {
     struct session s = {0};
-    struct shore__infer_options o = *options;
+    size_t seq_len = options->seq_len;
     uint64_t count = shore__dataset_tokens(data);
     if (count < 2)
         return shore__fail(diag, SHORE_EINPUT, "the data have %llu tokens: two are needed at least",
                            (unsigned long long)count);
     count -= 1;
     if (max_tokens && max_tokens < count) count = max_tokens;
-    if (o.seq_len > count) o.seq_len = (size_t)count;
-    size_t sequences = BATCH_ROWS / o.seq_len ? BATCH_ROWS / o.seq_len : 1;
-    if (sequences > count / o.seq_len) sequences = (size_t)(count / o.seq_len);
-    struct shore__batch_shape batch = shore__batch_shape(sequences, o.seq_len);
-    int rc = open_session(weights, &o, &batch, 0, &s, diag);
-    while (rc == SHORE_EBUDGET && sequences > 1) {
+    if (seq_len > count) seq_len = (size_t)count;
+    size_t sequences = BATCH_ROWS / seq_len ? BATCH_ROWS / seq_len : 1;
+    if (sequences > count / seq_len) sequences = (size_t)(count / seq_len);
+    int rc;
+    for (;; sequences /= 2) {
+        struct shore__batch_shape batch = shore__batch_shape(sequences, seq_len);
+        rc = open_session(weights, options, &batch, 0, &s, diag);
+        if (rc != SHORE_EBUDGET || sequences == 1) break;
         close_session(&s);
         s = (struct session){0};
-        sequences /= 2;
-        batch = shore__batch_shape(sequences, o.seq_len);
-        rc = open_session(weights, &o, &batch, 0, &s, diag);
     }
     shore__buf x = rc ? SHORE__NO_BUF : shore__memory_at(&s.memory, SHORE__ROW_X, 0);
     uint64_t counting = 0;
     double sum = 0;
     for (uint64_t done = 0; !rc && done < count;) {
         uint64_t left = count - done;
-        s.pass.seq_len = left < o.seq_len ? (size_t)left : o.seq_len;
+        s.pass.seq_len = left < seq_len ? (size_t)left : seq_len;
         s.pass.sequences = left / s.pass.seq_len < sequences ? (size_t)(left / s.pass.seq_len) : sequences;
         rc = window(&s, data, done, shore__pass_rows(&s.pass), x, &sum, diag);
         done += shore__pass_rows(&s.pass);
@@ -170,16 +169,14 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
                     const uint32_t *prompt, size_t nprompt, const struct shore__sampling *sampling,
                     int (*emit)(void *ctx, uint32_t token), void *ctx, struct shore_diag *diag) {
     struct session s = {0};
-    struct shore__infer_options o = *options;
     const struct shore__model *m = weights->model;
     size_t want = shore__generate_positions(m, nprompt + sampling->max_tokens);
     /* so many that the sums below could overflow */
     if (want > (UINT64_C(1) << 56) / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);
-    uint64_t work = shore__generate_bytes(m, o.compute.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
-    o.seq_len = want;
+    uint64_t work = shore__generate_bytes(m, options->compute.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);
     struct shore__batch_shape tokens = shore__batch_shape(1, want);
-    int rc = open_session(weights, &o, &tokens, work, &s, diag);
+    int rc = open_session(weights, options, &tokens, work, &s, diag);
     if (!rc)
         rc = shore__generate_in(s.parameters, m, s.c, s.stream, shore__memory_both(&s.memory, SHORE__ROW_GENERATION, 0),
                                 work, prompt, nprompt, sampling, emit, ctx, diag);

@@ -54,11 +54,6 @@ void shore__accounting_begin(struct accounting *a, struct waits *waits) {
     a->start_ns = shore__now_ns();
 }
 
-void shore__accounting_computed(struct accounting *a, const struct shore__model *m, uint64_t start_ns, uint32_t block,
-                                double share, bool backward) {
-    if (a->tempo) shore__tempo_computed(a->tempo, m, start_ns, block, share, backward);
-}
-
 double shore__accounting_seconds(const struct accounting *a) {
     return (double)(shore__now_ns() - a->start_ns) * 1e-9;
 }

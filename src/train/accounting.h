@@ -24,10 +24,6 @@ void shore__accounting_close(struct accounting *a);
 void shore__accounting_begin(struct accounting *a, struct waits *waits);
 /* The step ends here, and the next begins: fills seconds, bytes, emulated times and the slow drive of its report. */
 void shore__accounting_end(struct accounting *a, struct waits *waits, struct shore__step_report *r);
-/* A block's part of a pass was computed since start_ns, for a share of the batch: returns once that is over by the time
- * that is taken. */
-void shore__accounting_computed(struct accounting *a, const struct shore__model *m, uint64_t start_ns, uint32_t block,
-                                double share, bool backward);
 /* Seconds since the step began. */
 double shore__accounting_seconds(const struct accounting *a);
 

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,7 +127,7 @@ void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segm
 static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
                                "anew (--residual saved would keep it on the drives)";
-    if (t->events->note) t->events->note(t->events->ctx, what);
+    shore__train_note(t, "%s", what);
     return shore__run_record_change(t->run, step, what, diag);
 }
 
@@ -151,10 +150,6 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     int rc = shore_fleet_digest(t->fleet, false, digest, diag);
     if (!rc) rc = shore__residual_load(t->run, info.step, digest, z->residual[0], &found, diag);
     return rc || found ? rc : lost(t, info.step, diag);
-}
-
-void shore__compress_close(struct compression *z) {
-    free(z);
 }
 
 int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
@@ -274,15 +269,13 @@ void shore__compress_block(struct trainer *t, uint32_t block, const float *gradi
 static void judge(struct trainer *t, double dropped) {
     struct compression *z = t->compression;
     double large = t->s->error_feedback ? LARGE_WAITING : LARGE_LOST;
-    char note[256];
-    if (z->ndropped >= STEPS_TO_JUDGE || !t->events->note) return;
+    if (z->ndropped >= STEPS_TO_JUDGE) return;
     z->dropped += dropped;
     if (++z->ndropped < STEPS_TO_JUDGE || z->dropped < large * STEPS_TO_JUDGE) return;
-    snprintf(note, sizeof note, "compression %s %.0f %% of the gradients' energy over the first %u steps: %s",
-             t->s->error_feedback ? "holds back" : "drops", 100 * z->dropped / STEPS_TO_JUDGE, STEPS_TO_JUDGE,
-             t->s->error_feedback ? "training may lag; send more (--compress)"
-                                  : "training may suffer; send more (--compress), or use --error-feedback on");
-    t->events->note(t->events->ctx, note);
+    shore__train_note(t, "compression %s %.0f %% of the gradients' energy over the first %u steps: %s",
+                      t->s->error_feedback ? "holds back" : "drops", 100 * z->dropped / STEPS_TO_JUDGE, STEPS_TO_JUDGE,
+                      t->s->error_feedback ? "training may lag; send more (--compress)"
+                                           : "training may suffer; send more (--compress), or use --error-feedback on");
 }
 
 double shore__compress_dropped(struct trainer *t) {

@@ -28,7 +28,6 @@ uint64_t shore__compress_bytes(const struct shore__settings *s, const struct sho
 
 /* Once the fleet is open: says where everything lies, and which residual the run goes on with. */
 int shore__compress_open(struct trainer *t, struct shore_diag *diag);
-void shore__compress_close(struct compression *z);
 /* Keeps the residual of the committed step in the run directory, if it is kept on the host: at a clean stop, and before
  * a snapshot. Nothing may be under way. */
 int shore__compress_save(struct trainer *t, struct shore_diag *diag);

@@ -399,11 +399,6 @@ int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
-void shore__gradients_discard(struct trainer *t) {
-    shore_step_drop(t->step);
-    memset(t->gradients->early, 0, t->m->layout->blocks[0].segments);
-}
-
 static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
     return shore__pages_place(ctx, block, segment);
 }

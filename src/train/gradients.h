@@ -46,7 +46,5 @@ int shore__gradients_settle(struct trainer *t, struct shore_diag *diag);
 /* All pieces are complete: decides. *finite false: the step is refused (nothing is submitted any more). *replay: the
  * gradients are gone, the step must be computed again without speculating. Otherwise all updates are submitted. */
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);
-/* Ends the attempt: nothing that was submitted counts. */
-void shore__gradients_discard(struct trainer *t);
 
 #endif

@@ -11,10 +11,7 @@
 
 static void say_emulated(const struct trainer *t) {
     const struct shore__emulation *e = shore__tempo_emulation(t->tempo);
-    char text[160];
-    if (!e || !t->events->note) return;
-    snprintf(text, sizeof text, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
-    t->events->note(t->events->ctx, text);
+    if (e) shore__train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
 }
 
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
@@ -32,9 +29,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
 
 /* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */
 static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
-    char text[1024];
-    snprintf(text, sizeof text, "from step %llu on: %s", (unsigned long long)step, t->run->change);
-    if (t->events->note) t->events->note(t->events->ctx, text);
+    shore__train_note(t, "from step %llu on: %s", (unsigned long long)step, t->run->change);
     return shore__run_record_change(t->run, step, t->run->change, diag);
 }
 
@@ -56,7 +51,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
     snprintf(t->run->processor, sizeof t->run->processor, "%s", processor);
-    if (t->events->note) t->events->note(t->events->ctx, what);
+    shore__train_note(t, "%s", what);
     return shore__run_record_change(t->run, info.step, what, diag);
 }
 
@@ -77,7 +72,7 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     }
     line[bytes] = 0;
     int rc = shore__metrics_recover(t->run, info.step, line, diag);
-    if (!rc && t->run->note && t->events->note) t->events->note(t->events->ctx, t->run->note);
+    if (!rc && t->run->note) shore__train_note(t, "%s", t->run->note);
     free(t->run->note); /* once: a connection that breaks comes here again */
     t->run->note = NULL;
     return rc;
@@ -139,7 +134,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 void shore__trainer_close(struct trainer *t) {
     shore_fleet_close(t->fleet); /* first: all completions have run */
     shore__parameters_close(t->pass.parameters);
-    shore__compress_close(t->compression);
+    free(t->compression);
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);

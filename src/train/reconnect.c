@@ -5,10 +5,6 @@
 #include "base/diag.h"
 #include "train/trainer.h"
 
-static void say(struct trainer *t, const char *text) {
-    if (t->events->note) t->events->note(t->events->ctx, text);
-}
-
 /* Nothing of the attempt is left: no request, no page, no failure. */
 static void give_up_attempt(struct trainer *t) {
     shore__commit_forget(t);
@@ -33,7 +29,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     t->patience.go_on = go_on; /* until this function ends */
     give_up_attempt(t);
     shore_patience_begin(&t->patience, diag, &said);
-    say(t, said.text);
+    shore__train_note(t, "%s", said.text);
     while ((rc = shore_patience_try(&t->patience, rc, &why)) > 0) {
         if (stop_asked(t))
             return shore__fail_of(
@@ -49,7 +45,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
         *diag = why;
         return rc;
     }
-    say(t, said.text);
+    shore__train_note(t, "%s", said.text);
     *step = info.step;
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
 /* ---- forward -------------------------------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     for (size_t u = 0; !rc && u < shore__pass_units(pass); u++)
         rc = unit_forward(t, layer, u, &w, diag);
     if (!rc) rc = shore__boundary_release(t, layer, diag);
-    if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, false);
+    if (!rc) shore__tempo_computed(t->tempo, t->m, start, layer, 1, false);
     return rc;
 }
 
@@ -135,8 +136,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         if (!rc && last) rc = head_slice_end(t, i, p, diag);
     }
     if (!rc)
-        shore__accounting_computed(t->accounting, m, start, shore__model_head(m), (double)count / (double)t->plan.units,
-                                   true);
+        shore__tempo_computed(t->tempo, m, start, shore__model_head(m), (double)count / (double)t->plan.units, true);
     return !rc && last && !t->abandoned ? head_tail(t, p, diag) : rc;
 }
 
@@ -151,8 +151,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         uint64_t start = shore__now_ns();
         rc = shore__pass_losses(pass, u, count, diag);
         if (!rc)
-            shore__accounting_computed(t->accounting, t->m, start, shore__model_head(t->m),
-                                       (double)count / (double)units, false);
+            shore__tempo_computed(t->tempo, t->m, start, shore__model_head(t->m), (double)count / (double)units, false);
         /* Nothing of this step may be handed over before the one before it is committed and reported. */
         if (!rc && u == 0) rc = shore__commit_finish(t, diag);
         if (rc) break;
@@ -243,7 +242,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
         g.add = u > 0;
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
-    if (!rc) shore__accounting_computed(t->accounting, t->m, start, layer, 1, true);
+    if (!rc) shore__tempo_computed(t->tempo, t->m, start, layer, 1, true);
     /* it may be put by now, before the gradient is waited for */
     shore__parameters_want_layer(pass->parameters, layer - 1);
     return rc ? rc : shore__gradients_end(t, p, diag);
@@ -292,7 +291,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     if (!rc && !t->abandoned) rc = shore__gradients_settle(t, diag);
     if (!rc) rc = shore__activations_settle(t, diag);
     if (!rc && t->abandoned) {
-        shore__gradients_discard(t);
+        shore_step_drop(t->step); /* nothing that was submitted counts */
         *replay = true;
         return 0;
     }

@@ -1,20 +1,28 @@
 #include "train/train.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "train/trainer.h"
 
+void shore__train_note(const struct trainer *t, const char *format, ...) {
+    char text[sizeof(struct shore_diag) + 256];
+    va_list args;
+    if (!t->events->note) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    t->events->note(t->events->ctx, text);
+}
+
 static int refuse(struct trainer *t, struct shore_diag *diag) {
     unsigned long long step = t->base_step + 1;
     bool loss = !isfinite(t->report.loss);
     if (t->s->skip_nonfinite) {
-        char note[160];
-        snprintf(note, sizeof note, "step %llu is skipped: its %s is not finite", step,
-                 loss ? "loss" : "gradient norm");
-        if (t->events->note) t->events->note(t->events->ctx, note);
+        shore__train_note(t, "step %llu is skipped: its %s is not finite", step, loss ? "loss" : "gradient norm");
         t->report.skipped = true;
         /* the next step reads what this one leaves where it is: not before the commit says so */
         int rc = shore__commit_submit(t, true, diag);
@@ -72,10 +80,8 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
 /* The step is safe whether this works or not. */
 static void save_residual(struct trainer *t) {
     struct shore_diag diag = {0};
-    char note[sizeof diag.text + 96];
-    if (!shore__compress_save(t, &diag) || !t->events->note) return;
-    snprintf(note, sizeof note, "what compression has left out of the gradients so far is lost: %s", diag.text);
-    t->events->note(t->events->ctx, note);
+    if (shore__compress_save(t, &diag))
+        shore__train_note(t, "what compression has left out of the gradients so far is lost: %s", diag.text);
 }
 
 static bool snapshot_due(const struct trainer *t, uint64_t step) {
@@ -85,12 +91,12 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
 /* Training does not depend on it: a full disk costs the snapshot, not the run. */
 static void snapshot(struct trainer *t, uint64_t step) {
     struct shore_diag why = {0};
-    char text[sizeof why.text + 64];
     int rc = shore__compress_save(t, &why); /* a part of it */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
-    snprintf(text, sizeof text, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
-    if (rc) t->result->missed_snapshots++;
-    if (rc && t->events->note) t->events->note(t->events->ctx, text);
+    if (rc) {
+        t->result->missed_snapshots++;
+        shore__train_note(t, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+    }
     shore__commit_begin_counting(t);
 }
 

@@ -62,6 +62,9 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
 }
 
+/* train.c: said to whoever listens. */
+__attribute__((format(printf, 2, 3))) void shore__train_note(const struct trainer *t, const char *format, ...);
+
 /* open_trainer.c: run, s, m, events and result are set. fresh, overwrite and accept_step: see shore__train(). Closed
  * by the caller, also if it could not be opened. */
 int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uint64_t *accept_step,

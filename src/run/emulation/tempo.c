@@ -195,6 +195,7 @@ static double share_of(const struct shore__model *model, uint32_t block) {
 
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward) {
+    if (!t) return;
     double seconds = backward ? t->emulation.backward_seconds : t->emulation.forward_seconds;
     uint64_t ns = (uint64_t)(seconds * share_of(model, block) * share * 1e9);
     pthread_mutex_lock(&t->lock);
