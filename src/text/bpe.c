@@ -12,17 +12,23 @@
 
 #define NONE SHORE__VOCAB_NONE
 
-static int grow_merges(struct shore__bpe *b) {
-    struct shore__merge *old = b->merges;
-    uint32_t nold = b->nmerge_slots, n = nold ? nold * 2 : 1024;
-    struct shore__merge *merges = malloc(n * sizeof *merges);
-    if (!merges) return -ENOMEM;
-    memset(merges, 0xFF, n * sizeof *merges);
-    b->merges = merges;
-    b->nmerge_slots = n;
-    for (uint32_t i = 0; i < nold; i++)
-        if (old[i].result != NONE) *shore__bpe_merge_slot(b, old[i].left, old[i].right) = old[i];
-    free(old);
+static int grow(struct shore__merges *m) {
+    struct shore__merges old = *m;
+    uint32_t n = old.nslots ? old.nslots * 2 : 1024;
+    struct shore__merge *slots = malloc(n * sizeof *slots);
+    if (!slots) return -ENOMEM;
+    memset(slots, 0xFF, n * sizeof *slots);
+    m->slots = slots;
+    m->nslots = n;
+    for (uint32_t i = 0; i < old.nslots; i++)
+        if (old.slots[i].result != NONE) *shore__merges_at(m, old.slots[i].left, old.slots[i].right) = old.slots[i];
+    free(old.slots);
+    return 0;
+}
+
+static int put(struct shore__merges *m, uint32_t left, uint32_t right, uint32_t result) {
+    if (4 * (uint64_t)m->count >= 3 * (uint64_t)m->nslots && grow(m)) return -ENOMEM;
+    *shore__merges_at(m, left, right) = (struct shore__merge){left, right, m->count++, result};
     return 0;
 }
 
@@ -38,39 +44,11 @@ int shore__bpe_add_merge(struct shore__bpe *b, const char *left, size_t left_byt
     bool grows = left_bytes > 0 && right_bytes > 0;
     size_t chars = grows ? shore__utf8_count(b->mapped.bytes, b->mapped.count) : SIZE_MAX;
     if (chars > b->longest_merge) b->longest_merge = chars;
-    if (4 * (uint64_t)b->nmerges >= 3 * (uint64_t)b->nmerge_slots && grow_merges(b)) return -ENOMEM;
-    *shore__bpe_merge_slot(b, l, r) = (struct shore__merge){l, r, b->nmerges++, result};
-    return 0;
+    return put(&b->merges, l, r, result);
 }
 
-static uint64_t *pair_slot(const struct shore__bpe *b, uint64_t key) {
-    uint32_t mask = b->npair_slots - 1, at = shore__bpe_mix(key) & mask;
-    while (b->pairs[at] && b->pairs[at] != key)
-        at = (at + 1) & mask;
-    return &b->pairs[at];
-}
-
-static int add_pair(struct shore__bpe *b, uint64_t key) {
-    if (4 * (uint64_t)b->npairs >= 3 * (uint64_t)b->npair_slots) {
-        uint64_t *old = b->pairs;
-        uint32_t nold = b->npair_slots, n = nold ? nold * 2 : 1024;
-        uint64_t *pairs = calloc(n, sizeof *pairs);
-        if (!pairs) return -ENOMEM;
-        b->pairs = pairs;
-        b->npair_slots = n;
-        for (uint32_t i = 0; i < nold; i++)
-            if (old[i]) *pair_slot(b, old[i]) = old[i];
-        free(old);
-    }
-    uint64_t *slot = pair_slot(b, key);
-    b->npairs += *slot == 0;
-    *slot = key;
-    return 0;
-}
-
-/* never 0: one is added to the left character */
-static uint64_t pair_key(const char *left, const char *right) {
-    return (uint64_t)(shore__utf8_char(left) + 1) << 32 | shore__utf8_char(right);
+static bool is_pair(const struct shore__bpe *b, const char *left, const char *right) {
+    return shore__merges_at(&b->pairs, shore__utf8_char(left), shore__utf8_char(right))->result != NONE;
 }
 
 /* A merge cannot cross a place between two characters that stand beside each other in no token, as its result would be
@@ -82,8 +60,8 @@ static int find_cuts(struct shore__bpe *b) {
         complete &= b->byte_ids[i] != NONE;
     b->cut_anywhere_else = !b->ignore_merges && (b->byte_fallback ? complete : b->unknown != NONE);
     b->cut_needs_known = !b->byte_fallback && b->fuse_unknown;
-    for (uint32_t i = 0; b->cut_anywhere_else && i < b->nmerge_slots; i++) {
-        const struct shore__merge *m = &b->merges[i];
+    for (uint32_t i = 0; b->cut_anywhere_else && i < b->merges.nslots; i++) {
+        const struct shore__merge *m = &b->merges.slots[i];
         if (m->result == NONE) continue;
         if (m->left == b->unknown || m->right == b->unknown) b->cut_anywhere_else = false;
         for (unsigned c = 0; b->byte_fallback && c < 256; c++)
@@ -93,13 +71,15 @@ static int find_cuts(struct shore__bpe *b) {
         size_t n, step;
         const char *text = shore__vocab_text(&b->vocab, id, &n);
         for (size_t i = 0; text && i < n && i + (step = shore__utf8_bytes((unsigned char)text[i])) < n; i += step)
-            if (add_pair(b, pair_key(text + i, text + i + step))) return -ENOMEM;
+            if (!is_pair(b, text + i, text + i + step) &&
+                put(&b->pairs, shore__utf8_char(text + i), shore__utf8_char(text + i + step), 0))
+                return -ENOMEM;
     }
     return 0;
 }
 
 int shore__bpe_ready(struct shore__bpe *b) {
-    if (!b->merges && grow_merges(b)) return -ENOMEM;
+    if ((!b->merges.nslots && grow(&b->merges)) || grow(&b->pairs)) return -ENOMEM;
     memset(b->char_bytes, 0xFF, sizeof b->char_bytes);
     for (unsigned i = 0; i < 256; i++) {
         b->byte_chars[i] = (uint16_t)shore__byte_char(i);
@@ -107,15 +87,8 @@ int shore__bpe_ready(struct shore__bpe *b) {
     }
     for (unsigned i = 0; i < 256; i++) {
         char name[8];
-        size_t n = 6;
-        if (b->byte_level) {
-            uint32_t c = b->byte_chars[i];
-            n = c < 128 ? 1 : 2;
-            name[0] = (char)(n == 1 ? c : (0xC0 | c >> 6));
-            name[1] = (char)(0x80 | (c & 63));
-        } else {
-            snprintf(name, sizeof name, "<0x%02X>", i);
-        }
+        size_t n = b->byte_level ? shore__utf8_put_short(name, b->byte_chars[i])
+                                 : (size_t)snprintf(name, sizeof name, "<0x%02X>", i);
         b->byte_ids[i] = shore__vocab_find(&b->vocab, name, n);
     }
     for (uint32_t id = 0; id < b->vocab.nids; id++) {
@@ -127,13 +100,13 @@ int shore__bpe_ready(struct shore__bpe *b) {
 
 void shore__bpe_fini(struct shore__bpe *b) {
     shore__vocab_fini(&b->vocab);
-    free(b->merges);
-    free(b->pairs);
+    free(b->merges.slots);
+    free(b->pairs.slots);
     free(b->mapped.bytes);
 }
 
 bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char *right) {
-    if (!b->cut_anywhere_else || (b->npair_slots && *pair_slot(b, pair_key(left, right)))) return false;
+    if (!b->cut_anywhere_else || is_pair(b, left, right)) return false;
     if (!b->cut_needs_known) return true;
     return shore__vocab_find(&b->vocab, left, shore__utf8_bytes((unsigned char)*left)) != NONE ||
            shore__vocab_find(&b->vocab, right, shore__utf8_bytes((unsigned char)*right)) != NONE;

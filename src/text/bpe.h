@@ -15,11 +15,15 @@
 struct shore__merge {
     uint32_t left, right, rank, result; /* result SHORE__VOCAB_NONE: an empty slot */
 };
+/* By their pairs. */
+struct shore__merges {
+    struct shore__merge *slots;
+    uint32_t nslots, count;
+};
 
 struct shore__bpe {
     struct shore__vocab vocab; /* of a byte-level model: in byte characters, as the files have it */
-    struct shore__merge *merges;
-    uint32_t nmerge_slots, nmerges;
+    struct shore__merges merges;
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
     uint32_t unknown;       /* or SHORE__VOCAB_NONE */
     uint32_t byte_ids[256]; /* of a byte's character, or of its fallback token <0xXX> */
@@ -27,8 +31,7 @@ struct shore__bpe {
     int16_t char_bytes[324]; /* the other way; -1: stands for no byte */
     /* adjacent characters inside tokens; cut_anywhere_else: between two characters that are no such pair, a text falls
      * apart into two that encode independently */
-    uint64_t *pairs;
-    uint32_t npair_slots, npairs;
+    struct shore__merges pairs;
     bool cut_anywhere_else, cut_needs_known;
     size_t longest_merge;      /* characters of what a merge makes; SIZE_MAX: one adds nothing to its symbols */
     size_t longest_token;      /* bytes */
@@ -72,17 +75,13 @@ bool shore__bpe_may_cut(const struct shore__bpe *b, const char *left, const char
 /* Appends the bytes that a token stands for, which is written as text. */
 int shore__bpe_decode(const struct shore__bpe *b, const char *text, size_t n, struct shore__text *out);
 
-static inline uint32_t shore__bpe_mix(uint64_t key) {
-    key *= 0x9E3779B97F4A7C15u;
-    return (uint32_t)(key >> 32);
-}
-
-/* Of a pair of tokens: its merge, or an empty slot. */
-static inline struct shore__merge *shore__bpe_merge_slot(const struct shore__bpe *b, uint32_t left, uint32_t right) {
-    uint32_t mask = b->nmerge_slots - 1, at = shore__bpe_mix((uint64_t)left << 32 | right) & mask;
-    while (b->merges[at].result != SHORE__VOCAB_NONE && (b->merges[at].left != left || b->merges[at].right != right))
+/* Of a pair: its merge, or an empty slot. */
+static inline struct shore__merge *shore__merges_at(const struct shore__merges *m, uint32_t left, uint32_t right) {
+    uint64_t mixed = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15u;
+    uint32_t mask = m->nslots - 1, at = (uint32_t)(mixed >> 32) & mask;
+    while (m->slots[at].result != SHORE__VOCAB_NONE && (m->slots[at].left != left || m->slots[at].right != right))
         at = (at + 1) & mask;
-    return &b->merges[at];
+    return &m->slots[at];
 }
 
 #endif

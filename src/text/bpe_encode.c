@@ -76,7 +76,7 @@ static size_t first_symbols(const struct shore__bpe *b, const char *piece, size_
 static size_t merge_short(const struct shore__bpe *b, uint32_t *ids, size_t n) {
     struct shore__merge *pairs[SHORT_SYMBOLS];
     for (size_t i = 0; i + 1 < n; i++)
-        pairs[i] = shore__bpe_merge_slot(b, ids[i], ids[i + 1]);
+        pairs[i] = shore__merges_at(&b->merges, ids[i], ids[i + 1]);
     for (;;) {
         uint32_t rank = NONE;
         size_t best = 0;
@@ -90,8 +90,8 @@ static size_t merge_short(const struct shore__bpe *b, uint32_t *ids, size_t n) {
         n--;
         memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
         if (best + 1 < n) memmove(pairs + best + 1, pairs + best + 2, (n - best - 2) * sizeof *pairs);
-        if (best > 0) pairs[best - 1] = shore__bpe_merge_slot(b, ids[best - 1], ids[best]);
-        if (best + 1 < n) pairs[best] = shore__bpe_merge_slot(b, ids[best], ids[best + 1]);
+        if (best > 0) pairs[best - 1] = shore__merges_at(&b->merges, ids[best - 1], ids[best]);
+        if (best + 1 < n) pairs[best] = shore__merges_at(&b->merges, ids[best], ids[best + 1]);
     }
 }
 
@@ -121,7 +121,7 @@ static struct candidate pop(struct candidate *heap, size_t *n) {
 static void consider(const struct shore__bpe *b, const struct symbol *s, uint32_t at, struct candidate *heap,
                      size_t *n) {
     if (s[at].next == NONE) return;
-    const struct shore__merge *m = shore__bpe_merge_slot(b, s[at].id, s[s[at].next].id);
+    const struct shore__merge *m = shore__merges_at(&b->merges, s[at].id, s[s[at].next].id);
     if (m->result != NONE) push(heap, n, (struct candidate){m->rank, at, m->result});
 }
 
@@ -138,7 +138,7 @@ static void merge_long(const struct shore__bpe *b, const uint32_t *ids, size_t n
         struct candidate c = pop(heap, &nheap);
         uint32_t right = s[c.at].next;
         if (s[c.at].id == NONE || right == NONE) continue;
-        if (shore__bpe_merge_slot(b, s[c.at].id, s[right].id)->result != c.result) continue;
+        if (shore__merges_at(&b->merges, s[c.at].id, s[right].id)->result != c.result) continue;
         s[c.at].id = c.result;
         s[c.at].next = s[right].next;
         s[right].id = NONE;
@@ -236,16 +236,6 @@ static int settle(const struct shore__bpe *b, struct shore__bpe_work *w, struct 
     return 0;
 }
 
-static int make_room(struct shore__ids *symbols, size_t more) {
-    size_t least = symbols->count + more;
-    if (symbols->capacity >= least) return 0;
-    uint32_t *ids = realloc(symbols->ids, least * sizeof *ids);
-    if (!ids) return -ENOMEM;
-    symbols->ids = ids;
-    symbols->capacity = least;
-    return 0;
-}
-
 int shore__bpe_feed(const struct shore__bpe *b, struct shore__bpe_work *w, const char *part, size_t bytes,
                     struct shore__ids *out) {
     size_t window = 64 * (b->longest_merge < LONGEST_MERGE_CHARS ? b->longest_merge : LONGEST_MERGE_CHARS);
@@ -255,7 +245,7 @@ int shore__bpe_feed(const struct shore__bpe *b, struct shore__bpe_work *w, const
         size_t n = bytes - at < SLICE_BYTES ? bytes - at : SLICE_BYTES;
         while (at + n < bytes && ((unsigned char)part[at + n] & 0xC0) == 0x80)
             n++;
-        if (make_room(&w->symbols, n + 1)) return -ENOMEM;
+        if (shore__ids_reserve(&w->symbols, n + 1)) return -ENOMEM;
         w->symbols.count += first_symbols(b, part + at, n, &w->waiting, w->symbols.ids + w->symbols.count);
         at += n;
         if (w->symbols.count >= w->window) rc = settle(b, w, out);
@@ -279,9 +269,9 @@ static uint32_t whole_token(const struct shore__bpe *b, struct shore__bpe_work *
     if (!b->byte_level) return shore__vocab_find(&b->vocab, piece, bytes);
     w->mapped.count = 0;
     for (size_t i = 0; i < bytes; i++) {
-        uint32_t c = b->byte_chars[(unsigned char)piece[i]];
-        char text[2] = {(char)(c < 128 ? c : (0xC0 | c >> 6)), (char)(0x80 | (c & 63))};
-        if (shore__text_append(&w->mapped, text, c < 128 ? 1 : 2)) return NONE;
+        char text[2];
+        size_t n = shore__utf8_put_short(text, b->byte_chars[(unsigned char)piece[i]]);
+        if (shore__text_append(&w->mapped, text, n)) return NONE;
     }
     return shore__vocab_find(&b->vocab, w->mapped.bytes, w->mapped.count);
 }
@@ -293,11 +283,8 @@ int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, con
     if (!w->cache && !(w->cache = calloc(SHORE__BPE_CACHE_SLOTS, sizeof *w->cache))) return -ENOMEM;
     if (bytes < SHORE__BPE_CACHED_BYTES) {
         cached = &w->cache[XXH3_64bits(piece, bytes) & (SHORE__BPE_CACHE_SLOTS - 1)];
-        if (cached->bytes == bytes && !memcmp(cached->text, piece, bytes)) {
-            for (unsigned i = 0; i < cached->nids; i++)
-                if (shore__ids_push(out, cached->ids[i])) return -ENOMEM;
-            return 0;
-        }
+        if (cached->bytes == bytes && !memcmp(cached->text, piece, bytes))
+            return shore__ids_append(out, cached->ids, cached->nids);
     }
     if (b->ignore_merges) {
         uint32_t id = whole_token(b, w, piece, bytes);
@@ -312,8 +299,7 @@ int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, con
     size_t n = first_symbols(b, piece, bytes, &waiting, ids);
     if (waiting) ids[n++] = b->unknown;
     n = merge_short(b, ids, n);
-    for (size_t i = 0; i < n; i++)
-        if (shore__ids_push(out, ids[i])) return -ENOMEM;
+    if (shore__ids_append(out, ids, n)) return -ENOMEM;
     if (cached && n <= SHORE__BPE_CACHED_IDS) {
         cached->bytes = (uint8_t)bytes;
         cached->nids = (uint8_t)n;

@@ -63,36 +63,32 @@ static void say_of_files(const struct shore__reader *r) {
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 struct text_check {
-    unsigned char begun[4]; /* of a character that the next block goes on with */
-    size_t nbegun;
-    uint64_t offset; /* of the character that is looked at */
+    struct shore__utf8_state state;
+    unsigned char first; /* byte of the character that is looked at */
+    uint64_t offset;     /* of that */
+    uint64_t seen;       /* bytes */
 };
-
-/* Bytes that s gives the character it begins or goes on with; 0: it is none of a text. */
-static size_t check_char(struct text_check *c, const unsigned char *s, size_t bytes) {
-    if (!c->nbegun && *s && *s < 0x80) return c->offset++, 1;
-    size_t had = c->nbegun, n = sizeof c->begun - had < bytes ? sizeof c->begun - had : bytes;
-    memcpy(c->begun + had, s, n);
-    int length = *c->begun ? shore__utf8_check(c->begun, had + n) : -1;
-    if (length < 0) return 0;
-    c->nbegun = length ? 0 : had + n;
-    c->offset += (size_t)length;
-    return length ? (size_t)length - had : n;
-}
 
 /* Bytes become tokens whatever they are: nothing later would tell a photograph from a book. A last character that is
  * cut off passes, as `head -c` leaves it. */
 static int check_text(const struct shore__reader *r, struct text_check *c, const char *text, size_t bytes,
                       struct shore_diag *diag) {
-    for (size_t at = 0, n; at < bytes; at += n) {
-        n = check_char(c, (const unsigned char *)text + at, bytes - at);
-        if (!n)
+    for (size_t at = 0; at < bytes; at++) {
+        if (!c->state.more) at += shore__ascii_bytes(text + at, bytes - at);
+        if (at == bytes) break;
+        unsigned char byte = (unsigned char)text[at];
+        if (!c->state.more) {
+            c->first = byte;
+            c->offset = c->seen + at;
+        }
+        if (!byte || !shore__utf8_next(&c->state, byte))
             return shore__fail(diag, SHORE_EINPUT,
                                "%s: is not UTF-8 text: byte %llu%s is 0x%02x; convert it (iconv -t UTF-8), or give "
                                "tokens of llm.c a name in .bin",
                                r->file->path, (unsigned long long)c->offset,
-                               shore__unpack_packed(r->input) ? " of what is unpacked" : "", *c->begun);
+                               shore__unpack_packed(r->input) ? " of what is unpacked" : "", c->first);
     }
+    c->seen += bytes;
     return 0;
 }
 
@@ -102,7 +98,7 @@ static size_t byte_order_mark(const char *text, size_t bytes) {
 }
 
 static int read_text(struct shore__reader *r, const char *advice, struct shore_diag *diag) {
-    struct text_check check = {{0}, 0, 0};
+    struct text_check check = {.seen = 0};
     size_t n;
     if (advice) count_alike(r, &r->tables, advice);
     if (r->held && shore__rows_are_in(r->block, r->held))
@@ -112,11 +108,12 @@ static int read_text(struct shore__reader *r, const char *advice, struct shore_d
             ".jsonl or .json, it would be read record by record");
     int rc = shore__token_writer_begin_document(r->writer, diag);
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0) {
-        size_t mark = check.offset ? 0 : byte_order_mark(r->block, n);
+        size_t mark = check.seen ? 0 : byte_order_mark(r->block, n);
         rc = check_text(r, &check, r->block, n, diag);
         if (rc == 0) rc = shore__token_writer_feed(r->writer, r->block + mark, n - mark, diag);
     }
-    return rc ? rc : shore__token_writer_end_document(r->writer, diag);
+    if (rc == 0) shore__token_writer_end_document(r->writer);
+    return rc;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */

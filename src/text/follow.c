@@ -57,8 +57,8 @@ static bool make_kind(struct shore__machine *m, struct kind *k) {
     if (!k->code) return false;
     pcre2_jit_compile(k->code, PCRE2_JIT_COMPLETE);
     for (uint32_t c = 0; c < TABLE_CHARS; c++) {
-        char utf8[2] = {(char)(c < 128 ? c : (0xC0 | c >> 6)), (char)(0x80 | (c & 63))};
-        if (in_pcre(k, utf8, c < 128 ? 1 : 2, m->match)) k->table[c / 8] |= (unsigned char)(1u << c % 8);
+        char utf8[2];
+        if (in_pcre(k, utf8, shore__utf8_put_short(utf8, c), m->match)) k->table[c / 8] |= (unsigned char)(1u << c % 8);
     }
     return true;
 }

@@ -89,7 +89,7 @@ static int on_text(void *ctx, uint64_t line, const char *part, size_t bytes, str
 static int on_end(void *ctx, struct shore_diag *diag) {
     struct reading *x = ctx;
     int rc = x->waiting_bytes ? hand_on_waiting(x, diag) : hand_on(x, diag);
-    if (rc == 0) rc = shore__token_writer_end_document(x->reader->writer, diag);
+    if (rc == 0) shore__token_writer_end_document(x->reader->writer);
     forget_row(x);
     return rc;
 }

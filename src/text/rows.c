@@ -141,7 +141,8 @@ static int begin_string(struct shore__rows *r, bool is_key, struct shore_diag *d
     r->state = STRING;
     r->is_key = is_key;
     r->key_bytes = 0;
-    r->more = r->high = 0;
+    r->character.more = 0;
+    r->high = 0;
     return is_key ? 0 : put(r, "", 0, diag);
 }
 
@@ -173,32 +174,13 @@ static int end_string(struct shore__rows *r, struct shore_diag *diag) {
     return close_value(r, diag);
 }
 
-/* The first byte of a character beyond ASCII: what has to follow. */
-static bool begin_char(struct shore__rows *r, unsigned char c) {
-    if (c < 0xC2 || c > 0xF4) return false;
-    r->more = (unsigned)shore__utf8_bytes(c) - 1;
-    r->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
-    r->top = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
-    return true;
-}
-
 /* Bytes of s that stand for themselves; *rc is BROKEN where the next is none of a text. */
 static size_t plain(struct shore__rows *r, const unsigned char *s, size_t bytes, int *rc) {
     size_t at = 0;
     for (; at < bytes; at++) {
         unsigned char c = s[at];
-        bool fits = true;
-        if (r->more) {
-            fits = c >= r->low && c <= r->top;
-            r->more -= fits;
-            r->low = 0x80;
-            r->top = 0xBF;
-        } else if (c >= 0x80) {
-            fits = begin_char(r, c);
-        } else if (c < 0x20 || c == '"' || c == '\\') {
-            break;
-        }
-        if (!fits) {
+        if (!r->character.more && (c < 0x20 || c == '"' || c == '\\')) break;
+        if (!shore__utf8_next(&r->character, c)) {
             *rc = broken(r, INVALID "a string with a byte that is not UTF-8");
             break;
         }

@@ -11,6 +11,7 @@
 
 #include "longshore/error.h"
 #include "text/json_number.h"
+#include "text/utf8.h"
 
 /* What is wrong with a row, and where. */
 struct shore__bad_row {
@@ -45,8 +46,8 @@ struct shore__rows {
     unsigned depth;
     uint64_t is_object[SHORE__ROW_LEVELS / 64]; /* a bit for each level */
     /* strings */
-    bool is_key, is_field;       /* a key; the value of the field, or a key that is the field's */
-    unsigned more, low, top;     /* bytes of a character that have to come, and what the next may be */
+    bool is_key, is_field; /* a key; the value of the field, or a key that is the field's */
+    struct shore__utf8_state character;
     unsigned unit, digits, high; /* of \uXXXX; the first half of a pair */
     char key[SHORE__ROW_KEY_BYTES];
     size_t key_bytes;

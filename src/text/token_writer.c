@@ -108,10 +108,8 @@ int shore__token_writer_feed(struct shore__token_writer *w, const char *text, si
     return shore__encoders_feed(w->encoders, text, bytes, diag);
 }
 
-int shore__token_writer_end_document(struct shore__token_writer *w, struct shore_diag *diag) {
-    (void)diag;
+void shore__token_writer_end_document(struct shore__token_writer *w) {
     shore__encoders_end(w->encoders);
-    return 0;
 }
 
 int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *ids, size_t count, bool first,

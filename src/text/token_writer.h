@@ -18,7 +18,7 @@ void shore__token_writer_source(struct shore__token_writer *w, const char *sourc
  * is wrong with a document may be said by a later call. */
 int shore__token_writer_begin_document(struct shore__token_writer *w, struct shore_diag *diag);
 int shore__token_writer_feed(struct shore__token_writer *w, const char *text, size_t bytes, struct shore_diag *diag);
-int shore__token_writer_end_document(struct shore__token_writer *w, struct shore_diag *diag);
+void shore__token_writer_end_document(struct shore__token_writer *w);
 /* Tokens of a file that holds tokens, outside of documents; first: they are the first of their file. Such files mark
  * their documents themselves: no end-of-text is added where one stands. */
 int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *ids, size_t count, bool first,

@@ -6,17 +6,12 @@
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"
 
-static bool flag(const json_t *object, const char *key, bool otherwise) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_boolean(value) ? json_is_true(value) : otherwise;
-}
-
 struct shore__added_rule shore__added_rule_of(const json_t *token, bool special) {
-    struct shore__added_rule rule = {.special = special || flag(token, "special", false),
-                                     .lstrip = flag(token, "lstrip", false),
-                                     .rstrip = flag(token, "rstrip", false),
-                                     .single_word = flag(token, "single_word", false)};
-    rule.normalized = flag(token, "normalized", !rule.special);
+    struct shore__added_rule rule = {.special = special || shore__tokenizer_flag(token, "special", false),
+                                     .lstrip = shore__tokenizer_flag(token, "lstrip", false),
+                                     .rstrip = shore__tokenizer_flag(token, "rstrip", false),
+                                     .single_word = shore__tokenizer_flag(token, "single_word", false)};
+    rule.normalized = shore__tokenizer_flag(token, "normalized", !rule.special);
     return rule;
 }
 
@@ -77,7 +72,7 @@ int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct
     if (!json_is_string(content) || number < 0 || number >= SHORE__VOCAB_ID_LIMIT)
         return shore__fail(diag, SHORE_EINPUT, "an added token has no content, or no id in range");
     if (json_string_length(content) == 0) return shore__fail(diag, SHORE_EINPUT, "an added token is empty");
-    rule.normalized = flag(token, "normalized", false);
+    rule.normalized = shore__tokenizer_flag(token, "normalized", false);
     return add_token(t, json_string_value(content), json_string_length(content), (uint32_t)number, rule, diag);
 }
 

@@ -77,6 +77,8 @@ struct shore__tokenizer {
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag);
 /* Refuses values of the wrong kind, also in what is part of such a document. */
 int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag);
+/* true or false of an object's; otherwise: where it says neither. */
+bool shore__tokenizer_flag(const json_t *object, const char *key, bool otherwise);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag);
 

@@ -9,6 +9,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "files/json.h"
 #include "files/json_stream.h"
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"
@@ -200,35 +201,22 @@ static int load_document(struct load *x, struct shore_diag *diag) {
 
 /* merges.txt: a comment, then a merge a line */
 static int load_merges(struct load *x, const char *path, struct shore_diag *diag) {
-    struct stat info;
-    /* non-blocking, so that a fifo under this name cannot hold us */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t n;
-    int rc = 0;
-    if (!f) {
-        int code = errno;
-        if (fd >= 0) close(fd);
-        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
-                           strerror(code));
-    }
+    char *text;
+    size_t bytes;
+    int rc = shore__file_read(path, FILE_LIMIT_BYTES, &text, &bytes, diag);
+    if (rc) return rc;
     x->path = path;
-    if (fstat(fd, &info) != 0)
-        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
-    while (rc == 0 && (n = getline(&line, &capacity, f)) >= 0) {
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+    for (const char *line = text, *behind = text + bytes, *end; rc == 0 && line < behind; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(behind - line));
+        if (!end) end = behind;
+        size_t n = (size_t)(end - line);
+        while (n > 0 && line[n - 1] == '\r')
             n--;
         if (n == 0 || (n >= 8 && !memcmp(line, "#version", 8))) continue;
         rc = n > 65536 ? shore__fail(diag, SHORE_EINPUT, "%s: has a line of more than 65,536 bytes", path)
-                       : put_merge_line(x, line, (size_t)n, diag);
+                       : put_merge_line(x, line, n, diag);
     }
-    if (rc == 0 && ferror(f)) rc = shore__fail(diag, -EIO, "%s: cannot read it", path);
-    free(line);
-    fclose(f);
+    free(text);
     return rc;
 }
 
@@ -257,7 +245,7 @@ static int name_after(struct shore__tokenizer *t, const char *path, const char *
 
 /* What the byte-level tokenizer is saved as. */
 static bool is_bytes(const struct shore__tokenizer *t) {
-    if (!t->bpe.byte_level || t->nstages || t->nsteps || t->bpe.nmerges || t->vocab != 257) return false;
+    if (!t->bpe.byte_level || t->nstages || t->nsteps || t->bpe.merges.count || t->vocab != 257) return false;
     for (unsigned i = 0; i < 256; i++)
         if (t->bpe.byte_ids[i] != i) return false;
     return t->raw.count == 1 && t->normalized.count == 0 && t->end_of_text == SHORE__BYTES_END_OF_TEXT;

@@ -26,7 +26,7 @@ static bool is_type(const json_t *object, const char *name) {
     const char *type = type_of(object);
     return type && !strcmp(type, name);
 }
-static bool flag(const json_t *object, const char *key, bool otherwise) {
+bool shore__tokenizer_flag(const json_t *object, const char *key, bool otherwise) {
     const json_t *value = json_object_get(object, key);
     return json_is_boolean(value) ? json_is_true(value) : otherwise;
 }
@@ -140,8 +140,8 @@ static int read_normalizer(struct shore__tokenizer *t, const json_t *value, stru
         else
             rc = unsupported(diag, "normalizer", type_of(m));
         if (rc == 0 && is_type(m, "Strip")) {
-            t->steps[t->nsteps - 1].left = flag(m, "strip_left", true);
-            t->steps[t->nsteps - 1].right = flag(m, "strip_right", true);
+            t->steps[t->nsteps - 1].left = shore__tokenizer_flag(m, "strip_left", true);
+            t->steps[t->nsteps - 1].right = shore__tokenizer_flag(m, "strip_right", true);
         }
     }
     return rc;
@@ -173,8 +173,8 @@ static int read_split(struct shore__tokenizer *t, const json_t *m, struct shore_
     for (unsigned i = 0; i < 5; i++) {
         if (!behavior || strcmp(behavior, names[i]) != 0) continue;
         if (!regex && !literal) return unsupported(diag, "pre_tokenizer", "Split without a Regex or String");
-        return add_stage(t, regex ? regex : literal, !regex, (enum shore__behavior)i, flag(m, "invert", false), false,
-                         diag);
+        return add_stage(t, regex ? regex : literal, !regex, (enum shore__behavior)i,
+                         shore__tokenizer_flag(m, "invert", false), false, diag);
     }
     return unsupported(diag, "Split behavior", behavior);
 }
@@ -182,7 +182,7 @@ static int read_split(struct shore__tokenizer *t, const json_t *m, struct shore_
 static int read_prepend(const json_t *m, enum shore__prepend *out, struct shore_diag *diag) {
     const char *scheme = string_of(m, "prepend_scheme");
     if (!scheme)
-        *out = flag(m, "add_prefix_space", true) ? SHORE__PREPEND_ALWAYS : SHORE__PREPEND_NEVER;
+        *out = shore__tokenizer_flag(m, "add_prefix_space", true) ? SHORE__PREPEND_ALWAYS : SHORE__PREPEND_NEVER;
     else if (!strcmp(scheme, "first"))
         *out = SHORE__PREPEND_FIRST;
     else if (!strcmp(scheme, "always"))
@@ -203,8 +203,9 @@ static int read_metaspace(struct shore__tokenizer *t, const json_t *m, struct sh
         return unsupported(diag, "Metaspace prepend_scheme",
                            "first, behind a normalizer that may take the beginning away");
     t->space_marks = true;
-    return flag(m, "split", true) ? add_stage(t, SHORE__SPACE_MARK, true, SHORE__MERGED_WITH_NEXT, false, false, diag)
-                                  : 0;
+    return shore__tokenizer_flag(m, "split", true)
+               ? add_stage(t, SHORE__SPACE_MARK, true, SHORE__MERGED_WITH_NEXT, false, false, diag)
+               : 0;
 }
 
 static int read_pre_tokenizer(struct shore__tokenizer *t, const json_t *value, struct shore_diag *diag) {
@@ -214,16 +215,17 @@ static int read_pre_tokenizer(struct shore__tokenizer *t, const json_t *value, s
         if (t->bpe.byte_level) return unsupported(diag, "pre_tokenizer", "something after ByteLevel");
         if (t->space_marks) return unsupported(diag, "pre_tokenizer", "something after Metaspace");
         if (is_type(m, "ByteLevel")) {
-            bool prefix = flag(m, "add_prefix_space", true), regex = flag(m, "use_regex", true);
+            bool prefix = shore__tokenizer_flag(m, "add_prefix_space", true),
+                 regex = shore__tokenizer_flag(m, "use_regex", true);
             t->bpe.byte_level = true;
             if (prefix || regex)
                 rc = add_stage(t, regex ? GPT2_PATTERN : NULL, false, SHORE__ISOLATED, false, prefix, diag);
         } else if (is_type(m, "Split")) {
             rc = read_split(t, m, diag);
         } else if (is_type(m, "Digits")) {
-            rc =
-                add_stage(t, "\\p{N}", false, flag(m, "individual_digits", false) ? SHORE__ISOLATED : SHORE__CONTIGUOUS,
-                          false, false, diag);
+            rc = add_stage(t, "\\p{N}", false,
+                           shore__tokenizer_flag(m, "individual_digits", false) ? SHORE__ISOLATED : SHORE__CONTIGUOUS,
+                           false, false, diag);
         } else if (is_type(m, "Metaspace") && i == 0) {
             rc = read_metaspace(t, m, diag);
         } else {
@@ -259,9 +261,9 @@ static int read_model(struct shore__tokenizer *t, const json_t *model, struct sh
     if (json_is_number(dropout) && json_number_value(dropout) != 0) return unsupported(diag, "model option", "dropout");
     if (prefix && *prefix) return unsupported(diag, "model option", "continuing_subword_prefix");
     if (suffix && *suffix) return unsupported(diag, "model option", "end_of_word_suffix");
-    b->byte_fallback = flag(model, "byte_fallback", false);
-    b->fuse_unknown = flag(model, "fuse_unk", false);
-    b->ignore_merges = flag(model, "ignore_merges", false);
+    b->byte_fallback = shore__tokenizer_flag(model, "byte_fallback", false);
+    b->fuse_unknown = shore__tokenizer_flag(model, "fuse_unk", false);
+    b->ignore_merges = shore__tokenizer_flag(model, "ignore_merges", false);
     b->unknown = SHORE__VOCAB_NONE;
     if (json_is_string(unknown)) {
         b->unknown = shore__vocab_find(&b->vocab, json_string_value(unknown), json_string_length(unknown));

@@ -10,6 +10,7 @@
 #include "files/json.h"
 #include "text/bytechars.h"
 #include "text/tokenizer_impl.h"
+#include "text/utf8.h"
 
 #define END_OF_TEXT_NAME "<|endoftext|>"
 
@@ -17,12 +18,8 @@
 static json_t *bytes_document(void) {
     json_t *vocab = json_object();
     for (unsigned b = 0; b < 256; b++) {
-        uint32_t c = shore__byte_char(b);
-        char key[3] = {(char)c, 0, 0};
-        if (c >= 128) {
-            key[0] = (char)(0xC0 | c >> 6);
-            key[1] = (char)(0x80 | (c & 63));
-        }
+        char key[3];
+        key[shore__utf8_put_short(key, shore__byte_char(b))] = 0;
         json_object_set_new(vocab, key, json_integer(b));
     }
     json_object_set_new(vocab, END_OF_TEXT_NAME, json_integer(SHORE__BYTES_END_OF_TEXT));

@@ -29,26 +29,52 @@ static inline uint32_t shore__utf8_char(const char *s) {
     return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
 
+/* Bytes of ASCII at the front, without U+0000: nearly all of most texts. */
+static inline size_t shore__ascii_bytes(const char *s, size_t n) {
+    size_t at = 0;
+    while (at < n && (signed char)s[at] > 0)
+        at++;
+    return at;
+}
+
+/* Valid UTF-8, one byte after the other. Zeroed before the first. */
+struct shore__utf8_state {
+    unsigned char more, low, top; /* bytes of the character that have to come, and what the next may be */
+};
+/* Whether the byte may come next; after a false it has to be zeroed again. */
+static inline bool shore__utf8_next(struct shore__utf8_state *s, unsigned char c) {
+    if (s->more) {
+        bool fits = c >= s->low && c <= s->top;
+        s->more--;
+        s->low = 0x80;
+        s->top = 0xBF;
+        return fits;
+    }
+    if (c < 0x80) return true;
+    if (c < 0xC2 || c > 0xF4) return false;
+    s->more = (unsigned char)(shore__utf8_bytes(c) - 1);
+    s->low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80;
+    s->top = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    return true;
+}
+
 /* Looks at the n >= 1 bytes at s. Returns the length of a valid character; 0 if the bytes are the start of one that
  * goes on behind them; else minus the number of bytes to replace by one U+FFFD (the longest prefix of a valid
  * character, as Unicode recommends and Python does). */
 static inline int shore__utf8_check(const unsigned char *s, size_t n) {
-    unsigned char lo = 0x80, hi = 0xBF;
-    int length;
-    if (s[0] < 0x80) return 1;
-    if (s[0] < 0xC2 || s[0] > 0xF4) return -1;
-    length = (int)shore__utf8_bytes(s[0]);
-    if (s[0] == 0xE0) lo = 0xA0;
-    if (s[0] == 0xED) hi = 0x9F;
-    if (s[0] == 0xF0) lo = 0x90;
-    if (s[0] == 0xF4) hi = 0x8F;
-    for (int i = 1; i < length; i++) {
-        if ((size_t)i == n) return 0;
-        if (s[i] < lo || s[i] > hi) return -i;
-        lo = 0x80;
-        hi = 0xBF;
+    struct shore__utf8_state state = {0};
+    for (int i = 0; (size_t)i < n; i++) {
+        if (!shore__utf8_next(&state, s[i])) return i ? -i : -1;
+        if (!state.more) return i + 1;
     }
-    return length;
+    return 0;
+}
+
+/* Writes a character below U+0800. Returns its bytes. */
+static inline size_t shore__utf8_put_short(char out[2], uint32_t c) {
+    out[0] = (char)(c < 0x80 ? c : (0xC0 | c >> 6));
+    out[1] = (char)(0x80 | (c & 63));
+    return c < 0x80 ? 1 : 2;
 }
 
 /* Unicode's White_Space */

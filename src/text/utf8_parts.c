@@ -32,8 +32,8 @@ static int feed_tail(struct shore__utf8_parts *p, const char **text, size_t *byt
 int shore__utf8_parts_feed(struct shore__utf8_parts *p, const char *text, size_t bytes) {
     int rc = feed_tail(p, &text, &bytes);
     while (rc == 0 && bytes > 0) {
-        size_t valid = 0;
         int n = 1;
+        size_t valid = shore__ascii_bytes(text, bytes < PART_BYTES ? bytes : PART_BYTES);
         while (valid < bytes && valid < PART_BYTES &&
                (n = shore__utf8_check((const unsigned char *)text + valid, bytes - valid)) > 0)
             valid += (size_t)n;

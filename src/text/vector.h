@@ -8,15 +8,28 @@
 
 #include "text/tokenizer.h"
 
+/* Room for as many more. */
+static inline int shore__ids_reserve(struct shore__ids *v, size_t count) {
+    if (count <= v->capacity - v->count) return 0;
+    size_t capacity = v->capacity ? v->capacity * 2 : 256;
+    while (capacity - v->count < count)
+        capacity *= 2;
+    uint32_t *ids = realloc(v->ids, capacity * sizeof *ids);
+    if (!ids) return -ENOMEM;
+    v->ids = ids;
+    v->capacity = capacity;
+    return 0;
+}
+
 static inline int shore__ids_push(struct shore__ids *v, uint32_t id) {
-    if (v->count == v->capacity) {
-        size_t capacity = v->capacity ? v->capacity * 2 : 256;
-        uint32_t *ids = realloc(v->ids, capacity * sizeof *ids);
-        if (!ids) return -ENOMEM;
-        v->ids = ids;
-        v->capacity = capacity;
-    }
+    if (v->count == v->capacity && shore__ids_reserve(v, 1)) return -ENOMEM;
     v->ids[v->count++] = id;
+    return 0;
+}
+
+static inline int shore__ids_append(struct shore__ids *v, const uint32_t *ids, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (shore__ids_push(v, ids[i])) return -ENOMEM;
     return 0;
 }
 

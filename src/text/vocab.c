@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "longshore/error.h"
+#include "text/vector.h"
 
 static uint32_t *slot_of(const struct shore__vocab *v, const char *text, size_t bytes) {
     uint32_t at = (uint32_t)XXH3_64bits(text, bytes) & (v->nslots - 1);
@@ -13,7 +13,7 @@ static uint32_t *slot_of(const struct shore__vocab *v, const char *text, size_t 
         uint32_t held = v->slots[at];
         if (held == 0) return &v->slots[at];
         const struct shore__vocab_entry *e = &v->entries[held - 1];
-        if (e->bytes == bytes && !memcmp(v->bytes + e->offset, text, bytes)) return &v->slots[at];
+        if (e->bytes == bytes && !memcmp(v->bytes.bytes + e->offset, text, bytes)) return &v->slots[at];
     }
 }
 
@@ -29,7 +29,7 @@ static int grow_slots(struct shore__vocab *v) {
     for (uint32_t i = 0; i < nold; i++) {
         if (!old[i]) continue;
         const struct shore__vocab_entry *e = &v->entries[old[i] - 1];
-        *slot_of(v, v->bytes + e->offset, e->bytes) = old[i];
+        *slot_of(v, v->bytes.bytes + e->offset, e->bytes) = old[i];
     }
     free(old);
     return 0;
@@ -49,24 +49,15 @@ static int grow_entries(struct shore__vocab *v, uint32_t id) {
 }
 
 int shore__vocab_add(struct shore__vocab *v, const char *text, size_t bytes, uint32_t id) {
-    if (id >= SHORE__VOCAB_ID_LIMIT || bytes > UINT32_MAX / 4 - v->nbytes) return SHORE_EINPUT;
+    if (id >= SHORE__VOCAB_ID_LIMIT || v->bytes.count + bytes > UINT32_MAX / 4) return SHORE_EINPUT;
     if (id >= v->ids_capacity && grow_entries(v, id)) return -ENOMEM;
     if (3 * (uint64_t)v->nslots <= 4 * (uint64_t)v->count && grow_slots(v)) return -ENOMEM;
     if (!text) text = ""; /* of no bytes */
-    if (!v->bytes || v->nbytes + bytes > v->bytes_capacity) {
-        size_t capacity = v->bytes_capacity ? v->bytes_capacity * 2 : 65536;
-        while (capacity < v->nbytes + bytes)
-            capacity *= 2;
-        char *grown = realloc(v->bytes, capacity);
-        if (!grown) return -ENOMEM;
-        v->bytes = grown;
-        v->bytes_capacity = capacity;
-    }
     uint32_t *slot = slot_of(v, text, bytes);
     if (*slot || v->entries[id].bytes != SHORE__VOCAB_NONE) return SHORE_EINPUT;
-    memcpy(v->bytes + v->nbytes, text, bytes);
-    v->entries[id] = (struct shore__vocab_entry){(uint32_t)v->nbytes, (uint32_t)bytes};
-    v->nbytes += bytes;
+    size_t offset = v->bytes.count;
+    if (shore__text_append(&v->bytes, text, bytes) || shore__text_append(&v->bytes, "", 1)) return -ENOMEM;
+    v->entries[id] = (struct shore__vocab_entry){(uint32_t)offset, (uint32_t)bytes};
     *slot = id + 1;
     v->count++;
     if (id >= v->nids) v->nids = id + 1;
@@ -80,11 +71,11 @@ uint32_t shore__vocab_find(const struct shore__vocab *v, const char *text, size_
 const char *shore__vocab_text(const struct shore__vocab *v, uint32_t id, size_t *bytes) {
     if (id >= v->nids || v->entries[id].bytes == SHORE__VOCAB_NONE) return NULL;
     *bytes = v->entries[id].bytes;
-    return v->bytes + v->entries[id].offset;
+    return v->bytes.bytes + v->entries[id].offset;
 }
 
 void shore__vocab_fini(struct shore__vocab *v) {
-    free(v->bytes);
+    free(v->bytes.bytes);
     free(v->entries);
     free(v->slots);
     *v = (struct shore__vocab){0};

@@ -3,15 +3,13 @@
 #ifndef SHORE_TEXT_VOCAB_H
 #define SHORE_TEXT_VOCAB_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "text/tokenizer.h"
 
 #define SHORE__VOCAB_NONE UINT32_MAX
 #define SHORE__VOCAB_ID_LIMIT (4u << 20)
 
 struct shore__vocab {
-    char *bytes;
-    size_t nbytes, bytes_capacity;
+    struct shore__text bytes; /* a zero behind each */
     struct shore__vocab_entry {
         uint32_t offset, bytes; /* bytes SHORE__VOCAB_NONE: no such id */
     } * entries;

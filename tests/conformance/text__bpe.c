@@ -70,7 +70,7 @@ static size_t encode_plainly(const struct shore__bpe *b, const char *text, uint3
         uint32_t rank = SHORE__VOCAB_NONE, result = 0;
         size_t best = 0;
         for (size_t i = 0; i + 1 < n; i++) {
-            const struct shore__merge *m = shore__bpe_merge_slot(b, ids[i], ids[i + 1]);
+            const struct shore__merge *m = shore__merges_at(&b->merges, ids[i], ids[i + 1]);
             if (m->result == SHORE__VOCAB_NONE || m->rank >= rank) continue;
             rank = m->rank;
             result = m->result;
