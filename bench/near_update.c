@@ -17,7 +17,7 @@ static float m_absmax[2][ELEMS / SHORE__MOMENT_BLOCK_ELEMS], v_absmax[2][ELEMS /
 static void update(const struct shore__near_version *version, const struct shore_hyper *h, size_t a, size_t b) {
     if (version) {
         struct shore__planes in = {hi[a], lo[a], m[a], v[a]}, out = {hi[b], lo[b], m[b], v[b]};
-        version->update(SHORE_ADAMW, h, 1.0f, &in, &out, gradient, params, false, ELEMS);
+        shore__near_update_with(version, SHORE_ADAMW, h, 1.0f, &in, &out, gradient, params, false, ELEMS);
     } else {
         struct shore__planes8 in = {hi[a], lo[a], {m_code[a], m_absmax[a]}, {v_code[a], v_absmax[a]}};
         struct shore__planes8 out = {hi[b], lo[b], {m_code[b], m_absmax[b]}, {v_code[b], v_absmax[b]}};

@@ -4,7 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "infer/generate.h"
+#include "infer/infer.h"
 #include "number/bf16.h"
 #include "pass/describe.h"
 #include "pass/pass.h"

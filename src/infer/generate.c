@@ -1,4 +1,4 @@
-#include "infer/generate.h"
+#include "infer/infer.h"
 
 #include <errno.h>
 #include <math.h>

@@ -3,6 +3,7 @@
 #ifndef SHORE_INFER_INFER_H
 #define SHORE_INFER_INFER_H
 
+#include "pass/parameters.h"
 #include "run/run.h"
 
 /* Parameters to infer from: a run's fleet at its committed step, or a Hugging Face directory. One of fleet and source.
@@ -42,6 +43,13 @@ struct shore__sampling {
 int shore__generate(const struct shore__weights_of *weights, const struct shore__infer_options *options,
                     const uint32_t *prompt, size_t nprompt, const struct shore__sampling *sampling,
                     int (*emit)(void *ctx, uint32_t token), void *ctx, struct shore_diag *diag);
+
+/* As shore__generate(), with the pages set to their step and `bytes` of memory; the context is as long as a table of
+ * positions and the memory allow, then generation stops. */
+int shore__generate_in(struct shore__parameters *parameters, const struct shore__model *m, struct shore__compute *c,
+                       struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
+                       size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
+                       void *ctx, struct shore_diag *diag);
 
 /* One token from logits [vocab]; changes logits. position makes each draw its own. */
 uint32_t shore__sample(float *logits, uint32_t vocab, const struct shore__sampling *sampling, uint64_t position);

@@ -44,10 +44,6 @@ static inline struct shore__rule shore__rule_make(enum shore_optimizer optimizer
     };
 }
 
-typedef int shore__update_fn(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
-                             const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
-                             void *params_out, bool fp32_params, size_t elems);
-
 /* Not frozen; the control register is set. */
 shore__update_fn shore__update_scalar, shore__update_avx2, shore__update_avx512, shore__update_neon;
 

@@ -23,43 +23,28 @@ static void carry_over(const struct shore__planes *in, const struct shore__plane
         carry(params_out, out->hi, elems * sizeof *out->hi);
 }
 
-static int guarded(shore__update_fn *update, enum shore_optimizer optimizer, const struct shore_hyper *hyper,
-                   float coefficient, const struct shore__planes *in, const struct shore__planes *out,
-                   const float *gradient, void *params_out, bool fp32_params, size_t elems) {
+int shore__near_update_with(const struct shore__near_version *version, enum shore_optimizer optimizer,
+                            const struct shore_hyper *hyper, float coefficient, const struct shore__planes *in,
+                            const struct shore__planes *out, const float *gradient, void *params_out, bool fp32_params,
+                            size_t elems) {
     if (hyper->frozen) {
         carry_over(in, out, params_out, fp32_params, elems);
         return 0;
     }
     uint64_t control = shore__fp_begin();
-    int rc = update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
+    int rc = version->update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
     shore__fp_end(control);
     return rc;
 }
 
-#define VERSION(name)                                                                                       \
-    static int name(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,     \
-                    const struct shore__planes *in, const struct shore__planes *out, const float *gradient, \
-                    void *params_out, bool fp32_params, size_t elems) {                                     \
-        return guarded(shore__update_##name, optimizer, hyper, coefficient, in, out, gradient, params_out,  \
-                       fp32_params, elems);                                                                 \
-    }
-
-VERSION(scalar)
-#if defined(__x86_64__)
-VERSION(avx2)
-VERSION(avx512)
-#elif defined(__aarch64__)
-VERSION(neon)
-#endif
-
 /* The best comes last. */
 static const struct shore__near_version versions[] = {
-    {"scalar", shore__has_any, scalar},
+    {"scalar", shore__has_any, shore__update_scalar},
 #if defined(__x86_64__)
-    {"avx2", shore__has_avx2, avx2},
-    {"avx512", shore__has_avx512, avx512},
+    {"avx2", shore__has_avx2, shore__update_avx2},
+    {"avx512", shore__has_avx512, shore__update_avx512},
 #elif defined(__aarch64__)
-    {"neon", shore__has_any, neon},
+    {"neon", shore__has_any, shore__update_neon},
 #endif
     {NULL, NULL, NULL},
 };
@@ -72,5 +57,6 @@ const struct shore__near_version *shore__near_versions(void) {
 int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
                        const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
                        void *params_out, bool fp32_params, size_t elems) {
-    return best()->update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
+    return shore__near_update_with(best(), optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params,
+                                   elems);
 }

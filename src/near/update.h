@@ -31,21 +31,25 @@ struct shore__planes {
 
 /* Updates elems elements of one parameter group. gradient: fp32, multiplied by coefficient first. params_out: NULL, or
  * where the new parameters are written as bf16 (= new hi) or, if fp32_params, as fp32 masters.
- * Returns 0, or SHORE_ENONFINITE if a new master has no finite bf16 (everything is written all the same). Frozen
- * elements are carried over bit by bit, and always give 0. */
-int shore__near_update(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
-                       const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
-                       void *params_out, bool fp32_params, size_t elems);
+ * Returns 0, or SHORE_ENONFINITE if a new master has no finite bf16 (everything is written all the same). */
+typedef int shore__update_fn(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
+                             const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
+                             void *params_out, bool fp32_params, size_t elems);
 
-/* The versions, for tests and `longshore --version`: scalar, avx2, avx512, neon. The entry above picks the best that
- * this processor has. name NULL at the end. */
+/* With the best version that this processor has. Frozen elements are carried over bit by bit, and always give 0. */
+shore__update_fn shore__near_update;
+
+/* The versions, for tests and `longshore --version`: scalar, avx2, avx512, neon. name NULL at the end. */
 struct shore__near_version {
     const char *name;
-    bool (*usable)(void); /* on this processor */
-    int (*update)(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
-                  const struct shore__planes *in, const struct shore__planes *out, const float *gradient,
-                  void *params_out, bool fp32_params, size_t elems);
+    bool (*usable)(void);     /* on this processor */
+    shore__update_fn *update; /* of what is not frozen; the control register is set */
 };
 const struct shore__near_version *shore__near_versions(void);
+/* shore__near_update() with one of them. */
+int shore__near_update_with(const struct shore__near_version *version, enum shore_optimizer optimizer,
+                            const struct shore_hyper *hyper, float coefficient, const struct shore__planes *in,
+                            const struct shore__planes *out, const float *gradient, void *params_out, bool fp32_params,
+                            size_t elems);
 
 #endif

@@ -325,16 +325,11 @@ static void describe(const struct description *d) {
 /* ---- its plan ------------------------------------------------------------------------------------------------------
  */
 
-static const struct shore__fate *fate_of(const struct shore__train_plan *plan, enum shore__row key) {
-    const struct shore_program *p = plan->program;
-    for (uint32_t i = 0; i < p->ntensors; i++)
-        if (p->tensor[i].key == key) return &plan->plan->fate[i];
-    return NULL;
-}
-
 static uint64_t bytes_of(const struct shore__train_plan *plan, enum shore__row key) {
-    const struct shore__fate *fate = fate_of(plan, key);
-    return fate ? fate->bytes * fate->count : 0;
+    uint32_t i = 0;
+    while (plan->program->tensor[i].key != key)
+        i++;
+    return plan->plan->fate[i].bytes * plan->plan->fate[i].count;
 }
 
 static size_t moved_inner(const struct shore__train_plan *plan) {
@@ -348,13 +343,8 @@ static void fill_plan(const struct shore__facts *f, struct shore__train_plan *ou
     const struct shore_plan *plan = out->plan;
     const struct shore__choice *c = &plan->choice;
     out->units = f->batch.units;
-    out->head_units = c->head_units;
-    out->kept_logits = c->logits;
-    out->gradient_buffers = c->piece_buffers;
     out->hold_table_gradient = c->held || !f->scratch;
     out->moved_inner = moved_inner(out);
-    out->host_buffers = c->host_buffers;
-    out->host_segments = c->host_segments;
     out->ring_bytes = c->drives ? ring_bytes(f) : 0;
     out->workspace_bytes = f->workspace_bytes + (c->workspace ? f->packed_bytes : 0);
     out->hole_bytes = bytes_of(out, SHORE__ROW_HOLES);

@@ -12,16 +12,11 @@
  */
 struct shore__train_plan {
     struct shore_program *program;
-    struct shore_plan *plan;  /* its table says what becomes of each tensor */
+    struct shore_plan *plan;  /* its table says what becomes of each tensor, its choice how many get memory */
     uint32_t input, inner;    /* tensors of the input of layer 1; of unit 0 of the last layer */
     size_t units;             /* of the batch */
-    size_t head_units;        /* units that go through the head at once */
-    size_t kept_logits;       /* of these, (slice, unit) pairs whose logits stay for backward */
-    size_t gradient_buffers;  /* pieces of gradient in memory at once */
     bool hold_table_gradient; /* the table's gradient in memory; otherwise its slices go to scratch */
     size_t moved_inner;       /* (layer, unit) pairs whose inner activations scratch has room for */
-    size_t host_buffers;      /* of --update host: chunks in memory at once */
-    size_t host_segments;     /* the same: segments of a chunk */
     uint64_t ring_bytes;      /* of the fleet */
     uint64_t workspace_bytes; /* of compute, with room for packed weights or without */
     uint64_t hole_bytes;      /* in the heap, if it may keep what is freed; otherwise 0 */

@@ -264,8 +264,7 @@ static size_t next_stored(const struct trainer *t, size_t nth) {
     return nth;
 }
 
-/* Those that come next. */
-static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
+int shore__train_inner_want(struct trainer *t, size_t nth, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t slot = 0; !rc && slot < SHORE__OFFLOAD_SLOTS; slot++, nth++) {
         nth = next_stored(t, nth);
@@ -277,7 +276,7 @@ static int want_inner(struct trainer *t, size_t nth, struct shore_diag *diag) {
 
 static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), i->place, diag) : 0;
-    return rc ? rc : want_inner(t, i->nth + 1, diag);
+    return rc ? rc : shore__train_inner_want(t, i->nth + 1, diag);
 }
 
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
@@ -297,10 +296,6 @@ int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, struc
 
 int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
     return stores_apart(t) ? 0 : inner_used_up(t, i, diag);
-}
-
-int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag) {
-    return want_inner(t, 0, diag);
 }
 
 /* ---- a table's gradient --------------------------------------------------------------------------------------------
@@ -373,20 +368,13 @@ static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint6
     return shore_store_open(t->fleet, &options, &p->store, diag);
 }
 
-static bool any_passes(const struct trainer *t) {
-    bool any = false;
-    for (uint32_t l = 1; l <= t->m->arch.n_layer; l++)
-        any |= passes(t, l);
-    return any;
-}
-
 static int open_stores(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations;
     uint64_t slices = shore__plan_scratch_slice(&t->facts, 0), inner = shore__plan_scratch_inner(&t->facts, 0);
     const struct shore_store_options options = {
         .size = sizeof options, .scratch_offset = slices, .scratch_bytes = inner - slices};
     int rc = 0;
-    if (any_passes(t)) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
+    if (a->boundaries.part[0].host) rc = open_passing(t, &a->boundaries, false, 0, slices, diag);
     if (!rc && a->offloaded_inner)
         rc = open_passing(t, &a->inner, t->s->offload != SHORE__ON, inner,
                           shore__plan_scratch_inner(&t->facts, a->offloaded_inner), diag);

@@ -45,9 +45,9 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
 int shore__train_inner_enter(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag);
 int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);
-/* Backward begins with those that it takes first, fetches each, loads what was kept into i->at, and releases it when
+/* Backward wants those that it takes first (nth 0), fetches each, loads what was kept into i->at, and releases it when
  * it has used it up: the next ones then follow. */
-int shore__train_inner_fetch_first(struct trainer *t, struct shore_diag *diag);
+int shore__train_inner_want(struct trainer *t, size_t nth, struct shore_diag *diag); /* from the nth pair on */
 int shore__train_inner_fetch(struct trainer *t, uint32_t layer, size_t u, struct unit_inner *i,
                              struct shore_diag *diag);
 int shore__train_inner_load(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "train/gradient_way.h"
 #include "train/host_update.h"
 #include "train/trainer.h"
 
@@ -116,8 +115,8 @@ static int open_step(struct trainer *t, struct shore_diag *diag) {
         .form = t->s->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32,
         .host_update = t->s->host_update,
         .computes_again = true,
-        .all_fit = (uint32_t)t->plan.gradient_buffers >= pooled,
-        .nbuffers = (uint32_t)t->plan.gradient_buffers,
+        .all_fit = (uint32_t)t->plan.plan->choice.piece_buffers >= pooled,
+        .nbuffers = (uint32_t)t->plan.plan->choice.piece_buffers,
         .sums = shore__memory_host(&t->memory, SHORE__ROW_PARTIAL_SUMS, 0),
         .leave = leave,
         .encode = encode,
@@ -413,8 +412,8 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .ngroups = SHORE__MODEL_GROUPS,
         .params_at = place_of,
         .ctx = t->pass.pages,
-        .buffers = (uint32_t)t->plan.host_buffers,
-        .chunk_segments = (uint32_t)t->plan.host_segments,
+        .buffers = (uint32_t)t->plan.plan->choice.host_buffers,
+        .chunk_segments = (uint32_t)t->plan.plan->choice.host_segments,
         .memory = t->gradients->host_update,
     };
     shore__parameters_release(t->pass.parameters);

@@ -21,6 +21,15 @@ struct piece {
     bool in_buffer;   /* which is the step's, until it is complete */
 };
 
+/* A moment of backward: the lookups of so many units have been added; or all has. */
+#define ALL_LOOKED_UP UINT32_MAX
+
+/* Whether a segment of a tied table that is held in memory is complete since this moment; all other gradients are
+ * complete with their piece. due: units whose lookups it waits for; early: it was complete before. */
+static inline bool shore__segment_is_new(uint32_t due, bool early, uint32_t looked_up) {
+    return looked_up == ALL_LOOKED_UP ? !early : due == looked_up;
+}
+
 int shore__gradients_open(struct trainer *t, struct shore_diag *diag);
 void shore__gradients_close(struct gradients *g);
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);

@@ -44,12 +44,12 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
  */
 
 int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
-    const struct shore__train_plan *plan = &t->plan;
+    const struct shore__choice *choice = &t->plan.plan->choice;
     const struct shore__parameters_of of = {.model = t->m, .fleet = t->fleet};
     int rc = shore__pass_place(&t->pass, &t->facts.batch, memory, diag);
     if (rc) return rc;
-    t->pass.nkept = plan->kept_logits;
-    t->pass.kept_units = plan->head_units;
+    t->pass.nkept = choice->logits;
+    t->pass.kept_units = choice->head_units;
     t->pass.kept_logits = shore__memory_at(memory, SHORE__ROW_LOGITS_KEPT, 0);
     t->dx = shore__memory_at(memory, SHORE__ROW_DX, 0);
     t->dx_f32 = shore__memory_at(memory, SHORE__ROW_DX_FP32, 0);

@@ -119,13 +119,11 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     if (rc) return rc;
 
     shore__fleet_set_gate(t->fleet, shore__tempo_gate(t->tempo));
-    rc = shore__activations_open(t, diag);
-    if (rc) return rc;
-    rc = shore__accounting_open(t->fleet, t->tempo, &t->accounting, diag);
-    if (rc) return rc;
     t->pass.m = t->m;
     t->pass.c = t->c;
-    rc = shore__train_place(t, &t->memory, diag);
+    rc = shore__activations_open(t, diag);
+    if (!rc) rc = shore__accounting_open(t->fleet, t->tempo, &t->accounting, diag);
+    if (!rc) rc = shore__train_place(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "infer/generate.h"
+#include "infer/infer.h"
 #include "train/trainer.h"
 
 #define SAMPLE_TOKENS 120u

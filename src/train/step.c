@@ -146,7 +146,8 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
     int rc = shore__pass_norm(pass, shore__boundary(t, layers + 1), diag);
-    for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.head_units; !rc && u < units; u += count) {
+    for (size_t u = 0, units = shore__pass_units(pass), count = t->plan.plan->choice.head_units; !rc && u < units;
+         u += count) {
         if (count > units - u) count = units - u;
         uint64_t start = shore__now_ns();
         rc = shore__pass_losses(pass, u, count, diag);
@@ -165,7 +166,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         }
         if (!rc && u == 0) rc = shore__gradients_begin_step(t, diag);
         if (!rc && u == 0) rc = shore__boundary_fetch(t, layers, diag);
-        if (!rc && u == 0) rc = shore__train_inner_fetch_first(t, diag);
+        if (!rc && u == 0) rc = shore__train_inner_want(t, 0, diag);
         if (!rc) rc = head_backward(t, u, count, diag);
     }
     return rc;

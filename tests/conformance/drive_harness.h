@@ -182,7 +182,8 @@ static inline int scalar_update(const struct plain *p, const struct shore_hyper 
                                 struct shore__planes planes, const float *gradient, size_t elems) {
     for (const struct shore__near_version *v = shore__near_versions(); v->name; v++) {
         if (strcmp(v->name, "scalar") == 0) {
-            return v->update(p->optimizer, h, coefficient, &planes, &planes, gradient, NULL, false, elems);
+            return shore__near_update_with(v, p->optimizer, h, coefficient, &planes, &planes, gradient, NULL, false,
+                                           elems);
         }
     }
     return -1;

@@ -154,8 +154,8 @@ static void by_the_definition(enum shore_optimizer optimizer, const struct shore
     if (m) scalar->dequantise(&shore__dynamic_signed, fm, &m8, elems);
     if (v) scalar->dequantise(&shore__dynamic_unsigned, fv, &v8, elems);
     struct shore__planes planes = {wanted.hi, wanted.lo, m ? fm : NULL, v ? fv : NULL};
-    *rc = shore__near_versions()->update(optimizer, h, 0.7f, &planes, &planes, gradient, wanted.params, fp32_params,
-                                         elems);
+    *rc = shore__near_update_with(shore__near_versions(), optimizer, h, 0.7f, &planes, &planes, gradient, wanted.params,
+                                  fp32_params, elems);
     if (h->frozen) return;
     int m_rc = m ? scalar->quantise(&shore__dynamic_signed, &m8, fm, elems) : 0;
     int v_rc = v ? scalar->quantise(&shore__dynamic_unsigned, &v8, fv, elems) : 0;

@@ -91,8 +91,8 @@ static int run(const struct shore__near_version *version, const struct request *
     size_t o = q->offset;
     struct shore__planes a = {from->hi + o, from->lo + o, m ? from->m + o : NULL, v ? from->v + o : NULL};
     struct shore__planes b = {after->hi + o, after->lo + o, m ? after->m + o : NULL, v ? after->v + o : NULL};
-    int rc = version->update(q->optimizer, &q->hyper, q->coefficient, &a, &b, gradient + o,
-                             q->with_params ? after->params : NULL, q->fp32_params, q->elems);
+    int rc = shore__near_update_with(version, q->optimizer, &q->hyper, q->coefficient, &a, &b, gradient + o,
+                                     q->with_params ? after->params : NULL, q->fp32_params, q->elems);
     if (!q->in_place) assert_memory_equal(in, before, sizeof *in);
     free(in);
     return rc;

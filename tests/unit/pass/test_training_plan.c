@@ -141,9 +141,9 @@ static void check_bounds(const struct plan_case *x, const struct chosen *chosen,
     assert_in_range(c->inner, 0, pairs);
     assert_in_range(c->full_inner, 0, c->inner);
     assert_in_range(c->moved_inner, 0, pairs - c->inner);
-    assert_in_range(p->head_units, 1, p->units);
-    assert_in_range(p->kept_logits, 0, m->nslices * p->head_units);
-    assert_in_range(p->gradient_buffers, 1, m->arch.n_layer + 2 * m->nslices + 1);
+    assert_in_range(c->head_units, 1, p->units);
+    assert_in_range(c->logits, 0, m->nslices * c->head_units);
+    assert_in_range(c->piece_buffers, 1, m->arch.n_layer + 2 * m->nslices + 1);
 }
 
 /* With more memory, room for holes in the heap comes first, and then the second buffer of pages: neither is given up
@@ -192,7 +192,7 @@ static void what_is_comfortable_keeps_everything(void **state) {
         assert_int_equal(p.c.inputs, x.m->arch.n_layer + 1);
         assert_int_equal(p.c.full_inner, x.m->arch.n_layer * p.p.units);
         assert_int_equal(p.c.moved_inner, 0);
-        assert_int_equal(p.p.kept_logits, x.m->nslices * p.p.head_units);
+        assert_int_equal(p.c.logits, x.m->nslices * p.c.head_units);
         if (x.m->arch.tied) assert_true(p.p.hold_table_gradient);
         end_case(&x);
     }
@@ -254,8 +254,8 @@ static void check_kept(const struct kept *k) {
     assert_int_equal(p.c.inner, k->inner);
     assert_int_equal(p.c.full_inner, k->full);
     assert_int_equal(p.c.moved_inner, k->offloaded);
-    assert_int_equal(p.p.kept_logits, k->logits);
-    assert_int_equal(p.p.gradient_buffers, k->gradients);
+    assert_int_equal(p.c.logits, k->logits);
+    assert_int_equal(p.c.piece_buffers, k->gradients);
     assert_int_equal(p.p.hold_table_gradient, k->held);
     shore__train_plan_close(&p.p);
     shore__model_free(m);

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "train/gradient_way.h"
+#include "train/gradients.h"
 
 #define END ALL_LOOKED_UP
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
