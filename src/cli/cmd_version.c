@@ -4,22 +4,11 @@
 #include "longshore/version.h"
 #include "near/update.h"
 
-#ifdef SHORE_HAVE_URING
-#define URING "io_uring, thread pool"
-#else
-#define URING "thread pool (built without io_uring)"
-#endif
-#ifdef SHORE_HAVE_BLKID
-#define BLKID "libblkid"
-#else
-#define BLKID "none (built without libblkid)"
-#endif
-
 void shore__cli_version(void) {
     const dnnl_version_t *dnnl = dnnl_version();
     printf("longshore %s\n", shore_version());
-    printf("block I/O: %s\n", URING);
-    printf("device signatures: %s\n", BLKID);
+    puts("block I/O: io_uring, thread pool");
+    puts("device signatures: libblkid");
     printf("matrix products: oneDNN %d.%d.%d\n", dnnl->major, dnnl->minor, dnnl->patch);
     printf("processor: %s, products of --precision bf16 run as %s\n", shore__processor_kind(),
            shore__products_for_this_processor() == SHORE__PRODUCTS_BF16 ? "bf16" : "fp32");

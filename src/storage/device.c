@@ -1,13 +1,10 @@
 #include "storage/io_internal.h"
 
+#include <blkid/blkid.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/diag.h"
-
-#ifdef SHORE_HAVE_BLKID
-
-#include <blkid/blkid.h>
 
 int shore__device_check(const struct shore__file *file, struct shore_diag *diag) {
     blkid_probe probe = blkid_new_probe();
@@ -36,14 +33,3 @@ int shore__device_check(const struct shore__file *file, struct shore_diag *diag)
     blkid_free_probe(probe);
     return rc;
 }
-
-#else
-
-int shore__device_check(const struct shore__file *file, struct shore_diag *diag) {
-    shore__fail(diag, SHORE_EEXISTS,
-                "%s: built without libblkid, so a device in use is not recognised: see that nothing on it is needed",
-                file->path);
-    return shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_OVERWRITE, NULL);
-}
-
-#endif

@@ -1,9 +1,6 @@
 #include "storage/io_internal.h"
 
 #include <errno.h>
-
-#ifdef SHORE_HAVE_URING
-
 #include <liburing.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -234,31 +231,6 @@ static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max,
     }
     return u->broken ? got + give_up_all(u, ops + got, max - got) : got;
 }
-
-#else
-
-int shore__io_uring_try(void) {
-    return -ENOSYS;
-}
-
-static int uring_open(const struct shore__file *file, unsigned depth, const struct shore__buffer_range *fixed,
-                      unsigned nfixed, void **state) {
-    (void)file, (void)depth, (void)fixed, (void)nfixed, (void)state;
-    return -ENOSYS;
-}
-static void uring_close(void *state) {
-    (void)state;
-}
-static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_bytes) {
-    (void)state, (void)op, (void)first_bytes;
-    return -ENOSYS;
-}
-static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
-    (void)state, (void)ops, (void)max, (void)min;
-    return 0;
-}
-
-#endif
 
 const struct shore__io_backend shore__io_uring_backend = {
     .name = "uring",
