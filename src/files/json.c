@@ -11,36 +11,46 @@
 #include "files/atomic.h"
 #include "files/json_stream.h"
 
-int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag) {
+int shore__regular_open(const char *path, uint64_t limit_bytes, int *fd, uint64_t *bytes, struct shore_diag *diag) {
     struct stat info;
-    /* non-blocking, so that a fifo under this name cannot hold us */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        int code = errno;
-        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
-                           strerror(code));
-    }
     int rc = 0;
-    char *text = NULL;
-    if (fstat(fd, &info) != 0)
+    /* non-blocking, so that a fifo under this name cannot hold us */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0)
+        return shore__fail(diag, errno == ENOENT ? SHORE_EMISSING : -errno, "%s: cannot open it: %s", path,
+                           strerror(errno));
+    if (fstat(*fd, &info) != 0)
         rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
     else if ((uint64_t)info.st_size > limit_bytes)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: has %lld bytes; at most %zu are expected here", path,
-                         (long long)info.st_size, limit_bytes);
-    else if (!(text = malloc((size_t)info.st_size + 1)))
-        rc = shore__fail(diag, -ENOMEM, "%s: no memory for its %lld bytes", path, (long long)info.st_size);
-    else
-        rc = shore__read_at(fd, text, (size_t)info.st_size, 0, path, diag);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: has %lld bytes; at most %llu are expected here", path,
+                         (long long)info.st_size, (unsigned long long)limit_bytes);
+    if (rc) {
+        close(*fd);
+        *fd = -1;
+        return rc;
+    }
+    *bytes = (uint64_t)info.st_size;
+    return 0;
+}
+
+int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag) {
+    int fd;
+    uint64_t size;
+    int rc = shore__regular_open(path, limit_bytes, &fd, &size, diag);
+    if (rc) return rc;
+    char *text = malloc(size + 1);
+    rc = text ? shore__read_at(fd, text, size, 0, path, diag)
+              : shore__fail(diag, -ENOMEM, "%s: no memory for its %llu bytes", path, (unsigned long long)size);
     close(fd);
     if (rc) {
         free(text);
         return rc;
     }
-    text[info.st_size] = 0;
+    text[size] = 0;
     *out = text;
-    *bytes = (size_t)info.st_size;
+    *bytes = size;
     return 0;
 }
 

@@ -1,16 +1,15 @@
 #include "files/json_stream.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <yajl/yajl_parse.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "files/json.h"
 
 #define DEPTH_LIMIT 64
 #define BLOCK_BYTES (64u << 10)
@@ -157,22 +156,11 @@ int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *n
 
 int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
                             struct shore_diag *diag) {
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
-    if (fd < 0) {
-        int code = errno;
-        return shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path,
-                           strerror(code));
-    }
-    if (fstat(fd, &info) != 0)
-        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
-    else if (!S_ISREG(info.st_mode))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
-    else if ((uint64_t)info.st_size > limit_bytes)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: has %lld bytes; at most %llu are expected here", path,
-                         (long long)info.st_size, (unsigned long long)limit_bytes);
-    else
-        rc = shore__json_stream_fd(fd, 0, (uint64_t)info.st_size, path, sink, ctx, diag);
+    int fd;
+    uint64_t bytes;
+    int rc = shore__regular_open(path, limit_bytes, &fd, &bytes, diag);
+    if (rc) return rc;
+    rc = shore__json_stream_fd(fd, 0, bytes, path, sink, ctx, diag);
     close(fd);
     return rc;
 }

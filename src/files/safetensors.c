@@ -2,16 +2,15 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
+#include "files/json.h"
 #include "files/json_stream.h"
 #include "files/safetensors_header.h"
 #include "number/fp16.h"
@@ -157,20 +156,10 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
 
 static int open_file(struct shore__safetensors *st, uint32_t f, struct shore_diag *diag) {
     char *path = shore__path_join(st->directory, st->files[f]);
-    struct stat info;
+    uint64_t bytes;
     if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
-    int rc;
-    st->fds[f] = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (st->fds[f] < 0) {
-        int code = errno;
-        rc = shore__fail(diag, code == ENOENT ? SHORE_EMISSING : -code, "%s: cannot open it: %s", path, strerror(code));
-    } else if (fstat(st->fds[f], &info) != 0) {
-        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
-    } else if (!S_ISREG(info.st_mode)) {
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
-    } else {
-        rc = shore__st_header_read(st, f, path, (uint64_t)info.st_size, diag);
-    }
+    int rc = shore__regular_open(path, UINT64_MAX, &st->fds[f], &bytes, diag);
+    if (rc == 0) rc = shore__st_header_read(st, f, path, bytes, diag);
     free(path);
     return rc;
 }
