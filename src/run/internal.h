@@ -46,6 +46,8 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
 void shore__run_free(struct shore__run *run);
 /* Closes its descriptors in a child that was forked off, and unlocks nothing. */
 void shore__run_forked(struct shore__run *run);
+/* SHORE_EMISSING for one whose drives keep nothing. */
+int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *diag);
 /* A shore__note_fn: adds the sentence to the note of the run that is its context. */
 void shore__run_remember(void *run, const char *text);
 /* Reads run.json. */

@@ -298,6 +298,15 @@ int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *
                        run->path, shore__shown(name).text);
 }
 
+int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *diag) {
+    for (size_t i = 0; i < run->settings.drives.count; i++)
+        if (!run->settings.drives.item[i]->kind->keeps)
+            return shore__fail(diag, SHORE_EMISSING,
+                               "%s kept its state in memory (%s): it went with the process that made it", run->path,
+                               run->settings.drives.text[i]);
+    return 0;
+}
+
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
     struct shore__plan plan = {0};
     char maker[160] = "";

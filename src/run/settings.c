@@ -340,13 +340,10 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
         if (list) clear(r, s);
         return put_text(r, s, json_string_value(value), where, diag);
     }
-    if (json_is_integer(value) && json_integer_value(value) >= 0 &&
-        (r->kind == COUNT32 || r->kind == COUNT64 || r->kind == SIZE) &&
-        put_count(r, s, (uint64_t)json_integer_value(value)))
-        return 0;
-    if (json_is_integer(value) && json_integer_value(value) >= 0 && r->kind == PACE &&
-        put_pace(r, s, (struct shore__pace){.steps = (uint64_t)json_integer_value(value)}))
-        return 0;
+    const bool whole = json_is_integer(value) && json_integer_value(value) >= 0;
+    const uint64_t count = whole ? (uint64_t)json_integer_value(value) : 0;
+    if (whole && (r->kind == COUNT32 || r->kind == COUNT64 || r->kind == SIZE) && put_count(r, s, count)) return 0;
+    if (whole && r->kind == PACE && put_pace(r, s, (struct shore__pace){.steps = count})) return 0;
     if (json_is_number(value) && (r->kind == REAL || r->kind == SHARE) && put_real(r, s, json_number_value(value)))
         return 0;
     if (json_is_boolean(value) && is_switch(r)) {

@@ -132,19 +132,10 @@ int shore_run_seal(struct shore_run *r, uint64_t step, struct shore_diag *diag) 
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-static int refuse_memory(const struct shore__run *run, struct shore_diag *diag) {
-    for (size_t i = 0; i < run->settings.drives.count; i++)
-        if (!run->settings.drives.item[i]->kind->keeps)
-            return shore__fail(diag, SHORE_EMISSING,
-                               "%s kept its state in memory (%s): it went with the process that made it", run->path,
-                               run->settings.drives.text[i]);
-    return 0;
-}
-
 static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
     const struct shore__run *run = r->run;
     struct shore_fleet_options o;
-    int rc = refuse_memory(run, diag);
+    int rc = shore__run_refuse_memory(run, diag);
     if (rc) return rc;
     shore__run_fleet_options(&run->settings, 0, false, &o);
     o.drive_speeds = NULL;

@@ -348,7 +348,6 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
         const struct shore__address *drive = overwritten->settings.drives.item[i];
         struct shore_diag why = {0};
-        char text[1400];
         bool exists = false;
         enum shore__owner owner;
         if (!drive->kind->keeps) continue;
@@ -356,10 +355,9 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
         /* where the new run has a volume, that one is open by now */
         if (rc == 0 && exists && owner == SHORE__OURS)
             rc = shore__drive_remove(drive, overwritten->fleet_id, overwritten->generation, false, &why);
-        if (rc == 0 || !note) continue;
-        snprintf(text, sizeof text,
-                 "%.900s; the volume of the run that was overwritten stays there and is yours to remove", why.text);
-        note(ctx, text);
+        if (rc == 0) continue;
+        shore__note(note, ctx, "%.900s; the volume of the run that was overwritten stays there and is yours to remove",
+                    why.text);
     }
 }
 

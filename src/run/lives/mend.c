@@ -1,7 +1,21 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
 #include "run/lives/mend.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "run/internal.h"
 #include "run/lives/snapshots.h"
+
+void shore__note(shore__note_fn note, void *ctx, const char *format, ...) {
+    char text[1400];
+    va_list args;
+    if (!note) return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    note(ctx, text);
+}
 
 bool shore__run_is_interrupted(const char *run_path) {
     return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);
@@ -21,8 +35,8 @@ void shore__run_forget(const char *run_path, const struct shore__addresses *driv
     for (size_t i = 0; i < names.count; i++)
         shore__snapshot_remove(run_path, names.item[i], drives, note, ctx, NULL);
     shore__strings_free(&names);
-    if (note && (shore__move_is_interrupted(run_path, true) || shore__snapshot_is_interrupted(run_path)))
-        note(ctx, "what is said to stay is yours to remove: the run that knows of it goes");
+    if (shore__move_is_interrupted(run_path, true) || shore__snapshot_is_interrupted(run_path))
+        shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     shore__snapshots_forget(run_path);
     shore__move_forget(run_path);
     shore__rollback_forget(run_path);

@@ -122,10 +122,6 @@ static int intent_read(const char *run_path, struct intent *in, struct shore_dia
     return rc;
 }
 
-static void say(shore__note_fn note, void *ctx, const char *text) {
-    if (note) note(ctx, text);
-}
-
 /* The move is over; only what could not be removed is left of it. */
 static bool is_settled(const struct intent *in) {
     return in->new.count == 0 && in->old.count == 0;
@@ -161,10 +157,8 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
     for (size_t i = 0; i < in->nleft; i++) {
         struct left *v = &in->left[i];
         struct shore_diag why = {0};
-        char text[1400];
         if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
-            snprintf(text, sizeof text, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
-            say(note, ctx, text);
+            shore__note(note, ctx, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
             free(v->at);
             continue;
         }
@@ -175,16 +169,15 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
         bool stays = !shore__removal_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
         if (stays) {
-            snprintf(text, sizeof text,
-                     "%.900s; the volume stays there: the next command that opens the run tries again, as long as "
-                     "%s/" INTENT " is there",
-                     why.text, run->path);
-            say(note, ctx, text);
+            shore__note(note, ctx,
+                        "%.900s; the volume stays there: the next command that opens the run tries again, as long as "
+                        "%s/" INTENT " is there",
+                        why.text, run->path);
             if (rc == SHORE_ELINK) away = v->at;
             in->left[kept++] = *v;
             continue;
         }
-        if (rc && rc != SHORE_EMISSING && !anothers) say(note, ctx, why.text);
+        if (rc && rc != SHORE_EMISSING && !anothers) shore__note(note, ctx, "%s", why.text);
         free(v->at);
     }
     in->nleft = kept;
@@ -227,11 +220,11 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
     bool settled = is_settled(&in), switched = !rc && run->generation == in.to;
     if (!rc) rc = settle(run, &in, note, ctx, diag);
     if (!rc && settled && !in.nleft)
-        say(note, ctx, "what a change of drives had to leave behind is removed now");
+        shore__note(note, ctx, "what a change of drives had to leave behind is removed now");
     else if (!rc && !settled)
-        say(note, ctx,
-            switched ? "a change of drives had been interrupted after its last copy: it is done now"
-                     : "a change of drives had been interrupted: it is undone, the state is where it was");
+        shore__note(note, ctx,
+                    switched ? "a change of drives had been interrupted after its last copy: it is done now"
+                             : "a change of drives had been interrupted: it is undone, the state is where it was");
     intent_free(&in);
     return rc;
 }
@@ -463,7 +456,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
         } else {
             struct shore_diag why = {0};
             bool unsettled = settle(run, &in, how->note, how->note_ctx, &why);
-            if (unsettled) say(how->note, how->note_ctx, why.text);
+            if (unsettled) shore__note(how->note, how->note_ctx, "%s", why.text);
             if (unsettled || leaves_new(&in)) run->begun = true;
         }
     }

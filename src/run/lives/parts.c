@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
+#include "run/lives/mend.h"
 #include "run/lives/snapshots.h"
 #include "run/lives/volumes.h"
 
@@ -92,6 +93,6 @@ bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__a
         if (!*held->text) *held = why;
         return true;
     }
-    if (rc && rc != SHORE_EMISSING && note) note(ctx, why.text);
+    if (rc && rc != SHORE_EMISSING) shore__note(note, ctx, "%s", why.text);
     return false;
 }

@@ -1,7 +1,6 @@
 /* Deleting a run with its volumes, and only with those. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,16 +33,6 @@ struct held {
  * or not their headers. */
 enum whose { OF_RUN, OF_OVERWRITTEN, OF_MAKING };
 
-__attribute__((format(printf, 3, 4))) static void say(shore__note_fn note, void *ctx, const char *format, ...) {
-    char text[1400];
-    va_list args;
-    if (!note) return;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    note(ctx, text);
-}
-
 /* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
 static int hold_elsewhere(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose,
                           struct held *held, shore__note_fn note, void *ctx, struct shore_diag *diag) {
@@ -53,9 +42,9 @@ static int hold_elsewhere(const struct shore__address *drive, const uint64_t fle
     /* what has no header is looked at over there */
     bool ours = shore__probe_is_of(&probe, fleet_id) || (whose == OF_MAKING && probe.exists && !probe.is_volume);
     if (!probe.exists && whose == OF_RUN)
-        say(note, ctx, "%s: no volume is there any more", drive->text);
+        shore__note(note, ctx, "%s: no volume is there any more", drive->text);
     else if (probe.exists && !ours && whose != OF_OVERWRITTEN)
-        say(note, ctx, "left alone: %s: is not a volume of this run", drive->text);
+        shore__note(note, ctx, "left alone: %s: is not a volume of this run", drive->text);
     else if (probe.busy)
         rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
                          drive->text);
@@ -77,7 +66,7 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     if (rc == 0 && stat(held->path, &st) < 0)
         rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));
     if (rc == -ENOENT || rc == -ENOTDIR) {
-        if (whose == OF_RUN) say(note, ctx, "%s: no volume is there any more", drive->text);
+        if (whose == OF_RUN) shore__note(note, ctx, "%s: no volume is there any more", drive->text);
         return 0;
     }
     if (rc == 0 && access(held->path, R_OK) < 0)
@@ -85,11 +74,11 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     if (rc == -EACCES && whose != OF_OVERWRITTEN) /* then it may be ours */
         return shore__fail_of(diag, rc, &why, "%s; nothing was removed", why.text);
     if (rc) {
-        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
+        if (whose != OF_OVERWRITTEN) shore__note(note, ctx, "left alone: %s", why.text);
         return 0;
     }
     if (!shore__volume_is_of(held->path, fleet_id, whose == OF_MAKING, &why)) {
-        if (whose != OF_OVERWRITTEN) say(note, ctx, "left alone: %s", why.text);
+        if (whose != OF_OVERWRITTEN) shore__note(note, ctx, "left alone: %s", why.text);
         return 0;
     }
     held->is_device = S_ISBLK(st.st_mode);
@@ -135,8 +124,8 @@ static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore
                             struct shore_diag *diag) {
     struct shore_diag why = {0};
     int rc = shore__remote_remove(held->elsewhere, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
-    if (rc == 0) say(note, ctx, "removed %s", held->elsewhere->text);
-    if (rc == SHORE_EMISMATCH) say(note, ctx, "left alone: %s", why.text);
+    if (rc == 0) shore__note(note, ctx, "removed %s", held->elsewhere->text);
+    if (rc == SHORE_EMISMATCH) shore__note(note, ctx, "left alone: %s", why.text);
     return rc && rc != SHORE_EMISMATCH ? shore__fail_of(diag, rc, &why, "%s", why.text) : 0;
 }
 
@@ -159,7 +148,8 @@ static int remove_volumes(const struct shore__addresses *drives, const uint64_t 
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
         else
             rc = shore__parent_sync(held[i].path, diag); /* what knows of it goes next, and lies elsewhere */
-        if (rc == 0 && !held[i].elsewhere) say(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
+        if (rc == 0 && !held[i].elsewhere)
+            shore__note(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
     }
     for (size_t i = 0; i < n; i++)
         let_go(&held[i]);
@@ -174,7 +164,7 @@ static int remove_snapshots(const char *path, const struct shore__addresses *dri
     if (rc == 0) rc = shore__snapshot_names(path, &names, diag);
     for (size_t i = 0; i < names.count && rc == 0; i++) {
         rc = shore__snapshot_remove(path, names.item[i], drives, note, ctx, diag);
-        if (rc == 0) say(note, ctx, "removed snapshot %s", names.item[i]);
+        if (rc == 0) shore__note(note, ctx, "removed snapshot %s", names.item[i]);
     }
     shore__strings_free(&names);
     return rc;
@@ -205,9 +195,9 @@ static int remove_files(const char *path, bool *begun, shore__note_fn note, void
     rc = remove_file(path, "run.json", begun, diag);
     if (rc) return rc;
     if (rmdir(path) == 0)
-        say(note, ctx, "removed %s", path);
+        shore__note(note, ctx, "removed %s", path);
     else
-        say(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
+        shore__note(note, ctx, "%s: the run is removed; the directory holds other files and stays", path);
     return 0;
 }
 
@@ -222,7 +212,7 @@ static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, st
     if (making) shore__remove_in(making, "plan.json");
     int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
     free(making);
-    if (rc == 0 && rmdir(path) == 0) say(note, ctx, "removed %s", path);
+    if (rc == 0 && rmdir(path) == 0) shore__note(note, ctx, "removed %s", path);
     return rc;
 }
 
@@ -256,7 +246,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     /* what an --overwrite that was killed may have made */
     if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
-        say(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
+        shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
     shore__plan_free(&plan);
     shore__run_free(overwritten);

@@ -130,11 +130,8 @@ static int open_snapshot(const struct shore__run *run, const struct shore__snaps
 static int open_present(const struct shore__run *run, const struct intent *in, shore__note_fn note, void *note_ctx,
                         struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
-    for (size_t i = 0; i < run->settings.drives.count; i++)
-        if (!run->settings.drives.item[i]->kind->keeps)
-            return shore__fail(diag, SHORE_EMISSING,
-                               "%s kept its state in memory (%s): it went with the process that trained it", run->path,
-                               run->settings.drives.text[i]);
+    int rc = shore__run_refuse_memory(run, diag);
+    if (rc) return rc;
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     options.hint_step = run->hint_step;
     options.restoring = in->there;
@@ -294,7 +291,6 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
     struct shore__snapshot s;
     struct intent in;
     struct shore_diag why = {0};
-    char text[200];
     int rc = intent_read(run->path, &in, diag);
     if (rc < 0 || !in.there) return rc;
     rc = shore__snapshot_read(run->path, in.name, &s, &why);
@@ -310,7 +306,6 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
                         "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that", in.name,
                         why.text),
             SHORE_ADVICE_ROLL_BACK, run->path);
-    snprintf(text, sizeof text, "going back to snapshot %s had been interrupted: it is done now", in.name);
-    if (note) note(ctx, text);
+    shore__note(note, ctx, "going back to snapshot %s had been interrupted: it is done now", in.name);
     return 0;
 }

@@ -16,6 +16,7 @@
 #include "files/atomic.h"
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
+#include "run/lives/mend.h"
 #include "run/lives/snapshots.h"
 #include "run/lives/volumes.h"
 #include "run/paths.h"
@@ -185,7 +186,7 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
     json_t *j = NULL;
     struct shore__addresses volumes = {0};
     const struct in_folder partial = in_folder(name, ".partial");
-    char text[1400], *files = path_of(run_path, name, ".files");
+    char *files = path_of(run_path, name, ".files");
     struct shore_diag held = {0};
     int rc = files ? shore__journal_read(run_path, partial.name, &j, diag) : shore__out_of_memory(diag);
     bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id) &&
@@ -198,22 +199,19 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
             *left |= shore__part_discard(parts, i, volumes.item[i], &held, note, ctx);
     }
     if (unreadable) {
-        snprintf(
-            text, sizeof text,
+        shore__note(
+            note, ctx,
             "the description of snapshot %s is damaged: if files called *.snapshot-%s are on the drives, they stay "
             "there",
             name, name);
-        if (note) note(ctx, text);
         rc = 0;
     }
-    if (*left) {
-        snprintf(
-            text, sizeof text,
+    if (*left)
+        shore__note(
+            note, ctx,
             "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s/%s "
             "is there",
             name, held.text, run_path, partial.name);
-        if (note) note(ctx, text);
-    }
     if (rc == 0) {
         static const char *const any[] = {"*", NULL};
         shore__directory_remove(files, any);
@@ -251,13 +249,12 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
 
 static int mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note, void *ctx,
                 struct shore_diag *diag) {
-    char text[256];
     bool left = false;
     if (has(run_path, name, ".json")) /* made: only this was left to do */
         return shore__journal_clear(run_path, in_folder(name, ".partial").name, diag);
     int rc = clear(run_path, name, parts, &left, note, ctx, diag);
-    snprintf(text, sizeof text, "the making or removing of snapshot %s had been interrupted: it is removed", name);
-    if (rc == 0 && !left && note) note(ctx, text);
+    if (rc == 0 && !left)
+        shore__note(note, ctx, "the making or removing of snapshot %s had been interrupted: it is removed", name);
     return rc;
 }
 
