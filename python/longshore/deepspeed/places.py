@@ -1,6 +1,7 @@
 """Directories in nvme_path."""
 
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -60,19 +61,17 @@ def of_job(nvme_paths):
             f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it"
         )
     name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
-    number = 0
-    while True:
+    for number in itertools.count():
         made = [os.path.join(path, name + (f"-{number}" if number else "")) for path in nvme_paths]
         try:
             for place in made:
                 os.makedirs(place)
         except FileExistsError:
-            number += 1
+            continue
         except OSError as e:
             raise _cannot(os.path.dirname(place), e) from None
-        else:
-            _ours.update(map(os.path.realpath, made))
-            return made
+        _ours.update(map(os.path.realpath, made))
+        return made
 
 
 def leave(places):
