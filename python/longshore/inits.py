@@ -10,7 +10,6 @@ import re
 import stat
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Union
 
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -21,7 +20,7 @@ from .native import lib
 from .spool import spooling
 from .state import fleet_options
 
-Drives = Union[str, os.PathLike, Iterable[Union[str, os.PathLike]], None]
+Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
 _open = None
 _left = []  # whose models no engine has, oldest first

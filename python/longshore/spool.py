@@ -145,15 +145,11 @@ def spooling(directories, more):
     before, init_before, setstate_before = nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__
     load_before, refused = torch.load, []
 
-    def moved(module, name, p):
-        if (p is None or p.device.type != "cpu" or p.nbytes < LEAST_BYTES or spool.has(p)
-                or not isinstance(p, nn.Parameter) or p.dtype not in (torch.float32, torch.bfloat16, torch.float16)):
-            return
-        p.data = spool.take(p.data)
-
     def register_parameter(self, name, param):
         before(self, name, param)
-        moved(self, name, param)
+        if (param is not None and param.device.type == "cpu" and param.nbytes >= LEAST_BYTES and not spool.has(param)
+                and param.dtype in (torch.float32, torch.bfloat16, torch.float16)):
+            param.data = spool.take(param.data)
 
     def init(self, *args, **how):
         spool.modules.add(self)
