@@ -80,11 +80,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
     if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
     bool validates = !s->data.count || s->val_data.count || s->val_share > 0; /* data may come later */
-    if (!rc) rc = shore__train_check_given(parsed, s, validates, &diag);
-    if (!rc) rc = shore__settings_check(s, &diag);
-    if (!rc) rc = shore__run_tokenizer_of(s, &tokenizer, &diag);
-    if (!rc) rc = shore__run_model(s, tokenizer, &model, &diag);
-    if (!rc) rc = shore__train_resolve(args, model, &diag);
+    if (!rc) rc = shore__train_model(args, parsed, validates, &tokenizer, &model, &diag);
     if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (!rc) fleet_options(s, model, &options);
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);

@@ -191,11 +191,8 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     struct shore__settings *s = &args->settings;
     int rc = shore__train_take_drives(args, diag);
     if (!rc) rc = missing(args, diag);
-    if (!rc) rc = shore__train_check_given(parsed, s, s->val_data.count || s->val_share > 0, diag);
-    if (!rc) rc = shore__settings_check(s, diag);
-    if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
-    if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
-    if (!rc) rc = shore__train_resolve(args, *model, diag);
+    bool validates = s->val_data.count || s->val_share > 0;
+    if (!rc) rc = shore__train_model(args, parsed, validates, tokenizer, model, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* with what was chosen, too */
     if (!rc) say_of_stop(s, 0);
     if (!rc) rc = shore__train_needs(s, *model, needs, diag);

@@ -163,7 +163,7 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
 
 #define STEP_TOKENS_MOST (1u << 28)
 
-int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
+static int resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
     shore__settings_fit(&args->settings, model, 0);
     int rc = shore__cli_check_length(&model->arch, args->settings.seq_len, diag);
     if (rc) return rc;
@@ -172,6 +172,16 @@ int shore__train_resolve(struct shore__train_args *args, const struct shore__mod
                            args->settings.batch, args->settings.seq_len, STEP_TOKENS_MOST);
     if (!args->settings.model || args->settings.updates_before) return 0;
     return shore__moments_updates(args->settings.model, args->settings.optimizer, &args->settings.updates_before, diag);
+}
+
+int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
+                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag) {
+    struct shore__settings *s = &args->settings;
+    int rc = shore__train_check_given(parsed, s, validates, diag);
+    if (!rc) rc = shore__settings_check(s, diag);
+    if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
+    if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
+    return rc ? rc : resolve(args, *model, diag);
 }
 
 /* What is no setting, and drives, are looked at elsewhere. */

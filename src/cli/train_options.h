@@ -25,8 +25,10 @@ int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *
  * there are data to do it on. */
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
                              struct shore_diag *diag);
-/* Fills in what is not given and follows from the model. */
-int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
+/* The tokenizer and the model of a run that is to be made, once the settings are checked so; what is not given and
+ * follows from the model is filled in. */
+int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
+                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag);
 /* Takes over what a resumed run may change from args into settings; what belongs to its identity is refused unless it
  * is the same. changes: what to record, a sentence part ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

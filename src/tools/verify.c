@@ -292,8 +292,7 @@ static int check(struct verify *v, struct shore_diag *diag) {
     s->epochs = 0;
     v->steps = s->steps ? s->steps : USUAL_STEPS;
     s->steps = v->steps;
-    rc = shore__train_check_given(v->parsed, s, true, diag);
-    return rc ? rc : shore__settings_check(s, diag);
+    return 0;
 }
 
 static int verify(const struct shore__parsed *parsed, void *args) {
@@ -307,9 +306,7 @@ static int verify(const struct shore__parsed *parsed, void *args) {
     int code = SHORE__EXIT_DONE;
     v->parsed = parsed;
     int rc = check(v, &diag);
-    if (!rc) rc = shore__run_tokenizer_of(&v->args.settings, &tokenizer, &diag);
-    if (!rc) rc = shore__run_model(&v->args.settings, tokenizer, &model, &diag);
-    if (!rc) rc = shore__train_resolve(&v->args, model, &diag);
+    if (!rc) rc = shore__train_model(&v->args, parsed, true, &tokenizer, &model, &diag);
     if (!rc) rc = plan(v, model, trials, &count, &diag);
     if (!rc) shore__cli_say_model(&model->arch, true);
     shore__model_free(model);
