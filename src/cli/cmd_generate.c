@@ -5,6 +5,7 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "text/utf8_parts.h"
+#include "text/vector.h"
 
 struct args {
     struct shore__model_args model;
@@ -98,12 +99,7 @@ static int encode(const struct args *a, const struct shore__opened *o, struct sh
         return shore__fail(diag, SHORE_EUSAGE, "--bos: the model's configuration names no begin-of-text token");
     if (!a->prompt && first < 0) first = shore__tokenizer_end_of_text(o->tokenizer);
     if (!a->prompt && first < 0) first = o->model->arch.bos;
-    if (first >= 0) {
-        ids->ids = malloc(sizeof *ids->ids);
-        if (!ids->ids) return shore__fail(diag, -ENOMEM, "out of memory");
-        ids->ids[0] = (uint32_t)first;
-        ids->count = ids->capacity = 1;
-    }
+    if (first >= 0 && shore__ids_push(ids, (uint32_t)first)) return shore__fail(diag, -ENOMEM, "out of memory");
     int rc = a->prompt ? shore__tokenizer_encode(o->tokenizer, a->prompt, strlen(a->prompt), true, ids, diag) : 0;
     if (!rc && !ids->count) rc = shore__fail(diag, SHORE_EUSAGE, "--prompt gives no tokens: what is to be continued?");
     for (size_t i = 0; !rc && i < ids->count; i++)

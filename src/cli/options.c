@@ -113,13 +113,9 @@ static int bad_value(const struct shore__option *o, const char *text, const char
 static int set_whole(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
     uint64_t limit = o->kind == SHORE__OPTION_U32 ? UINT32_MAX : UINT64_MAX;
     if (o->most > 0 && o->most < (double)limit) limit = (uint64_t)o->most;
-    uint64_t v = 0;
-    bool good = *text != 0;
-    for (const char *p = text; *p && good; p++) {
-        good = *p >= '0' && *p <= '9' && !__builtin_mul_overflow(v, 10, &v) &&
-               !__builtin_add_overflow(v, (uint64_t)(*p - '0'), &v);
-    }
-    if (!good) return bad_value(o, text, "a whole number", diag);
+    errno = 0;
+    uint64_t v = strtoull(text, NULL, 10);
+    if (!*text || text[strspn(text, "0123456789")] || errno) return bad_value(o, text, "a whole number", diag);
     if (v < o->least || v > limit) {
         char wanted[96];
         snprintf(wanted, sizeof wanted, "a whole number from %llu to %llu", (unsigned long long)o->least,

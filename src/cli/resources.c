@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,13 +19,11 @@ static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes,
         if (statvfs(path, &fs)) return -1;
         if (S_ISREG(st.st_mode)) *held_bytes = (uint64_t)st.st_blocks * 512;
     } else {
-        char *parent = strdup(path);
-        if (!parent) return -1;
-        char *slash = strrchr(parent, '/');
-        if (slash) slash[slash == parent] = 0;
-        const char *directory = slash ? parent : ".";
+        char *copy = strdup(path);
+        if (!copy) return -1;
+        const char *directory = dirname(copy);
         int rc = stat(directory, &st) || statvfs(directory, &fs) ? -1 : 0;
-        free(parent);
+        free(copy);
         if (rc) return -1;
     }
     *free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;

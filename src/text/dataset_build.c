@@ -224,21 +224,18 @@ static int read_all(struct shore__reader *r, const struct shore__data_files *fil
     return rc;
 }
 
-/* Into a file at path, or, where that is NULL, into one without a name. */
+/* Takes the file. */
 static int build(const char *const *names, size_t nnames, const struct shore__reading *how,
-                 struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path, struct shore__atomic *unnamed,
+                 struct shore__tokenizer *tokenizer, uint32_t vocab, struct shore__atomic *file,
                  struct shore__dataset_stats *stats, struct shore_diag *diag) {
     struct shore__data_files files;
     struct shore__reader r = {.how = how};
-    struct shore__atomic file = {0};
-    if (!path) file = *unnamed;
     int rc = shore__data_files_find(names, nnames, how->note, how->note_ctx, &files, diag);
     if (rc) {
-        shore__atomic_abort(&file);
+        shore__atomic_abort(file);
         return rc;
     }
-    if (path) rc = shore__atomic_open(path, &file, diag);
-    if (rc == 0) rc = shore__token_writer_open(tokenizer, how, vocab, &file, &r.writer, diag);
+    rc = shore__token_writer_open(tokenizer, how, vocab, file, &r.writer, diag);
     r.block = malloc(SHORE__READER_BLOCK_BYTES);
     if (rc == 0 && !r.block) rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0) rc = read_all(&r, &files, nnames ? names[0] : "no file", stats, diag);
@@ -251,7 +248,9 @@ static int build(const char *const *names, size_t nnames, const struct shore__re
 int shore__dataset_build(const char *const *names, size_t nnames, const struct shore__reading *how,
                          struct shore__tokenizer *tokenizer, uint32_t vocab, const char *path,
                          struct shore__dataset_stats *stats, struct shore_diag *diag) {
-    return build(names, nnames, how, tokenizer, vocab, path, NULL, stats, diag);
+    struct shore__atomic file;
+    int rc = shore__atomic_open(path, &file, diag);
+    return rc ? rc : build(names, nnames, how, tokenizer, vocab, &file, stats, diag);
 }
 
 int shore__dataset_build_unnamed(const char *const *names, size_t nnames, const struct shore__reading *how,
@@ -266,7 +265,7 @@ int shore__dataset_build_unnamed(const char *const *names, size_t nnames, const 
         shore__atomic_abort(&file);
         return rc;
     }
-    rc = build(names, nnames, how, tokenizer, vocab, NULL, &file, NULL, diag);
+    rc = build(names, nnames, how, tokenizer, vocab, &file, NULL, diag);
     if (rc == 0) return shore__dataset_take(fd, directory, 0, 0, out, diag);
     close(fd);
     return rc;
