@@ -1,6 +1,7 @@
 #include "drive/chunk.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -229,6 +230,17 @@ const struct shore__extent *shore__extent_find(const struct shore__volume_desc *
     bool inside = extent->block == block && extent->first <= segment && segment - extent->first < extent->count &&
                   count <= extent->count - (segment - extent->first);
     return inside ? extent : NULL;
+}
+
+int shore__desc_copy(const struct shore__volume_desc *desc, struct shore__volume_desc *out) {
+    struct shore__extent *extents = malloc((desc->nextents + 1) * sizeof *extents);
+    if (!extents) return -ENOMEM;
+    if (desc->nextents) memcpy(extents, desc->extents, desc->nextents * sizeof *extents);
+    *out = *desc;
+    out->extents = extents;
+    out->identity = NULL;
+    out->identity_bytes = 0;
+    return 0;
 }
 
 void shore__sum_add(unsigned char sum[16], const unsigned char other[16]) {

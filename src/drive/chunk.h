@@ -63,6 +63,9 @@ bool shore__all_spilled(const unsigned char *spilled, uint32_t count, enum shore
 const struct shore__extent *shore__extent_find(const struct shore__volume_desc *desc, uint32_t block, uint32_t segment,
                                                uint32_t count);
 
+/* A copy without an identity; its extents are malloc'ed. -ENOMEM. */
+int shore__desc_copy(const struct shore__volume_desc *desc, struct shore__volume_desc *out);
+
 /* Leaves are numbers of 128 bits, most significant byte first; sums are little-endian. */
 void shore__sum_add_leaf(unsigned char sum[16], const struct shore__leaf *leaf);
 void shore__sum_add(unsigned char sum[16], const unsigned char other[16]);

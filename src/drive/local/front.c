@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "drive/local/cache.h"
@@ -41,6 +42,81 @@ int shore__front_ask_step(struct shore__front *f, enum shore__local_kind kind, u
     job->begin.epoch = epoch;
     job->begin.step = step;
     return shore__front_ask(f, job, diag);
+}
+
+void shore__front_finish(struct shore__front *f, struct shore__lane *lane, struct shore__local_job *job) {
+    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
+    if (job->rc && job->rc != SHORE_EDISCARDED && !f->attempt_rc && shore__front_is_of_attempt(f, job)) {
+        f->attempt_rc = job->rc;
+        f->attempt_diag = job->diag;
+    }
+    bool of_waiter = job->kind == SHORE__LOCAL_DISCARD;
+    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
+    if (!of_waiter) free(job);
+    shore__lane_finished(lane);
+}
+
+bool shore__front_is_of_attempt(const struct shore__front *f, const struct shore__local_job *job) {
+    return job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_CARRY ||
+           (job->kind == SHORE__LOCAL_STORE && !f->created);
+}
+
+bool shore__front_is_discarded(struct shore__front *f, const struct shore__local_job *job) {
+    bool update = job->kind == SHORE__LOCAL_UPDATE;
+    uint64_t base = update ? job->update.base_step : job->store.base_step;
+    uint64_t attempt = update ? job->update.attempt : job->store.attempt;
+    return shore__front_is_of_attempt(f, job) && !shore__slots_holds(&f->slots, job->slot, base, attempt);
+}
+
+void shore__front_begin_attempt(struct shore__front *f) {
+    memset(f->written, 0, f->drive.desc->segments);
+    f->attempt_rc = 0;
+}
+
+int shore__front_check_written(const struct shore__front *f, const char *what, struct shore_diag *diag) {
+    for (uint32_t e = 0; e < f->drive.desc->nextents; e++) {
+        const struct shore__extent *extent = &f->drive.desc->extents[e];
+        for (uint32_t i = 0; i < extent->count; i++) {
+            if (f->written[extent->local + i]) continue;
+            return shore__fail(diag, -EINVAL,
+                               "%s: block %u, segment %u was not %s, so there is no whole state to commit",
+                               f->drive.ops->path(&f->drive), extent->block, extent->first + i, what);
+        }
+    }
+    return 0;
+}
+
+int shore__front_check_attempt(const struct shore__front *f, struct shore_diag *diag) {
+    if (!f->attempt_rc) return shore__front_check_written(f, "updated or carried in this step", diag);
+    *diag = f->attempt_diag;
+    return f->attempt_rc;
+}
+
+int shore__front_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                      const float *m, const float *v, struct shore_diag *diag) {
+    struct shore__front *f = front_of(d);
+    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_INIT, (struct shore_completion){0});
+    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!f->created || shore__front_locate(f, job, block, segment, count)) {
+        free(job);
+        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", d->ops->path(d));
+    }
+    job->init.master = master;
+    job->init.m = m;
+    job->init.v = v;
+    return shore__front_ask(f, job, diag);
+}
+
+void shore__front_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
+    struct shore__front *f = front_of(d);
+    add_to->drive_read_state += f->read_state;
+    add_to->drive_write_state += f->write_state;
+    add_to->drive_read_fetch += f->read_fetch;
+    add_to->drive_read_spill += f->read_spill;
+    add_to->drive_write_commit += f->write_commit;
+    shore__calls_count(f->moved, add_to);
+    add_to->update_io_wait_ns += f->io_wait_ns;
+    add_to->update_compute_ns += f->compute_ns;
 }
 
 int shore__front_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {

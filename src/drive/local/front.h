@@ -75,7 +75,14 @@ struct shore__front {
     struct shore__lane fetches, updates;
     struct shore__cache *cache;
     unsigned char *spilled; /* by local segment: 1 + the form; NULL: no room for spilled gradients */
+    /* of the update lane: */
+    unsigned char *written; /* by local segment: in this attempt */
+    int attempt_rc;         /* first failure of this attempt */
+    struct shore_diag attempt_diag;
+    uint64_t epoch;
+    /* the ledger's: */
     atomic_uint_fast64_t moved[SHORE__FUNCTIONS];
+    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit, io_wait_ns, compute_ns;
 };
 
 /* NULL: out of memory. The lane frees it, once it is pushed. */
@@ -89,7 +96,24 @@ int shore__front_ask(struct shore__front *f, struct shore__local_job *job, struc
 int shore__front_ask_step(struct shore__front *f, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
                           struct shore_diag *diag);
 
+/* The job is over: tells who asked for it, and frees it. */
+void shore__front_finish(struct shore__front *f, struct shore__lane *lane, struct shore__local_job *job);
+
+/* For the update lane. Whether the job writes the slot of the next step. */
+bool shore__front_is_of_attempt(const struct shore__front *f, const struct shore__local_job *job);
+/* Its attempt was given up, or it came behind the commit of its step: what it would write is the committed slot. */
+bool shore__front_is_discarded(struct shore__front *f, const struct shore__local_job *job);
+/* Nothing is written yet, and nothing has failed. */
+void shore__front_begin_attempt(struct shore__front *f);
+/* Whether every segment is written; what: how, for the message. */
+int shore__front_check_written(const struct shore__front *f, const char *what, struct shore_diag *diag);
+/* Whether the attempt can be committed. */
+int shore__front_check_attempt(const struct shore__front *f, struct shore_diag *diag);
+
 /* As of drive.h. */
+int shore__front_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
+                      const float *m, const float *v, struct shore_diag *diag);
+void shore__front_ledger(const struct shore__drive *d, struct shore_ledger *add_to);
 int shore__front_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag);
 int shore__front_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done);
 int shore__front_update(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);

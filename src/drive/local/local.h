@@ -13,17 +13,11 @@ struct shore__pipeline;
 struct shore__local {
     struct shore__front front;
     struct shore__volume volume;
-    uint64_t epoch;
     struct shore__io *fetch_io, *update_io;
     struct shore__pipeline *pipeline; /* the update lane's */
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
-    unsigned char *written;         /* by local segment: in this attempt. Update lane */
     struct shore__leaf *spill_leaf; /* by local segment, where gradients may be spilled */
-    int attempt_rc;                 /* first failure of this attempt */
-    struct shore_diag attempt_diag;
-    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit;
-    atomic_uint_fast64_t io_wait_ns, compute_ns;
 };
 
 /* The update lane's work in hand; free() gives it back. Needs the ring. NULL: out of memory. */

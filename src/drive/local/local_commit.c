@@ -6,39 +6,18 @@
 #include "drive/chunk.h"
 #include "drive/local/local.h"
 
-static int first_unwritten(const struct shore__local *l, uint32_t *block, uint32_t *segment) {
-    for (uint32_t e = 0; e < l->volume.desc.nextents; e++) {
-        const struct shore__extent *extent = &l->volume.desc.extents[e];
-        for (uint32_t i = 0; i < extent->count; i++) {
-            if (l->written[extent->local + i]) continue;
-            *block = extent->block;
-            *segment = extent->first + i;
-            return -EINVAL;
-        }
-    }
-    return 0;
-}
-
-static int check_written(struct shore__local *l, const char *what, struct shore_diag *diag) {
-    uint32_t block, segment;
-    if (!first_unwritten(l, &block, &segment)) return 0;
-    return shore__fail(diag, -EINVAL, "%s: block %u, segment %u was not %s, so there is no whole state to commit",
-                       l->volume.file.path, block, segment, what);
-}
-
 static int write_record(struct shore__local *l, struct shore__record *next, int table_slot, struct shore_diag *diag) {
     uint64_t bytes = 0;
     int rc = shore__volume_commit(&l->volume, l->update_io, next, table_slot, &bytes, diag);
-    l->write_commit += bytes;
+    l->front.write_commit += bytes;
     if (rc) return rc;
-    memset(l->written, 0, l->volume.desc.segments);
-    l->attempt_rc = 0;
+    shore__front_begin_attempt(&l->front);
     return 0;
 }
 
 static int seal(struct shore__local *l, struct shore__local_job *job) {
     struct shore__record next = {.epoch = job->begin.epoch, .active = 0};
-    int rc = check_written(l, "given its initial state", &job->diag);
+    int rc = shore__front_check_written(&l->front, "given its initial state", &job->diag);
     if (rc) return rc;
     next.slot[0].step = job->begin.step;
     next.slot[1].step = SHORE__STEP_NONE;
@@ -111,7 +90,7 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
         }
         rc = write_record(l, &next, -1, &job->diag);
     }
-    if (!rc) l->epoch = job->begin.epoch;
+    if (!rc) l->front.epoch = job->begin.epoch;
     return rc;
 }
 
@@ -123,7 +102,7 @@ static int put_blob(struct shore__local *l, const struct shore__local_job *job, 
     memcpy(l->ring, job->commit->blob, job->commit->blob_bytes);
     int rc = shore__volume_put_blob(&l->volume, l->update_io, next, l->ring, (uint32_t)job->commit->blob_bytes, &bytes,
                                     diag);
-    l->write_commit += bytes;
+    l->front.write_commit += bytes;
     return rc;
 }
 
@@ -134,7 +113,7 @@ int shore__local_blob(struct shore__local *l, struct shore__local_job *job) {
     if (!state) return shore__fail(&job->diag, -EINVAL, "%s: holds no whole state yet", l->volume.file.path);
     int rc = shore__volume_read_blob(&l->volume, l->update_io, state, l->ring, &job->diag);
     if (rc) return rc;
-    l->read_fetch += state->blob_bytes;
+    l->front.read_fetch += state->blob_bytes;
     if (job->blob.bytes) *job->blob.bytes = state->blob_bytes;
     if (job->blob.to) memcpy(job->blob.to, l->ring, state->blob_bytes);
     return 0;
@@ -146,7 +125,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     uint64_t step = job->commit->step;
     bool skip = job->commit->how == SHORE_COMMIT_SKIPPED;
     const struct shore__record *record = &l->volume.record;
-    if (l->epoch != record->epoch) {
+    if (l->front.epoch != record->epoch) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: no epoch was begun in which step %llu could be committed",
                            l->volume.file.path, (unsigned long long)step);
     }
@@ -154,15 +133,9 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
         return shore__fail(&job->diag, SHORE_ESTALE, "%s: is at step %llu, so step %llu cannot be committed",
                            l->volume.file.path, (unsigned long long)base, (unsigned long long)step);
     }
-    if (!skip) {
-        if (l->attempt_rc) {
-            job->diag = l->attempt_diag;
-            return l->attempt_rc;
-        }
-        int rc = check_written(l, "updated or carried in this step", &job->diag);
-        if (rc) return rc;
-    }
-    struct shore__record next = {.epoch = l->epoch};
+    int rc = skip ? 0 : shore__front_check_attempt(&l->front, &job->diag);
+    if (rc) return rc;
+    struct shore__record next = {.epoch = l->front.epoch};
     unsigned to = skip ? from : 1 - from;
     next.active = to;
     next.slot[from] = next.slot[1 - to] = record->slot[from];
@@ -170,7 +143,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     next.slot[to].blob_bytes = 0;
     next.metrics_bytes = job->commit->metrics_bytes;
     if (next.metrics_bytes) memcpy(next.metrics, job->commit->metrics, next.metrics_bytes);
-    int rc = put_blob(l, job, &next, &job->diag);
+    rc = put_blob(l, job, &next, &job->diag);
     if (!rc) rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
     if (rc) return rc;
     shore__slots_commit(&l->front.slots, step, skip);
@@ -189,6 +162,6 @@ int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job) 
     struct shore__stored_part stored = {stored_bytes, &l->front.config};
     int rc = shore__volume_snapshot(&l->volume, l->update_io, job->snapshot.path, stored, l->ring, l->ring_bytes,
                                     &bytes, &job->diag);
-    l->read_fetch += bytes;
+    l->front.read_fetch += bytes;
     return rc;
 }

@@ -29,22 +29,6 @@ static int local_load(struct shore__drive *d, uint64_t step, struct shore_diag *
     return shore__front_ask_step(&local_of(d)->front, SHORE__LOCAL_LOAD, 0, step, diag);
 }
 
-static int local_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
-                      const float *m, const float *v, struct shore_diag *diag) {
-    struct shore__local *l = local_of(d);
-    struct shore__local_job *job = shore__front_job(SHORE__LOCAL_INIT, (struct shore_completion){0});
-    if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
-    if (!l->front.created || shore__front_locate(&l->front, job, block, segment, count)) {
-        free(job);
-        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive",
-                           l->volume.file.path);
-    }
-    job->init.master = master;
-    job->init.m = m;
-    job->init.v = v;
-    return shore__front_ask(&l->front, job, diag);
-}
-
 static int ask_blob(struct shore__local *l, void *blob, uint32_t *bytes, struct shore_diag *diag) {
     struct shore__local_job *job = shore__front_job(SHORE__LOCAL_BLOB, (struct shore_completion){0});
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
@@ -102,18 +86,6 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
     return rc;
 }
 
-static void local_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
-    struct shore__local *l = local_of(d);
-    add_to->drive_read_state += l->read_state;
-    add_to->drive_write_state += l->write_state;
-    add_to->drive_read_fetch += l->read_fetch;
-    add_to->drive_read_spill += l->read_spill;
-    add_to->drive_write_commit += l->write_commit;
-    shore__calls_count(l->front.moved, add_to);
-    add_to->update_io_wait_ns += l->io_wait_ns;
-    add_to->update_compute_ns += l->compute_ns;
-}
-
 static const char *local_path(const struct shore__drive *d) {
     return local_of(d)->volume.file.path;
 }
@@ -142,7 +114,7 @@ static void local_close(struct shore__drive *d) {
     shore__volume_close(&l->volume);
     shore__arena_free(arena, l->ring);
     shore__arena_free(arena, l->stage);
-    shore__arena_free(arena, l->written);
+    shore__arena_free(arena, l->front.written);
     shore__arena_free(arena, l->front.spilled);
     shore__arena_free(arena, l->spill_leaf);
     free(l->pipeline);
@@ -165,7 +137,7 @@ static const struct shore__drive_ops local_ops = {
     .recovery = local_recovery,
     .load = local_load,
     .begin = shore__front_begin,
-    .init = local_init,
+    .init = shore__front_init,
     .fetch = shore__front_fetch,
     .update = shore__front_update,
     .store = shore__front_store,
@@ -177,7 +149,7 @@ static const struct shore__drive_ops local_ops = {
     .discard = shore__front_discard,
     .leaf_sum = local_leaf_sum,
     .snapshot = local_snapshot,
-    .ledger = local_ledger,
+    .ledger = shore__front_ledger,
     .path = local_path,
     .describe = local_describe,
     .disk_bytes = local_disk_bytes,
@@ -214,8 +186,8 @@ static int take_memory(struct shore__local *l) {
     l->stage_bytes = stage_bytes(&l->front.config);
     l->ring = shore__arena_alloc(arena, l->ring_bytes);
     l->stage = shore__arena_alloc(arena, l->stage_bytes);
-    l->written = shore__arena_alloc(arena, segments);
-    if (!l->ring || !l->stage || !l->written) return -ENOMEM;
+    l->front.written = shore__arena_alloc(arena, segments);
+    if (!l->ring || !l->stage || !l->front.written) return -ENOMEM;
     if (spill) {
         l->front.spilled = shore__arena_alloc(arena, segments);
         l->spill_leaf = shore__arena_alloc(arena, segments * sizeof *l->spill_leaf);
@@ -246,15 +218,22 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "%s: its threads cannot be started: %s", path, shore_error_text(rc)) : 0;
 }
 
-static struct shore__local *local_new(const struct shore__drive_config *config) {
+static int local_new(const struct shore__drive_config *config, const char *path, char **file, struct shore__local **out,
+                     struct shore_diag *diag) {
+    int rc = shore__volume_path(path, file, diag);
+    if (rc) return rc;
     struct shore__local *l = calloc(1, sizeof *l);
-    if (!l) return NULL;
+    if (!l) {
+        free(*file);
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
+    }
     l->front.drive.ops = &local_ops;
     l->front.aligned = true;
     l->front.drive.desc = &l->volume.desc;
     l->front.config = *config;
     shore__slots_init(&l->front.slots);
-    return l;
+    *out = l;
+    return 0;
 }
 
 static int finish_opening(struct shore__local *l, int rc, struct shore__drive **out, struct shore_diag *diag) {
@@ -280,13 +259,9 @@ int shore__local_create(const struct shore__drive_config *config, const char *pa
                         const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                         struct shore_diag *diag) {
     char *file;
-    int rc = shore__volume_path(path, &file, diag);
+    struct shore__local *l = NULL;
+    int rc = local_new(config, path, &file, &l, diag);
     if (rc) return rc;
-    struct shore__local *l = local_new(config);
-    if (!l) {
-        free(file);
-        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
-    }
     l->front.created = true;
     rc = shore__volume_create(file, desc, config->io, overwrite, config->arena, &l->volume, diag);
     free(file);
@@ -296,14 +271,10 @@ int shore__local_create(const struct shore__drive_config *config, const char *pa
 int shore__local_open(const struct shore__drive_config *config, const char *path, struct shore__drive **out,
                       struct shore_diag *diag) {
     char *file;
-    int rc = shore__volume_path(path, &file, diag);
+    struct shore__local *l = NULL;
+    int rc = local_new(config, path, &file, &l, diag);
     if (rc == -ENOENT) return shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", path);
     if (rc) return rc;
-    struct shore__local *l = local_new(config);
-    if (!l) {
-        free(file);
-        return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
-    }
     rc = config->read_only ? shore__volume_open_to_read(file, config->io, config->arena, &l->volume, diag)
                            : shore__volume_open(file, config->io, config->arena, &l->volume, diag);
     if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing: mount its drive", file);

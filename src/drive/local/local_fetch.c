@@ -45,10 +45,7 @@ static void finish_call(struct shore__local *l, const struct shore__local_job *j
 static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     struct shore__local *l = f->l;
     if (!job->rc && job->kind == SHORE__LOCAL_CALL) finish_call(l, job);
-    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
-    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
-    free(job);
-    shore__lane_finished(&l->front.fetches);
+    shore__front_finish(&l->front, &l->front.fetches, job);
 }
 
 /* When a gate lets the work be over; 0: there is none. */
@@ -163,7 +160,7 @@ static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plan
     size_t bytes = shore__stored_bytes(&f->l->front.config, job->block, segment, plane);
     shore__stored_end(&f->l->front.config, job->block, segment, plane, to);
     submit_op(f, p, SHORE__IO_READ, to, shore__volume_plane_offset(&f->l->volume, job->slot, plane, local), bytes);
-    f->l->read_fetch += bytes;
+    f->l->front.read_fetch += bytes;
 }
 
 static void start_fetch(struct fetcher *f, struct piece *p) {
@@ -182,7 +179,7 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
         unsigned char *to = spilled_part(p, &bytes);
         submit_op(f, p, SHORE__IO_READ, to, shore__volume_spill_offset(&f->l->volume, job->local + p->at, bytes),
                   p->count * bytes);
-        f->l->read_spill += p->count * bytes;
+        f->l->front.read_spill += p->count * bytes;
     } else if (p->stage) {
         read_plane(f, p, plane, p->stage);
         if (plane == SHORE_PLANE_HI) read_plane(f, p, SHORE_PLANE_LO, p->stage + each[SHORE_PLANE_HI]);
@@ -190,7 +187,7 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
         size_t bytes = (size_t)p->count * each[plane];
         submit_op(f, p, SHORE__IO_READ, job->fetch.dst + (size_t)p->at * each[plane],
                   shore__volume_plane_offset(&f->l->volume, job->slot, plane, job->local + p->at), bytes);
-        f->l->read_fetch += bytes;
+        f->l->front.read_fetch += bytes;
     }
 }
 

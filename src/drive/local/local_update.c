@@ -40,28 +40,12 @@ unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
     return SHORE_PLANE_COUNT + 1 + moments;
 }
 
-/* Whether the job writes the slot of the next step. */
-static bool is_of_attempt(const struct shore__local *l, const struct shore__local_job *job) {
-    return job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_CARRY ||
-           (job->kind == SHORE__LOCAL_STORE && !l->front.created);
-}
-
-static void finish_job(struct shore__local *l, struct shore__local_job *job) {
-    if (is_of_attempt(l, job) && job->rc && job->rc != SHORE_EDISCARDED && !l->attempt_rc) {
-        l->attempt_rc = job->rc;
-        l->attempt_diag = job->diag;
-    }
-    if (job->rc && !job->diag.text[0]) shore__fail(&job->diag, job->rc, "%s", shore_error_text(job->rc));
-    bool of_waiter = job->kind == SHORE__LOCAL_DISCARD;
-    job->done.fn(job->done.ctx, job->rc, job->rc ? &job->diag : NULL);
-    if (!of_waiter) free(job);
-    shore__lane_finished(&l->front.updates);
-}
-
 /* When a gate lets such work for the chunk be over; 0: none holds it back. */
 static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore__work work, uint64_t amount) {
     struct shore__gate *gate = l->front.drive.gate;
-    return gate && is_of_attempt(l, c->job) ? gate->over_ns(gate, work, l->volume.desc.drive, amount) : 0;
+    return gate && shore__front_is_of_attempt(&l->front, c->job)
+               ? gate->over_ns(gate, work, l->volume.desc.drive, amount)
+               : 0;
 }
 
 static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__io_op what) {
@@ -102,7 +86,7 @@ static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, e
 
 /* A gate may hold the chunk back until such work is over, beside its I/O. */
 static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work work) {
-    if (!p->l->front.drive.gate || !is_of_attempt(p->l, c->job)) return;
+    if (!p->l->front.drive.gate || !shore__front_is_of_attempt(&p->l->front, c->job)) return;
     uint64_t amount = amount_of(p->l, c, work);
     if (!amount) return;
     submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, work, amount)});
@@ -151,12 +135,12 @@ static bool is_over(const struct shore__local_job *job) {
 /* The chunk's part of the job is over. */
 static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
-    if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->written + c->local, 1, c->count);
+    if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->front.written + c->local, 1, c->count);
     c->state = CHUNK_FREE;
     c->job = NULL;
     p->busy--;
     job->under_way--;
-    if (is_over(job)) finish_job(p->l, job);
+    if (is_over(job)) shore__front_finish(&p->l->front, &p->l->front.updates, job);
 }
 
 static void start_reads(struct shore__pipeline *p, struct chunk *c) {
@@ -165,13 +149,13 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
     c->state = CHUNK_READING;
     if (job->kind == SHORE__LOCAL_UPDATE || job->kind == SHORE__LOCAL_VERIFY) {
         uint64_t bytes = submit_planes(p, c, SHORE__IO_READ, job->slot);
-        *(job->kind == SHORE__LOCAL_VERIFY ? &l->read_fetch : &l->read_state) += bytes;
+        *(job->kind == SHORE__LOCAL_VERIFY ? &l->front.read_fetch : &l->front.read_state) += bytes;
     }
     if (job->kind == SHORE__LOCAL_UPDATE && shore__update_is_spilled(&job->update)) {
         size_t each = shore__gradient_segment_bytes(job->update.form);
         move(p, c, SHORE__IO_READ, c->gradient, shore__volume_spill_offset(&l->volume, c->local, each),
              c->count * each);
-        l->read_spill += c->count * each;
+        l->front.read_spill += c->count * each;
     }
     hold(p, c, SHORE__WORK_IN);
     if (c->pending == 0) c->state = CHUNK_READY;
@@ -196,20 +180,12 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     start_reads(p, c);
 }
 
-/* Or it came behind the commit of its step: what it would write is the committed slot by now. */
-static bool is_discarded(struct shore__local *l, const struct shore__local_job *job) {
-    bool update = job->kind == SHORE__LOCAL_UPDATE;
-    uint64_t base = update ? job->update.base_step : job->store.base_step;
-    uint64_t attempt = update ? job->update.attempt : job->store.attempt;
-    return is_of_attempt(l, job) && !shore__slots_holds(&l->front.slots, job->slot, base, attempt);
-}
-
 /* The current job starts no more chunks: it ends when those under way do. */
 static void stop_current(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
     job->next = job->count;
-    if (is_over(job)) finish_job(p->l, job);
+    if (is_over(job)) shore__front_finish(&p->l->front, &p->l->front.updates, job);
 }
 
 /* Between chunks: what is carried has no I/O. */
@@ -217,14 +193,15 @@ static void run_carry(struct shore__pipeline *p) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = p->current;
     p->current = NULL;
-    job->rc = is_discarded(l, job) ? SHORE_EDISCARDED : shore__volume_can_carry(&l->volume, &job->diag);
+    job->rc =
+        shore__front_is_discarded(&l->front, job) ? SHORE_EDISCARDED : shore__volume_can_carry(&l->volume, &job->diag);
     if (!job->rc) {
         struct shore__leaves **table = l->volume.table;
         memcpy(table[1 - job->slot] + job->local, table[job->slot] + job->local, job->count * sizeof **table);
         shore__slot_map_carry(&l->volume.map, 1 - job->slot, job->local, job->count);
-        memset(l->written + job->local, 1, job->count);
+        memset(l->front.written + job->local, 1, job->count);
     }
-    finish_job(l, job);
+    shore__front_finish(&l->front, &l->front.updates, job);
 }
 
 static void run_alone(struct shore__pipeline *p) {
@@ -239,12 +216,11 @@ static void run_alone(struct shore__pipeline *p) {
     } else if (job->kind == SHORE__LOCAL_BLOB) {
         job->rc = shore__local_blob(p->l, job);
     } else if (job->kind == SHORE__LOCAL_DISCARD) {
-        memset(p->l->written, 0, p->l->volume.desc.segments);
-        p->l->attempt_rc = 0;
+        shore__front_begin_attempt(&p->l->front);
     } else {
         job->rc = shore__local_commit(p->l, job);
     }
-    finish_job(p->l, job);
+    shore__front_finish(&p->l->front, &p->l->front.updates, job);
 }
 
 static bool runs_alone(const struct shore__local_job *job) {
@@ -275,7 +251,7 @@ static bool start_something(struct shore__pipeline *p) {
         run_carry(p);
         return true;
     }
-    if (!job->rc && is_discarded(p->l, job)) job->rc = SHORE_EDISCARDED;
+    if (!job->rc && shore__front_is_discarded(&p->l->front, job)) job->rc = SHORE_EDISCARDED;
     if (job->rc && job->rc != SHORE_ENONFINITE) {
         stop_current(p);
         return true;
@@ -368,7 +344,8 @@ static void start_writes(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = c->job;
     c->state = CHUNK_WRITING;
-    l->write_state += submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
+    l->front.write_state +=
+        submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
     hold(p, c, SHORE__WORK_OUT);
     if (c->pending == 0) release_chunk(p, c);
 }
@@ -378,7 +355,7 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     uint64_t start = shore__now_ns();
     int rc = 0;
-    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || is_discarded(l, job)) {
+    if (c->failed || (job->rc && job->rc != SHORE_ENONFINITE) || shore__front_is_discarded(&l->front, job)) {
         c->failed = true;
         if (!job->rc) job->rc = SHORE_EDISCARDED;
         release_chunk(p, c);
@@ -398,7 +375,7 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         rc = check_leaves(p, c);
         break;
     }
-    l->compute_ns += shore__now_ns() - start;
+    l->front.compute_ns += shore__now_ns() - start;
     if (rc) {
         if (!job->rc || job->rc == SHORE_ENONFINITE) job->rc = rc;
         c->failed = true;
@@ -425,7 +402,7 @@ static void reap(struct shore__pipeline *p, unsigned min) {
     struct shore__io_op *ops[32];
     uint64_t start = min ? shore__now_ns() : 0;
     unsigned n = shore__io_reap(p->l->update_io, ops, 32, min);
-    if (min) p->l->io_wait_ns += shore__now_ns() - start;
+    if (min) p->l->front.io_wait_ns += shore__now_ns() - start;
     for (unsigned i = 0; i < n; i++) {
         struct chunk *c = ops[i]->user;
         if (ops[i]->rc) {

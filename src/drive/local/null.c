@@ -22,7 +22,6 @@ struct null_drive {
     struct shore__drive drive;
     struct shore__drive_config config;
     struct shore__volume_desc desc;
-    struct shore__extent *extents;
     struct shore__slots slots;
     struct shore__lane lane;
     bool begun;
@@ -165,7 +164,7 @@ static void null_close(struct shore__drive *d) {
     struct null_drive *n = null_of(d);
     shore__lane_stop(&n->lane);
     pthread_mutex_destroy(&n->slots.mutex);
-    free(n->extents);
+    free((void *)(uintptr_t)n->desc.extents);
     free(n);
 }
 
@@ -202,17 +201,9 @@ int shore__null_create(const struct shore__drive_config *config, const struct sh
     n->drive.ops = &null_ops;
     n->drive.desc = &n->desc;
     n->config = *config;
-    n->desc = *desc;
-    n->desc.identity = NULL;
-    n->desc.identity_bytes = 0;
     shore__slots_init(&n->slots);
-    n->extents = malloc((desc->nextents + 1) * sizeof *n->extents);
-    int rc = n->extents ? 0 : -ENOMEM;
-    if (!rc) {
-        if (desc->nextents) memcpy(n->extents, desc->extents, desc->nextents * sizeof *n->extents);
-        n->desc.extents = n->extents;
-        rc = shore__lane_start(&n->lane, "shore-null", null_lane, n);
-    }
+    int rc = shore__desc_copy(desc, &n->desc);
+    if (!rc) rc = shore__lane_start(&n->lane, "shore-null", null_lane, n);
     if (rc) {
         null_close(&n->drive);
         return shore__fail(diag, rc, "null: %s", shore_error_text(rc));

@@ -26,7 +26,7 @@ static int ram_recovery(const struct shore__drive *d, struct shore__drive_recove
     uint64_t step;
     out->valid = true;
     record->active = shore__slots_active(&r->front.slots, &step);
-    record->sequence = record->epoch = r->epoch;
+    record->sequence = record->epoch = r->front.epoch;
     record->slot[record->active].step = step;
     /* the other slot still holds the step before, unless it is being written */
     bool whole = step && shore__slots_find(&r->front.slots, step - 1) == (int)(1 - record->active);
@@ -42,19 +42,6 @@ static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *di
     int slot = shore__slots_find(&r->front.slots, step);
     if (slot < 0) return shore__fail(diag, SHORE_ESTALE, "ram: holds no whole state of step %" PRIu64, step);
     shore__slots_set(&r->front.slots, (unsigned)slot, step);
-    return 0;
-}
-
-static int ram_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
-                    const float *m, const float *v, struct shore_diag *diag) {
-    struct ram *r = ram_of(d);
-    const struct shore__extent *extent = shore__extent_find(&r->desc, block, segment, count);
-    if (!extent || !r->front.created)
-        return shore__fail(diag, -EINVAL, "initial state of segments that are not of this drive");
-    uint32_t local = extent->local + (segment - extent->first);
-    struct shore__stored to = shore__ram_stored(r, 0, local);
-    shore__chunk_init(&r->front.config, block, segment, count, master, m, v, &to);
-    memset(r->written + local, 1, count);
     return 0;
 }
 
@@ -95,16 +82,6 @@ static int ram_snapshot(struct shore__drive *d, enum shore__snapshot_act act, co
     return shore__fail(diag, -ENOTSUP, "ram: keeps nothing after its process has ended, so it has no snapshots");
 }
 
-static void ram_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
-    struct ram *r = ram_of(d);
-    add_to->drive_read_state += r->read_state;
-    add_to->drive_write_state += r->write_state;
-    add_to->drive_read_fetch += r->read_fetch;
-    add_to->drive_read_spill += r->read_spill;
-    shore__calls_count(r->front.moved, add_to);
-    add_to->update_compute_ns += r->compute_ns;
-}
-
 static const char *ram_path(const struct shore__drive *d) {
     return "ram:";
 }
@@ -136,9 +113,9 @@ static void ram_close(struct shore__drive *d) {
         free(r->blob[s]);
         free((void *)(uintptr_t)r->map.bits[s]);
     }
-    free(r->written);
+    free(r->front.written);
     free(r->front.spilled);
-    free(r->extents);
+    free((void *)(uintptr_t)r->desc.extents);
     pthread_mutex_destroy(&r->front.slots.mutex);
     free(r);
 }
@@ -150,7 +127,7 @@ static const struct shore__drive_ops ram_ops = {
     .recovery = ram_recovery,
     .load = ram_load,
     .begin = shore__front_begin,
-    .init = ram_init,
+    .init = shore__front_init,
     .fetch = shore__front_fetch,
     .update = shore__front_update,
     .store = shore__front_store,
@@ -162,7 +139,7 @@ static const struct shore__drive_ops ram_ops = {
     .discard = shore__front_discard,
     .leaf_sum = ram_leaf_sum,
     .snapshot = ram_snapshot,
-    .ledger = ram_ledger,
+    .ledger = shore__front_ledger,
     .path = ram_path,
     .describe = ram_describe,
     .disk_bytes = ram_disk_bytes,
@@ -178,9 +155,9 @@ uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const
 static int take_memory(struct ram *r) {
     struct shore_arena *arena = r->front.config.arena;
     uint64_t segments = r->desc.segments;
-    r->written = calloc(segments + 1, 1);
+    r->front.written = calloc(segments + 1, 1);
     r->front.spilled = calloc(segments + 1, 1);
-    if (!r->written || !r->front.spilled) return -ENOMEM;
+    if (!r->front.written || !r->front.spilled) return -ENOMEM;
     for (int s = 0; s < 2; s++) {
         r->map.bits[s] = calloc(segments / 8 + 1, 1);
         if (!r->map.bits[s]) return -ENOMEM;
@@ -211,17 +188,9 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
     r->front.drive.desc = &r->desc;
     r->front.config = *config;
     r->front.created = true;
-    r->desc = *desc;
-    r->desc.identity = NULL;
-    r->desc.identity_bytes = 0;
     shore__slots_init(&r->front.slots);
-    r->extents = malloc((desc->nextents + 1) * sizeof *r->extents);
-    int rc = r->extents ? 0 : -ENOMEM;
-    if (!rc) {
-        if (desc->nextents) memcpy(r->extents, desc->extents, desc->nextents * sizeof *r->extents);
-        r->desc.extents = r->extents;
-        rc = take_memory(r);
-    }
+    int rc = shore__desc_copy(desc, &r->desc);
+    if (!rc) rc = take_memory(r);
     if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->front.config, &r->front.cache);
     if (!rc) rc = shore__lane_start(&r->front.fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
     if (!rc) rc = shore__lane_start(&r->front.updates, "shore-ram-upd", shore__ram_update_lane, r);

@@ -7,20 +7,14 @@
 struct ram {
     struct shore__front front;
     struct shore__volume_desc desc;
-    struct shore__extent *extents;
     unsigned char *plane[2][SHORE_PLANE_COUNT];
     struct shore__slot_map map;
     unsigned char *spill;
     unsigned char *scratch;
-    unsigned char *written; /* by local segment: updated in this attempt. Update lane */
-    int attempt_rc;
-    struct shore_diag attempt_diag;
-    uint64_t epoch;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
     uint32_t metrics_bytes;
     unsigned char *blob[2]; /* of the step in each slot: the same */
     uint32_t blob_bytes[2];
-    atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, compute_ns;
 };
 
 static inline void *shore__ram_plane(const struct ram *r, unsigned slot, enum shore_plane plane, uint32_t local) {

@@ -58,7 +58,7 @@ static void fetch_run(struct ram *r, const struct shore__local_job *job) {
     case SHORE_FETCH_SPILLED_BF16:
         bytes = job->fetch.count * shore__gradient_segment_bytes(shore__fetch_form(job->fetch.kind));
         memcpy(job->fetch.dst, r->spill + job->local * (bytes / job->fetch.count), bytes);
-        r->read_spill += bytes;
+        r->front.read_spill += bytes;
         return;
     case SHORE_FETCH_STATE:
         bytes = job->fetch.count * image;
@@ -66,10 +66,10 @@ static void fetch_run(struct ram *r, const struct shore__local_job *job) {
             copy_image(r, job->slot, job->local + i, (unsigned char *)job->fetch.dst + i * image, false);
         break;
     }
-    r->read_fetch += bytes;
+    r->front.read_fetch += bytes;
 }
 
-static int run_fetch(struct ram *r, const struct shore__local_job *job) {
+static void run_fetch(struct ram *r, const struct shore__local_job *job) {
     struct shore__local_job part = *job;
     const struct shore__drive_fetch *whole = &job->fetch;
     for (uint32_t at = 0; at < whole->count; at += part.fetch.count) {
@@ -80,14 +80,20 @@ static int run_fetch(struct ram *r, const struct shore__local_job *job) {
             (unsigned char *)whole->dst + at * shore__fetch_segment_bytes(r->desc.plane_bytes, whole->kind);
         fetch_run(r, &part);
     }
-    return 0;
 }
 
-static int run_update(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
+static void run_init(struct ram *r, const struct shore__local_job *job) {
+    struct shore__stored to = shore__ram_stored(r, 0, job->local);
+    shore__chunk_init(&r->front.config, job->block, job->segment, job->count, job->init.master, job->init.m,
+                      job->init.v, &to);
+    memset(r->front.written + job->local, 1, job->count);
+}
+
+static int run_update(struct ram *r, struct shore__local_job *job) {
     const struct shore_update *u = &job->update;
     int worst = 0;
     for (uint32_t at = 0, count; at < u->count; at += count) {
-        if (!shore__slots_holds(&r->front.slots, job->slot, u->base_step, u->attempt)) return SHORE_EDISCARDED;
+        if (shore__front_is_discarded(&r->front, job)) return SHORE_EDISCARDED;
         uint32_t local = job->local + at;
         count = u->count - at < STEP_SEGMENTS ? u->count - at : STEP_SEGMENTS;
         count = shore__slot_map_run(&r->map, job->slot, local, count);
@@ -97,38 +103,35 @@ static int run_update(struct ram *r, struct shore__local_job *job, struct shore_
         struct shore__stored in = shore__ram_stored(r, job->slot, local),
                              out = shore__ram_stored(r, 1 - job->slot, local);
         uint64_t start = shore__now_ns();
-        int rc = shore__chunk_update(&r->front.config, &part, &in, &out, diag);
+        int rc = shore__chunk_update(&r->front.config, &part, &in, &out, &job->diag);
         if (r->desc.plane_bytes[SHORE_PLANE_R])
             shore__update_residual(&part, shore__ram_plane(r, 1 - job->slot, SHORE_PLANE_R, local));
-        r->compute_ns += shore__now_ns() - start;
-        r->read_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
-        r->write_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
-        if (shore__update_is_spilled(u)) r->read_spill += count * shore__gradient_segment_bytes(u->form);
+        r->front.compute_ns += shore__now_ns() - start;
+        r->front.read_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
+        r->front.write_state += count * shore__state_segment_bytes(r->desc.plane_bytes);
+        if (shore__update_is_spilled(u)) r->front.read_spill += count * shore__gradient_segment_bytes(u->form);
         if (rc && !worst) worst = rc;
-        memset(r->written + local, 1, count);
+        memset(r->front.written + local, 1, count);
     }
     return worst;
 }
 
 static int run_store(struct ram *r, struct shore__local_job *job) {
     size_t image = shore__state_segment_bytes(r->desc.plane_bytes);
-    const struct shore_store *store = &job->store;
     const unsigned slot = 1 - job->slot;
-    if (!r->front.created && !shore__slots_holds(&r->front.slots, job->slot, store->base_step, store->attempt))
-        return SHORE_EDISCARDED;
+    if (shore__front_is_discarded(&r->front, job)) return SHORE_EDISCARDED;
     shore__slot_map_update(&r->map, slot, job->local, job->store.count);
     for (uint32_t i = 0; i < job->store.count; i++)
         copy_image(r, slot, job->local + i, (unsigned char *)(uintptr_t)job->store.state + i * image, true);
-    memset(r->written + job->local, 1, job->store.count);
-    if (!r->front.created) r->write_state += job->store.count * image;
+    memset(r->front.written + job->local, 1, job->store.count);
+    if (!r->front.created) r->front.write_state += job->store.count * image;
     return 0;
 }
 
 static int run_carry(struct ram *r, const struct shore__local_job *job) {
-    const struct shore_store *which = &job->store;
-    if (!shore__slots_holds(&r->front.slots, job->slot, which->base_step, which->attempt)) return SHORE_EDISCARDED;
-    shore__slot_map_carry(&r->map, 1 - job->slot, job->local, which->count);
-    memset(r->written + job->local, 1, which->count);
+    if (shore__front_is_discarded(&r->front, job)) return SHORE_EDISCARDED;
+    shore__slot_map_carry(&r->map, 1 - job->slot, job->local, job->count);
+    memset(r->front.written + job->local, 1, job->count);
     return 0;
 }
 
@@ -149,20 +152,19 @@ static void run_call(struct ram *r, struct shore__local_job *job) {
     memcpy(c->seal, seal.hash, 16);
 }
 
-static int run_begin(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
+static int run_begin(struct ram *r, struct shore__local_job *job) {
     uint64_t loaded, epoch = job->begin.epoch, step = job->begin.step;
-    if (epoch <= r->epoch)
-        return shore__fail(diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
-                           r->epoch, epoch);
-    r->epoch = epoch;
+    if (epoch <= r->front.epoch)
+        return shore__fail(&job->diag, SHORE_ESTALE, "ram: is in epoch %" PRIu64 ", so epoch %" PRIu64 " cannot begin",
+                           r->front.epoch, epoch);
+    r->front.epoch = epoch;
     if (!r->front.created) {
         shore__slots_active(&r->front.slots, &loaded);
-        return loaded == step ? 0 : shore__fail(diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
+        return loaded == step ? 0 : shore__fail(&job->diag, -EINVAL, "ram: step %" PRIu64 " was not loaded", step);
     }
-    for (uint32_t i = 0; i < r->desc.segments; i++) {
-        if (!r->written[i]) return shore__fail(diag, -EINVAL, "not every block was given its initial state");
-    }
-    memset(r->written, 0, r->desc.segments);
+    int rc = shore__front_check_written(&r->front, "given its initial state", &job->diag);
+    if (rc) return rc;
+    shore__front_begin_attempt(&r->front);
     shore__slots_set(&r->front.slots, 0, step);
     r->front.created = false;
     return 0;
@@ -176,24 +178,14 @@ static int keep_blob(struct ram *r, unsigned slot, const struct shore_commit *co
     return 0;
 }
 
-static int run_commit(struct ram *r, struct shore__local_job *job, struct shore_diag *diag) {
+static int run_commit(struct ram *r, struct shore__local_job *job) {
     const struct shore_commit *commit = job->commit;
     bool skip = commit->how == SHORE_COMMIT_SKIPPED;
-    if (!skip) {
-        if (r->attempt_rc) {
-            if (diag) *diag = r->attempt_diag;
-            return r->attempt_rc;
-        }
-        for (uint32_t i = 0; i < r->desc.segments; i++) {
-            if (r->written[i]) continue;
-            return shore__fail(diag, -EINVAL, "commit: not every segment was updated or carried in this step");
-        }
-    }
     unsigned active = shore__slots_active(&r->front.slots, NULL);
-    int rc = keep_blob(r, skip ? active : 1 - active, commit);
+    int rc = skip ? 0 : shore__front_check_attempt(&r->front, &job->diag);
+    if (!rc) rc = keep_blob(r, skip ? active : 1 - active, commit);
     if (rc) return rc;
-    memset(r->written, 0, r->desc.segments);
-    r->attempt_rc = 0;
+    shore__front_begin_attempt(&r->front);
     r->metrics_bytes = commit->metrics_bytes;
     if (r->metrics_bytes) memcpy(r->metrics, commit->metrics, r->metrics_bytes);
     shore__slots_commit(&r->front.slots, commit->step, skip);
@@ -201,63 +193,54 @@ static int run_commit(struct ram *r, struct shore__local_job *job, struct shore_
 }
 
 static void run_job(struct ram *r, struct shore__local_job *job) {
-    struct shore_diag diag = {0};
-    int rc = 0;
     switch (job->kind) {
     case SHORE__LOCAL_FETCH:
-        rc = run_fetch(r, job);
+        run_fetch(r, job);
+        break;
+    case SHORE__LOCAL_INIT:
+        run_init(r, job);
         break;
     case SHORE__LOCAL_UPDATE:
-        rc = run_update(r, job, &diag);
-        if (rc && rc != SHORE_EDISCARDED && !r->attempt_rc) {
-            r->attempt_rc = rc;
-            r->attempt_diag = diag;
-        }
+        job->rc = run_update(r, job);
         break;
     case SHORE__LOCAL_STORE:
-        rc = run_store(r, job);
+        job->rc = run_store(r, job);
         break;
     case SHORE__LOCAL_CARRY:
-        rc = run_carry(r, job);
+        job->rc = run_carry(r, job);
         break;
     case SHORE__LOCAL_CALL:
         run_call(r, job);
         break;
     case SHORE__LOCAL_BEGIN:
-        rc = run_begin(r, job, &diag);
+        job->rc = run_begin(r, job);
         break;
     case SHORE__LOCAL_COMMIT:
-        rc = run_commit(r, job, &diag);
+        job->rc = run_commit(r, job);
         break;
     case SHORE__LOCAL_DISCARD:
-        memset(r->written, 0, r->desc.segments);
-        r->attempt_rc = 0;
+        shore__front_begin_attempt(&r->front);
         break;
     default:
         assert(false); /* is asked of a volume alone */
     }
-    if (rc && !diag.text[0]) shore__fail(&diag, rc, "%s", shore_error_text(rc));
-    struct shore_completion done = job->done;
-    if (job->kind != SHORE__LOCAL_DISCARD) free(job);
-    done.fn(done.ctx, rc, rc ? &diag : NULL);
+}
+
+static void *run_lane(struct ram *r, struct shore__lane *lane) {
+    struct shore__job *job;
+    while ((job = shore__lane_pop(lane, true))) {
+        run_job(r, (struct shore__local_job *)job);
+        shore__front_finish(&r->front, lane, (struct shore__local_job *)job);
+    }
+    return NULL;
 }
 
 void *shore__ram_fetch_lane(void *ctx) {
     struct ram *r = ctx;
-    struct shore__job *job;
-    while ((job = shore__lane_pop(&r->front.fetches, true))) {
-        run_job(r, (struct shore__local_job *)job);
-        shore__lane_finished(&r->front.fetches);
-    }
-    return NULL;
+    return run_lane(r, &r->front.fetches);
 }
 
 void *shore__ram_update_lane(void *ctx) {
     struct ram *r = ctx;
-    struct shore__job *job;
-    while ((job = shore__lane_pop(&r->front.updates, true))) {
-        run_job(r, (struct shore__local_job *)job);
-        shore__lane_finished(&r->front.updates);
-    }
-    return NULL;
+    return run_lane(r, &r->front.updates);
 }
