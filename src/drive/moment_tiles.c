@@ -118,7 +118,7 @@ uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum sh
 }
 
 static const struct shore__dynamic_code *code_of(enum shore_plane which) {
-    return which == SHORE_PLANE_M ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+    return shore__dynamic_code(which == SHORE_PLANE_M);
 }
 
 static void store_run(const struct shore__moments *m, const struct shore__moment_run *run, enum shore_plane which,

@@ -61,11 +61,11 @@ static int update_tile(enum shore_optimizer optimizer, const struct shore_hyper 
     struct shore__planes to = {out->hi + at, out->lo + at, from.m, from.v};
     unsigned char *params = params_out;
     if (params) params += at * (fp32_params ? sizeof(float) : sizeof(uint16_t));
-    if (from.m) shore__moment8_dequantise(&shore__dynamic_signed, m, &from_m, elems);
-    if (from.v) shore__moment8_dequantise(&shore__dynamic_unsigned, v, &from_v, elems);
+    if (from.m) shore__moment8_dequantise(shore__dynamic_code(true), m, &from_m, elems);
+    if (from.v) shore__moment8_dequantise(shore__dynamic_code(false), v, &from_v, elems);
     int rc = shore__near_update(optimizer, hyper, coefficient, &from, &to, gradient + at, params, fp32_params, elems);
-    int m_rc = from.m ? shore__moment8_quantise(&shore__dynamic_signed, &to_m, m, elems) : 0;
-    int v_rc = from.v ? shore__moment8_quantise(&shore__dynamic_unsigned, &to_v, v, elems) : 0;
+    int m_rc = from.m ? shore__moment8_quantise(shore__dynamic_code(true), &to_m, m, elems) : 0;
+    int v_rc = from.v ? shore__moment8_quantise(shore__dynamic_code(false), &to_v, v, elems) : 0;
     return rc ? rc : m_rc ? m_rc : v_rc;
 }
 

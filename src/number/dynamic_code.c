@@ -1,115 +1,62 @@
-/* Made by scripts/make-dynamic-code: change that, not this. */
-/* clang-format off */
+/* The code is worked out exactly, each number as one quotient of integers that is rounded to fp32 once. (PyTorch rounds
+ * between the operations, which gives a last bit that depends on the processor.) */
 #include "number/dynamic_code.h"
 
 #include <math.h>
+#include <pthread.h>
 
-const struct shore__dynamic_code shore__dynamic_signed = {
-    .value = {-0x1.fc6666p-1f, -0x1.f53334p-1f, -0x1.ee0000p-1f, -0x1.e6ccccp-1f, -0x1.df999ap-1f, -0x1.d86666p-1f,
-        -0x1.d13334p-1f, -0x1.ca0000p-1f, -0x1.c2ccccp-1f, -0x1.bb999ap-1f, -0x1.b46666p-1f, -0x1.ad3334p-1f,
-        -0x1.a60000p-1f, -0x1.9eccccp-1f, -0x1.97999ap-1f, -0x1.906666p-1f, -0x1.893334p-1f, -0x1.820000p-1f,
-        -0x1.7accccp-1f, -0x1.73999ap-1f, -0x1.6c6666p-1f, -0x1.653334p-1f, -0x1.5e0000p-1f, -0x1.56ccccp-1f,
-        -0x1.4f999ap-1f, -0x1.486666p-1f, -0x1.413334p-1f, -0x1.3a0000p-1f, -0x1.32ccccp-1f, -0x1.2b999ap-1f,
-        -0x1.246666p-1f, -0x1.1d3334p-1f, -0x1.160000p-1f, -0x1.0eccccp-1f, -0x1.07999ap-1f, -0x1.006666p-1f,
-        -0x1.f26666p-2f, -0x1.e40000p-2f, -0x1.d5999ap-2f, -0x1.c73334p-2f, -0x1.b8ccccp-2f, -0x1.aa6666p-2f,
-        -0x1.9c0000p-2f, -0x1.8d999ap-2f, -0x1.7f3334p-2f, -0x1.70ccccp-2f, -0x1.626666p-2f, -0x1.540000p-2f,
-        -0x1.45999ap-2f, -0x1.373334p-2f, -0x1.28ccccp-2f, -0x1.1a6666p-2f, -0x1.0c0000p-2f, -0x1.fb3334p-3f,
-        -0x1.de6666p-3f, -0x1.c1999ap-3f, -0x1.a4ccccp-3f, -0x1.880000p-3f, -0x1.6b3334p-3f, -0x1.4e6666p-3f,
-        -0x1.31999ap-3f, -0x1.14ccccp-3f, -0x1.f00000p-4f, -0x1.b66666p-4f, -0x1.93d70ap-4f, -0x1.8851ecp-4f,
-        -0x1.7cccccp-4f, -0x1.7147aep-4f, -0x1.65c290p-4f, -0x1.5a3d70p-4f, -0x1.4eb852p-4f, -0x1.433334p-4f,
-        -0x1.37ae14p-4f, -0x1.2c28f6p-4f, -0x1.20a3d8p-4f, -0x1.151eb8p-4f, -0x1.09999ap-4f, -0x1.fc28f6p-5f,
-        -0x1.e51eb8p-5f, -0x1.ce147ap-5f, -0x1.b70a3ep-5f, -0x1.a00000p-5f, -0x1.88f5c2p-5f, -0x1.71eb86p-5f,
-        -0x1.5ae148p-5f, -0x1.43d70ap-5f, -0x1.2cccccp-5f, -0x1.15c290p-5f, -0x1.fd70a4p-6f, -0x1.cf5c28p-6f,
-        -0x1.a147aep-6f, -0x1.733334p-6f, -0x1.451eb8p-6f, -0x1.170a3ep-6f, -0x1.d1eb86p-7f, -0x1.75c290p-7f,
-        -0x1.3e76c8p-7f, -0x1.2c0832p-7f, -0x1.19999ap-7f, -0x1.072b02p-7f, -0x1.e978d4p-8f, -0x1.c49ba6p-8f,
-        -0x1.9fbe76p-8f, -0x1.7ae148p-8f, -0x1.560418p-8f, -0x1.3126eap-8f, -0x1.0c49bap-8f, -0x1.ced916p-9f,
-        -0x1.851eb8p-9f, -0x1.3b645ap-9f, -0x1.e353f8p-10f, -0x1.4fdf3cp-10f, -0x1.eecbfcp-11f, -0x1.b3d07cp-11f,
-        -0x1.78d4fep-11f, -0x1.3dd980p-11f, -0x1.02de00p-11f, -0x1.8fc504p-12f, -0x1.19ce08p-12f, -0x1.47ae14p-13f,
-        -0x1.743e96p-14f, -0x1.15df66p-14f, -0x1.6f0068p-15f, -0x1.64840ep-16f, -0x1.040bfep-17f, -0x1.b43526p-19f,
-        -0x1.27476cp-21f, 0x0.0p+0f, 0x1.27476cp-21f, 0x1.b43526p-19f, 0x1.040bfep-17f, 0x1.64840ep-16f,
-        0x1.6f0068p-15f, 0x1.15df66p-14f, 0x1.743e96p-14f, 0x1.47ae14p-13f, 0x1.19ce08p-12f, 0x1.8fc504p-12f,
-        0x1.02de00p-11f, 0x1.3dd980p-11f, 0x1.78d4fep-11f, 0x1.b3d07cp-11f, 0x1.eecbfcp-11f, 0x1.4fdf3cp-10f,
-        0x1.e353f8p-10f, 0x1.3b645ap-9f, 0x1.851eb8p-9f, 0x1.ced916p-9f, 0x1.0c49bap-8f, 0x1.3126eap-8f, 0x1.560418p-8f,
-        0x1.7ae148p-8f, 0x1.9fbe76p-8f, 0x1.c49ba6p-8f, 0x1.e978d4p-8f, 0x1.072b02p-7f, 0x1.19999ap-7f, 0x1.2c0832p-7f,
-        0x1.3e76c8p-7f, 0x1.75c290p-7f, 0x1.d1eb86p-7f, 0x1.170a3ep-6f, 0x1.451eb8p-6f, 0x1.733334p-6f, 0x1.a147aep-6f,
-        0x1.cf5c28p-6f, 0x1.fd70a4p-6f, 0x1.15c290p-5f, 0x1.2cccccp-5f, 0x1.43d70ap-5f, 0x1.5ae148p-5f, 0x1.71eb86p-5f,
-        0x1.88f5c2p-5f, 0x1.a00000p-5f, 0x1.b70a3ep-5f, 0x1.ce147ap-5f, 0x1.e51eb8p-5f, 0x1.fc28f6p-5f, 0x1.09999ap-4f,
-        0x1.151eb8p-4f, 0x1.20a3d8p-4f, 0x1.2c28f6p-4f, 0x1.37ae14p-4f, 0x1.433334p-4f, 0x1.4eb852p-4f, 0x1.5a3d70p-4f,
-        0x1.65c290p-4f, 0x1.7147aep-4f, 0x1.7cccccp-4f, 0x1.8851ecp-4f, 0x1.93d70ap-4f, 0x1.b66666p-4f, 0x1.f00000p-4f,
-        0x1.14ccccp-3f, 0x1.31999ap-3f, 0x1.4e6666p-3f, 0x1.6b3334p-3f, 0x1.880000p-3f, 0x1.a4ccccp-3f, 0x1.c1999ap-3f,
-        0x1.de6666p-3f, 0x1.fb3334p-3f, 0x1.0c0000p-2f, 0x1.1a6666p-2f, 0x1.28ccccp-2f, 0x1.373334p-2f, 0x1.45999ap-2f,
-        0x1.540000p-2f, 0x1.626666p-2f, 0x1.70ccccp-2f, 0x1.7f3334p-2f, 0x1.8d999ap-2f, 0x1.9c0000p-2f, 0x1.aa6666p-2f,
-        0x1.b8ccccp-2f, 0x1.c73334p-2f, 0x1.d5999ap-2f, 0x1.e40000p-2f, 0x1.f26666p-2f, 0x1.006666p-1f, 0x1.07999ap-1f,
-        0x1.0eccccp-1f, 0x1.160000p-1f, 0x1.1d3334p-1f, 0x1.246666p-1f, 0x1.2b999ap-1f, 0x1.32ccccp-1f, 0x1.3a0000p-1f,
-        0x1.413334p-1f, 0x1.486666p-1f, 0x1.4f999ap-1f, 0x1.56ccccp-1f, 0x1.5e0000p-1f, 0x1.653334p-1f, 0x1.6c6666p-1f,
-        0x1.73999ap-1f, 0x1.7accccp-1f, 0x1.820000p-1f, 0x1.893334p-1f, 0x1.906666p-1f, 0x1.97999ap-1f, 0x1.9eccccp-1f,
-        0x1.a60000p-1f, 0x1.ad3334p-1f, 0x1.b46666p-1f, 0x1.bb999ap-1f, 0x1.c2ccccp-1f, 0x1.ca0000p-1f, 0x1.d13334p-1f,
-        0x1.d86666p-1f, 0x1.df999ap-1f, 0x1.e6ccccp-1f, 0x1.ee0000p-1f, 0x1.f53334p-1f, 0x1.fc6666p-1f, 0x1p+0f},
-    .bound = {0x1.27476cp-22f, 0x1.fe0702p-20f, 0x1.e68a0ep-17f, 0x1.00e6b0p-13f, 0x1.23a29cp-10f, 0x1.5a1cacp-7f,
-        0x1.a51eb8p-4f, 0x1.fe3334p-1f},
-    .scale = {0x0.0p+0f, 0x1.0f4472p+20f, 0x1.b2071cp+17f, 0x1.5b38e4p+15f, 0x1.15c71cp+13f, 0x1.bc71c8p+10f,
-        0x1.638e38p+8f, 0x1.1c71c8p+6f},
-    .shift = {0x0.0p+0f, 0x1.c71c72p-1f, 0x1.c71c72p+0f, 0x1.c71c72p+1f, 0x1.c71c72p+2f, 0x1.c71c72p+3f, 0x1.c71c72p+4f,
-        0x1.c71c72p+5f},
-    .cap = {0, 1, 3, 7, 15, 31, 63, 127},
-    .below = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7},
-    .inside = {INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY,
-        0x1.27476cp-22f, INFINITY, 0x1.fe0702p-20f, INFINITY, INFINITY, 0x1.e68a0ep-17f, INFINITY, INFINITY, INFINITY,
-        0x1.00e6b0p-13f, INFINITY, INFINITY, 0x1.23a29cp-10f, INFINITY, INFINITY, 0x1.5a1cacp-7f, INFINITY, INFINITY,
-        0x1.a51eb8p-4f, INFINITY, INFINITY, INFINITY, INFINITY},
-    .zero = 127,
-};
+#define DECADES 7
+#define BINADES 32 /* up to [1, 2); the first begins at 0 */
 
-const struct shore__dynamic_code shore__dynamic_unsigned = {
-    .value = {0x0.0p+0f, 0x1.5cf752p-22f, 0x1.a01330p-21f, 0x1.1d3672p-19f, 0x1.2599eep-18f, 0x1.bc98a2p-18f,
-        0x1.29cbacp-17f, 0x1.0624dep-16f, 0x1.c2e33ep-16f, 0x1.3fd0d0p-15f, 0x1.9e3002p-15f, 0x1.fc8f32p-15f,
-        0x1.2d7732p-14f, 0x1.5ca6cap-14f, 0x1.8bd662p-14f, 0x1.0cb296p-13f, 0x1.82a994p-13f, 0x1.f8a090p-13f,
-        0x1.374bc6p-12f, 0x1.724746p-12f, 0x1.ad42c4p-12f, 0x1.e83e42p-12f, 0x1.119ce0p-11f, 0x1.2f1aa0p-11f,
-        0x1.4c9860p-11f, 0x1.6a161ep-11f, 0x1.8793dep-11f, 0x1.a5119cp-11f, 0x1.c28f5cp-11f, 0x1.e00d1cp-11f,
-        0x1.fd8adap-11f, 0x1.2b020cp-10f, 0x1.74bc6ap-10f, 0x1.be76c8p-10f, 0x1.041894p-9f, 0x1.28f5c2p-9f,
-        0x1.4dd2f2p-9f, 0x1.72b020p-9f, 0x1.978d50p-9f, 0x1.bc6a7ep-9f, 0x1.e147aep-9f, 0x1.03126ep-8f, 0x1.158106p-8f,
-        0x1.27ef9ep-8f, 0x1.3a5e36p-8f, 0x1.4cccccp-8f, 0x1.5f3b64p-8f, 0x1.71a9fcp-8f, 0x1.841894p-8f, 0x1.96872cp-8f,
-        0x1.a8f5c2p-8f, 0x1.bb645ap-8f, 0x1.cdd2f2p-8f, 0x1.e0418ap-8f, 0x1.f2b020p-8f, 0x1.028f5cp-7f, 0x1.0bc6a8p-7f,
-        0x1.14fdf4p-7f, 0x1.1e3540p-7f, 0x1.276c8cp-7f, 0x1.30a3d8p-7f, 0x1.39db22p-7f, 0x1.43126ep-7f, 0x1.5eb852p-7f,
-        0x1.8cccccp-7f, 0x1.bae148p-7f, 0x1.e8f5c2p-7f, 0x1.0b851ep-6f, 0x1.228f5cp-6f, 0x1.39999ap-6f, 0x1.50a3d8p-6f,
-        0x1.67ae14p-6f, 0x1.7eb852p-6f, 0x1.95c290p-6f, 0x1.acccccp-6f, 0x1.c3d70ap-6f, 0x1.dae148p-6f, 0x1.f1eb86p-6f,
-        0x1.047ae2p-5f, 0x1.100000p-5f, 0x1.1b851ep-5f, 0x1.270a3ep-5f, 0x1.328f5cp-5f, 0x1.3e147ap-5f, 0x1.49999ap-5f,
-        0x1.551eb8p-5f, 0x1.60a3d8p-5f, 0x1.6c28f6p-5f, 0x1.77ae14p-5f, 0x1.833334p-5f, 0x1.8eb852p-5f, 0x1.9a3d70p-5f,
-        0x1.a5c290p-5f, 0x1.b147aep-5f, 0x1.bcccccp-5f, 0x1.c851ecp-5f, 0x1.d3d70ap-5f, 0x1.df5c28p-5f, 0x1.eae148p-5f,
-        0x1.f66666p-5f, 0x1.00f5c2p-4f, 0x1.06b852p-4f, 0x1.0c7ae2p-4f, 0x1.123d70p-4f, 0x1.180000p-4f, 0x1.1dc290p-4f,
-        0x1.23851ep-4f, 0x1.2947aep-4f, 0x1.2f0a3ep-4f, 0x1.34ccccp-4f, 0x1.3a8f5cp-4f, 0x1.4051ecp-4f, 0x1.46147ap-4f,
-        0x1.4bd70ap-4f, 0x1.51999ap-4f, 0x1.575c28p-4f, 0x1.5d1eb8p-4f, 0x1.62e148p-4f, 0x1.68a3d8p-4f, 0x1.6e6666p-4f,
-        0x1.7428f6p-4f, 0x1.79eb86p-4f, 0x1.7fae14p-4f, 0x1.8570a4p-4f, 0x1.8b3334p-4f, 0x1.90f5c2p-4f, 0x1.96b852p-4f,
-        0x1.a80000p-4f, 0x1.c4ccccp-4f, 0x1.e1999ap-4f, 0x1.fe6666p-4f, 0x1.0d999ap-3f, 0x1.1c0000p-3f, 0x1.2a6666p-3f,
-        0x1.38ccccp-3f, 0x1.473334p-3f, 0x1.55999ap-3f, 0x1.640000p-3f, 0x1.726666p-3f, 0x1.80ccccp-3f, 0x1.8f3334p-3f,
-        0x1.9d999ap-3f, 0x1.ac0000p-3f, 0x1.ba6666p-3f, 0x1.c8ccccp-3f, 0x1.d73334p-3f, 0x1.e5999ap-3f, 0x1.f40000p-3f,
-        0x1.013334p-2f, 0x1.086666p-2f, 0x1.0f999ap-2f, 0x1.16ccccp-2f, 0x1.1e0000p-2f, 0x1.253334p-2f, 0x1.2c6666p-2f,
-        0x1.33999ap-2f, 0x1.3accccp-2f, 0x1.420000p-2f, 0x1.493334p-2f, 0x1.506666p-2f, 0x1.57999ap-2f, 0x1.5eccccp-2f,
-        0x1.660000p-2f, 0x1.6d3334p-2f, 0x1.746666p-2f, 0x1.7b999ap-2f, 0x1.82ccccp-2f, 0x1.8a0000p-2f, 0x1.913334p-2f,
-        0x1.986666p-2f, 0x1.9f999ap-2f, 0x1.a6ccccp-2f, 0x1.ae0000p-2f, 0x1.b53334p-2f, 0x1.bc6666p-2f, 0x1.c3999ap-2f,
-        0x1.caccccp-2f, 0x1.d20000p-2f, 0x1.d93334p-2f, 0x1.e06666p-2f, 0x1.e7999ap-2f, 0x1.eeccccp-2f, 0x1.f60000p-2f,
-        0x1.fd3334p-2f, 0x1.023334p-1f, 0x1.05ccccp-1f, 0x1.096666p-1f, 0x1.0d0000p-1f, 0x1.10999ap-1f, 0x1.143334p-1f,
-        0x1.17ccccp-1f, 0x1.1b6666p-1f, 0x1.1f0000p-1f, 0x1.22999ap-1f, 0x1.263334p-1f, 0x1.29ccccp-1f, 0x1.2d6666p-1f,
-        0x1.310000p-1f, 0x1.34999ap-1f, 0x1.383334p-1f, 0x1.3bccccp-1f, 0x1.3f6666p-1f, 0x1.430000p-1f, 0x1.46999ap-1f,
-        0x1.4a3334p-1f, 0x1.4dccccp-1f, 0x1.516666p-1f, 0x1.550000p-1f, 0x1.58999ap-1f, 0x1.5c3334p-1f, 0x1.5fccccp-1f,
-        0x1.636666p-1f, 0x1.670000p-1f, 0x1.6a999ap-1f, 0x1.6e3334p-1f, 0x1.71ccccp-1f, 0x1.756666p-1f, 0x1.790000p-1f,
-        0x1.7c999ap-1f, 0x1.803334p-1f, 0x1.83ccccp-1f, 0x1.876666p-1f, 0x1.8b0000p-1f, 0x1.8e999ap-1f, 0x1.923334p-1f,
-        0x1.95ccccp-1f, 0x1.996666p-1f, 0x1.9d0000p-1f, 0x1.a0999ap-1f, 0x1.a43334p-1f, 0x1.a7ccccp-1f, 0x1.ab6666p-1f,
-        0x1.af0000p-1f, 0x1.b2999ap-1f, 0x1.b63334p-1f, 0x1.b9ccccp-1f, 0x1.bd6666p-1f, 0x1.c10000p-1f, 0x1.c4999ap-1f,
-        0x1.c83334p-1f, 0x1.cbccccp-1f, 0x1.cf6666p-1f, 0x1.d30000p-1f, 0x1.d6999ap-1f, 0x1.da3334p-1f, 0x1.ddccccp-1f,
-        0x1.e16666p-1f, 0x1.e50000p-1f, 0x1.e8999ap-1f, 0x1.ec3334p-1f, 0x1.efccccp-1f, 0x1.f36666p-1f, 0x1.f70000p-1f,
-        0x1.fa999ap-1f, 0x1.fe3334p-1f, 0x1p+0f},
-    .bound = {0x0.0p+0f, 0x1.853b3ep-20f, 0x1.9b0ab2p-17f, 0x1.d29dc8p-14f, 0x1.14e3bcp-10f, 0x1.50e560p-7f,
-        0x1.9f5c28p-4f, 0x1.ff199ap-1f},
-    .scale = {0x0.0p+0f, 0x1.0f4472p+21f, 0x1.b2071cp+18f, 0x1.5b38e4p+16f, 0x1.15c71cp+14f, 0x1.bc71c8p+11f,
-        0x1.638e38p+9f, 0x1.1c71c8p+7f},
-    .shift = {0x0.0p+0f, 0x1.8e38e4p-1f, 0x1.471c72p+1f, 0x1.871c72p+2f, 0x1.a71c72p+3f, 0x1.b71c72p+4f, 0x1.bf1c72p+5f,
-        0x1.c31c72p+6f},
-    .cap = {0, 2, 6, 14, 30, 62, 126, 254},
-    .below = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7},
-    .inside = {0x0.0p+0f, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY, INFINITY,
-        INFINITY, 0x1.853b3ep-20f, INFINITY, INFINITY, 0x1.9b0ab2p-17f, INFINITY, INFINITY, 0x1.d29dc8p-14f, INFINITY,
-        INFINITY, INFINITY, 0x1.14e3bcp-10f, INFINITY, INFINITY, 0x1.50e560p-7f, INFINITY, INFINITY, 0x1.9f5c28p-4f,
-        INFINITY, INFINITY, INFINITY, INFINITY},
-    .zero = 0,
-};
+/* Both are below 2^53: double holds them, and rounding it to fp32 lands on no tie. */
+static float quotient(int64_t of, int64_t by) {
+    return (float)((double)of / (double)by);
+}
+
+/* For each binade, how many of the bounds lie below it, and the one that lies in it. */
+static void find_binades(struct shore__dynamic_code *c) {
+    for (int i = 0; i < BINADES; i++) {
+        float low = i ? ldexpf(1.0f, i + 1 - BINADES) : -1.0f, high = ldexpf(1.0f, i + 2 - BINADES);
+        c->inside[i] = INFINITY;
+        for (int d = 0; d < DECADES; d++) {
+            c->below[i] += c->bound[d] < low;
+            if (c->bound[d] >= low && c->bound[d] < high) c->inside[i] = c->bound[d];
+        }
+    }
+}
+
+/* Decade d holds the centres of n equal parts of [0.1, 1] / ten, ten = 10^(6 - d). Bounds are the middle between the
+ * last of a decade and the first of the next one, which has twice as many; or between the last of all and 1. */
+static void make(struct shore__dynamic_code *c, bool is_signed) {
+    int32_t count = 0; /* of the codes above 0 so far */
+    int64_t ten = 1000000;
+    c->zero = is_signed ? 127 : 0;
+    c->bound[0] = is_signed ? quotient(11, 40 * ten) : 0.0f; /* unsigned: what is above 0 does not become 0 */
+    for (int d = 0; d < DECADES; d++, ten /= 10) {
+        const int64_t n = INT64_C(1) << (is_signed ? d : d + 1);
+        c->scale[d + 1] = quotient(10 * n * ten, 9);
+        c->shift[d + 1] = quotient(9 * (count + 1) - n, 9);
+        c->bound[d + 1] = d + 1 < DECADES ? quotient(10 * n + 9, 10 * n * ten) : quotient(40 * n - 9, 40 * n);
+        for (int64_t k = 0; k < n; k++) {
+            float centre = quotient(2 * n + 18 * k + 9, 20 * n * ten);
+            c->value[c->zero + ++count] = centre;
+            if (is_signed) c->value[c->zero - count] = -centre;
+        }
+        c->cap[d + 1] = count;
+    }
+    c->value[255] = 1.0f;
+    find_binades(c);
+}
+
+static struct shore__dynamic_code codes[2];
+
+static void make_both(void) {
+    make(&codes[0], false);
+    make(&codes[1], true);
+}
+
+const struct shore__dynamic_code *shore__dynamic_code(bool is_signed) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_both);
+    return &codes[is_signed];
+}

@@ -20,6 +20,7 @@
 #ifndef SHORE_NUMBER_DYNAMIC_CODE_H
 #define SHORE_NUMBER_DYNAMIC_CODE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,7 +35,8 @@ struct shore__dynamic_code {
     int32_t zero;     /* the code of 0 */
 };
 
-/* For m: both signs, but +1 only, so n is at most 127 for a negative one. For v: negative values become 0. */
-extern const struct shore__dynamic_code shore__dynamic_signed, shore__dynamic_unsigned;
+/* Signed, for m: both signs, but +1 only, so n is at most 127 for a negative one. Unsigned, for v: negative values
+ * become 0. Threading: any. */
+const struct shore__dynamic_code *shore__dynamic_code(bool is_signed);
 
 #endif

@@ -106,7 +106,7 @@ static inline void plain_convert(struct plain *p, uint32_t b, const struct shore
     const struct shore__moments_version *scalar = shore__moments_versions();
     uint64_t at = tensor->offset_elems, elems = (tensor->elems + 255) / 256 * 256;
     for (int k = 0; k < 2; k++) {
-        const struct shore__dynamic_code *code = k ? &shore__dynamic_unsigned : &shore__dynamic_signed;
+        const struct shore__dynamic_code *code = shore__dynamic_code(!k);
         struct shore__moment8 coded = {p->code[k][b] + at, p->absmax[k][b] + at / 256};
         float *floats = (k ? p->v[b] : p->m[b]) + at;
         if (!(p->planes & 1u << (SHORE_PLANE_M + k))) continue;

@@ -42,7 +42,7 @@ static float value(enum kind kind, uint64_t stream, uint64_t i) {
     case RANDOM_BITS:
         return shore__bits_f32((uint32_t)bits);
     case MIDDLES: { /* 1 is in every block, so what is quantised is the value itself: near the bounds of the codes */
-        const struct shore__dynamic_code *code = bits & 1 ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(bits & 1);
         size_t n = bits >> 8 & 0xFF;
         float middle = n < 255 ? (code->value[n] + code->value[n + 1]) / 2 : 1.0f;
         return i % BLOCK == 0 ? 1.0f : shore__bits_f32(shore__f32_bits(middle) + (uint32_t)(bits >> 60) - 8);
@@ -92,15 +92,15 @@ static void quantising_agrees(void **state) {
     for (int kind = 0; kind < KINDS; kind++)
         for (uint64_t stream = 0; stream < 8; stream++) {
             fill(kind, stream);
-            versions_agree(&shore__dynamic_signed, MOST - stream % 3 * BLOCK);
-            versions_agree(&shore__dynamic_unsigned, MOST - stream % 3 * BLOCK);
+            versions_agree(shore__dynamic_code(true), MOST - stream % 3 * BLOCK);
+            versions_agree(shore__dynamic_code(false), MOST - stream % 3 * BLOCK);
         }
 }
 
 static void error_is_bounded(void **state) {
     struct shore__moment8 moment = {got.code, got.absmax};
     for (int s = 0; s < 2; s++) {
-        const struct shore__dynamic_code *code = s ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(s);
         fill(SPREAD, 1);
         for (size_t i = 0; i < MOST && !s; i++)
             in[i] = fabsf(in[i]);
@@ -124,10 +124,10 @@ static void odd_blocks(void **state) {
         fill(NORMAL, b);
         in[BLOCK + 17 * b] = shore__bits_f32(bad[b]);
         memset(in + (size_t)3 * BLOCK, 0, BLOCK * sizeof *in);
-        versions_agree(&shore__dynamic_signed, MOST);
-        versions_agree(&shore__dynamic_unsigned, MOST);
-        assert_int_equal(shore__moment8_quantise(&shore__dynamic_signed, &moment, in, MOST), SHORE_ENONFINITE);
-        shore__moment8_dequantise(&shore__dynamic_signed, out, &moment, MOST);
+        versions_agree(shore__dynamic_code(true), MOST);
+        versions_agree(shore__dynamic_code(false), MOST);
+        assert_int_equal(shore__moment8_quantise(shore__dynamic_code(true), &moment, in, MOST), SHORE_ENONFINITE);
+        shore__moment8_dequantise(shore__dynamic_code(true), out, &moment, MOST);
         for (size_t i = 0; i < MOST; i++) {
             assert_int_equal(isnan(out[i]) != 0, i / BLOCK == 1);
             if (i / BLOCK == 3) assert_int_equal(shore__f32_bits(out[i]), 0);
@@ -151,14 +151,14 @@ static void by_the_definition(enum shore_optimizer optimizer, const struct shore
     static float fm[MOST], fv[MOST];
     const struct shore__moments_version *scalar = shore__moments_versions();
     struct shore__moment8 m8 = {wanted.m.code, wanted.m.absmax}, v8 = {wanted.v.code, wanted.v.absmax};
-    if (m) scalar->dequantise(&shore__dynamic_signed, fm, &m8, elems);
-    if (v) scalar->dequantise(&shore__dynamic_unsigned, fv, &v8, elems);
+    if (m) scalar->dequantise(shore__dynamic_code(true), fm, &m8, elems);
+    if (v) scalar->dequantise(shore__dynamic_code(false), fv, &v8, elems);
     struct shore__planes planes = {wanted.hi, wanted.lo, m ? fm : NULL, v ? fv : NULL};
     *rc = shore__near_update_with(shore__near_versions(), optimizer, h, 0.7f, &planes, &planes, gradient, wanted.params,
                                   fp32_params, elems);
     if (h->frozen) return;
-    int m_rc = m ? scalar->quantise(&shore__dynamic_signed, &m8, fm, elems) : 0;
-    int v_rc = v ? scalar->quantise(&shore__dynamic_unsigned, &v8, fv, elems) : 0;
+    int m_rc = m ? scalar->quantise(shore__dynamic_code(true), &m8, fm, elems) : 0;
+    int v_rc = v ? scalar->quantise(shore__dynamic_code(false), &v8, fv, elems) : 0;
     if (!*rc) *rc = m_rc ? m_rc : v_rc;
 }
 
@@ -167,10 +167,10 @@ static void fill_state(enum kind kind) {
     struct shore__moment8 m8 = {before.m.code, before.m.absmax}, v8 = {before.v.code, before.v.absmax};
     const struct shore__moments_version *scalar = shore__moments_versions();
     fill(kind, 1);
-    scalar->quantise(&shore__dynamic_signed, &m8, in, MOST);
+    scalar->quantise(shore__dynamic_code(true), &m8, in, MOST);
     for (size_t i = 0; i < MOST; i++)
         in[i] *= in[i];
-    scalar->quantise(&shore__dynamic_unsigned, &v8, in, MOST);
+    scalar->quantise(shore__dynamic_code(false), &v8, in, MOST);
     for (size_t i = 0; i < MOST; i++) {
         shore__split_f32(value(kind, 2, i), &before.hi[i], &before.lo[i]);
         gradient[i] = value(kind, 3, i);

@@ -51,8 +51,8 @@ static double error_after_training(bool in_8bit) {
     memset(lo, 0, sizeof lo);
     memset(m, 0, sizeof m);
     memset(v, 0, sizeof v);
-    shore__moment8_quantise(&shore__dynamic_signed, &m8, m, ELEMS);
-    shore__moment8_quantise(&shore__dynamic_unsigned, &v8, v, ELEMS);
+    shore__moment8_quantise(shore__dynamic_code(true), &m8, m, ELEMS);
+    shore__moment8_quantise(shore__dynamic_code(false), &v8, v, ELEMS);
     for (uint64_t step = 1; step <= STEPS; step++) {
         struct shore_hyper h = settings;
         shore_hyper_at_step(&h, SHORE_ADAMW, step);
@@ -91,7 +91,7 @@ static void training_stays_close(void **state) {
 static void one_quantisation(void **state) {
     struct shore__moment8 m8 = {m_code, m_absmax};
     for (int s = 0; s < 2; s++) {
-        const struct shore__dynamic_code *code = s ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(s);
         double worst = 0, sum = 0, values = 0;
         for (size_t i = 0; i < ELEMS; i++) {
             float x = shore__random_normal(3, 0, i);
@@ -120,11 +120,11 @@ static void coded_v_is_stable(void **state) {
         float x = gradient_of(i, 1);
         v[i] = x * x;
     }
-    assert_int_equal(shore__moment8_quantise(&shore__dynamic_unsigned, &v8, v, ELEMS), 0);
+    assert_int_equal(shore__moment8_quantise(shore__dynamic_code(false), &v8, v, ELEMS), 0);
     memcpy(before, v_code, sizeof before);
     for (int round = 0; round < 3; round++) {
-        shore__moment8_dequantise(&shore__dynamic_unsigned, v, &v8, ELEMS);
-        assert_int_equal(shore__moment8_quantise(&shore__dynamic_unsigned, &v8, v, ELEMS), 0);
+        shore__moment8_dequantise(shore__dynamic_code(false), v, &v8, ELEMS);
+        assert_int_equal(shore__moment8_quantise(shore__dynamic_code(false), &v8, v, ELEMS), 0);
         assert_memory_equal(v_code, before, sizeof before);
     }
 }

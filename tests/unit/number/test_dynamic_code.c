@@ -37,7 +37,7 @@ static void dynamic_map(bool is_signed, double map[256]) {
 
 static void tables_are_the_published_ones(void **state) {
     for (int s = 0; s < 2; s++) {
-        const struct shore__dynamic_code *code = s ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(s);
         double map[256];
         dynamic_map(s, map);
         for (int i = 0; i < 256; i++) {
@@ -47,8 +47,8 @@ static void tables_are_the_published_ones(void **state) {
         assert_true(code->value[code->zero] == 0.0f);
         assert_true(code->value[255] == 1.0f);
     }
-    assert_true(fabsf(shore__dynamic_signed.value[0] + 0.99296875f) < 1e-7f);
-    assert_true(fabsf(shore__dynamic_unsigned.value[1] - 3.25e-7f) < 1e-13f);
+    assert_true(fabsf(shore__dynamic_code(true)->value[0] + 0.99296875f) < 1e-7f);
+    assert_true(fabsf(shore__dynamic_code(false)->value[1] - 3.25e-7f) < 1e-13f);
 }
 
 /* The rule of the header. */
@@ -82,7 +82,7 @@ static void check(const struct shore__dynamic_code *code, float a) {
 
 static void rule_finds_the_nearest(void **state) {
     for (int s = 0; s < 2; s++) {
-        const struct shore__dynamic_code *code = s ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(s);
         for (int i = code->zero; i < 256; i++) {
             assert_int_equal(magnitude_code(code, code->value[i]), i - code->zero);
             if (i == 255) break;
@@ -102,7 +102,7 @@ static void rule_finds_the_nearest(void **state) {
 
 static void codes_do_not_fall(void **state) {
     for (int s = 0; s < 2; s++) {
-        const struct shore__dynamic_code *code = s ? &shore__dynamic_signed : &shore__dynamic_unsigned;
+        const struct shore__dynamic_code *code = shore__dynamic_code(s);
         int before = 0;
         /* every 97th number, so that no neighbourhood of a bound is left out */
         for (uint32_t bits = 0; bits <= 0x3F800000u; bits += 97) {
