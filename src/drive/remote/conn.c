@@ -212,6 +212,18 @@ int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct
     return write_parts(c, parts, 2 + f->nbulk, diag);
 }
 
+int shore__conn_answer(struct shore__conn *c, uint64_t id, int rc, const struct shore_diag *why, const void *result,
+                       uint32_t result_bytes, struct shore_diag *diag) {
+    unsigned char *body = malloc(SHORE__WIRE_ANSWER_MOST + result_bytes);
+    if (!body) return shore__fail(diag, -ENOMEM, "out of memory");
+    uint32_t head = shore__wire_answer_put(body, rc, why);
+    if (result_bytes) memcpy(body + head, result, result_bytes);
+    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = head + result_bytes};
+    rc = shore__conn_send(c, &frame, diag);
+    free(body);
+    return rc;
+}
+
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag) {
     unsigned char header[SHORE__WIRE_HEADER_BYTES];

@@ -59,6 +59,10 @@ struct shore__frame {
 };
 int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct shore_diag *diag);
 
+/* The answer to request `id`; why: where rc is not 0. */
+int shore__conn_answer(struct shore__conn *c, uint64_t id, int rc, const struct shore_diag *why, const void *result,
+                       uint32_t result_bytes, struct shore_diag *diag);
+
 /* Receives header and body; the bulk is the caller's to read. body: grown as needed (*room), malloc'ed. */
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag);

@@ -119,10 +119,7 @@ int shore__serve_add_link(struct session *s, int in, int out, uint64_t id, struc
     l->conn.silence_ms = s->links[0].conn.silence_ms;
     l->conn.received = 1; /* ATTACH */
     /* its first answer goes out before the writer starts */
-    unsigned char body[SHORE__WIRE_ANSWER_BYTES];
-    shore__wire_answer_put(body, 0, NULL);
-    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = sizeof body};
-    rc = shore__conn_send(&l->conn, &frame, diag);
+    rc = shore__conn_answer(&l->conn, id, 0, NULL, NULL, 0, diag);
     if (rc) {
         shore__conn_fini(&l->conn);
         return rc;

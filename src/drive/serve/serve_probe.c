@@ -87,21 +87,12 @@ static int work_with_a_pulse(struct session *s, uint16_t type, const struct shor
 int shore__serve_probe(struct session *s, const struct shore__wire_header *h, const struct shore__wire_request *r,
                        struct shore_diag *diag) {
     struct shore_diag why = {0};
-    unsigned char *result = NULL, *body;
+    unsigned char *result = NULL;
     uint32_t bytes = 0;
     bool link = h->type == SHORE__WIRE_MEASURE && r->kind == SHORE__WIRE_MEASURE_LINK;
     if (link && !h->id) return 0; /* more is to come */
     int rc = link ? 0 : work_with_a_pulse(s, h->type, r, &result, &bytes, &why);
-    body = malloc(SHORE__WIRE_ANSWER_MOST + bytes);
-    if (!body) {
-        free(result);
-        return shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    uint32_t head = shore__wire_answer_put(body, rc, &why);
-    if (bytes) memcpy(body + head, result, bytes);
-    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = h->id, .body = body, .body_bytes = head + bytes};
-    rc = shore__conn_send(&s->links[0].conn, &frame, diag);
+    rc = shore__conn_answer(&s->links[0].conn, h->id, rc, &why, result, bytes, diag);
     free(result);
-    free(body);
     return rc;
 }

@@ -53,6 +53,15 @@ void shore__serve_job_free(struct shore__serve_job *job) {
     }
 }
 
+/* So many bytes, where `array` was or elsewhere, without its contents. NULL: there is no memory, and none is kept. */
+static void *room_for(void *array, size_t *room, size_t bytes) {
+    if (bytes <= *room) return array;
+    free(array);
+    array = malloc(bytes);
+    *room = array ? bytes : 0;
+    return array;
+}
+
 /* The body outlives the request on the connection. */
 /* Makes a job of a request that came over the link. -ENOMEM: there is none for its body. */
 static int take_request(struct shore__serve_job *job, struct link *l, const struct shore__wire_header *h,
@@ -65,12 +74,8 @@ static int take_request(struct shore__serve_job *job, struct link *l, const stru
     job->rc = 0;
     job->diag.text[0] = '\0';
     job->diag.advice = SHORE_ADVICE_NONE;
-    if (h->body_bytes > job->body_room) {
-        free(job->body);
-        job->body = malloc(h->body_bytes);
-        job->body_room = job->body ? h->body_bytes : 0;
-        if (!job->body) return -ENOMEM;
-    }
+    job->body = room_for(job->body, &job->body_room, h->body_bytes);
+    if (!job->body) return -ENOMEM;
     memcpy(job->body, body, h->body_bytes);
     job->request.tail = job->body + SHORE__WIRE_FIELDS_BYTES;
     return 0;
@@ -91,10 +96,6 @@ static void refuse(struct shore__serve_job *job, int rc) {
 }
 
 /* ---- requests with a slot ---------------------------------------------------------------------------------------- */
-
-static size_t round_up(size_t bytes) {
-    return shore__arena_round(bytes);
-}
 
 /* Where bulk and answer lie in the slot. What a drive reads and fills are whole segments; the padding behind a block
  * does not cross. */
@@ -118,12 +119,12 @@ static bool cut_update(const struct session *s, const struct shore__wire_request
     if (spilled ? r->bytes != 0 || !gradient : gradient && r->bytes != crossing(s, r, gradient)) return false;
     p->in[0] = r->bytes;
     p->whole_bytes[0] = spilled || !gradient ? r->bytes : r->count * gradient;
-    p->residual = round_up(p->whole_bytes[0]);
+    p->residual = shore__arena_round(p->whole_bytes[0]);
     if (r->flags & SHORE__WIRE_RESIDUAL) {
         p->in[1] = crossing(s, r, residual);
         p->whole_bytes[1] = r->count * residual;
     }
-    p->out = p->residual + round_up(p->whole_bytes[1]);
+    p->out = p->residual + shore__arena_round(p->whole_bytes[1]);
     if (r->flags & SHORE__WIRE_PARAMS) {
         p->out_bytes = r->count * params;
         p->answer_bytes = crossing(s, r, params);
@@ -176,40 +177,29 @@ static bool cut(const struct session *s, const struct shore__wire_request *r, st
            p->out + p->out_bytes <= s->plan.slot_bytes;
 }
 
-/* Grows *array; its contents may go. */
-static int room_for(void **array, size_t *room, size_t bytes) {
-    if (bytes <= *room) return 0;
-    free(*array);
-    *array = malloc(bytes);
-    *room = *array ? bytes : 0;
-    return *array ? 0 : -ENOMEM;
-}
-
 static int take_offsets(struct shore__serve_job *job, const unsigned char *from, uint32_t bytes) {
     const struct shore__wire_request *r = &job->request;
     size_t n = (size_t)r->count + 1;
     if (bytes != n * 4) return -EINVAL;
-    void *offsets = job->offsets;
-    int rc = room_for(&offsets, &job->offsets_room, n * 4);
-    job->offsets = offsets;
-    for (size_t i = 0; !rc && i < n; i++) {
+    job->offsets = room_for(job->offsets, &job->offsets_room, n * 4);
+    if (!job->offsets) return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
         job->offsets[i] = shore__get_u32(from + 4 * i);
-        if (i ? job->offsets[i] < job->offsets[i - 1] : job->offsets[0] != 0) rc = -EINVAL;
+        if (i ? job->offsets[i] < job->offsets[i - 1] : job->offsets[0] != 0) return -EINVAL;
     }
-    return !rc && job->offsets[r->count] != r->bytes ? -EINVAL : rc;
+    return job->offsets[r->count] != r->bytes ? -EINVAL : 0;
 }
 
 static int submit_update(struct shore__serve_job *job, const struct cuts *p) {
     struct session *s = job->session;
     const struct shore__wire_request *r = &job->request;
     uint32_t groups_bytes = r->ngroups * SHORE__WIRE_HYPER_BYTES;
-    void *groups = job->groups;
-    int rc = room_for(&groups, &job->groups_room, ((size_t)r->ngroups + 1) * sizeof *job->groups);
-    job->groups = groups;
-    if (rc) return rc;
+    job->groups = room_for(job->groups, &job->groups_room, ((size_t)r->ngroups + 1) * sizeof *job->groups);
+    if (!job->groups) return -ENOMEM;
     for (uint32_t i = 0; i < r->ngroups; i++)
         shore__wire_hyper_get(r->tail + (size_t)i * SHORE__WIRE_HYPER_BYTES, &job->groups[i]);
-    if (r->kind == SHORE_GRADIENT_SPARSE) rc = take_offsets(job, r->tail + groups_bytes, r->tail_bytes - groups_bytes);
+    int rc =
+        r->kind == SHORE_GRADIENT_SPARSE ? take_offsets(job, r->tail + groups_bytes, r->tail_bytes - groups_bytes) : 0;
     if (rc) return rc;
     struct shore_update update = {
         .base_step = r->step,
@@ -293,22 +283,22 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
 
 /* ---- requests without one ---------------------------------------------------------------------------------------- */
 
-static void add_ledger(struct shore__serve_job *job) {
-    struct shore_ledger ledger = {0};
-    struct session *s = job->session;
-    job->result = malloc(SHORE__WIRE_LEDGER_BYTES);
-    if (!job->result) return;
-    s->drive->ops->ledger(s->drive, &ledger);
-    shore__wire_ledger_put(job->result, &ledger);
-    job->result_bytes = SHORE__WIRE_LEDGER_BYTES;
-}
-
 static int add_result(struct shore__serve_job *job, const void *data, uint32_t bytes) {
     job->result = malloc(bytes);
     if (!job->result) return -ENOMEM;
     memcpy(job->result, data, bytes);
     job->result_bytes = bytes;
     return 0;
+}
+
+/* Where there is no memory, the answer comes without. */
+static void add_ledger(struct shore__serve_job *job) {
+    unsigned char data[SHORE__WIRE_LEDGER_BYTES];
+    struct shore_ledger ledger = {0};
+    struct session *s = job->session;
+    s->drive->ops->ledger(s->drive, &ledger);
+    shore__wire_ledger_put(data, &ledger);
+    add_result(job, data, sizeof data);
 }
 
 static int give_recovery(struct shore__serve_job *job) {
