@@ -46,8 +46,6 @@ struct shore__drive_recovery {
 void shore__volume_recovery(const struct shore__volume *v, struct shore__drive_recovery *out);
 
 struct shore__drive_ops {
-    uint32_t version; /* SHORE__DRIVE_VERSION */
-    const char *name;
     unsigned caps;
 
     int (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag);
@@ -88,22 +86,20 @@ struct shore__drive_ops {
      * drive of its own. Durable when it returns. Synchronous. */
     int (*snapshot)(struct shore__drive *d, enum shore__snapshot_act act, const char *name, struct shore_diag *diag);
     void (*ledger)(const struct shore__drive *d, struct shore_ledger *add_to);
-    const char *(*path)(const struct shore__drive *d);
     int (*describe)(const struct shore__drive *d, char *text, size_t bytes);
-    uint64_t (*disk_bytes)(const struct shore__drive *d);
     void (*close)(struct shore__drive *d);
     /* In a child that was forked off, where nothing else is done with it: closes the child's descriptors. Takes no
      * lock, which a thread of the parent may have had, and unlocks nothing. NULL: it has none. */
     void (*forked)(struct shore__drive *d);
 };
 
-#define SHORE__DRIVE_VERSION 4
-
 /* Every drive's object begins with this. */
 struct shore__drive {
     const struct shore__drive_ops *ops;
     const struct shore__volume_desc *desc; /* which segments it owns, of which fleet */
-    struct shore__gate *gate;              /* that local drives go through; NULL: none */
+    const char *path;                      /* as messages name it */
+    uint64_t disk_bytes;
+    struct shore__gate *gate; /* that local drives go through; NULL: none */
 };
 
 /* What every kind of drive is opened with; what the pointers point to outlives the drive. */

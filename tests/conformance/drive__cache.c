@@ -165,7 +165,7 @@ static void damage_is_seen(void **state) {
     assert_true(open_cached(&c, &config, PAGES * PAGE));
     assert_int_equal(cache_files(&c.b.place), 1);
     must(&c.b, put(&c, &key, 0, 1));
-    snprintf(path, sizeof path, "%s.cache", c.b.fleet->drives[0]->ops->path(c.b.fleet->drives[0]));
+    snprintf(path, sizeof path, "%s.cache", c.b.fleet->drives[0]->path);
     int fd = open(path, O_RDWR);
     unsigned char byte;
     assert_int_equal(pread(fd, &byte, 1, 4096 + 100), 1);

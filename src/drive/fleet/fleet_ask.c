@@ -27,13 +27,13 @@ int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *o
     for (int p = 0; p < SHORE_PLANE_COUNT; p++)
         if (f->config.plane_bytes[p]) info.planes |= 1u << p;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        info.disk_bytes += f->drives[d]->ops->disk_bytes(f->drives[d]);
+        info.disk_bytes += f->drives[d]->disk_bytes;
     }
     return shore__sized_out(out, &info, sizeof info);
 }
 
 const char *shore_fleet_drive_path(const struct shore_fleet *f, uint32_t drive) {
-    return drive < f->ndrives ? f->drives[drive]->ops->path(f->drives[drive]) : NULL;
+    return drive < f->ndrives ? f->drives[drive]->path : NULL;
 }
 
 uint64_t shore_fleet_drive_busy_ns(const struct shore_fleet *f, uint32_t drive) {

@@ -49,8 +49,8 @@ static int ask(struct shore__fleet_cache *c, uint32_t d, const struct shore__cal
     shore_wait_init(&wait);
     int rc = drive->ops->call(drive, call, shore_wait_completion(&wait));
     if (rc)
-        return shore__fail(diag, rc, "%s: refuses %s: %s", drive->ops->path(drive),
-                           shore__function(call->function)->name, shore_error_text(rc));
+        return shore__fail(diag, rc, "%s: refuses %s: %s", drive->path, shore__function(call->function)->name,
+                           shore_error_text(rc));
     return shore_wait(&wait, diag);
 }
 

@@ -191,7 +191,7 @@ static int say_where(const char *drive, int rc, struct shore_diag *diag) {
 static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
                        uint32_t i, struct shore_diag *diag) {
     const struct shore__volume_desc *desc = drive->desc;
-    const char *path = drive->ops->path(drive);
+    const char *path = drive->path;
     bool asked = o->fleet_id[0] || o->fleet_id[1];
     const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
     uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
@@ -212,7 +212,7 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
         return shore__fail(diag, SHORE_EMISMATCH,
                            "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
                            "that is missing",
-                           path, desc->drive, first->ops->path(first));
+                           path, desc->drive, first->path);
     }
     if (desc->plane_form != (uint32_t)f->config.moments)
         return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
@@ -237,7 +237,7 @@ static int explain_mismatch(const struct shore_fleet_options *o, struct shore__d
         struct shore__drive_recovery found;
         if (opened[i]->ops->recovery(opened[i], &found, NULL) || found.valid || found.damaged_record) continue;
         return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again",
-                           opened[i]->ops->path(opened[i]));
+                           opened[i]->path);
     }
     return rc;
 }

@@ -57,8 +57,8 @@ static void say_damaged(struct shore__join *join, uint32_t part) {
     struct shore__scratch_part p = shore__join_scratch_part(join, part);
     struct shore__drive *drive = join->fleet->drives[p.drive];
     shore__fail(&join->diag, SHORE_ECORRUPT,
-                "%s: %llu bytes at %llu of its scratch came back with other bytes than were stored",
-                drive->ops->path(drive), (unsigned long long)p.bytes, (unsigned long long)p.local);
+                "%s: %llu bytes at %llu of its scratch came back with other bytes than were stored", drive->path,
+                (unsigned long long)p.bytes, (unsigned long long)p.local);
 }
 
 static void finish_seals(struct shore__join *join) {
@@ -133,7 +133,7 @@ void shore__share_refused(struct shore__join *join, uint32_t d, int rc) {
     struct shore__drive *drive = join->fleet->drives[d];
     struct shore_diag why;
     if (!shore__is_remote(drive) || !shore__remote_is_broken(drive, &why))
-        shore__fail(&why, rc, "%s: %s", drive->ops->path(drive), shore_error_text(rc));
+        shore__fail(&why, rc, "%s: %s", drive->path, shore_error_text(rc));
     share_done(&join->share[d], rc, &why);
 }
 

@@ -30,7 +30,7 @@ static bool holds(const struct shore__record *record, uint64_t step) {
 
 static int stale(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                  uint32_t behind, uint64_t newest, struct shore_diag *diag) {
-    const char *path = drives[behind]->ops->path(drives[behind]);
+    const char *path = drives[behind]->path;
     unsigned long long own = step_of(&found[behind].record), other = newest;
     if (found[behind].damaged_record) {
         return shore__fail(diag, SHORE_ESTALE,
@@ -50,7 +50,7 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
         if (holds(&found[d].record, step)) continue;
         return shore__fail(diag, SHORE_ESTALE,
                            "%s holds no state of step %llu, from which it was being put back: it is of another time",
-                           drives[d]->ops->path(drives[d]), (unsigned long long)step);
+                           drives[d]->path, (unsigned long long)step);
     }
     out->step = step;
     return 0;
@@ -59,7 +59,7 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
 /* No record: the drive was not sealed, or it has lost both. All drives are sealed before any goes on. */
 static int without_record(struct shore__drive *const *drives, const struct shore__drive_recovery *found,
                           uint32_t ndrives, uint32_t without, uint64_t hint_step, struct shore_diag *diag) {
-    const char *path = drives[without]->ops->path(drives[without]);
+    const char *path = drives[without]->path;
     bool sealed = hint_step > 0;
     if (found[without].damaged_record)
         return shore__fail(diag, SHORE_ECORRUPT, "%s: no whole record is left: %s", path, found[without].damage.text);
@@ -82,8 +82,7 @@ static int accept_older(struct shore__drive *const *drives, const struct shore__
         if (!holds(&found[d].record, accept))
             return shore__fail(diag, SHORE_ESTALE,
                                "step %llu cannot be accepted: %s holds it no more; the whole step that is left is %llu",
-                               (unsigned long long)accept, drives[d]->ops->path(drives[d]),
-                               (unsigned long long)out->step);
+                               (unsigned long long)accept, drives[d]->path, (unsigned long long)out->step);
         if (found[d].older_valid && step_of(older) == accept) told = older;
     }
     out->verify = out->gives_up = true;
@@ -110,7 +109,7 @@ static int check_held(struct shore__drive *const *drives, const struct shore__dr
     for (uint32_t d = 0; d < ndrives; d++) {
         if (!holds(&found[d].record, step))
             return shore__fail(diag, SHORE_ESTALE, "%s no longer holds step %llu, the newest that all drives had",
-                               drives[d]->ops->path(drives[d]), (unsigned long long)step);
+                               drives[d]->path, (unsigned long long)step);
     }
     return 0;
 }
@@ -130,8 +129,7 @@ static int behind_hint(struct shore__drive *const *drives, const struct shore__d
     return shore__fail(diag, SHORE_ESTALE,
                        "%s is at step %llu but step %llu was committed: the drives were put back from an older copy; "
                        "put the newest state back, or make the run again",
-                       drives[oldest]->ops->path(drives[oldest]), (unsigned long long)step,
-                       (unsigned long long)hint_step);
+                       drives[oldest]->path, (unsigned long long)step, (unsigned long long)hint_step);
 }
 
 static int recover(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,

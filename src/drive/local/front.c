@@ -80,7 +80,7 @@ int shore__front_check_written(const struct shore__front *f, const char *what, s
             if (f->written[extent->local + i]) continue;
             return shore__fail(diag, -EINVAL,
                                "%s: block %u, segment %u was not %s, so there is no whole state to commit",
-                               f->drive.ops->path(&f->drive), extent->block, extent->first + i, what);
+                               f->drive.path, extent->block, extent->first + i, what);
         }
     }
     return 0;
@@ -99,7 +99,7 @@ int shore__front_init(struct shore__drive *d, uint32_t block, uint32_t segment, 
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
     if (!f->created || shore__front_locate(f, job, block, segment, count)) {
         free(job);
-        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", d->ops->path(d));
+        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", d->path);
     }
     job->init.master = master;
     job->init.m = m;

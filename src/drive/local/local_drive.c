@@ -86,10 +86,6 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
     return rc;
 }
 
-static const char *local_path(const struct shore__drive *d) {
-    return local_of(d)->volume.file.path;
-}
-
 static int local_describe(const struct shore__drive *d, char *text, size_t bytes) {
     const struct shore__local *l = local_of(d);
     char size[32];
@@ -97,10 +93,6 @@ static int local_describe(const struct shore__drive *d, char *text, size_t bytes
              shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io),
              l->volume.file.direct ? "direct I/O" : "page cache");
     return 0;
-}
-
-static uint64_t local_disk_bytes(const struct shore__drive *d) {
-    return local_of(d)->volume.size_bytes;
 }
 
 static void local_close(struct shore__drive *d) {
@@ -131,8 +123,6 @@ static void local_forked(struct shore__drive *d) {
 }
 
 static const struct shore__drive_ops local_ops = {
-    .version = SHORE__DRIVE_VERSION,
-    .name = "local",
     .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA,
     .recovery = local_recovery,
     .load = local_load,
@@ -150,9 +140,7 @@ static const struct shore__drive_ops local_ops = {
     .leaf_sum = local_leaf_sum,
     .snapshot = local_snapshot,
     .ledger = shore__front_ledger,
-    .path = local_path,
     .describe = local_describe,
-    .disk_bytes = local_disk_bytes,
     .close = local_close,
     .forked = local_forked,
 };
@@ -243,6 +231,8 @@ static int finish_opening(struct shore__local *l, int rc, struct shore__drive **
         free(l);
         return rc;
     }
+    l->front.drive.path = l->volume.file.path;
+    l->front.drive.disk_bytes = l->volume.size_bytes;
     l->volume.desc.layout = l->front.config.layout;
     l->volume.desc.resting_planes = shore__planes_resting(l->front.config.moments);
     rc = start(l, diag);

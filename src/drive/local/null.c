@@ -147,16 +147,8 @@ static int null_snapshot(struct shore__drive *d, enum shore__snapshot_act act, c
 
 static void null_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {}
 
-static const char *null_path(const struct shore__drive *d) {
-    return "null:";
-}
-
 static int null_describe(const struct shore__drive *d, char *text, size_t bytes) {
     snprintf(text, bytes, "null: keeps nothing");
-    return 0;
-}
-
-static uint64_t null_disk_bytes(const struct shore__drive *d) {
     return 0;
 }
 
@@ -169,9 +161,6 @@ static void null_close(struct shore__drive *d) {
 }
 
 static const struct shore__drive_ops null_ops = {
-    .version = SHORE__DRIVE_VERSION,
-    .name = "null",
-    .caps = 0,
     .recovery = null_recovery,
     .load = null_load,
     .begin = null_begin,
@@ -188,9 +177,7 @@ static const struct shore__drive_ops null_ops = {
     .leaf_sum = null_leaf_sum,
     .snapshot = null_snapshot,
     .ledger = null_ledger,
-    .path = null_path,
     .describe = null_describe,
-    .disk_bytes = null_disk_bytes,
     .close = null_close,
 };
 
@@ -200,6 +187,7 @@ int shore__null_create(const struct shore__drive_config *config, const struct sh
     if (!n) return shore__fail(diag, -ENOMEM, "null: out of memory");
     n->drive.ops = &null_ops;
     n->drive.desc = &n->desc;
+    n->drive.path = "null:";
     n->config = *config;
     shore__slots_init(&n->slots);
     int rc = shore__desc_copy(desc, &n->desc);

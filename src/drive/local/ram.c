@@ -82,18 +82,10 @@ static int ram_snapshot(struct shore__drive *d, enum shore__snapshot_act act, co
     return shore__fail(diag, -ENOTSUP, "ram: keeps nothing after its process has ended, so it has no snapshots");
 }
 
-static const char *ram_path(const struct shore__drive *d) {
-    return "ram:";
-}
-
 static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
     char size[32];
     snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
              shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc), size, sizeof size));
-    return 0;
-}
-
-static uint64_t ram_disk_bytes(const struct shore__drive *d) {
     return 0;
 }
 
@@ -121,8 +113,6 @@ static void ram_close(struct shore__drive *d) {
 }
 
 static const struct shore__drive_ops ram_ops = {
-    .version = SHORE__DRIVE_VERSION,
-    .name = "ram",
     .caps = SHORE__DRIVE_KEEPS_DATA,
     .recovery = ram_recovery,
     .load = ram_load,
@@ -140,9 +130,7 @@ static const struct shore__drive_ops ram_ops = {
     .leaf_sum = ram_leaf_sum,
     .snapshot = ram_snapshot,
     .ledger = shore__front_ledger,
-    .path = ram_path,
     .describe = ram_describe,
-    .disk_bytes = ram_disk_bytes,
     .close = ram_close,
 };
 
@@ -186,6 +174,7 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
     if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
     r->front.drive.ops = &ram_ops;
     r->front.drive.desc = &r->desc;
+    r->front.drive.path = "ram:";
     r->front.config = *config;
     r->front.created = true;
     shore__slots_init(&r->front.slots);

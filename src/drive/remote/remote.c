@@ -75,7 +75,7 @@ static int control(struct remote *r, struct control *c, struct shore_diag *diag)
     struct shore_wait wait;
     shore_wait_init(&wait);
     struct remote_whole *w = whole_new(1, shore_wait_completion(&wait));
-    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->uri);
+    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->drive.path);
     w->part[0].fields = c->fields;
     w->part[0].tail = c->tail;
     w->part[0].tail_bytes = c->tail_bytes;
@@ -107,7 +107,7 @@ static int remote_recovery(const struct shore__drive *d, struct shore__drive_rec
     c.result_room = sizeof data;
     int rc = control(r, &c, diag);
     if (!rc && (c.result_bytes > sizeof data || !shore__wire_recovery_get(data, c.result_bytes, out)))
-        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->uri);
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->drive.path);
     return rc;
 }
 
@@ -140,7 +140,7 @@ static int remote_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[
     c.result_room = 16;
     int rc = control(remote_of(d), &c, diag);
     if (!rc && c.result_bytes != 16)
-        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", remote_of(d)->uri);
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", d->path);
     return rc;
 }
 
@@ -157,13 +157,13 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     struct shore_wait wait;
     const float *arrays[3] = {master, m, v};
     if (!shore__remote_owns(r, block, segment, count))
-        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->uri);
+        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->drive.path);
     uint32_t most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
     if (m || v) most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     shore_wait_init(&wait);
     struct remote_whole *w =
         shore__remote_over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
-    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->uri);
+    if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->drive.path);
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
         size_t at = (size_t)(q->fields.segment - segment) * SHORE_SEGMENT_ELEMS;
@@ -284,7 +284,8 @@ static int remote_can_carry(const struct shore__drive *d, struct shore_diag *dia
     struct remote *r = remote_of(d);
     if (r->info.caps & SHORE__DRIVE_CARRIES) return 0;
     return shore__fail(diag, -ENOTSUP,
-                       "%s: its volume is of an older format, which holds no blob and carries no segments", r->uri);
+                       "%s: its volume is of an older format, which holds no blob and carries no segments",
+                       r->drive.path);
 }
 
 static int remote_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
@@ -311,7 +312,7 @@ static int remote_blob(struct shore__drive *d, void *blob, uint32_t *bytes, stru
     if (remote_can_carry(d, NULL)) return 0; /* then it was given none */
     int rc = control(r, &c, diag);
     if (!rc && c.result_bytes > SHORE_BLOB_BYTES)
-        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->uri);
+        rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->drive.path);
     if (!rc) *bytes = c.result_bytes;
     return rc;
 }
@@ -349,18 +350,10 @@ static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add
     add_to->link_control += in + out - bulk;
 }
 
-static const char *remote_path(const struct shore__drive *d) {
-    return remote_of(d)->uri;
-}
-
 static int remote_describe(const struct shore__drive *d, char *text, size_t bytes) {
     const struct remote *r = remote_of(d);
-    snprintf(text, bytes, "%s: %s", r->uri, r->describe);
+    snprintf(text, bytes, "%s: %s", r->drive.path, r->describe);
     return 0;
-}
-
-static uint64_t remote_disk_bytes(const struct shore__drive *d) {
-    return remote_of(d)->info.disk_bytes;
 }
 
 static void remote_close(struct shore__drive *d) {
@@ -383,8 +376,6 @@ static void remote_forked(struct shore__drive *d) {
 }
 
 static const struct shore__drive_ops remote_ops = {
-    .version = SHORE__DRIVE_VERSION,
-    .name = "remote",
     .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA | SHORE__DRIVE_COUNTS_LINK,
     .recovery = remote_recovery,
     .load = remote_load,
@@ -402,9 +393,7 @@ static const struct shore__drive_ops remote_ops = {
     .leaf_sum = remote_leaf_sum,
     .snapshot = remote_snapshot,
     .ledger = remote_ledger,
-    .path = remote_path,
     .describe = remote_describe,
-    .disk_bytes = remote_disk_bytes,
     .close = remote_close,
     .forked = remote_forked,
 };

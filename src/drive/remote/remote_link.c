@@ -21,7 +21,7 @@ static void finish(struct remote *r, struct remote_request *q, int rc, const str
         if (diag && diag->text[0])
             w->diag = *diag;
         else
-            shore__fail(&w->diag, rc, "%s: %s", r->uri, shore_error_text(rc));
+            shore__fail(&w->diag, rc, "%s: %s", r->drive.path, shore_error_text(rc));
     }
     assert(w->left > 0);
     bool last = --w->left == 0;
@@ -43,7 +43,7 @@ static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
     if (!r->broken) {
         r->broken = true;
         r->broken_rc = rc == -ENOMEM ? rc : SHORE_ELINK;
-        shore__fail(&r->why, rc, "%s: %.600s", r->uri, why->text);
+        shore__fail(&r->why, rc, "%s: %.600s", r->drive.path, why->text);
         r->reason = *why;
     }
     pthread_cond_broadcast(&r->due);
@@ -283,7 +283,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
     if (a.rc) {
         why = malloc(sizeof *why);
-        if (why) shore__wire_answer_fail(&a, r->uri, why);
+        if (why) shore__wire_answer_fail(&a, r->drive.path, why);
     }
     pthread_mutex_lock(&r->lock);
     r->class_bytes[q->dst_class] += h->bulk_bytes;

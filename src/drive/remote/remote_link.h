@@ -73,7 +73,6 @@ struct remote_link {
 struct remote {
     struct shore__drive drive;
     struct shore__drive_config config;
-    const char *uri;
     const struct shore__address *at; /* NULL: it cannot be connected again */
     struct shore__wire_open info;    /* what the server said */
     char *describe;

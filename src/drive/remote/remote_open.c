@@ -40,7 +40,7 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
 static int explain(struct remote *r, struct shore__way *way, int rc, const struct shore_diag *why,
                    struct shore_diag *diag) {
     if (r->at && (rc == SHORE_ELINK || rc == SHORE_EFORMAT)) return shore__way_explain(r->at, way, rc, why, diag);
-    return shore__fail_of(diag, rc, why, "%s: %.700s", r->uri, why->text);
+    return shore__fail_of(diag, rc, why, "%s: %.700s", r->drive.path, why->text);
 }
 
 /* The far side would only say that it cannot understand such a layout. */
@@ -54,7 +54,7 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
                     diag, SHORE_EINPUT,
                     "%s: a remote drive takes %u parameter groups at most, and tensor %.200s is of group "
                     "%u: number the groups from 0, or use drives of this host",
-                    r->uri, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "", tensor->group);
+                    r->drive.path, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "", tensor->group);
         }
     }
     return 0;
@@ -84,14 +84,14 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     int rc = check_groups(r, diag);
     if (rc) return rc;
     rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
-    if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->uri);
+    if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->drive.path);
     frame.body = request;
     rc = ask(r, way, &frame, &body, &a, &why);
     if (!rc && !a.rc) rc = shore__wire_open_get(a.result, a.result_bytes, true, info, &why);
     if (rc)
         explain(r, way, rc, &why, diag);
     else if (a.rc)
-        rc = shore__wire_answer_fail(&a, r->uri, diag);
+        rc = shore__wire_answer_fail(&a, r->drive.path, diag);
     free(request);
     free(body);
     return rc;
@@ -134,7 +134,7 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
                 shore__fail(diag, SHORE_EMISMATCH,
                             "%s: another volume is there now than before the connection broke; put the run's own back, "
                             "and resume",
-                            r->uri);
+                            r->drive.path);
             shore__wire_open_free(&info);
         } else if (r->info.has_desc) {
             /* what callers may hold on to stays */
@@ -153,7 +153,7 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
         r->nslots = r->info.slots;
         r->broken = false;
         rc = shore__remote_start(r);
-        if (rc) shore__fail(diag, rc, "%s: its threads cannot be started: %s", r->uri, shore_error_text(rc));
+        if (rc) shore__fail(diag, rc, "%s: its threads cannot be started: %s", r->drive.path, shore_error_text(rc));
     }
     if (rc) shore__remote_stop(r);
     return rc;
@@ -168,7 +168,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
         return NULL;
     }
     r->at = at;
-    r->uri = uri;
+    r->drive.path = uri;
     r->drive.ops = shore__remote_table();
     r->drive.desc = &r->info.desc;
     r->config = *config;
@@ -186,6 +186,7 @@ static int finish_opening(struct remote *r, int rc, uint32_t mode, const struct 
         r->drive.ops->close(&r->drive);
         return rc;
     }
+    r->drive.disk_bytes = r->info.disk_bytes;
     r->describe = r->info.describe;
     r->info.describe = NULL;
     if (!r->describe) r->describe = strdup("");
@@ -233,7 +234,7 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
 
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
-    if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->uri);
+    if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->drive.path);
     shore__remote_stop(r);
     /* its counters begin anew */
     shore__wire_ledger_add(&r->far_before, &r->far);

@@ -82,7 +82,6 @@ int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], boo
         .body_bytes = shore__get_u32(in + 12),
         .id = shore__get_u64(in + 16),
         .bulk_bytes = shore__get_u64(in + 24),
-        .check = shore__get_u64(in + 32),
     };
     if (shore__get_u32(in) != FRAME_MAGIC || shore__get_u16(in + 6)) {
         return shore__fail(diag, SHORE_ELINK, "what came is not the beginning of a frame");

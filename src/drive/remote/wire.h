@@ -80,7 +80,6 @@ struct shore__wire_header {
     uint32_t body_bytes;
     uint64_t id;         /* of the request, chosen by the client */
     uint64_t bulk_bytes; /* that follow the body */
-    uint64_t check;      /* of the header and the body */
 };
 
 /* body: what will follow; its check is part of the header. */

@@ -82,28 +82,27 @@ static int open_drive(struct session *s, const struct shore__address *at, struct
         fits = x->block < o->layout->nblocks && x->first + x->count <= o->layout->blocks[x->block].segments;
     }
     if (!fits)
-        return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another model or optimizer",
-                           s->drive->ops->path(s->drive));
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds the state of another model or optimizer", s->drive->path);
     rc = make_slots(s);
     return rc ? shore__fail(diag, rc, "%s: out of memory for the server's slots", at->text) : 0;
 }
 
 static int send_opened(struct session *s, uint64_t id, int rc, const struct shore_diag *why, struct shore_diag *diag) {
-    unsigned char *settings = NULL, *body = NULL;
-    uint32_t bytes = 0, head;
+    unsigned char *settings = NULL;
+    uint32_t bytes = 0;
     int made = 0;
     if (!rc) {
         struct shore__drive *d = s->drive;
         char describe[512] = "";
         d->ops->describe(d, describe, sizeof describe);
         struct shore__wire_open o = {
-            .path = (char *)(uintptr_t)d->ops->path(d),
+            .path = (char *)(uintptr_t)d->path,
             .build = (char *)(uintptr_t)s->options->build,
             .has_desc = true,
             .desc = *d->desc,
             .caps = d->ops->caps | (d->ops->can_carry(d, NULL) ? 0 : SHORE__DRIVE_CARRIES),
             .describe = describe,
-            .disk_bytes = d->ops->disk_bytes(d),
+            .disk_bytes = d->disk_bytes,
             .slots = s->plan.slots,
             .piece_segments = s->plan.piece_segments,
             .slot_bytes = s->plan.slot_bytes,
@@ -113,17 +112,9 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
         made = d->ops->recovery(d, &o.recovery, diag);
         if (!made) made = shore__wire_open_put(&o, true, &settings, &bytes);
     }
-    if (!made) body = malloc(SHORE__WIRE_ANSWER_MOST + bytes);
-    if (!body) {
-        free(settings);
-        return shore__fail(diag, -ENOMEM, "out of memory");
-    }
-    head = shore__wire_answer_put(body, rc, why);
-    if (bytes) memcpy(body + head, settings, bytes);
-    struct shore__frame frame = {.type = SHORE__WIRE_DONE, .id = id, .body = body, .body_bytes = head + bytes};
-    made = shore__conn_send(&s->links[0].conn, &frame, diag);
+    if (made) return shore__fail(diag, -ENOMEM, "out of memory");
+    made = shore__conn_answer(&s->links[0].conn, id, rc, why, settings, bytes, diag);
     free(settings);
-    free(body);
     return made;
 }
 
@@ -238,7 +229,7 @@ static int serve_client(struct session *s, struct shore_diag *diag) {
 
 static void explain(const struct session *s, int rc, struct shore_diag *diag) {
     struct shore_diag why = *diag;
-    const char *path = s->drive ? s->drive->ops->path(s->drive) : "no drive was open yet";
+    const char *path = s->drive ? s->drive->path : "no drive was open yet";
     if (rc == SHORE_ELINK) shore__fail(diag, rc, "%s: the client is gone: %.500s", path, why.text);
     if (rc == -EPROTO)
         shore__fail(diag, rc, "%s: the client sent what it must not (%.500s): install the same version on both hosts",
