@@ -74,7 +74,7 @@ struct shore__drive_ops {
     int (*commit)(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done);
     /* The blob of the step that was loaded or committed. blob: room for SHORE_BLOB_BYTES. Synchronous. */
     int (*blob)(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag);
-    /* 0, or why it can carry no segments and hold no blob: -ENOTSUP. */
+    /* 0, or why it can carry no segments and hold no blob: -ENOTSUP. NULL: it can. */
     int (*can_carry)(const struct shore__drive *d, struct shore_diag *diag);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */
     void (*discard)(struct shore__drive *d, uint64_t attempt);

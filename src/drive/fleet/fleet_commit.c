@@ -116,7 +116,8 @@ int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *gi
     struct shore_diag why;
     int rc = shore__sized_in(commit, sizeof *commit, given, "shore_commit", &why);
     if (!rc && !commit_is_possible(commit)) return -EINVAL;
-    if (!rc && commit->blob_bytes) rc = f->drives[0]->ops->can_carry(f->drives[0], &why);
+    const struct shore__drive_ops *first = f->drives[0]->ops;
+    if (!rc && commit->blob_bytes && first->can_carry) rc = first->can_carry(f->drives[0], &why);
     if (rc) return shore__join_refuse(done, rc, &why);
     struct shore__join *join = commit_join(f, commit, done), *due = NULL;
     if (!join) return -ENOMEM;

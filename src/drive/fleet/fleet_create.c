@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "drive/fleet/fleet.h"
+#include "drive/fleet/join.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 
@@ -227,18 +227,14 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
 
 int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                            const float *m, const float *v, struct shore_diag *diag) {
-    if (block >= f->layout->nblocks || segment >= f->layout->blocks[block].segments || count == 0 ||
-        count > f->layout->blocks[block].segments - segment || f->ready) {
+    if (f->ready || shore__fleet_check_range(f, block, segment, count))
         return shore__fail(diag, -EINVAL, "initial state outside of the layout, or after it was sealed");
-    }
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        struct shore__range own = f->ranges[(size_t)block * f->ndrives + d];
-        uint32_t first = own.first > segment ? own.first : segment;
-        uint32_t end = own.first + own.count < segment + count ? own.first + own.count : segment + count;
-        if (own.count == 0 || first >= end) continue;
-        size_t skip = (size_t)(first - segment) * SHORE_SEGMENT_ELEMS;
-        int rc = f->drives[d]->ops->init(f->drives[d], block, first, end - first, master + skip, m ? m + skip : NULL,
-                                         v ? v + skip : NULL, diag);
+        struct shore__range part;
+        if (!shore__fleet_intersect(f, block, d, segment, count, &part)) continue;
+        size_t skip = (size_t)(part.first - segment) * SHORE_SEGMENT_ELEMS;
+        int rc = f->drives[d]->ops->init(f->drives[d], block, part.first, part.count, master + skip,
+                                         m ? m + skip : NULL, v ? v + skip : NULL, diag);
         if (rc) return rc;
     }
     return 0;

@@ -99,10 +99,6 @@ static int null_store(struct shore__drive *d, const struct shore_store *store, s
     return rc < 0 ? rc : push(n, (struct null_job){.done = done, .job.order = store->order});
 }
 
-static int null_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
-    return null_store(d, which, done);
-}
-
 static int null_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     int rc = shore__call_check(call, d->desc);
     if (rc) return rc;
@@ -123,10 +119,6 @@ static int null_commit(struct shore__drive *d, const struct shore_commit *commit
 
 static int null_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag) {
     *bytes = 0;
-    return 0;
-}
-
-static int null_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
     return 0;
 }
 
@@ -168,11 +160,10 @@ static const struct shore__drive_ops null_ops = {
     .fetch = null_fetch,
     .update = null_update,
     .store = null_store,
-    .carry = null_carry,
+    .carry = null_store,
     .call = null_call,
     .commit = null_commit,
     .blob = null_blob,
-    .can_carry = null_can_carry,
     .discard = null_discard,
     .leaf_sum = null_leaf_sum,
     .snapshot = null_snapshot,

@@ -53,10 +53,6 @@ static int ram_blob(struct shore__drive *d, void *blob, uint32_t *bytes, struct 
     return 0;
 }
 
-static int ram_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
-    return 0;
-}
-
 static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     unsigned slot = shore__slots_active(&r->front.slots, NULL);
@@ -125,7 +121,6 @@ static const struct shore__drive_ops ram_ops = {
     .call = shore__front_call,
     .commit = shore__front_commit,
     .blob = ram_blob,
-    .can_carry = ram_can_carry,
     .discard = shore__front_discard,
     .leaf_sum = ram_leaf_sum,
     .snapshot = ram_snapshot,

@@ -1,5 +1,4 @@
 /* What the lanes of a drive in memory do: UPDATE from one slot to the other, without copies. */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -69,7 +68,7 @@ static void fetch_run(struct ram *r, const struct shore__local_job *job) {
     r->front.read_fetch += bytes;
 }
 
-static void run_fetch(struct ram *r, const struct shore__local_job *job) {
+static int run_fetch(struct ram *r, struct shore__local_job *job) {
     struct shore__local_job part = *job;
     const struct shore__drive_fetch *whole = &job->fetch;
     for (uint32_t at = 0; at < whole->count; at += part.fetch.count) {
@@ -80,13 +79,15 @@ static void run_fetch(struct ram *r, const struct shore__local_job *job) {
             (unsigned char *)whole->dst + at * shore__fetch_segment_bytes(r->desc.plane_bytes, whole->kind);
         fetch_run(r, &part);
     }
+    return 0;
 }
 
-static void run_init(struct ram *r, const struct shore__local_job *job) {
+static int run_init(struct ram *r, struct shore__local_job *job) {
     struct shore__stored to = shore__ram_stored(r, 0, job->local);
     shore__chunk_init(&r->front.config, job->block, job->segment, job->count, job->init.master, job->init.m,
                       job->init.v, &to);
     memset(r->front.written + job->local, 1, job->count);
+    return 0;
 }
 
 static int run_update(struct ram *r, struct shore__local_job *job) {
@@ -128,14 +129,14 @@ static int run_store(struct ram *r, struct shore__local_job *job) {
     return 0;
 }
 
-static int run_carry(struct ram *r, const struct shore__local_job *job) {
+static int run_carry(struct ram *r, struct shore__local_job *job) {
     if (shore__front_is_discarded(&r->front, job)) return SHORE_EDISCARDED;
     shore__slot_map_carry(&r->map, 1 - job->slot, job->local, job->count);
     memset(r->front.written + job->local, 1, job->count);
     return 0;
 }
 
-static void run_call(struct ram *r, struct shore__local_job *job) {
+static int run_call(struct ram *r, struct shore__local_job *job) {
     const struct shore__call *c = &job->call;
     uint64_t bytes = shore__call_bytes(c);
     bool spill = c->function == SHORE__SPILL;
@@ -146,10 +147,12 @@ static void run_call(struct ram *r, struct shore__local_job *job) {
         memcpy(c->out, stored, bytes);
     if (spill) memset(r->front.spilled + job->local, 1 + (int)c->form, c->count);
     r->front.moved[c->function] += bytes;
-    if (!shore__function(c->function)->seals) return;
     struct shore__leaf seal;
-    shore__leaf_make(stored, bytes, c->start, &seal);
-    memcpy(c->seal, seal.hash, 16);
+    if (shore__function(c->function)->seals) {
+        shore__leaf_make(stored, bytes, c->start, &seal);
+        memcpy(c->seal, seal.hash, 16);
+    }
+    return 0;
 }
 
 static int run_begin(struct ram *r, struct shore__local_job *job) {
@@ -192,45 +195,23 @@ static int run_commit(struct ram *r, struct shore__local_job *job) {
     return 0;
 }
 
-static void run_job(struct ram *r, struct shore__local_job *job) {
-    switch (job->kind) {
-    case SHORE__LOCAL_FETCH:
-        run_fetch(r, job);
-        break;
-    case SHORE__LOCAL_INIT:
-        run_init(r, job);
-        break;
-    case SHORE__LOCAL_UPDATE:
-        job->rc = run_update(r, job);
-        break;
-    case SHORE__LOCAL_STORE:
-        job->rc = run_store(r, job);
-        break;
-    case SHORE__LOCAL_CARRY:
-        job->rc = run_carry(r, job);
-        break;
-    case SHORE__LOCAL_CALL:
-        run_call(r, job);
-        break;
-    case SHORE__LOCAL_BEGIN:
-        job->rc = run_begin(r, job);
-        break;
-    case SHORE__LOCAL_COMMIT:
-        job->rc = run_commit(r, job);
-        break;
-    case SHORE__LOCAL_DISCARD:
-        shore__front_begin_attempt(&r->front);
-        break;
-    default:
-        assert(false); /* is asked of a volume alone */
-    }
+static int run_discard(struct ram *r, struct shore__local_job *job) {
+    shore__front_begin_attempt(&r->front);
+    return 0;
 }
 
+/* What else there is, is asked of a volume alone. */
+static int (*const run[])(struct ram *r, struct shore__local_job *job) = {
+    [SHORE__LOCAL_FETCH] = run_fetch, [SHORE__LOCAL_INIT] = run_init,     [SHORE__LOCAL_UPDATE] = run_update,
+    [SHORE__LOCAL_STORE] = run_store, [SHORE__LOCAL_CARRY] = run_carry,   [SHORE__LOCAL_CALL] = run_call,
+    [SHORE__LOCAL_BEGIN] = run_begin, [SHORE__LOCAL_COMMIT] = run_commit, [SHORE__LOCAL_DISCARD] = run_discard,
+};
+
 static void *run_lane(struct ram *r, struct shore__lane *lane) {
-    struct shore__job *job;
-    while ((job = shore__lane_pop(lane, true))) {
-        run_job(r, (struct shore__local_job *)job);
-        shore__front_finish(&r->front, lane, (struct shore__local_job *)job);
+    struct shore__local_job *job;
+    while ((job = (struct shore__local_job *)shore__lane_pop(lane, true))) {
+        job->rc = run[job->kind](r, job);
+        shore__front_finish(&r->front, lane, job);
     }
     return NULL;
 }

@@ -101,10 +101,8 @@ static void new_ledger(struct remote *r, const unsigned char *data, uint32_t byt
 
 static int remote_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     struct remote *r = remote_of(d);
-    struct control c = {.fields.type = SHORE__WIRE_RECOVERY};
     unsigned char data[SHORE__WIRE_RECOVERY_BYTES];
-    c.result = data;
-    c.result_room = sizeof data;
+    struct control c = {.fields.type = SHORE__WIRE_RECOVERY, .result = data, .result_room = sizeof data};
     int rc = control(r, &c, diag);
     if (!rc && (c.result_bytes > sizeof data || !shore__wire_recovery_get(data, c.result_bytes, out)))
         rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", r->drive.path);
@@ -117,10 +115,9 @@ static int remote_load(struct shore__drive *d, uint64_t step, struct shore_diag 
 }
 
 static int remote_begin(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
-    struct control c = {.fields = {.type = SHORE__WIRE_BEGIN, .step = step, .era = epoch}};
     unsigned char data[SHORE__WIRE_LEDGER_BYTES];
-    c.result = data;
-    c.result_room = sizeof data;
+    struct control c = {
+        .fields = {.type = SHORE__WIRE_BEGIN, .step = step, .era = epoch}, .result = data, .result_room = sizeof data};
     int rc = control(remote_of(d), &c, diag);
     if (!rc && c.result_bytes <= sizeof data) new_ledger(remote_of(d), data, c.result_bytes);
     return rc;
@@ -135,9 +132,9 @@ static void remote_discard(struct shore__drive *d, uint64_t attempt) {
 }
 
 static int remote_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag) {
-    struct control c = {.fields = {.type = SHORE__WIRE_LEAF_SUM, .flags = deep ? SHORE__WIRE_DEEP : 0}};
-    c.result = sum;
-    c.result_room = 16;
+    struct control c = {.fields = {.type = SHORE__WIRE_LEAF_SUM, .flags = deep ? SHORE__WIRE_DEEP : 0},
+                        .result = sum,
+                        .result_room = 16};
     int rc = control(remote_of(d), &c, diag);
     if (!rc && c.result_bytes != 16)
         rc = shore__fail(diag, SHORE_ELINK, "%s: its answer cannot be understood", d->path);

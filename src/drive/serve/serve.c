@@ -100,7 +100,7 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
             .build = (char *)(uintptr_t)s->options->build,
             .has_desc = true,
             .desc = *d->desc,
-            .caps = d->ops->caps | (d->ops->can_carry(d, NULL) ? 0 : SHORE__DRIVE_CARRIES),
+            .caps = d->ops->caps | (d->ops->can_carry && d->ops->can_carry(d, NULL) ? 0 : SHORE__DRIVE_CARRIES),
             .describe = describe,
             .disk_bytes = d->disk_bytes,
             .slots = s->plan.slots,
