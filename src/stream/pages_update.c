@@ -166,8 +166,7 @@ void shore__pages_placed(struct shore_pages *p, uint64_t step) {
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
         assert(!page->users && !page->updating);
-        if (page->loading) shore_wait(&page->load, NULL);
-        page->loading = false;
+        end_fetch(page);
         page->step = is_place(p, page) ? step : SHORE__NO_STEP;
     }
 }
@@ -176,8 +175,7 @@ void shore_pages_forget(struct shore_pages *p) {
     shore_pages_discarded(p);
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
-        if (page->loading) shore_wait(&page->load, NULL);
-        page->loading = false;
+        end_fetch(page);
         page->step = SHORE__NO_STEP;
     }
 }

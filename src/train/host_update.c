@@ -63,11 +63,12 @@ static void fail(struct work *w, int rc, const struct shore_diag *diag) {
     pthread_mutex_unlock(&w->mutex);
 }
 
-static bool failed(struct work *w) {
-    pthread_mutex_lock(&w->mutex);
-    bool it_has = w->rc != 0;
-    pthread_mutex_unlock(&w->mutex);
-    return it_has;
+/* Waits for the requests of a chunk. */
+static int end(struct work *w, struct shore_wait *wait) {
+    struct shore_diag diag = {0};
+    int rc = shore_wait(wait, &diag);
+    if (rc) fail(w, rc, &diag);
+    return rc;
 }
 
 static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
@@ -154,12 +155,6 @@ static void store(struct work *w, struct chunk *c) {
     shore_wait_end(&c->store, 0);
 }
 
-static void end_store(struct work *w, struct chunk *c) {
-    struct shore_diag diag = {0};
-    int rc = shore_wait(&c->store, &diag);
-    if (rc) fail(w, rc, &diag);
-}
-
 /* Fetches chunk after chunk, each as soon as its buffer has been written back. */
 static void *read_ahead(void *ctx) {
     struct work *w = ctx;
@@ -171,7 +166,7 @@ static void *read_ahead(void *ctx) {
         bool stop = w->rc != 0;
         pthread_mutex_unlock(&w->mutex);
         if (stop) break;
-        if (c->state == CHUNK_STORED) end_store(w, c);
+        if (c->state == CHUNK_STORED) end(w, &c->store);
         set_state(w, c, CHUNK_FREE);
         choose_pieces(w, c);
         if (!c->segments) break;
@@ -218,7 +213,7 @@ static int update_piece(const struct work *w, const struct chunk *c, const struc
     return rc;
 }
 
-static void compute(struct work *w, const struct chunk *c) {
+static int compute(struct work *w, const struct chunk *c) {
     struct shore__gate *gate = w->fleet->gate;
     uint64_t elems = (uint64_t)c->segments * SHORE_SEGMENT_ELEMS;
     uint64_t over_ns = gate ? gate->over_ns(gate, SHORE__WORK_HOST_UPDATE, 0, elems) : 0;
@@ -228,6 +223,7 @@ static void compute(struct work *w, const struct chunk *c) {
         rc = update_piece(w, c, &c->pieces[i], &diag);
     if (rc) fail(w, rc, &diag);
     if (gate) shore__sleep_until(over_ns);
+    return rc;
 }
 
 static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns) {
@@ -235,13 +231,9 @@ static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns)
     pthread_mutex_lock(&w->mutex);
     while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->rc)
         pthread_cond_wait(&w->changed, &w->mutex);
-    bool there = c->state == CHUNK_FETCHED;
+    bool there = c->state == CHUNK_FETCHED && !w->rc;
     pthread_mutex_unlock(&w->mutex);
-    if (there) {
-        struct shore_diag diag = {0};
-        int rc = shore_wait(&c->fetch, &diag);
-        if (rc) fail(w, rc, &diag);
-    }
+    if (there && end(w, &c->fetch)) there = false;
     *waited_ns += shore__now_ns() - start;
     return there;
 }
@@ -249,9 +241,7 @@ static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns)
 static void write_back(struct work *w, uint64_t *waited_ns) {
     for (uint64_t n = 0;; n++) {
         struct chunk *c = &w->chunk[n % w->how->buffers];
-        if (!wait_for_chunk(w, c, waited_ns) || failed(w)) break;
-        compute(w, c);
-        if (failed(w)) break;
+        if (!wait_for_chunk(w, c, waited_ns) || compute(w, c)) break;
         store(w, c);
         set_state(w, c, CHUNK_STORED);
     }
@@ -262,7 +252,7 @@ static void drain(struct work *w, uint64_t *waited_ns) {
     uint64_t start = shore__now_ns();
     for (uint32_t i = 0; i < w->how->buffers; i++) {
         if (w->chunk[i].state == CHUNK_FETCHED) shore_wait(&w->chunk[i].fetch, NULL);
-        if (w->chunk[i].state == CHUNK_STORED) end_store(w, &w->chunk[i]);
+        if (w->chunk[i].state == CHUNK_STORED) end(w, &w->chunk[i].store);
     }
     *waited_ns += shore__now_ns() - start;
 }
