@@ -43,7 +43,7 @@ static const struct shore__command_line line = {
 void shore__report_add(struct shore__report *r, const char *what, enum shore__verdict verdict, const char *advice,
                        json_t *facts, const char *format, ...) {
     static const char *const words[] = {"OK", "WARN", "FAIL"}, *const keys[] = {"ok", "warn", "fail"};
-    char text[1500], plain[2000], shown[256];
+    char text[1500], plain[2000];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -56,7 +56,7 @@ void shore__report_add(struct shore__report *r, const char *what, enum shore__ve
     json_decref(facts);
     json_array_append_new(r->checks, o);
     if (r->json) return;
-    printf("%-5s %s: %s%s%s\n", words[verdict], shore__escape(what, strlen(what), shown, sizeof shown),
+    printf("%-5s %s: %s%s%s\n", words[verdict], shore__shown(what).text,
            shore__printable(text, strlen(text), plain, sizeof plain), advice ? "; " : "", advice ? advice : "");
     fflush(stdout);
 }
@@ -131,13 +131,12 @@ static int finish(struct shore__report *r) {
     }
     size_t i;
     json_t *check;
-    char names[600] = "", shown[128];
+    char names[600] = "";
     json_array_foreach(r->checks, i, check) {
         const char *name = json_string_value(json_object_get(check, "check"));
         if (!name || strcmp(json_string_value(json_object_get(check, "status")), "fail") != 0) continue;
         size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
-                 shore__escape(name, strlen(name), shown, sizeof shown));
+        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", shore__shown(name).text);
     }
     if (good)
         printf("everything that is needed works%s\n", r->count[SHORE__WEAK] ? "; WARN says what could be better" : "");

@@ -44,21 +44,20 @@ struct drive {
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS)
 
 static int find(const char *name, struct drive *d, struct shore_diag *diag) {
-    char shown[256];
-    shore__escape(name, strlen(name), shown, sizeof shown);
+    const struct shore__shown shown = shore__shown(name);
     int rc = shore__address_parse(name, &d->at, diag);
     if (!rc && !d->at->kind->keeps)
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured: give a directory", shown.text);
     if (!rc) rc = shore__drive_probe(d->at, &d->probe, diag);
     if (!rc) rc = shore__probe_may_be_made(d->at, &d->probe, diag);
     if (!rc && d->probe.is_device)
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s is a block device, which only overwriting could measure: 'longshore bench disk "
                          "--overwrite' does that",
-                         shown);
+                         shown.text);
     struct stat st;
     if (!rc && d->probe.exists && d->at->kind->has_file && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown.text);
     return rc;
 }
 
@@ -73,7 +72,7 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
     bool shared = n > 1 && sites && shore__sites_share_device(sites, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct drive *d = &found[i];
-        char rate[32], room[32], escaped[512];
+        char rate[32], room[32];
         /* what shares a device shares its speed, so it is placed equally */
         double share = shared ? 1.0 / n : (double)d->speed / (double)sum;
         json_t *o =
@@ -82,8 +81,7 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
         if (d->link) json_object_set_new(o, "link_bytes_per_second", json_integer((json_int_t)d->link));
         json_array_append_new(drives, o);
         if (json) continue;
-        printf("%s: %s/s", shore__escape(names[i], strlen(names[i]), escaped, sizeof escaped),
-               shore__format_size(d->speed, rate, sizeof rate));
+        printf("%s: %s/s", shore__shown(names[i]).text, shore__format_size(d->speed, rate, sizeof rate));
         if (d->link) printf(" (its link carries %s/s)", shore__format_size(d->link, rate, sizeof rate));
         printf(", room for %s, %.1f %% of a run\n", shore__format_size(d->probe.capacity_bytes, room, sizeof room),
                100 * share);
@@ -105,11 +103,9 @@ static int bench(const struct shore__parsed *parsed, void *args) {
     struct drive *found = calloc(n, sizeof *found);
     int rc = found ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
     for (uint32_t i = 0; !rc && i < n; i++) {
-        char shown[256];
         for (uint32_t k = 0; !rc && k < i; k++)
             if (strcmp(names[i], names[k]) == 0)
-                rc = shore__fail(&diag, SHORE_EUSAGE, "%s is given twice",
-                                 shore__escape(names[i], strlen(names[i]), shown, sizeof shown));
+                rc = shore__fail(&diag, SHORE_EUSAGE, "%s is given twice", shore__shown(names[i]).text);
         if (!rc) rc = find(names[i], &found[i], &diag);
     }
     shore__cli_catch_signals("longshore: stopping after this drive\n");

@@ -82,17 +82,16 @@ static void speeds_free(struct speeds *s) {
 }
 
 static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
-    char shown[256], first[256];
+    char first[256];
     char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.text[0], run->generation) : NULL;
     shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
     free(drive);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s",
-                       shore__escape(name, strlen(name), shown, sizeof shown), first);
+    return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s", shore__shown(name).text,
+                       first);
 }
 
 static int given_twice(const char *name, struct shore_diag *diag) {
-    char shown[256];
-    return shore__fail(diag, SHORE_EUSAGE, "%s is given twice", shore__escape(name, strlen(name), shown, sizeof shown));
+    return shore__fail(diag, SHORE_EUSAGE, "%s is given twice", shore__shown(name).text);
 }
 
 static int added(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
@@ -144,13 +143,13 @@ static int replace(const struct shore__run *run, const char *word, struct shore_
     const struct shore__addresses *present = &run->settings.drives;
     struct shore__move move = shore__move_split(run, word);
     struct shore__address *to;
-    char shown[256];
-    shore__escape(word, strlen(word), shown, sizeof shown);
+    const struct shore__shown shown = shore__shown(word);
     if (!move.to)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place", shown);
+        return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place",
+                           shown.text);
     if (move.drive == present->count) return no_such_drive(run, word, diag);
     if (replaced[move.drive]) return given_twice(present->text[move.drive], diag);
-    if (!*move.to) return shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shown);
+    if (!*move.to) return shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shown.text);
     int rc = shore__address_parse(move.to, &to, diag);
     if (rc) return rc;
     replaced[move.drive] = true;

@@ -122,7 +122,7 @@ static void explain_moment(const struct moment *m, json_t *o) {
 
 static void print_moment(const struct moment *m) {
     const struct shore__worker *w = &m->worker;
-    char text[64], escaped[512];
+    char text[64];
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) printf("last steps:");
     if (!isnan(m->pulse.loss)) printf(" loss %.4f", m->pulse.loss);
     if (m->pulse.step_seconds > 0)
@@ -136,8 +136,7 @@ static void print_moment(const struct moment *m) {
         const time_t since = (time_t)w->since;
         struct tm tm;
         strftime(text, sizeof text, "%F %T", localtime_r(&since, &tm));
-        printf("process %lld (%s) on %s since %s", (long long)w->pid, w->process,
-               shore__escape(w->host, strlen(w->host), escaped, sizeof escaped), text);
+        printf("process %lld (%s) on %s since %s", (long long)w->pid, w->process, shore__shown(w->host).text, text);
     } else {
         fputs("another process", stdout);
     }
@@ -170,8 +169,7 @@ static void print_value(const json_t *value) {
     char *text = json_is_string(value)    ? strdup(json_string_value(value))
                  : json_is_boolean(value) ? strdup(json_is_true(value) ? "on" : "off")
                                           : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-    char escaped[512];
-    if (text) printf(" %s", shore__escape(text, strlen(text), escaped, sizeof escaped));
+    if (text) printf(" %s", shore__shown(text).text);
     free(text);
 }
 
@@ -197,10 +195,8 @@ static void print_identity(const json_t *settings) {
 static void print_model(const struct shore__run *run, const json_t *o) {
     const struct shore__settings *s = &run->settings;
     const struct shore__arch *arch = &run->model->arch;
-    char escaped[512];
-    printf("run %s: step %llu of %llu%s\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
-           (unsigned long long)run->hint_step, (unsigned long long)s->steps,
-           run->hint_step >= s->steps ? ", finished" : "");
+    printf("run %s: step %llu of %llu%s\n", shore__shown(run->path).text, (unsigned long long)run->hint_step,
+           (unsigned long long)s->steps, run->hint_step >= s->steps ? ", finished" : "");
     printf("model: %s, %u layers of width %u, %u heads (%u for keys), vocabulary %u, %llu parameters\n",
            arch->model_type, arch->n_layer, arch->d_model, arch->n_head, arch->n_kv_head, arch->vocab,
            (unsigned long long)run->model->parameters);
@@ -212,17 +208,14 @@ static void print_model(const struct shore__run *run, const json_t *o) {
         printf("bad rows: %llu, skipped when the data were read\n", (unsigned long long)shore__run_bad_rows(run));
     printf("last trained on: %s\n", run->processor);
     if (shore__settings_emulated(s))
-        printf("emulated: the times of its steps are those of %s\n",
-               shore__escape(s->emulate, strlen(s->emulate), escaped, sizeof escaped));
+        printf("emulated: the times of its steps are those of %s\n", shore__shown(s->emulate).text);
 }
 
 static void print_contents(const struct shore__run *run) {
     const struct shore__contents *c = run->contents;
     const char *maker = shore__contents_maker(c);
-    char escaped[512];
-    printf("run %s: step %llu\n", shore__escape(run->path, strlen(run->path), escaped, sizeof escaped),
-           (unsigned long long)run->hint_step);
-    printf("made by: %s\n", shore__escape(maker, strlen(maker), escaped, sizeof escaped));
+    printf("run %s: step %llu\n", shore__shown(run->path).text, (unsigned long long)run->hint_step);
+    printf("made by: %s\n", shore__shown(maker).text);
     printf("tensors: %u in %u blocks, %llu parameters\n", c->nshapes, run->layout->nblocks,
            (unsigned long long)run->layout->elems);
 }
@@ -230,7 +223,7 @@ static void print_contents(const struct shore__run *run) {
 static int explain(struct shore__run *run, const struct args *a) {
     const struct shore__settings *s = &run->settings;
     json_t *o = explanation(run), *volumes = json_array();
-    char escaped[512], size[32];
+    char size[32];
     struct shore_diag diag = {0};
     struct moment moment;
     look(run, &moment);
@@ -269,8 +262,7 @@ static int explain(struct shore__run *run, const struct args *a) {
     json_array_foreach(json_object_get(o, "changes"), i, change) {
         const char *what = json_string_value(json_object_get(change, "what"));
         printf("%s  from step %lld on: %s\n", i ? "" : "changes:\n",
-               (long long)json_integer_value(json_object_get(change, "step")),
-               what ? shore__escape(what, strlen(what), escaped, sizeof escaped) : "");
+               (long long)json_integer_value(json_object_get(change, "step")), what ? shore__shown(what).text : "");
     }
     json_decref(o);
     return SHORE__EXIT_DONE;

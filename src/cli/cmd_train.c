@@ -300,9 +300,7 @@ static int change_run(const struct shore__train_args *args, const struct shore__
     if (rc) return rc;
     for (size_t i = 0; i < moved->count; i++) {
         size_t used = strlen(changes);
-        char escaped[256];
-        snprintf(changes + used, bytes - used, "%sdrive %s", used ? ", " : "",
-                 shore__escape(moved->item[i], strlen(moved->item[i]), escaped, sizeof escaped));
+        snprintf(changes + used, bytes - used, "%sdrive %s", used ? ", " : "", shore__shown(moved->item[i]).text);
     }
     if (args->accept) {
         size_t used = strlen(changes);

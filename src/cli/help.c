@@ -128,17 +128,16 @@ int shore__cli_command(const struct shore__command_line *line, int argc, char **
 int shore__cli_dispatch(const struct shore__subcommand *all, size_t count, const char *what, const char *otherwise,
                         int argc, char **argv) {
     const char *names[NAMES_MOST];
-    char escaped[128];
     for (size_t i = 0; i < count; i++) {
         names[i] = all[i].name;
         if (all[i].run && strcmp(argv[0], names[i]) == 0) return all[i].run(argc - 1, argv + 1);
     }
     const char *near = shore__suggest(argv[0], names, count);
-    shore__escape(argv[0], strlen(argv[0]), escaped, sizeof escaped);
+    const struct shore__shown escaped = shore__shown(argv[0]);
     if (near)
-        shore__cli_say("unknown %s '%s': did you mean %s?", what, escaped, near);
+        shore__cli_say("unknown %s '%s': did you mean %s?", what, escaped.text, near);
     else
-        shore__cli_say("unknown %s '%s': %s", what, escaped, otherwise);
+        shore__cli_say("unknown %s '%s': %s", what, escaped.text, otherwise);
     return SHORE__EXIT_USAGE;
 }
 

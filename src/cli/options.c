@@ -80,24 +80,25 @@ static int unknown(const struct shore__command_line *line, const char *name, boo
     if (!key && line->config) names[n++] = "config";
     for (size_t i = 0; !key && line->remote && i < SHORE__REMOTE_OPTIONS; i++)
         names[n++] = shore__remote_options[i].name;
-    char escaped[128], hint[256];
+    char hint[256];
     const char *what = key ? "key " : "flag --", *dashes = key ? "" : "--";
-    shore__escape(name, strlen(name), escaped, sizeof escaped);
+    const struct shore__shown escaped = shore__shown(name);
     if (shore__other_name_hint(line, name, dashes, hint, sizeof hint))
-        return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: %s", what, escaped, hint);
+        return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: %s", what, escaped.text, hint);
     const char *near = shore__suggest(name, names, n);
-    if (near) return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: did you mean %s%s?", what, escaped, dashes, near);
-    return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: 'longshore %s --help' lists what there is", what, escaped,
-                       line->command);
+    if (near)
+        return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: did you mean %s%s?", what, escaped.text, dashes, near);
+    return shore__fail(diag, SHORE_EUSAGE, "unknown %s%s: 'longshore %s --help' lists what there is", what,
+                       escaped.text, line->command);
 }
 
 static int one_dash(const struct shore__command_line *line, const char *word, struct shore_diag *diag) {
-    char escaped[128], hint[256];
-    shore__escape(word, strlen(word), escaped, sizeof escaped);
+    char hint[256];
+    const struct shore__shown escaped = shore__shown(word);
     if (shore__other_name_hint(line, word, "--", hint, sizeof hint))
         return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes; if it is llm.c's, %s",
-                           escaped, hint);
-    return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes", escaped);
+                           escaped.text, hint);
+    return shore__fail(diag, SHORE_EUSAGE, "unknown flag %s: flags begin with two dashes", escaped.text);
 }
 
 static int not_taken(const struct shore__command_line *line, const struct shore__option *o, struct shore_diag *diag) {
@@ -105,9 +106,7 @@ static int not_taken(const struct shore__command_line *line, const struct shore_
 }
 
 static int bad_value(const struct shore__option *o, const char *text, const char *wanted, struct shore_diag *diag) {
-    char escaped[128];
-    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name, wanted,
-                       shore__escape(text, strlen(text), escaped, sizeof escaped));
+    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name, wanted, shore__shown(text).text);
 }
 
 static int set_whole(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
@@ -385,8 +384,6 @@ static int apply_config(const struct shore__command_line *line, const char *path
     json_t *json;
     int rc = shore__json_read(path, 1u << 20, &json, diag);
     if (rc) return rc;
-    char file[256];
-    shore__escape(path, strlen(path), file, sizeof file);
     const char *key, *found[SHORE__OPTIONS_MAX] = {NULL};
     json_t *value;
     json_object_foreach(json, key, value) {
@@ -400,7 +397,7 @@ static int apply_config(const struct shore__command_line *line, const char *path
              : overridden                    ? check_json(o, value, &inner)
                                              : set_from_json(o, value, target, &inner);
         if (rc) {
-            rc = shore__fail_of(diag, SHORE_EINPUT, &inner, "%s: %s", file, inner.text);
+            rc = shore__fail_of(diag, SHORE_EINPUT, &inner, "%s: %s", shore__shown(path).text, inner.text);
             break;
         }
         found[index] = key;
@@ -426,9 +423,8 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
             continue;
         }
         if (argv[i][0] == '-' && argv[i][1]) return one_dash(line, argv[i], diag);
-        char escaped[128];
-        shore__escape(argv[i], strlen(argv[i]), escaped, sizeof escaped);
-        if (words == line->positional) return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", escaped);
+        if (words == line->positional)
+            return shore__fail(diag, SHORE_EUSAGE, "unexpected word '%s'", shore__shown(argv[i]).text);
         parsed->positional[words++] = argv[i];
     }
     int rc = check_variables(line, diag);
