@@ -52,8 +52,7 @@ void shore__report_add(struct shore__report *r, const char *what, enum shore__ve
     json_t *o = json_pack("{s:o,s:s,s:o}", "check", shore__clean_json(what, strlen(what)), "status", keys[verdict],
                           "text", shore__clean_json(text, strlen(text)));
     if (o && advice) json_object_set_new(o, "advice", shore__clean_json(advice, strlen(advice)));
-    if (o && facts) json_object_update(o, facts);
-    json_decref(facts);
+    json_object_update_new(o, facts);
     json_array_append_new(r->checks, o);
     if (r->json) return;
     printf("%-5s %s: %s%s%s\n", words[verdict], shore__shown(what).text,

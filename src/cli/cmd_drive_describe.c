@@ -16,20 +16,15 @@ static void set_error(json_t *o, const char *text) {
 static void describe_volume(const struct shore__run *run, const struct shore__probe *p, json_t *o) {
     const struct shore__volume_desc *desc = &p->desc;
     const struct shore__record *r = &p->recovery.record;
-    json_object_set_new(o, "place", json_integer(desc->drive));
-    json_object_set_new(o, "generation", json_integer((json_int_t)desc->generation));
-    json_object_set_new(o, "segments", json_integer(desc->segments));
-    json_object_set_new(o, "share", json_real((double)desc->segments / (double)run->layout->segments));
-    json_object_set_new(o, "extents", json_integer(desc->nextents));
-    json_object_set_new(o, "size_bytes", json_integer((json_int_t)p->size_bytes));
-    json_object_set_new(o, "scratch_bytes", json_integer((json_int_t)desc->scratch_bytes));
-    json_object_set_new(o, "spill", json_boolean(desc->spill));
-    json_object_set_new(o, "in_use", json_boolean(p->busy));
-    if (p->recovery.valid) {
-        json_object_set_new(o, "step", json_integer((json_int_t)r->slot[r->active & 1].step));
-        json_object_set_new(o, "epoch", json_integer((json_int_t)r->epoch));
-        json_object_set_new(o, "record_sequence", json_integer((json_int_t)r->sequence));
-    }
+    double share = (double)desc->segments / (double)run->layout->segments;
+    json_object_update_new(
+        o, json_pack("{s:I,s:I,s:I,s:f,s:I,s:I,s:I,s:b,s:b}", "place", (json_int_t)desc->drive, "generation",
+                     (json_int_t)desc->generation, "segments", (json_int_t)desc->segments, "share", share, "extents",
+                     (json_int_t)desc->nextents, "size_bytes", (json_int_t)p->size_bytes, "scratch_bytes",
+                     (json_int_t)desc->scratch_bytes, "spill", desc->spill, "in_use", p->busy));
+    if (p->recovery.valid)
+        json_object_update_new(o, json_pack("{s:I,s:I,s:I}", "step", (json_int_t)r->slot[r->active & 1].step, "epoch",
+                                            (json_int_t)r->epoch, "record_sequence", (json_int_t)r->sequence));
     const char *error = !shore__probe_is_of(p, run->fleet_id) ? "the volume belongs to another run"
                         : desc->generation != run->generation ? "the volume is of another placement"
                         : p->recovery.damaged_record          ? p->recovery.damage.text

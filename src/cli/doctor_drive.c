@@ -126,13 +126,11 @@ static void files(struct shore__report *r, const char *path, const char *beside,
                           text, shore__said_of(&diag, path));
         return;
     }
-    json_t *facts = facts_of(w),
-           *more =
-               json_pack("{s:b,s:s,s:b,s:I,s:I,s:I}", "direct", rates.direct, "backend", rates.backend, "shares_blocks",
+    json_t *facts = facts_of(w);
+    json_object_update_new(
+        facts, json_pack("{s:b,s:s,s:b,s:I,s:I,s:I}", "direct", rates.direct, "backend", rates.backend, "shares_blocks",
                          rates.shares_blocks, "read_bytes_per_second", (json_int_t)rates.read, "write_bytes_per_second",
-                         (json_int_t)rates.write, "update_bytes_per_second", (json_int_t)rates.update);
-    json_object_update(facts, more);
-    json_decref(more);
+                         (json_int_t)rates.write, "update_bytes_per_second", (json_int_t)rates.update));
     const char *advice = advice_on(w, &rates, before, nbefore);
     shore__report_add(
         r, path, advice ? SHORE__WEAK : SHORE__FINE, advice, facts,
