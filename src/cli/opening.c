@@ -7,15 +7,9 @@
 #include "plan/transfers.h"
 #include "run/lives/snapshots.h"
 
-static bool in_memory(const struct shore__addresses *drives) {
-    for (size_t i = 0; i < drives->count; i++)
-        if (!drives->item[i]->kind->keeps) return true;
-    return false;
-}
-
 int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag) {
-    if (in_memory(&run->settings.drives))
+    if (shore__settings_in_ram(&run->settings))
         return shore__fail(diag, SHORE_EMISSING,
                            "%s kept its state in memory (--drive ram:): it went with the process that trained it",
                            run->path);
