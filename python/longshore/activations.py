@@ -91,7 +91,7 @@ class Activations:
         self.broken = False  # a store failed
         forks.leave_in_children(self)
 
-    def _leave_to_parent(self):
+    def leave_to_parent(self):
         """The memory is not there in a child, nor are threads that may have the lock."""
         ffi.gc(self.store, None)
         self.store = None

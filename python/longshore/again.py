@@ -6,6 +6,7 @@ import os
 import torch
 
 from . import inits, making
+from .engine import optimizer_of
 from .errors import LongshoreError
 from .native import lib
 from .options import that_stay
@@ -27,13 +28,13 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), inits.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     inits.check(run, drives, bool(overwrite))
-    given, recorded = making._name_groups(engine.module, groups)
+    given, recorded = making.name_groups(engine.module, groups)
     how = {**engine.how, **numbers, "lr": making.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "groups": recorded, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
     before = engine.state
-    program = {**making._program(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
+    program = {**making.program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
     state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
                          fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes, memory=before.memory_bytes, overwrite=bool(overwrite),
                          momentum=any(group.get("momentum", numbers["momentum"]) for group in given), scratch_bytes=before.scratch_bytes,
@@ -42,9 +43,8 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
         _copy(engine, before, state)
         state.seal()
     engine.reopen(run)
-    engine._followed, engine.lr_scheduler, engine.accumulate = {}, None, 1
-    engine.how = how
-    engine._take_optimizer(how, given)
+    engine.followed, engine.lr_scheduler, engine.accumulate = {}, None, 1
+    engine.how, engine.optimizer = how, optimizer_of(engine, how, given)
     share(handed, engine.optimizer)
     return engine
 

@@ -30,7 +30,7 @@ class budget:
         if isinstance(engines, bool) or engines != int(engines) or engines < 1:
             raise ValueError(f"budget: engines={engines!r}; it is how many engines share the memory, 1 or more")
         self.memory, self.engines = native.size(memory), int(engines)
-        self._shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self.shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> budget:
         global _current
@@ -54,9 +54,9 @@ class budget:
         return max(0, self.memory - sum(_held(engine) for engine, _ in self._open()))
 
     def _open(self) -> list[tuple[Any, str]]:
-        return [(engine, who) for engine, who in list(self._shares.items()) if engine.state is not None]
+        return [(engine, who) for engine, who in list(self.shares.items()) if engine.state is not None]
 
-    def _share(self, who: str, wanted: int | None, least: int) -> int:
+    def share(self, who: str, wanted: int | None, least: int) -> int:
         """Bytes for one more."""
         made, left = self._open(), self.left
         share = max(least, left // max(1, self.engines - len(made))) if wanted is None else wanted
@@ -83,10 +83,10 @@ def left() -> int | None:
 
 def share(who: str, wanted: int | None, least: int) -> int | None:
     """Bytes for one more engine: what it wants, which None leaves to the budget that is entered, if one is. Raises BudgetError."""
-    return wanted if _current is None else _current._share(who, wanted, least)
+    return wanted if _current is None else _current.share(who, wanted, least)
 
 
 def add(engine: Any, who: str) -> None:
     """The engine was made with what share() said."""
     if _current is not None:
-        _current._shares[engine] = who
+        _current.shares[engine] = who

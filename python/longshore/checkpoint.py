@@ -186,7 +186,7 @@ def _take_over(engine, run, snapshot, followed=None):
         raise LongshoreError("a checkpoint: the engine is closed")
     engine.drop_gradients()
     engine.settle()
-    before_all = engine.lineage, engine._counts
+    before_all = engine.lineage, engine.cycle.counts
     other = State.open(run, read_only=True, snapshot=snapshot)
     try:
         other.layout.continue_as(engine.layout, run)
@@ -196,8 +196,8 @@ def _take_over(engine, run, snapshot, followed=None):
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # which are stored with the step
                 engine.state.copy(other, number, masters=followed is not None)
-        engine._counts_before = engine._counts
-        engine._counts = [list(counts) for counts in engine._counts]
+        engine.cycle.counts_before = engine.cycle.counts
+        engine.cycle.counts = [list(counts) for counts in engine.cycle.counts]
         saved = position.of(other)
         if followed is None:
             position.restore(engine, saved, other)
@@ -206,13 +206,13 @@ def _take_over(engine, run, snapshot, followed=None):
         else:
             position.restore_buffers(engine, saved, other)
             for name in followed:
-                position.restore_followed(saved, name, engine._followed[name])
-        engine._close_step({"loaded": f"{snapshot} of {run}"}, range(len(engine.streams.blocks)))
+                position.restore_followed(saved, name, engine.followed[name])
+        engine.cycle.close({"loaded": f"{snapshot} of {run}"}, range(len(engine.streams.blocks)))
         engine.settle()
         return other.step
     except BaseException:
-        engine._discard()
-        engine.lineage, engine._counts = before_all
+        engine.cycle.discard()
+        engine.lineage, engine.cycle.counts = before_all
         raise
     finally:
         other.close()

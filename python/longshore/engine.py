@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import checkpoint, forks, hooks, layer_major, living, memory, mending, native, position, saving
-from .errors import LongshoreError, NotFiniteError
 from .compression import Compression
 from .face import Face
 from .gradients import Gradients, parts_of
 from .interrupts import whole
-from .known_optimizers import OPTIMIZERS
 from .meter import Meter
 from .optimizers import Optimizer
 from .progress import Progress
 from .running import Hook
+from .step_cycle import Phase, StepCycle, StepResult
 
 
-@dataclass
-class StepResult:
-    """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
-    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before clipping; skipped: a
-    gradient was not finite, and the state stayed as it was."""
-
-    loss: float
-    grad_norm: float
-    step: int
-    skipped: bool = False
+def optimizer_of(engine, how, groups):
+    """engine.optimizer. how: what wrap() was told, as the run records it; groups: as torch.optim takes them."""
+    defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
+    return Optimizer(engine, groups, defaults)
 
 
 class Engine(Face):
@@ -41,43 +32,31 @@ class Engine(Face):
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = _turns = _left = _watch = _closed_at = None
-    _said_alone = False  # that micro-batches are computed one after the other
-    _probed = False  # whether a pass has shown that they may be computed together
-    _turn_nodes = ()  # of autograd's graph, in each round of their turns
+    state = _closed_at = None
     position: dict = {}  # what a run that was opened is at
 
-    def __init__(self, model, streams, state, optimizer, how, groups, room_bytes):
+    def __init__(self, model, streams, state, how, groups, room_bytes):
         """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
         self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
         self.layout, self.how = state.layout, how
         self.accumulate, self.lr_scheduler = 1, None
-        self._kind = OPTIMIZERS[optimizer].number
-        self._take_optimizer(how, groups)
-        self._counts = [[state.step] * len(b.tensors) for b in self.layout.blocks]  # updates that each tensor has had
-        self._followed, self._counts_before = {}, self._counts
+        self.optimizer = optimizer_of(self, how, groups)
+        self.cycle, self.followed = StepCycle(self, state), {}  # what has a state that commits with every step, by name
+        self.together = layer_major.Together(self)
         self.gradients = streams.gradients = Gradients(streams, room_bytes)
         self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
-        self._backwards, self._uncommitted, self._submitted = 0, None, None  # the step that was made last; what it commits with, until it is durable
         self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
         self.patience, self.gone = native.new("struct shore_patience"), None  # with drives that are lost; why they did not come back
-        forks.leave_in_children(self)
+        forks.leave_in_children(self.cycle)
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
-        self._own_random, self._meter = position.OwnRandom(), Meter()
-        self._begin()
+        self.own_random, self.meter = position.OwnRandom(), Meter()
+        self.cycle.begin()
         model.register_forward_pre_hook(Hook(self._before_forward), prepend=True, with_kwargs=True)
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
         self.gradients.hook()
         self.state = state
-
-    def _take_optimizer(self, how, groups):
-        """how, groups: as Engine() has them."""
-        defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
-        self.optimizer = Optimizer(self, groups, defaults)
-        self.optimizer._made = True
-        self._group_of = {id(p): n for n, g in enumerate(self.optimizer.param_groups) for p in g["params"]}
 
     # ---- forward and backward
 
@@ -93,24 +72,24 @@ class Engine(Face):
     def _leave_forward(self):
         """Of this thread, one that was broken off."""
         self.streams.inside.break_off()
-        self._own_random.end()
+        self.own_random.end()
 
     def _before_forward(self, module, args, kwargs):
         """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
-        self._open_state("forward")
+        self.cycle.open_state("forward")
         self.flush()
         self.gradients.hide()
         if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
-            self._own_random.begin(self, self._forwards)
-            self._meter.forward(self.state, args, kwargs)
+            self.own_random.begin(self, self.cycle.forwards)
+            self.meter.forward(self.state, args, kwargs)
             self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes)
 
     def _after_forward(self, module, args, output):
         if torch._C._current_graph_task_id() == -1:
-            if self._own_random.end() and output is not None:
-                self._forwards += 1
-                self._meter.forward_ended(output)
-            if not torch.is_grad_enabled() and self._turns is None:
+            if self.own_random.end() and output is not None:
+                self.cycle.forwards += 1
+                self.meter.forward_ended(output)
+            if not torch.is_grad_enabled() and self.together.turns is None:
                 self.gradients.show()
 
     def train(self, mode: bool = True) -> Engine:
@@ -122,27 +101,22 @@ class Engine(Face):
         """As the module's: train(False)."""
         return self.train(False)
 
-    def _open_state(self, asked):
-        if self.state is None:
-            raise LongshoreError(f"engine.{asked}: {self.streams.why}")
-        return self.state
-
     @property
     def step_number(self) -> int:
         """The last step that was made."""
-        return self._open_state("step_number").step
+        return self.cycle.open_state("step_number").step
 
     @property
     def fetched_bytes(self) -> int:
         """Of parameters, from the drives, since the run was opened."""
-        return self._open_state("fetched_bytes").ledger().link_out_params
+        return self.cycle.open_state("fetched_bytes").ledger().link_out_params
 
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
         now if this engine was resumed, and has made no step since."""
         if getattr(thing, "state", None) is self.optimizer.state:
             return thing  # which commits anyway
-        self._followed[name] = thing
+        self.followed[name] = thing
         position.restore_followed(self.position, name, thing)
         position.restore_groups(self.position, self)  # which a scheduler that is made writes into
         return thing
@@ -155,59 +129,30 @@ class Engine(Face):
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
-        self._open_state("backward")
+        self.cycle.open_state("backward")
         parts = parts_of(self.accumulate) if divide else 1
         try:
             self.flush()
             self._leave_forward()
-            self._last = self._backwards + 1 == self.accumulate if last is None else last
-            self._begin_pass()
+            self.cycle.last = self.cycle.backwards + 1 == self.accumulate if last is None else last
+            self.cycle.begin_pass()
             with self.streams.inside.differentiating(), self.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
                 self.gradients.end_of_backward()
-                self._losses += float(loss.detach()) / parts
-                self._backwards += 1
+                self.cycle.losses += float(loss.detach()) / parts
+                self.cycle.backwards += 1
         except BaseException as failure:
             self.drop_gradients()
             mending.say_closed(self, failure, "backward")
             raise
 
     @whole
-    def _begin_pass(self):
-        """Of a backward."""
-        self.gradients.hide()
-        if self.state.away:
-            self.settle()  # gradients of the step before are in the memory of those that come
-        several = self._several or self.accumulate > 1 or self._backwards > 0 or not self._last
-        if self.gradients.begin_pass(self, several) and self._last:
-            self.settle()
-            self.gradients.step.tell(native.lib.shore_step_fetch_state)
-
-    def _begin(self):
-        self._several = self._backwards > 1  # passes were added up before
-        self.streams.progress.end()
-        self._backwards, self._forwards, self._losses, self._last = 0, 0, 0.0, False
-        self._meter.drop()
-        self.gradients.begin()
-
-    @whole
     def drop_gradients(self) -> None:
         """Forgets what backward() has gathered since the last step."""
         self._leave_forward()
-        self._drop()
+        self.cycle.drop()
         self.streams.rest()
-
-    def _drop(self):
-        if self.gradients.has_sent():
-            self.settle()
-        self._begin()
-
-    def _discard(self):
-        """What was written of the next step."""
-        self.settle()
-        self.gradients.discard()
-        self._begin()
 
     # ---- the step
 
@@ -219,119 +164,40 @@ class Engine(Face):
         snapshot(), digest() or close(). Raises LongshoreError where no backward pass has come, and NotFiniteError where a gradient is not
         finite (with on_nonfinite="skip" the step counts, and the state stays).
         """
-        self._open_state("step")
+        self.cycle.open_state("step")
         hooks.before_step(self.streams, "engine.step")
         self._leave_forward()
         try:
-            while (result := mending.persist(self, self._make)) is None:
+            while (result := mending.persist(self, self.cycle.make)) is None:
                 pass
             return result
         except BaseException:
-            if self._uncommitted is None:  # it was not made
+            if self.cycle.phase is not Phase.MADE:
                 self._leave_forward()
-                self._discard()
+                self.cycle.discard()
                 self.streams.rest()
                 self.gradients.came = False
             raise
-
-    def _make(self):
-        clipping = self._decide()
-        self.gradients.refuse_none()
-        before = self._counts_before = self._counts
-        loss = self._losses if self._backwards else math.nan
-        self.gradients.step.tell(native.lib.shore_step_remember, clipping.norm)
-        if not clipping.finite:
-            return self._refuse(loss, clipping.norm)
-        changed = self.gradients.make()
-        self._counts = [list(counts) for counts in before]
-        for number in changed:
-            for t in self.gradients.blocks[number].had:
-                self._counts[number][t] += 1
-        try:
-            return self._commit(loss, clipping.norm, changed)
-        except BaseException:
-            if self._uncommitted is None:
-                self._counts = before
-            raise
-
-    def _decide(self):
-        self.settle()
-        return self.gradients.decide(self.how["clip"])
 
     @whole
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
         try:
-            return mending.persist(self, self._decide).norm
+            return mending.persist(self, self.cycle.decide).norm
         finally:
             self.gradients.show()
-
-    def _refuse(self, loss, norm):
-        self.drop_gradients()
-        if self.how["on_nonfinite"] != "skip":
-            raise NotFiniteError(
-                f"step {self.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
-                "learning rate, or wrap(..., on_nonfinite='skip')")
-        return mending.persist(self, lambda: self._commit(loss, norm, None))
-
-    def _commit(self, loss, norm, changed):
-        """changed: as of Gradients.make(); None: the step is skipped."""
-        skipped = changed is None
-        numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
-        numbers.update(self._meter.of_step(self.state, self.optimizer.param_groups))
-        self._meter.ended(self)
-        self._close_step({**numbers, "skipped": skipped}, changed or (), True, skipped)
-        self.position = {}  # what is followed from here on begins anew
-        return StepResult(loss, norm, self.state.step, skipped)
-
-    def _close_step(self, metrics, changed, made=False, skipped=False):
-        """changed: numbers of the blocks that are others; made: of gradients."""
-        stored = position.store_buffers(self)
-        if skipped and stored:
-            self.gradients.make_of_nothing()
-        noted = position.begin(self)
-        self.gradients.end_step(changed, made and (stored or not skipped))
-        self._uncommitted = skipped and not stored, metrics, noted
-        self.state.step += 1
-        self._meter.restart(self.state)
-        self._begin()
-        self.streams.stepped(changed)
 
     @whole
     def flush(self) -> None:
         """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler may
         be stepped, which belongs to the step."""
-        if self._uncommitted is not None:
-            skipped, metrics, noted = self._uncommitted
-            submitted = skipped, metrics, position.finish(self, noted)
-            mending.persist(self, lambda: self.state.commit(*submitted))
-            self._uncommitted, self._submitted = None, submitted
+        self.cycle.flush()
 
     @whole
     def settle(self) -> None:
-        """Returns when the step that was made last is durable. Where it cannot be committed (NotFiniteError: an update made a
-        parameter that is not finite), the engine is at the step before it."""
-        self._open_state("settle")
-        mending.persist(self, self._settle)
-        self._durable()
-
-    def _durable(self):
-        self._submitted = None
-        self.gradients.durable()
-
-    def _settle(self):
-        try:
-            self.flush()
-            self.state.settle()
-        except LongshoreError as failure:
-            if failure.code == native.lib.SHORE_ELINK:
-                raise
-            if self.state.committed() < self.state.step:
-                mending.unmake(self)
-                raise
-            self._durable()
-            raise LongshoreError(f"{failure}; step {self.state.step} is committed, and the engine goes on from it once that is mended",
-                                 failure.code) from failure
+        """Waits until the last step is durable. Where it cannot be committed (NotFiniteError: an update made a parameter that is
+        not finite), the engine is at the step before it."""
+        self.cycle.settle()
 
     def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
         """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
@@ -360,7 +226,7 @@ class Engine(Face):
         loss_of runs the model, in a thread of its own for each micro-batch, one at a time. What it changes is seen, or not, as train_batch()
         says. Random numbers that it draws beside the model come in the order of the turns.
         """
-        return layer_major.together(self, micro_batches, loss_of, divide)
+        return self.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None,
                         moments: bool = False) -> None:
@@ -385,7 +251,7 @@ class Engine(Face):
 
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""
-        self._open_state("memory")
+        self.cycle.open_state("memory")
         return memory.measure(self)
 
     @whole
@@ -393,28 +259,21 @@ class Engine(Face):
         """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
         if self.state is None:
             return
-        layer_major.stop(self)
+        self.together.stop()
         try:
             if not self.gone:
-                self._drop()
-                self.settle()
+                self.cycle.drop()
+                self.cycle.settle()
         finally:
             state, self.state = self.state, None
             self._closed_at = state.path, state.step
             living.discard(self)
             self.streams.end()
-            self._begin()
+            self.cycle.begin()
             state.close()
 
     def __del__(self):
         living.end(self)
-
-    def _leave_to_parent(self):
-        """In a process that was forked off: nothing is closed, committed or written."""
-        self.state = self._uncommitted = None
-        living.discard(self)
-        self.gradients.abandon()
-        self._begin()
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from . import native
 
-if TYPE_CHECKING:
-    from .engine import Engine
+_Engine = TypeVar("_Engine", bound="Face")
 
 # attributes of an instance that are for its user; what else is there is for the package
 _PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
@@ -30,7 +29,7 @@ class Face:
         return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} parameters on {drives}, "
                 f"memory {memory}>")
 
-    def __enter__(self) -> Engine:
+    def __enter__(self: _Engine) -> _Engine:
         return self
 
     def __exit__(self, *error) -> None:

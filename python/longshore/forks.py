@@ -10,7 +10,7 @@ _left = weakref.WeakSet()
 
 
 def leave_in_children(thing):
-    """thing._leave_to_parent() is called in every process that is forked off from this one."""
+    """thing.leave_to_parent() is called in every process that is forked off from this one."""
     _left.add(thing)
 
 
@@ -20,7 +20,7 @@ def refuse(what):
 
 def _forked():
     for thing in list(_left):
-        thing._leave_to_parent()
+        thing.leave_to_parent()
     _left.clear()
 
 

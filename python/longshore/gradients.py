@@ -129,7 +129,7 @@ class Gradients:
             engine = self.streams.engine()
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
-            engine._begin_pass()
+            engine.cycle.begin_pass()
             self._task, self.came = task, True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_of_others)
 
@@ -222,9 +222,9 @@ class Gradients:
         if not self.blocks[number].had or self.blocks[number].given:
             return  # a hook has taken all of it away
         engine = self.streams.engine()
-        engine._meter.block_ended()
+        engine.meter.block_ended()
         with self._mended():
-            self._hand_over(number, engine, engine._last)
+            self._hand_over(number, engine, engine.cycle.last)
 
     def _hand_over(self, number, engine, last):
         """last: no other pass adds to it."""

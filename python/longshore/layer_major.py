@@ -53,7 +53,7 @@ class Turns:
     def __init__(self, engine, losses_of, left, watch):
         """losses_of: for each micro-batch what gives its loss, which is differentiated."""
         self.engine, self.losses_of, self.count, self.left, self.watch = engine, losses_of, len(losses_of), left, watch
-        self.graphs = Graphs(self.count, engine._turn_nodes)
+        self.graphs = Graphs(self.count, engine.together.nodes)
         self.graphs.apart = engine.streams.activations is not None
         self.turn, self.who = 0, threading.get_ident()
         self.probing = False  # whether the first one goes through the model before the others begin, so that what it changes is known
@@ -106,7 +106,7 @@ class Turns:
 
     def _wait_at(self, layer, me):
         random = position.random_now()
-        inside = self.engine._own_random.begun
+        inside = self.engine.own_random.begun
         if not inside:
             self.outside = random
         found = self.left.take(self._groups(layer))
@@ -149,7 +149,7 @@ class Turns:
         found = self.left.take()
         self.left.put(found.changes)
         written = self.written or self.watch.changed() or (self.left.name(found.changes[0]) if found.changes else None)
-        self.engine._probed, self.watch.probing = not written, False
+        self.engine.together.probed, self.watch.probing = not written, False
         if written:
             self.go_alone(f"{written} is changed within a pass")
         else:
@@ -160,14 +160,14 @@ class Turns:
         if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             raise _seen(written)
         if written:
-            self.engine._probed = False
+            self.engine.together.probed = False
             self.go_alone(f"{written} is changed within a pass")
 
     def go_alone(self, why):
         """From here on one micro-batch after the other."""
         self.alone = True
-        if not self.engine._said_alone:
-            self.engine._said_alone = True
+        if not self.engine.together.said_alone:
+            self.engine.together.said_alone = True
             _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
 
     def _end_pass(self, me):
@@ -190,7 +190,7 @@ class Turns:
     def backward(self, numbers):
         """Of these micro-batches, whose forward passes are over, in one pass."""
         gradients = self.engine.gradients
-        self.engine._last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
+        self.engine.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
         self.giving = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)]
         torch.autograd.backward(*zip(*roots))
@@ -318,7 +318,7 @@ class Turns:
 
     def _forward(self, number):
         streams = self.engine.streams
-        self.engine._own_random.turns, streams.inside.who = self, self.who
+        self.engine.own_random.turns, streams.inside.who = self, self.who
         try:
             return self.losses_of[number]()
         finally:
@@ -338,55 +338,66 @@ class Turns:
             self._wait()
 
 
-def stop(engine):
-    """Before it is closed."""
-    if engine._turns is not None:
-        engine._turns.stop(LongshoreError(f"engine.train_batch: {engine.streams.why}"))
+class Together:
+    """What an engine knows of steps whose micro-batches are computed together."""
 
+    def __init__(self, engine):
+        self.engine = engine
+        self.turns = None  # of the step that is computed now
+        self.said_alone = False  # that micro-batches are computed one after the other
+        self.probed = False  # whether a pass has shown that they may be computed together
+        self.nodes = ()  # of autograd's graph, in each round of their turns
+        self.left = self.watch = None
 
-def together(engine, micro_batches, loss_of, divide):
-    """Engine.backward_together()."""
-    engine._open_state("backward_together")
-    engine.gradients.hide()
-    if engine._backwards:
-        raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
-    count = len(micro_batches)
-    parts, losses = count if divide else 1, [None] * count
-    modules = dict(engine.module.named_modules())
-    layers = dict.fromkeys(modules[s.block.module] for s in engine.streams.blocks if s.block.layer and s.block.module in modules)
-    if engine._left is None or not engine._left.holds():
-        engine._left, engine._watch = Left(engine.module, layers), Watch(engine.module, layers)
+    def stop(self):
+        """Before the engine is closed."""
+        if self.turns is not None:
+            self.turns.stop(LongshoreError(f"engine.train_batch: {self.engine.streams.why}"))
 
-    def loss(number):
-        loss = loss_of(micro_batches[number])
-        losses[number] = loss.detach()
-        return loss / parts if parts > 1 else loss
+    def backward(self, micro_batches, loss_of, divide):
+        """Engine.backward_together()."""
+        engine, cycle, gradients, streams = self.engine, self.engine.cycle, self.engine.gradients, self.engine.streams
+        cycle.open_state("backward_together")
+        gradients.hide()
+        if cycle.backwards:
+            raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
+        count = len(micro_batches)
+        parts, losses = count if divide else 1, [None] * count
+        modules = dict(engine.module.named_modules())
+        layers = dict.fromkeys(modules[s.block.module] for s in streams.blocks if s.block.layer and s.block.module in modules)
+        if self.left is None or not self.left.holds():
+            self.left, self.watch = Left(engine.module, layers), Watch(engine.module, layers)
 
-    turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], engine._left, engine._watch)
-    try:
-        engine._last, engine.gradients.passes = True, count
-        engine._begin_pass()
-        engine._turns = turns
-        if count > 1:
-            engine.streams.turns, engine.gradients.in_order = turns, turns.in_order
-            hooked = engine.gradients.hooked()
-            engine._watch.begin(not engine._probed and engine._watch.has_any())
-            if hooked:
-                turns.go_alone(f"{hooked} has a hook that sees its gradients")
-            elif engine._watch.probing:
-                turns.probing = turns.alone = True
-        with engine.streams.inside.differentiating(), engine.gradients.own_pass():
-            turns.run()
-            turns.finish()
-        with whole:
-            engine.gradients.end_of_backward()
-            losses = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
-            engine._losses, engine._backwards = sum(losses) / parts, count
-            engine._turn_nodes = turns.graphs.turn_nodes
-    except BaseException as failure:
-        engine.drop_gradients()
-        mending.say_closed(engine, failure, "train_batch")
-        raise
-    finally:
-        engine.gradients.passes, engine.streams.turns, engine.gradients.in_order, engine._turns = 1, None, None, None
-    return losses
+        def loss(number):
+            loss = loss_of(micro_batches[number])
+            losses[number] = loss.detach()
+            return loss / parts if parts > 1 else loss
+
+        turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.left, self.watch)
+        try:
+            cycle.last, gradients.passes = True, count
+            cycle.begin_pass()
+            self.turns = turns
+            if count > 1:
+                streams.turns, gradients.in_order = turns, turns.in_order
+                hooked = gradients.hooked()
+                self.watch.begin(not self.probed and self.watch.has_any())
+                if hooked:
+                    turns.go_alone(f"{hooked} has a hook that sees its gradients")
+                elif self.watch.probing:
+                    turns.probing = turns.alone = True
+            with streams.inside.differentiating(), gradients.own_pass():
+                turns.run()
+                turns.finish()
+            with whole:
+                gradients.end_of_backward()
+                losses = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
+                cycle.losses, cycle.backwards = sum(losses) / parts, count
+                self.nodes = turns.graphs.turn_nodes
+        except BaseException as failure:
+            engine.drop_gradients()
+            mending.say_closed(engine, failure, "train_batch")
+            raise
+        finally:
+            gradients.passes, streams.turns, gradients.in_order, self.turns = 1, None, None, None
+        return losses

@@ -106,7 +106,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
            "groups": None, "activations": activations,
            "compress": share, "compress_after": int(compress_after), "compile": compiled.told(compile)}
-    given, how["groups"] = _name_groups(model, groups)
+    given, how["groups"] = name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
     with_momentum = any(group.get("momentum", numbers["momentum"]) for group in given)
     old = None if moments_from is None else Moments(moments_from, optimizer, with_momentum)
@@ -122,7 +122,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     chosen = plan(layout, drives, budget, storage=_DTYPE_OF[storage], optimizer=optimizer, moments=moments,
                   activations=activations, room=None if activation_room is None else native.size(activation_room, "activation_room"),
                   compress=share, who=_who(model, run))
-    state = State.create(run, layout, drives, _program(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
+    state = State.create(run, layout, drives, program_of(model, how, layout, lineage, counts), optimizer=optimizer, moments=moments,
                          fp32=_DTYPE_OF[storage] == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite), momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=share > 0)
     try:
@@ -131,7 +131,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
             engine = _engine(model, state, how, given, chosen, state.seal)
             engine.streams.open(state)
         if old:
-            engine.lineage, engine._counts = lineage, counts
+            engine.lineage, engine.cycle.counts = lineage, counts
     except BaseException:
         state.close()
         raise
@@ -148,7 +148,7 @@ def _who(model, run):
 
 def _say(model, state, chosen):
     """What is made, in a line."""
-    return (f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: {native.readable(state._info().disk_bytes)} on "
+    return (f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: {native.readable(state.info().disk_bytes)} on "
             f"{', '.join(state.drives)}; memory {native.readable(state.memory_bytes)}, {native.readable(chosen.least_bytes)} at least")
 
 
@@ -170,7 +170,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
     for group in groups:  # parameters of the meta device were replaced
         group["params"] = [now[was[id(p)]] for p in group["params"]]
     spinning.stop()
-    engine = Engine(model, streams, state, how["optimizer"], how, groups, chosen.gradient_bytes)
+    engine = Engine(model, streams, state, how, groups, chosen.gradient_bytes)
     engine.plan = chosen
     return engine
 
@@ -201,7 +201,7 @@ def _has_bf16_products():
     return "avx512_bf16" in words or "amx_bf16" in words or "aarch64" in os.uname().machine
 
 
-def _name_groups(model, groups):
+def name_groups(model, groups):
     """Groups as torch.optim takes them, and with names instead of parameters, as the run records them."""
     names = {id(p): name for name, p in model.named_parameters()}
     if groups is None:
@@ -242,7 +242,7 @@ def _versions():
     return out
 
 
-def _program(model, how, layout, lineage, counts):
+def program_of(model, how, layout, lineage, counts):
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
     small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)

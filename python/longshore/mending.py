@@ -63,8 +63,8 @@ def _back(engine, lost):
     try:
         if committed == engine.state.step - 1:
             _make_again(engine, lost)
-        elif engine._submitted is not None:
-            engine._durable()
+        else:
+            engine.cycle.found_committed()
     except LongshoreError as again:
         if again.code != lib.SHORE_ELINK:
             raise
@@ -93,39 +93,12 @@ def _reconnect(engine, lost):
 
 def _make_again(engine, lost):
     """The step that was made last."""
-    state = engine.state
-    skipped, metrics, blob = engine._submitted or (engine._uncommitted[0], None, None)
-    state.step -= 1
-    try:
-        known = skipped or engine.gradients.send_again()
-        if known and not skipped:
-            for number, block in enumerate(engine.layout.blocks):
-                if block.buffers:
-                    state.store_again(number)
-    finally:
-        state.step += 1
-    if not known:
-        unmake(engine)
-        raise LongshoreError(f"{lost}; it is there again, but step {state.step + 1}, whose gradients are not in memory any more, was not "
-                             f"committed: the engine is at step {state.step}", 0)
-    if engine._submitted is not None:
-        state.commit(skipped, metrics, blob)
+    if not engine.cycle.send_again():
+        raise LongshoreError(f"{lost}; it is there again, but step {engine.state.step + 1}, whose gradients are not in memory any more, was not "
+                             f"committed: the engine is at step {engine.state.step}", 0)
 
 
 def say_closed(engine, failure, what):
     """Of what failed because a handler of a signal, say, has closed the engine meanwhile."""
     if isinstance(failure, Exception) and not isinstance(failure, LongshoreError):
-        engine._open_state(what)
-
-
-def unmake(engine):
-    """The step that was made last is not there."""
-    engine._uncommitted = engine._submitted = None
-    engine.state.step -= 1
-    engine._counts = engine._counts_before
-    for streamed in engine.streams.blocks:
-        engine.streams.hide(streamed)
-        streamed.step = -1
-    engine.gradients.discard()
-    engine._begin()
-    engine.streams.stepped(range(len(engine.streams.blocks)))
+        engine.cycle.open_state(what)

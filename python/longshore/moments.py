@@ -26,18 +26,18 @@ class Moment(torch.Tensor):
     @staticmethod
     def __new__(cls, param, kind):
         out = torch.Tensor._make_wrapper_subclass(cls, param.shape, dtype=torch.float32)
-        out._held, out._param, out._kind, out._step = None, param, kind, param.longshore.streams.engine().step_number
+        out.held, out.param, out.kind, out.at_step = None, param, kind, param.longshore.streams.engine().step_number
         return out
 
     def is_now(self, param, kind):
         """Whether it is this moment, as it is now."""
         engine = param.longshore.streams.engine()
-        return self._param is param and self._kind == kind and self._step == engine.step_number
+        return self.param is param and self.kind == kind and self.at_step == engine.step_number
 
     def value(self):
         """In memory."""
         self._check()
-        return values.read(self._param, self._kind)
+        return values.read(self.param, self.kind)
 
     def in_file(self):
         """The value in a file that is mapped, and goes with the tensor: all of a state together need no memory."""
@@ -45,24 +45,24 @@ class Moment(torch.Tensor):
         nbytes = self.numel() * 4
         if nbytes <= _IN_MEMORY:
             return self.value()
-        state = self._param.longshore.streams.engine().state
+        state = self.param.longshore.streams.engine().state
         directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
         try:
             with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
-                for piece in values.pieces(self._param, self._kind):
+                for piece in values.pieces(self.param, self.kind):
                     f.write(piece)
                 f.flush()
                 mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as why:
             raise LongshoreError(f"{directory}: the optimizer's state is put there while it is saved, {native.readable(nbytes)} of "
-                                 f"{self._param.longshore.name} now: {why.strerror}; make room there, or use engine.snapshot()") from why
+                                 f"{self.param.longshore.name} now: {why.strerror}; make room there, or use engine.snapshot()") from why
         return torch.frombuffer(mapped, dtype=torch.float32).view(self.shape)
 
     def _check(self):
-        handle = self._param.longshore
+        handle = self.param.longshore
         engine = handle.streams.engine()
-        if engine is not None and engine.state is not None and engine.step_number != self._step:
-            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self._step}, and the engine is at step "
+        if engine is not None and engine.state is not None and engine.step_number != self.at_step:
+            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the engine is at step "
                                  f"{engine.step_number}: ask for state_dict() again, or keep a copy.deepcopy() of it")
 
     @classmethod
@@ -75,9 +75,9 @@ class Moment(torch.Tensor):
         if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float") and _is_that_already(name, first, args[1:], kwargs)):
             return first
         if isinstance(first, Moment) and name in _POINTERS:
-            if first._held is None:
-                first._held = first.in_file()
-            return func(first._held, *args[1:], **kwargs)
+            if first.held is None:
+                first.held = first.in_file()
+            return func(first.held, *args[1:], **kwargs)
         return func(*_read(args), **_read(kwargs))
 
     @classmethod
@@ -97,7 +97,7 @@ class Moment(torch.Tensor):
 
 def _read(tree):
     def read(a):
-        return fetched(a.value(), f"{a._param.longshore.name}: its moment", _IN_PLACE) if isinstance(a, Moment) else a
+        return fetched(a.value(), f"{a.param.longshore.name}: its moment", _IN_PLACE) if isinstance(a, Moment) else a
 
     return torch.utils._pytree.tree_map(read, tree)
 
@@ -105,14 +105,14 @@ def _read(tree):
 class Entry(dict):
     """What the optimizer keeps of one parameter. It may be looked at: what somebody put into it would never be used."""
 
-    def _refuse(self, *args, **kwargs):
+    def refuse(self, *args, **kwargs):
         raise LongshoreError(f"optimizer.state: it lies on the drives, and a change here would be lost; {_ADVICE}")
 
     def __setitem__(self, key, value):
         if value is not self.get(key):  # as who moves a state to the device that it is on
-            self._refuse()
+            self.refuse()
 
-    __delitem__ = pop = popitem = clear = update = setdefault = __ior__ = _refuse
+    __delitem__ = pop = popitem = clear = update = setdefault = __ior__ = refuse
 
     def __deepcopy__(self, memo):
         import copy
@@ -136,12 +136,12 @@ class States(Mapping):
         return sum(1 for _ in self)
 
     def __contains__(self, param):
-        engine = self._optimizer._engine
-        engine._open_state("optimizer.state")
+        engine = self._optimizer.engine
+        engine.cycle.open_state("optimizer.state")
         return _has_state(engine, param) and (_known(engine).starts_full or count_of(engine, param) > 0)
 
     def __getitem__(self, param):
-        engine = self._optimizer._engine
+        engine = self._optimizer.engine
         if param not in self:
             raise KeyError(param)
         step = {} if _known(engine).takes_momentum else {"step": torch.tensor(float(count_of(engine, param)))}
@@ -152,10 +152,10 @@ class States(Mapping):
 
     def __setitem__(self, param, entry):
         if not isinstance(entry, Mapping) or any(not isinstance(v, Moment) and k != "step" for k, v in entry.items()):
-            Entry()._refuse()
+            Entry().refuse()
 
     def __delitem__(self, *args, **kwargs):
-        Entry()._refuse()
+        Entry().refuse()
 
     clear = pop = popitem = update = setdefault = __delitem__
 
@@ -175,14 +175,14 @@ def planes_of(engine):
 
 def _has_state(engine, param):
     """Whether the optimizer, as its groups are, keeps something of a parameter."""
-    if id(param) not in engine._group_of or not param.requires_grad or not planes_of(engine):
+    if id(param) not in engine.optimizer.group_of or not param.requires_grad or not planes_of(engine):
         return False
-    return not _known(engine).takes_momentum or bool(engine.optimizer.param_groups[engine._group_of[id(param)]].get("momentum"))
+    return not _known(engine).takes_momentum or bool(engine.optimizer.param_groups[engine.optimizer.group_of[id(param)]].get("momentum"))
 
 
 def count_of(engine, param):
     handle = param.longshore
-    return engine._counts[handle.block.number][handle.index]
+    return engine.cycle.counts[handle.block.number][handle.index]
 
 
 def parse(kind, has_moments, name, shape, entry):
@@ -217,8 +217,8 @@ def parse(kind, has_moments, name, shape, entry):
 
 def load(optimizer, said):
     """As torch.optim.Optimizer.load_state_dict(): groups and state are other ones, as a step of its own in which nothing else changes."""
-    engine = optimizer._engine
-    engine._open_state("optimizer.load_state_dict")
+    engine = optimizer.engine
+    engine.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
     if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
         raise ValueError(f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and the optimizer's have "
@@ -260,7 +260,7 @@ def _commit(engine, entries):
     if values.begun(engine):
         raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load before backward() or after step()")
     engine.settle()
-    counts = [list(of_block) for of_block in engine._counts]
+    counts = [list(of_block) for of_block in engine.cycle.counts]
     for streamed in engine.streams.blocks:
         for p, handle in streamed.parameters:
             if id(p) in entries:

@@ -115,10 +115,11 @@ def hypers(engine, number):
     had = engine.gradients.blocks[number].had
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
-    has_momentum = not OPTIMIZERS[engine.how["optimizer"]].takes_momentum or engine.state.made.with_momentum
+    known = OPTIMIZERS[engine.how["optimizer"]]
+    has_momentum = not known.takes_momentum or engine.state.made.with_momentum
     for t, (p, _) in enumerate(parameters):
         h = out[t]
-        group = engine._group_of.get(id(p))
+        group = engine.optimizer.group_of.get(id(p))
         if t not in had or group is None:
             h.frozen, h.inv_sqrt_bias2 = 1, 1
             continue
@@ -128,7 +129,7 @@ def hypers(engine, number):
         h.momentum = group.get("momentum", 0)
         if h.momentum and not has_momentum:
             raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room for it; give it to wrap()")
-        lib.shore_hyper_at_step(ffi.addressof(out, t), engine._kind, engine._counts[number][t] + 1)
+        lib.shore_hyper_at_step(ffi.addressof(out, t), known.number, engine.cycle.counts[number][t] + 1)
     return out
 
 
@@ -173,9 +174,10 @@ class Optimizer(torch.optim.Optimizer):
     """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
 
     def __init__(self, engine, groups, defaults):
-        self._engine, self._states = engine, moments.States(self)
+        self.engine, self._states = engine, moments.States(self)
         super().__init__(groups, defaults)
-        self._opt_called = True  # engine.step() is what schedulers look for
+        self.group_of = {id(p): n for n, g in enumerate(self.param_groups) for p in g["params"]}
+        self._made = self._opt_called = True  # engine.step() is what schedulers look for
 
     def numbers(self):
         """What the groups say but for their parameters, as plain values."""
@@ -189,7 +191,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._engine.step()
+        self.engine.step()
         return loss
 
     @property
@@ -218,8 +220,8 @@ class Optimizer(torch.optim.Optimizer):
             where = f"load_state_dict: param_groups[{n}]."
             refuse_kinds(group, where)
             refuse_numbers(group, where)
-            if group.get("decoupled_weight_decay", wanted := self._engine.how["optimizer"] == "adamw") != wanted and group.get("weight_decay"):
-                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than {self._engine.how['optimizer']}")
+            if group.get("decoupled_weight_decay", wanted := self.engine.how["optimizer"] == "adamw") != wanted and group.get("weight_decay"):
+                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than {self.engine.how['optimizer']}")
         moments.load(self, state_dict)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
@@ -227,7 +229,7 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none=True):
         """Drops the gradients of the step that has not been made."""
         refuse_within_backward("optimizer.zero_grad")
-        self._engine.drop_gradients()
+        self.engine.drop_gradients()
 
     def add_param_group(self, param_group):
         if getattr(self, "_made", False):

@@ -157,9 +157,9 @@ class OwnRandom(threading.local):
 
 def begin(engine):
     """What is as it is when a step has been made: the next batch is drawn after it."""
-    behind = _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine._counts)
+    behind = _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine.cycle.counts)
     out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": engine.lineage}
-    for name, thing in engine._followed.items():
+    for name, thing in engine.followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
     made = _made_with(engine.state).get("buffers", {})
@@ -214,7 +214,7 @@ def _follows_the_step(thing):
 def finish(engine, out):
     """The blob: with schedulers and groups as they are when the engine is used again."""
     out["groups"] = engine.optimizer.numbers()
-    for name, thing in engine._followed.items():
+    for name, thing in engine.followed.items():
         if _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
     blob = _pack(out)
@@ -342,10 +342,10 @@ def restore(engine, saved, state):
     engine.position, engine.gradients.came = saved, False
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
-    for counts, block in zip(engine._counts, engine.layout.blocks):
+    for counts, block in zip(engine.cycle.counts, engine.layout.blocks):
         counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]
         counts[:] = [by_name.get(tensor.name, count) for tensor, count in zip(block.tensors, counts)]
-    for name, thing in engine._followed.items():
+    for name, thing in engine.followed.items():
         restore_followed(saved, name, thing)
     restore_groups(saved, engine)
     restore_buffers(engine, saved, state)

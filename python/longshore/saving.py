@@ -217,7 +217,7 @@ def _map(path):
 
 def _say_updates(engine, path):
     """How many the moments have seen, which may differ: a tensor without a gradient is left as it is."""
-    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine._counts) for t, n in zip(block.tensors, ns) if t.trains}
+    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(block.tensors, ns) if t.trains}
     most = max(counts.values())
     with open(path, encoding="utf-8") as f:
         said = json.load(f)

@@ -142,7 +142,7 @@ class Buffer:
         self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
         forks.leave_in_children(self)
 
-    def _leave_to_parent(self):
+    def leave_to_parent(self):
         ffi.gc(self.pointer, None)  # the memory is not there in a child
 
     def view(self, dtype):
@@ -178,7 +178,7 @@ class State:
         self.kept_images = {}  # by number, of blocks that are stored in every step, and the request that does
         forks.leave_in_children(self)
 
-    def _leave_to_parent(self):
+    def leave_to_parent(self):
         """Neither uses the run nor keeps it locked."""
         if self.run is not None:
             ffi.gc(self.run, None)
@@ -209,7 +209,7 @@ class State:
         state = cls(path, None, run, 0)
         state.layout = Layout.of_run(run)
         if not without_drives:
-            state.step = state._info().step
+            state.step = state.info().step
         return state
 
     @functools.cached_property
@@ -222,7 +222,7 @@ class State:
     @property
     def scratch_bytes(self):
         """Room for activations on the drives."""
-        return self._info().scratch_bytes
+        return self.info().scratch_bytes
 
     @functools.cached_property
     def made(self):
@@ -252,7 +252,7 @@ class State:
         text = ffi.NULL if program is None else ffi.new("char[]", recorded.text(program).encode())
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
-    def _info(self):
+    def info(self):
         info = native.new("struct shore_fleet_info")
         native.check(lib.shore_fleet_info(self.fleet, info))
         return info
@@ -343,7 +343,7 @@ class State:
     @property
     def away(self):
         """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come back."""
-        return self._info().away
+        return self.info().away
 
     @property
     def attempt(self):
@@ -352,7 +352,7 @@ class State:
 
     def committed(self):
         """The step that the drives have."""
-        return self._info().step
+        return self.info().step
 
     def store_again(self, block):
         """What begin_store() has stored last."""

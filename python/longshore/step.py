@@ -8,13 +8,13 @@ from .native import ffi, lib
 @ffi.callback("void(void *, uint32_t)")
 def _leave(ctx, number):
     step = ffi.from_handle(ctx)
-    step._kept(lambda: step._streams.part_with(number))
+    step.kept(lambda: step.streams.part_with(number))
 
 
 @ffi.callback("int(void *, uint32_t, uint32_t, struct shore_update *, struct shore_diag *)")
 def _encode(ctx, number, segment, update, diag):
     step = ffi.from_handle(ctx)
-    return step._kept(lambda: step.encode(number, update))
+    return step.kept(lambda: step.encode(number, update))
 
 
 class Step:
@@ -22,7 +22,7 @@ class Step:
 
     def __init__(self, streams, state, encode=None, **options):
         """streams: whose pages are open. options: as of struct shore_step_options."""
-        self._streams, self.encode, self._failure = streams, encode, None
+        self.streams, self.encode, self._failure = streams, encode, None
         units = ffi.new("struct shore_step_unit[]", len(streams.blocks))
         for number, unit in enumerate(units):
             count = state.layout.segments[number]
@@ -35,14 +35,14 @@ class Step:
         self.c = ffi.gc(native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options), lib.shore_step_close)
         forks.leave_in_children(self)
 
-    def _leave_to_parent(self):
+    def leave_to_parent(self):
         ffi.gc(self.c, None)
 
     def close(self):
         ffi.release(self.c)
         self._handle = None
 
-    def _kept(self, what):
+    def kept(self, what):
         """what(), called from within the library, which no exception passes through: call() raises it."""
         try:
             return what()
@@ -54,7 +54,7 @@ class Step:
     def call(self, function, *arguments):
         """Raises what it failed with, or what was raised within."""
         try:
-            with self._streams.lock:
+            with self.streams.lock:
                 native.call(function, self.c, *arguments, what="the step cannot be made")
         finally:
             failure, self._failure = self._failure, None
@@ -64,7 +64,7 @@ class Step:
     @whole
     def tell(self, function, *arguments):
         """The same of what does not fail. Returns what it returns."""
-        with self._streams.lock:
+        with self.streams.lock:
             return function(self.c, *arguments)
 
     def add(self, number, gather, more):

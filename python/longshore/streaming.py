@@ -378,7 +378,7 @@ class Streams:
         pages, self.pages = self.pages, None
         ffi.release(pages)
 
-    def _leave_to_parent(self):
+    def leave_to_parent(self):
         """Where this process was forked off, its memory is not there."""
         self.lock, self.why = threading.RLock(), forks.WHY
         self._absent()

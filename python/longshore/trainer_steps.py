@@ -77,7 +77,7 @@ def extend(trainer_class, engine_of):
 def _goes_together(trainer, engine, methods):
     of_step, said = getattr(engine, "engine", engine), (trainer.args, getattr(engine, "settings", None))
     wanted = next((how.layer_major for how in said if getattr(how, "layer_major", None) is not None), None)
-    if of_step._backwards or wanted is False:
+    if of_step.cycle.backwards or wanted is False:
         return False
     code = None if wanted else own_code_of(trainer, of_step.module, methods)
     if code is not None and not getattr(trainer, "_longshore_said", False):

@@ -173,7 +173,7 @@ class Trainer(transformers.Trainer):
             rebind(self.lr_scheduler, self.optimizer)
         if not args.disable_tqdm:
             print(engine.memory(), file=sys.stderr)
-            engine._meter.say = lambda said: print(said, file=sys.stderr)
+            engine.meter.say = lambda said: print(said, file=sys.stderr)
 
     # ---- a step
 

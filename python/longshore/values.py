@@ -81,7 +81,7 @@ def changed_in(engine, blocks):
 def begun(engine):
     """Whether there are gradients of a step that has not been made."""
     engine.gradients.hide()  # what somebody has done to p.grad counts
-    begun = engine._backwards or any(block.had for block in engine.gradients.blocks)
+    begun = engine.cycle.backwards or any(block.had for block in engine.gradients.blocks)
     engine.gradients.show()
     return bool(begun)
 
@@ -123,16 +123,16 @@ def commit(engine, changes, said=None, counts=None):
     """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind: Buffer of them}, with
     "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile. said: for the metrics; by default the
     names of the blocks. counts: updates that each tensor has had from here on."""
-    before = engine._counts
+    before = engine.cycle.counts
     try:
         changed = None
         while changed is None:
             changed = mending.persist(engine, lambda: _write(engine, changes()))
-        engine._counts = before if counts is None else counts
-        engine._close_step(said or {"written": [engine.layout.blocks[number].name for number in changed]}, changed)
+        engine.cycle.counts = before if counts is None else counts
+        engine.cycle.close(said or {"written": [engine.layout.blocks[number].name for number in changed]}, changed)
     except BaseException:
-        engine._counts = before
-        engine._discard()
+        engine.cycle.counts = before
+        engine.cycle.discard()
         engine.streams.forget()
         raise
     engine.settle()
@@ -140,7 +140,7 @@ def commit(engine, changes, said=None, counts=None):
 
 def _write(engine, changes):
     """Numbers of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
-    engine._counts_before = [list(counts) for counts in engine._counts]
+    engine.cycle.counts_before = [list(counts) for counts in engine.cycle.counts]
     state, changed, attempt = engine.state, {}, engine.state.attempt  # {block: what is done of it}
 
     def carry(number, end):

@@ -93,7 +93,7 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
                         model[0].weight.mul_(1.5)
                     continue
                 if i == 6:
-                    engine._discard()  # as a step that cannot be committed does
+                    engine.cycle.discard()  # as a step that cannot be committed does
                     continue
                 before = engine.state.ledger().drive_read_state + engine.state.ledger().link_out_state
                 engine.step()

@@ -73,7 +73,7 @@ def test_the_first_step_is_said(memory, advises, tmp_path, seed, caplog):
     engine.close()
     spoken = []
     with longshore.resume(tmp_path / "run", Wide) as engine:
-        engine._meter.say = spoken.append
+        engine.meter.say = spoken.append
         engine.backward(engine(torch.randn(1, 4)))
         engine.step()
     assert len(spoken) == 1 and spoken[0].startswith("step 3: the process took ")

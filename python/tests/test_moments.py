@@ -117,7 +117,7 @@ def test_what_is_new_begins_anew(tmp_path, seed):
     twin.new = nn.Parameter(torch.ones(300))
     with engine_for(other, tmp_path, "next", clip=0.0, weight_decay=0.0, moments_from=tmp_path / "out") as engine:
         def counts(engine):
-            return {t.name: n for b, ns in zip(engine.layout.blocks, engine._counts) for t, n in zip(b.tensors, ns)}
+            return {t.name: n for b, ns in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(b.tensors, ns)}
 
         assert counts(engine)["layers.0.weight"] == 0 and counts(engine)["layers.1.weight"] == 3 and counts(engine)["new"] == 0
         engine.backward((engine(x, True).mean() + (engine.module.new * x).sum()))

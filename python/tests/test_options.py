@@ -51,7 +51,7 @@ def took_all(engine):
     how = engine.how
     assert (how["storage"], how["activations"], how["compress"], how["compress_after"]) == ("bf16", "drives", 0.5, 1)
     assert engine.state.scratch_bytes == 16 << 20
-    counts = {n for block, had in zip(engine.layout.blocks, engine._counts) for t, n in zip(block.tensors, had) if t.trains}
+    counts = {n for block, had in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(block.tensors, had) if t.trains}
     assert counts == {2 + engine.step_number}
 
 

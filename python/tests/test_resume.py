@@ -443,5 +443,5 @@ def test_counts_as_an_older_version_has_recorded_them(tmp_path, seed):
         saved.pop("behind", None)
         saved["counts"] = {"transformer.wte.weight": 1}
         position.restore(engine, saved, engine.state)
-        assert [c for b, block in zip(engine._counts, engine.layout.blocks) for c, t in zip(b, block.tensors) if t.name == "transformer.wte.weight"] == [1]
-        assert engine._counts[1] == [3] * len(engine._counts[1])
+        assert [c for b, block in zip(engine.cycle.counts, engine.layout.blocks) for c, t in zip(b, block.tensors) if t.name == "transformer.wte.weight"] == [1]
+        assert engine.cycle.counts[1] == [3] * len(engine.cycle.counts[1])

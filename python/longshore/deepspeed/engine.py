@@ -32,7 +32,7 @@ class DeepSpeedEngine(nn.Module):
         this job, and was made now."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
-        engine._meter.say = logger.info  # what the first step took
+        engine.meter.say = logger.info  # what the first step took
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
         self.optimizer = engine.optimizer if trains else offload if settings.stage == 3 else None  # as DeepSpeed has it, and TRL asks for it
@@ -59,7 +59,7 @@ class DeepSpeedEngine(nn.Module):
         if settings.casts or settings.casts_all:
             engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True)
         if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
-            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine._group_of])
+            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine.optimizer.group_of])
         divide = Divide(self)
         for p in engine.module.parameters():
             if p.requires_grad:
@@ -175,12 +175,12 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches += 1
         if not boundary:
             return
-        if 0 < self.engine._backwards < self._micro_batches:
+        if 0 < self.engine.cycle.backwards < self._micro_batches:
             say_once("zero_grad() between the micro-batches of a step drops what those before it brought: call it after the step, if at all")
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
-        samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine._backwards
+        samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine.cycle.backwards
         with self._timed("step"), self._or_anew():
             result = step()
         self._micro_batches = 0

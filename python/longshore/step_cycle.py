@@ -1,0 +1,236 @@
+"""A step of the engine, from its first backward pass until it is durable.
+
+    gathers        begin_pass(), backward, ...         make()                flush()                settle()
+      0 passes ──────────────────────────► n passes ─────────► MADE ───────────────► COMMITTING ─────────────► DURABLE
+        ▲                                     │                  │                       │
+        ├────── drop(): its gradients go ─────┘                  └─ unmake(): the drives stay at the step before
+        └────── discard(): and what the drives have of it
+
+Two steps overlap: the next one gathers its gradients while the drives commit the last one. `phase` is that of the last step;
+`backwards` counts the passes of the next one.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+
+from . import living, mending, position
+from .errors import LongshoreError, NotFiniteError
+from .interrupts import whole
+from .native import lib
+
+
+@dataclass
+class StepResult:
+    """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
+    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before clipping; skipped: a
+    gradient was not finite, and the state stayed as it was."""
+
+    loss: float
+    grad_norm: float
+    step: int
+    skipped: bool = False
+
+
+class Phase(enum.Enum):
+    """Of the step that was made last."""
+
+    MADE = "made"  # the drives have its updates; a scheduler may still be stepped for it
+    COMMITTING = "committing"  # the drives commit it
+    DURABLE = "durable"
+
+
+class StepCycle:
+    def __init__(self, engine, state):
+        self.engine, self.phase = engine, Phase.DURABLE
+        self.commits = None  # what the last step commits with until it is durable: (skipped, metrics, its position: packed when it commits)
+        self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates that each tensor has had
+        self.counts_before = self.counts  # at the step before the last one
+        self.backwards = 0  # passes of the step that gathers
+        self.forwards = 0  # of the model, in training, since that began
+        self.losses, self.last = 0.0, False  # sum of its losses; whether make() follows this pass
+        self.several = False  # whether the step before added passes up
+
+    def open_state(self, asked):
+        """The state of the engine's run. LongshoreError where that is closed; asked: for which name of the engine."""
+        if self.engine.state is None:
+            raise LongshoreError(f"engine.{asked}: {self.engine.streams.why}")
+        return self.engine.state
+
+    # ---- gathering
+
+    def begin(self):
+        """The next step gathers from here on."""
+        engine = self.engine
+        self.several = self.backwards > 1
+        engine.streams.progress.end()
+        self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
+        engine.meter.drop()
+        engine.gradients.begin()
+
+    @whole
+    def begin_pass(self):
+        """A backward pass begins."""
+        gradients = self.engine.gradients
+        gradients.hide()
+        if self.engine.state.away:
+            self.settle()  # gradients of the step before are in the memory of those that come
+        several = self.several or self.engine.accumulate > 1 or self.backwards > 0 or not self.last
+        if gradients.begin_pass(self.engine, several) and self.last:
+            self.settle()
+            gradients.step.tell(lib.shore_step_fetch_state)
+
+    def drop(self):
+        """Forgets the gradients that have come."""
+        if self.engine.gradients.has_sent():
+            self.settle()
+        self.begin()
+
+    def discard(self):
+        """Forgets them, and what the drives have written of the next step."""
+        self.settle()
+        self.engine.gradients.discard()
+        self.begin()
+
+    # ---- the step
+
+    def decide(self):
+        """struct shore_clipping of the gradients that have come."""
+        self.settle()
+        return self.engine.gradients.decide(self.engine.how["clip"])
+
+    def make(self):
+        """Makes a step of them. Returns a StepResult; None: it is to be made again."""
+        gradients = self.engine.gradients
+        clipping = self.decide()
+        gradients.refuse_none()
+        before = self.counts_before = self.counts
+        loss = self.losses if self.backwards else math.nan
+        gradients.step.tell(lib.shore_step_remember, clipping.norm)
+        if not clipping.finite:
+            return self._skip(loss, clipping.norm)
+        changed = gradients.make()
+        self.counts = [list(counts) for counts in before]
+        for number in changed:
+            for t in gradients.blocks[number].had:
+                self.counts[number][t] += 1
+        try:
+            return self._finish(loss, clipping.norm, changed)
+        except BaseException:
+            if self.phase is not Phase.MADE:
+                self.counts = before
+            raise
+
+    def _skip(self, loss, norm):
+        engine = self.engine
+        engine.drop_gradients()
+        if engine.how["on_nonfinite"] != "skip":
+            raise NotFiniteError(
+                f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
+                "learning rate, or wrap(..., on_nonfinite='skip')")
+        return mending.persist(engine, lambda: self._finish(loss, norm, None))
+
+    def _finish(self, loss, norm, changed):
+        """changed: as of Gradients.make(); None: the step is skipped."""
+        engine, skipped = self.engine, changed is None
+        numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
+        numbers.update(engine.meter.of_step(engine.state, engine.optimizer.param_groups))
+        engine.meter.ended(engine)
+        self.close({**numbers, "skipped": skipped}, changed or (), True, skipped)
+        engine.position = {}  # what is followed from here on begins anew
+        return StepResult(loss, norm, engine.state.step, skipped)
+
+    def close(self, metrics, changed, made=False, skipped=False):
+        """The drives have all of the next step: it is made. changed: numbers of the blocks that are others; made: of gradients."""
+        engine = self.engine
+        stored = position.store_buffers(engine)
+        if skipped and stored:
+            engine.gradients.make_of_nothing()
+        noted = position.begin(engine)
+        engine.gradients.end_step(changed, made and (stored or not skipped))
+        self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
+        engine.state.step += 1
+        engine.meter.restart(engine.state)
+        self.begin()
+        engine.streams.stepped(changed)
+
+    # ---- its commit
+
+    @whole
+    def flush(self):
+        """Begins to commit the step that was made last."""
+        if self.phase is Phase.MADE:
+            skipped, metrics, noted = self.commits
+            commits = skipped, metrics, position.finish(self.engine, noted)
+            mending.persist(self.engine, lambda: self.engine.state.commit(*commits))
+            self.phase, self.commits = Phase.COMMITTING, commits
+
+    @whole
+    def settle(self):
+        """Waits until the step that was made last is durable. Where it cannot be committed, the engine is at the step before it."""
+        self.open_state("settle")
+        mending.persist(self.engine, self._settle)
+        self.durable()
+
+    def durable(self):
+        self.phase, self.commits = Phase.DURABLE, None
+        self.engine.gradients.durable()
+
+    def found_committed(self):
+        """After drives were lost: they have the step that they were told to commit."""
+        if self.phase is Phase.COMMITTING:
+            self.durable()
+
+    def _settle(self):
+        state = self.engine.state
+        try:
+            self.flush()
+            state.settle()
+        except LongshoreError as failure:
+            if failure.code == lib.SHORE_ELINK:
+                raise
+            if state.committed() < state.step:
+                self.unmake()
+                raise
+            self.durable()
+            raise LongshoreError(f"{failure}; step {state.step} is committed, and the engine goes on from it once that is mended",
+                                 failure.code) from failure
+
+    def send_again(self):
+        """Makes the last step once more, after its drives were lost. Returns whether it was known still; otherwise it is not there any more."""
+        engine, state = self.engine, self.engine.state
+        skipped = self.commits[0]
+        state.step -= 1
+        try:
+            known = skipped or engine.gradients.send_again()
+            if known and not skipped:
+                for number, block in enumerate(engine.layout.blocks):
+                    if block.buffers:
+                        state.store_again(number)
+        finally:
+            state.step += 1
+        if not known:
+            self.unmake()
+        elif self.phase is Phase.COMMITTING:
+            state.commit(*self.commits)
+        return known
+
+    def unmake(self):
+        """The step that was made last is not there."""
+        streams = self.engine.streams
+        self.phase, self.commits = Phase.DURABLE, None
+        self.engine.state.step -= 1
+        self.counts = self.counts_before
+        for streamed in streams.blocks:
+            streams.hide(streamed)
+            streamed.step = -1
+        self.engine.gradients.discard()
+        self.begin()
+        streams.stepped(range(len(streams.blocks)))
+
+    def leave_to_parent(self):
+        """In a process that was forked off: nothing is closed, committed or written."""
+        self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
+        living.discard(self.engine)
+        self.engine.gradients.abandon()
+        self.begin()
