@@ -7,12 +7,13 @@ takes its snapshot with it.
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
 import re
-import shutil
 import stat
+import sys
 import tempfile
 import uuid
 import warnings
@@ -30,7 +31,6 @@ _FICLONE = 0x40049409
 _said = set()  # runs whose checkpoints' disk is known
 _said_weights = set()  # runs of which it is said that checkpoints have no weights
 _engines = weakref.WeakSet()  # that have saved here
-_rmtree = shutil.rmtree
 
 
 def read(directory):
@@ -74,7 +74,7 @@ def save(engine, directory, extra=None):
     _remove(state, before)
     os.unlink(os.path.join(directory, OTHERS))
     _engines.add(engine)
-    shutil.rmtree = _rmtree_with_snapshots
+    _hear_of_deletions()
     return name
 
 
@@ -253,8 +253,14 @@ def _remove(state, names):
             state.remove_snapshot(name)
 
 
-def _rmtree_with_snapshots(path, *args, **kwargs):
-    """shutil.rmtree(): a checkpoint that goes takes its snapshot along."""
+@functools.cache
+def _hear_of_deletions():
+    """From here on Python tells of each shutil.rmtree() before it begins."""
+    sys.addaudithook(lambda event, args: _remove_with(args[0]) if event == "shutil.rmtree" else None)
+
+
+def _remove_with(path):
+    """A directory is to be deleted: the snapshots of checkpoints in it go before."""
     inner = []
     if isinstance(path, (str, os.PathLike)) and _engines:
         inner = [path, *(os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else []))]
@@ -269,7 +275,6 @@ def _rmtree_with_snapshots(path, *args, **kwargs):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, FILE))  # it is none from here on
                 _remove(state, names)
-    _rmtree(path, *args, **kwargs)
 
 
 def reopen(engine, run, snapshot=None):

@@ -30,8 +30,8 @@ def hook(streams, model):
                         hooked[name].discard(streamed)
     for name, blocks in hooked.items():
         if blocks:
-            _hook_module(weakref.proxy(streams), name, modules[name], sorted(blocks, key=lambda s: s.number))
-    _hook_model(streams, model)
+            ModuleHook(weakref.proxy(streams), name, sorted(blocks, key=lambda s: s.number)).attach(modules[name])
+    ModelHook(streams).attach(model)
 
 
 def carry(p, new):
@@ -115,15 +115,26 @@ def _others_are_given():
     return frame is not None
 
 
-def _hook_model(streams, model):
-    def before(module, args, kwargs):
+class ModelHook:
+    """Of the model, or of a part of it that is called by itself: its forward begins and ends."""
+
+    def __init__(self, streams):
+        self.streams = streams
+
+    def attach(self, model):
+        model.register_forward_pre_hook(Hook(self.pre_forward), prepend=True, with_kwargs=True)
+        model.register_forward_hook(Hook(self.post_forward), always_call=True)
+
+    def pre_forward(self, module, args, kwargs):
+        streams = self.streams
         streams.inside.enter(streams)
         check(streams)
         if streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends and torch.is_grad_enabled():
             streams.activations.begin(module, args, kwargs)
             streams.inside.sends = True
 
-    def after(module, args, output):
+    def post_forward(self, module, args, output):
+        streams = self.streams
         streams.leave(streams)
         if not streams.inside.modules and output is not None:
             apart, streams.inside.apart = streams.inside.apart, []
@@ -134,19 +145,26 @@ def _hook_model(streams, model):
             if replaced:
                 raise LongshoreError(f"{replaced}: was replaced in forward, and has been put back; {IN_PASS}")
 
-    model.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
-    model.register_forward_hook(Hook(after), always_call=True)
 
+class ModuleHook:
+    """Of a module that computes with parameters of blocks: they are in memory while it does, forward and backward."""
 
-def _hook_module(streams, name, module, blocks):
-    own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
-    layer, first, last = bool(own), min(own, default=0), max(own, default=0)
-    shares = any(not streamed.stays for streamed in blocks)
+    def __init__(self, streams, name, blocks):
+        """name: of the module in the model. blocks: of the streams, in their order."""
+        self.streams, self.blocks = streams, blocks
+        own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
+        self.is_layer, self.first, self.last = bool(own), min(own, default=0), max(own, default=0)
+        self.shares_slots = any(not streamed.stays for streamed in blocks)
 
-    def before(module, args, kwargs):
-        if layer and streams.turns is not None:
+    def attach(self, module):
+        module.register_forward_pre_hook(Hook(self.pre_forward), prepend=True, with_kwargs=True)
+        module.register_forward_hook(Hook(self.post_forward), always_call=True, with_kwargs=True)
+
+    def pre_forward(self, module, args, kwargs):
+        streams, blocks = self.streams, self.blocks
+        if self.is_layer and streams.turns is not None:
             streams.turns.gate(module)
-        if shares and not all(streamed.present for streamed in blocks):
+        if self.shares_slots and not all(streamed.present for streamed in blocks):
             args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
         streams.inside.enter(module, blocks)
         saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
@@ -155,31 +173,31 @@ def _hook_module(streams, name, module, blocks):
                 streams.ensure(streamed)
             streamed.again = saver and weakref.ref(saver)
         # in backward, what is computed again comes with what follows it anyway
-        if layer and torch._C._current_graph_task_id() == -1:
-            streams.want_following(last, 1)
+        if self.is_layer and torch._C._current_graph_task_id() == -1:
+            streams.want_following(self.last, 1)
         return args, kwargs
 
-    def again(gradient):
-        if streams.turns is not None:
-            streams.turns.check(module)
-        for streamed in blocks:
-            if not streamed.present:
-                streams.ensure(streamed)
-        streams.want_following(first, -1)
-
-    def after(module, args, kwargs, output):
+    def post_forward(self, module, args, kwargs, output):
+        streams, blocks = self.streams, self.blocks
         streams.leave(module)
-        if layer and streams.turns is not None:
+        if self.is_layer and streams.turns is not None:
             streams.turns.leave(module)
-        if shares and not all(streamed.pins for streamed in blocks):
+        if self.shares_slots and not all(streamed.pins for streamed in blocks):
             output = streams.places.apart(output)
             streams.retire(blocks)
-        if layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:  # whose backward asks nothing of it
+        if self.is_layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:  # whose backward asks nothing of it
             given = {id(t) for t in tree_leaves((args, kwargs))}  # what a layer passes on has its gradient when another one computes
             for t in tree_leaves(output):
                 if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
-                    t.register_hook(again)
+                    t.register_hook(lambda gradient: self.pre_backward(module))
         return output
 
-    module.register_forward_pre_hook(Hook(before), prepend=True, with_kwargs=True)
-    module.register_forward_hook(Hook(after), always_call=True, with_kwargs=True)
+    def pre_backward(self, module):
+        """A gradient of its output has come."""
+        streams = self.streams
+        if streams.turns is not None:
+            streams.turns.check(module)
+        for streamed in self.blocks:
+            if not streamed.present:
+                streams.ensure(streamed)
+        streams.want_following(self.first, -1)
