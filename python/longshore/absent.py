@@ -12,6 +12,7 @@ from torch import nn
 
 from .errors import AbsentParameterError
 from .writes import CHANGE, IN_PASS, watch
+from .torch_internals import DisableTorchFunctionSubclass, is_transformed, storage_id, tree_leaves, tree_map, version_of
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
 _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
@@ -79,8 +80,8 @@ class Fetched(torch.Tensor):
         if func is torch.Tensor.__repr__:
             return repr(args[0].as_subclass(torch.Tensor))
         given = [a for a in tensors((args, kwargs)) if isinstance(a, Fetched)]
-        with torch._C.DisableTorchFunctionSubclass():
-            memory = {a.untyped_storage()._cdata: a for a in given}
+        with DisableTorchFunctionSubclass():
+            memory = {storage_id(a.untyped_storage()): a for a in given}
             out = func(*args, **kwargs)
             if func in (torch.Tensor.numpy, torch.Tensor.__array__):
                 out.flags.writeable = False
@@ -88,13 +89,13 @@ class Fetched(torch.Tensor):
             def of(t):
                 if not isinstance(t, torch.Tensor) or isinstance(t, nn.Parameter):
                     return t
-                has_memory = t.layout is torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-                whose = memory.get(t.untyped_storage()._cdata) if has_memory else None
+                has_memory = t.layout is torch.strided and not is_transformed(t)
+                whose = memory.get(storage_id(t.untyped_storage())) if has_memory else None
                 if whose is not None:
                     return fetched(t, whose.longshore_name, whose.longshore_advice)
                 return t.as_subclass(torch.Tensor) if isinstance(t, Fetched) else t
 
-            return torch.utils._pytree.tree_map(of, out)
+            return tree_map(of, out)
 
     def __deepcopy__(self, memo):
         out = memo[id(self)] = self.as_subclass(torch.Tensor).clone()
@@ -145,7 +146,7 @@ class Absent(nn.Parameter):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if is_about(func):
-            with torch._C.DisableTorchFunctionSubclass():
+            with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
         for p in absents:
@@ -184,13 +185,13 @@ class Absent(nn.Parameter):
                 if p.requires_grad:
                     lent[id(p)] = p.longshore.block
         copies = {id(p): _copy(p) for p in absents if id(p) not in lent}
-        args, kwargs = torch.utils._pytree.tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
+        args, kwargs = tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
         with absents[0].longshore.streams.lent(lent.values()) if lent else contextlib.nullcontext():
             return func(*args, **kwargs)
 
 
 def tensors(tree):
-    return [a for a in torch.utils._pytree.tree_leaves(tree) if isinstance(a, torch.Tensor)]
+    return [a for a in tree_leaves(tree) if isinstance(a, torch.Tensor)]
 
 
 def _name(p):
@@ -210,7 +211,7 @@ def _apart(t, p):
     out = t.clone()
     if not t.requires_grad:
         return fetched(out, _name(p), IN_PASS)
-    p.longshore.streams.inside.apart.append((out, out._version, p.longshore))
+    p.longshore.streams.inside.apart.append((out, version_of(out), p.longshore))
     return out
 
 

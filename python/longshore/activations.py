@@ -17,13 +17,13 @@ import warnings
 import weakref
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from . import forks, native
 from .errors import LongshoreError
 from .interrupts import whole
 from .native import ffi, lib
 from .state import Buffer
+from .torch_internals import base, in_backward, storage_id, tree_leaves, version_of
 
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # of a storage that goes; smaller ones are not worth a request
@@ -59,13 +59,13 @@ class Stayed:
 
     def __init__(self, tensor, mark=None):
         # a parameter that has other data for a while is given its own again
-        self.tensor, self.version, self.mark = tensor.detach() if hasattr(tensor, "longshore") else tensor, tensor._version, mark
+        self.tensor, self.version, self.mark = tensor.detach() if hasattr(tensor, "longshore") else tensor, version_of(tensor), mark
 
     def value(self):
-        if self.tensor._version != self.version:
+        if version_of(self.tensor) != self.version:
             raise RuntimeError(
                 f"one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                f"{tuple(self.tensor.shape)} tensor is at version {self.tensor._version}; expected version {self.version}")
+                f"{tuple(self.tensor.shape)} tensor is at version {version_of(self.tensor)}; expected version {self.version}")
         return self.tensor
 
 
@@ -117,7 +117,7 @@ class Activations:
         if not self._may_go(tensor):
             return Stayed(tensor)
         storage = tensor.untyped_storage()
-        key = storage._cdata, storage.data_ptr(), tensor._version
+        key = storage_id(storage), storage.data_ptr(), version_of(tensor)
         with self.lock:
             entry = self.known.get(key)
             if type(entry) is _Mark:
@@ -137,17 +137,17 @@ class Activations:
         return out
 
     def _may_go(self, tensor):
-        if not _is_plain(tensor) or self.broken or torch._C._current_graph_task_id() != -1:
+        if not _is_plain(tensor) or self.broken or in_backward():
             return False
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         if not self.least <= nbytes <= self.pool_bytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
             return False
-        if hasattr(tensor if tensor._base is None else tensor._base, "longshore"):
+        if hasattr(base(tensor), "longshore"):
             return False  # its data may be changed, and count no version
-        if tensor._base is None and tensor.nbytes != nbytes:
+        if base(tensor) is tensor and tensor.nbytes != nbytes:
             return False  # of unsafe_chunk(), say: it counts changes for itself, and its version is not its storage's
-        if tensor.nbytes * 8 < nbytes and (storage._cdata, storage.data_ptr(), tensor._version) not in self.known:
+        if tensor.nbytes * 8 < nbytes and (storage_id(storage), storage.data_ptr(), version_of(tensor)) not in self.known:
             return False  # a small part of something larger, which may be somebody's anyway
         return storage.data_ptr() not in self.local.held
 
@@ -191,7 +191,7 @@ class Activations:
             forks.refuse("backward")
         entry = saved.entry
         with self.lock:
-            if any(watch._version for watch in entry.watches):
+            if any(version_of(watch) for watch in entry.watches):
                 raise RuntimeError(f"one of the variables needed for gradient computation has been modified by an inplace operation: "
                                    f"{entry.what}, as backward got it before")
             memory = entry.given and entry.given()

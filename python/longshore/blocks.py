@@ -12,6 +12,7 @@ from torch import nn
 
 from .errors import LongshoreError
 from .native import readable
+from .torch_internals import buffers_not_saved, parameters_of
 
 TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
 NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of the dtypes that parameters may have
@@ -131,10 +132,10 @@ def partition(model, layers=None):
     left, owners = [], {}
     inside = {name: next((l for l in layers if name == l or name.startswith(l + ".")), None) for name in modules}
     for name, module in modules.items():
-        for p in module._parameters.values():
+        for p in parameters_of(module).values():
             owners.setdefault(id(p), {}).setdefault(id(module), inside[name])
     for name, module in modules.items():
-        pairs = [(f"{name}.{n}" if name else n, p) for n, p in module._parameters.items() if p is not None]
+        pairs = [(f"{name}.{n}" if name else n, p) for n, p in parameters_of(module).items() if p is not None]
         # of modules of several layers, which compute with it beside their own: it is none's
         shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1 and None not in owners[id(p)].values()]
         if inside[name] is None:
@@ -225,7 +226,7 @@ def of_buffers(model, most_bytes):
 def persistent_buffers(model):
     """{name: buffer} of what a state_dict() has beside parameters."""
     temporary = {f"{module_name}.{name}" if module_name else name
-                 for module_name, module in model.named_modules() for name in module._non_persistent_buffers_set}
+                 for module_name, module in model.named_modules() for name in buffers_not_saved(module)}
     return {name: b for name, b in model.named_buffers() if name not in temporary}
 
 

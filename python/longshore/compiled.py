@@ -9,6 +9,7 @@ import inspect
 import torch
 
 from .errors import LongshoreError
+from .torch_internals import raise_recompile_limit, recompile_limit
 
 _KEYS = {"backend": str, "mode": str, "dynamic": bool, "fullgraph": bool, "options": dict}
 
@@ -38,12 +39,12 @@ def compile_blocks(model, names, how):
         _refuse_without_compiler()
     modules = dict(model.named_modules())
     # transformers' layers know their number, and get a graph each where they fill a cache; beyond the limit they are not compiled
-    limit = max(torch._dynamo.config.recompile_limit if hasattr(torch._dynamo.config, "recompile_limit") else 0, 8 + 4 * len(layers))
+    limit = max(recompile_limit(), 8 + 4 * len(layers))
     more = {}
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         more["recompile_limit"] = limit
     else:
-        torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, limit)
+        raise_recompile_limit(limit)
     for name in layers:
         try:
             modules[name].compile(**{k: v for k, v in how.items() if v is not None}, **more)

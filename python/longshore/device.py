@@ -8,6 +8,7 @@ import torch
 
 from .errors import LongshoreError
 from .native import ffi
+from .torch_internals import accelerator
 
 TIMEOUT_SECONDS = 300  # for which a device may stand still
 TRIED = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU
@@ -15,7 +16,7 @@ TRIED = set()  # kinds of devices that slots are put on; of any other a model's 
 
 def accelerators():
     """Kinds of devices beside the CPU that this process computes on."""
-    found = torch._C._get_accelerator() if hasattr(torch._C, "_get_accelerator") else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found = accelerator()
     return (found.type,) if found.type != "cpu" and getattr(torch, found.type).is_initialized() else ()
 
 

@@ -19,6 +19,7 @@ from .optimizers import Optimizer
 from .progress import Progress
 from .running import Hook
 from .step_cycle import Phase, StepCycle, StepResult
+from .torch_internals import in_backward
 
 
 def optimizer_of(engine, how, groups):
@@ -79,13 +80,13 @@ class Engine(Face):
         self.cycle.open_state("forward")
         self.flush()
         self.gradients.hide()
-        if module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+        if module.training and torch.is_grad_enabled() and not in_backward():
             self.own_random.begin(self, self.cycle.forwards)
             self.meter.forward(self.state, args, kwargs)
             self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes)
 
     def _after_forward(self, module, args, output):
-        if torch._C._current_graph_task_id() == -1:
+        if not in_backward():
             if self.own_random.end() and output is not None:
                 self.cycle.forwards += 1
                 self.meter.forward_ended(output)

@@ -9,6 +9,7 @@ import torch
 from . import values
 from .absent import fetched, is_about, tensors, writes
 from .errors import LongshoreError
+from .torch_internals import DisableTorchFunctionSubclass, tree_map
 
 _ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"
 
@@ -44,7 +45,7 @@ class Gathered(torch.Tensor):
         first = args[0] if args else None
         name = getattr(func, "__name__", "")
         if is_about(func):
-            with torch._C.DisableTorchFunctionSubclass():
+            with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if isinstance(first, Gathered) and (name == "detach" or func == torch.Tensor.data.__get__):
             return first
@@ -60,7 +61,7 @@ class Gathered(torch.Tensor):
                 copies[id(g)] = value if id(g) in written else fetched(value, f"{g.longshore_parameter.longshore.name}.grad", _ADVICE)
             return copies.get(id(g), g)
 
-        args, kwargs = torch.utils._pytree.tree_map(copy, (args, kwargs))
+        args, kwargs = tree_map(copy, (args, kwargs))
         out = func(*args, **kwargs)
         for g in written.values():
             values.set_gradient(g.longshore_parameter, copies[id(g)])
@@ -75,7 +76,7 @@ class Shown:
 
     def show(self, parameters):
         """Puts it there. parameters: that have a gradient in this step."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for p in parameters:
                 if p.grad is None:
                     if id(p) not in self._made:
@@ -86,7 +87,7 @@ class Shown:
     def hide(self):
         """Takes it away, and takes over what somebody has put in its place. Returns whether that was None somewhere."""
         there, self._there = self._there, []
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             found = [(p, p.grad) for p in there]
             for p in there:
                 p.grad = None

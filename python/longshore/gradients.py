@@ -15,6 +15,7 @@ from .native import SEGMENT, lib
 from .optimizers import hypers
 from .state import PIECE, Buffer
 from .step import Step
+from .torch_internals import DisableTorchFunctionSubclass, at_end_of_backward, grad_hooks, graph_task, post_accumulate_hooks, version_of
 
 
 def parts_of(accumulate):
@@ -122,16 +123,16 @@ class Gradients:
 
     def coming(self, p):
         """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
-        if len(p._post_accumulate_grad_hooks) > 2:
-            self._enclose(p._post_accumulate_grad_hooks, self.ends[id(p)])
-        task = torch._C._current_graph_task_id()
+        if len(post_accumulate_hooks(p)) > 2:
+            self._enclose(post_accumulate_hooks(p), self.ends[id(p)])
+        task = graph_task()
         if not self.own and task != self._task:
             engine = self.streams.engine()
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
             engine.cycle.begin_pass()
             self._task, self.came = task, True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_others)
+            at_end_of_backward(self._end_of_others)
 
     @whole
     def _end_of_others(self):
@@ -148,16 +149,16 @@ class Gradients:
 
     def hooked(self):
         """The name of a parameter whose gradients a script's own hooks see; None: there is none."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return next((h.name for s in self.streams.blocks for p, h in s.parameters
-                         if id(p) in self.ends and len(p._post_accumulate_grad_hooks) + len(p._backward_hooks) > 3), None)
+                         if id(p) in self.ends and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
 
     def take(self, p):
         """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in PyTorch."""
         g, p.grad = p.grad, None
         if g is None or id(p) in self.nobodys:
             return
-        if len(p._post_accumulate_grad_hooks) == 2:
+        if len(post_accumulate_hooks(p)) == 2:
             for due in self.in_order(p, g) if self.in_order else (g,):
                 self.add(p, due)
             return
@@ -168,7 +169,7 @@ class Gradients:
         if self.blocks[handle.block.number].aside:
             self._bring(handle.block.number)
         p.grad = self.blocks[handle.block.number].held[handle.index].to(p.device, p.dtype)
-        self._lent[id(p)] = p.grad, p.grad._version
+        self._lent[id(p)] = p.grad, version_of(p.grad)
 
     def take_back(self, p):
         """The last one: what the others have made of p.grad counts."""
@@ -178,7 +179,7 @@ class Gradients:
         g, p.grad = p.grad, None
         handle = p.longshore
         sum = self.blocks[handle.block.number].held[handle.index]
-        same = g is lent and g._version == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.device, g.dtype)))
+        same = g is lent and version_of(g) == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.device, g.dtype)))
         if not same:
             value = g if g is None else (g.to_dense() if g.is_sparse else g).detach().to("cpu", torch.float32, copy=True).contiguous()
             self.replace(handle.block.number, handle.index, value)
@@ -359,7 +360,7 @@ class Gradients:
     def gathered(self):
         """Numbers of the blocks that have any. What a script has put into p.grad itself counts, also of parameters that no pass has reached."""
         self.hide()
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
                 g, p.grad = p.grad, None
                 if p.requires_grad and id(p) not in self.nobodys:

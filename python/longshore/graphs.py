@@ -8,6 +8,8 @@ largest ones.
 
 import torch
 
+from .torch_internals import DisableTorchFunction, current_node, next_sequence_number
+
 _MARK = "longshore"  # of a node: (number of the micro-batch, of the turn)
 _data = torch.Tensor.data
 
@@ -45,7 +47,7 @@ class Graphs:
             self.turn_nodes.append(1)
             self.each = max([1, *(self.expected[len(self.turn_nodes) - 1:][:1] or before)]) if self.apart else 1
         self.last, self.turn = number, self.turn + 1
-        with torch._C.DisableTorchFunction(), torch.enable_grad():
+        with DisableTorchFunction(), torch.enable_grad():
             x = torch.zeros((), requires_grad=True)
             for _ in range(0 if alone else self.first + (self.count - 1 - number) * self.each - _counted()):
                 x.t()  # counts one on
@@ -53,7 +55,7 @@ class Graphs:
 
     def show(self, number, parameters):
         """The micro-batch whose turn it is may compute with these."""
-        with torch._C.DisableTorchFunction(), torch.enable_grad():
+        with DisableTorchFunction(), torch.enable_grad():
             for p in parameters:
                 if p.requires_grad and id(p) not in self._shown:
                     data = _data.__get__(p)
@@ -65,7 +67,7 @@ class Graphs:
 
     def end_turn(self, number):
         parameters, self._shown = [p for p, _ in self._shown.values()], {}  # without them only graphs keep the nodes
-        with torch._C.DisableTorchFunction(), torch.enable_grad():
+        with DisableTorchFunction(), torch.enable_grad():
             used = [p for p in parameters if p.requires_grad and _MARK in _node(p).metadata]
             if used:
                 keys = [(number, id(p)) for p in used]
@@ -86,7 +88,7 @@ class Graphs:
 
     def take(self, p, g):
         """A node of a parameter has the sum g. Returns the number of its micro-batch (None: it is not known), and g, or None where more is to come."""
-        number, turn = torch._C._current_autograd_node().metadata.get(_MARK, (None, None))
+        number, turn = current_node().metadata.get(_MARK, (None, None))
         if (number, id(p), turn) not in self._follows:
             return number, g
         self._sums[number, id(p)] = g
@@ -94,7 +96,7 @@ class Graphs:
 
 
 def _counted():
-    return torch._C._autograd._get_sequence_nr()
+    return next_sequence_number()
 
 
 def _node(p):

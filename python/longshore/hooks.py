@@ -1,15 +1,13 @@
 """Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be fetched."""
 
-import sys
 import weakref
 
 import torch
-from torch.nn.utils import stateless
-from torch.utils._pytree import tree_leaves
 
 from .errors import AbsentParameterError, LongshoreError
 from .running import Hook, checkpoint_that_saves
 from .writes import CHANGE, IN_PASS, is_elsewhere, say_lost
+from .torch_internals import DisableTorchFunctionSubclass, in_backward, in_functional_call, is_compiled, parameters_of, tree_leaves, version_of
 
 
 def hook(streams, model):
@@ -18,13 +16,13 @@ def hook(streams, model):
     modules = dict(model.named_modules())
     hooked = {}
     for name, module in modules.items():
-        hooked[name] = {of[id(p)] for p in module._parameters.values() if p is not None and id(p) in of}
+        hooked[name] = {of[id(p)] for p in parameters_of(module).values() if p is not None and id(p) in of}
     # a layer comes as a whole when it begins
     for streamed in streams.blocks:
         layer = streamed.block.module
         if streamed.block.layer and layer in modules:
             hooked[layer] |= {of[id(p)] for p in modules[layer].parameters() if id(p) in of}
-            if modules[layer]._compiled_call_impl is not None:  # a hook within would break its graph in two
+            if is_compiled(modules[layer]):  # a hook within would break its graph in two
                 for name in hooked:
                     if name.startswith(f"{layer}."):
                         hooked[name].discard(streamed)
@@ -34,20 +32,13 @@ def hook(streams, model):
     ModelHook(streams).attach(model)
 
 
-def carry(p, new):
-    """What a script has hooked to a parameter is hooked to the one in its place."""
-    for name in "_backward_hooks", "_post_accumulate_grad_hooks":
-        if getattr(p, name):
-            setattr(new, name, getattr(p, name))
-
-
 def check(streams):
     """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
     wrong, thawed = _put_back(streams), None
     for streamed in streams.blocks:
         for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
             if not tensor.trains:
-                with torch._C.DisableTorchFunctionSubclass():
+                with DisableTorchFunctionSubclass():
                     if p.requires_grad:
                         thawed, p.requires_grad = thawed or handle.name, False
             if handle.out:
@@ -56,8 +47,8 @@ def check(streams):
                                          "put in its place")
             elif streamed.present and is_elsewhere(p, handle):
                 wrong, p.data = wrong or handle.name, handle.view
-                handle.version = p._version
-            elif streamed.present and not streamed.pins and p._version != handle.version:
+                handle.version = version_of(p)
+            elif streamed.present and not streamed.pins and version_of(p) != handle.version:
                 streams.hide(streamed)  # which says it
     if wrong:
         _refuse_replaced(wrong)
@@ -78,10 +69,10 @@ def _put_back(streams):
         for (p, _), tensor in zip(streamed.parameters, streamed.block.tensors):
             for full in tensor.names:
                 module, name = streams.owners[full]
-                if module._parameters.get(name) is not p:
-                    given = _others_are_given() if given is None else given
+                if parameters_of(module).get(name) is not p:
+                    given = in_functional_call() if given is None else given
                     if not given:
-                        first, module._parameters[name] = first or full, p
+                        first, parameters_of(module)[name] = first or full, p
     return first
 
 
@@ -103,16 +94,8 @@ def before_step(streams, what):
 
 
 def refuse_within_backward(what):
-    if torch._C._current_graph_task_id() != -1:
+    if in_backward():
         raise LongshoreError(f"{what}: other gradients come still; call it when backward() has ended")
-
-
-def _others_are_given():
-    """Whether torch.func.functional_call() has put other values in the place of parameters, which it takes away again."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code is not stateless._functional_call.__code__:
-        frame = frame.f_back
-    return frame is not None
 
 
 class ModelHook:
@@ -139,7 +122,7 @@ class ModelHook:
         if not streams.inside.modules and output is not None:
             apart, streams.inside.apart = streams.inside.apart, []
             for copy, version, handle in apart:
-                if copy._version != version:
+                if version_of(copy) != version:
                     raise AbsentParameterError(say_lost(streams, handle))
             replaced = _put_back(streams)
             if replaced:
@@ -167,13 +150,13 @@ class ModuleHook:
         if self.shares_slots and not all(streamed.present for streamed in blocks):
             args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
         streams.inside.enter(module, blocks)
-        saver = checkpoint_that_saves() if torch._C._current_graph_task_id() != -1 else None
+        saver = checkpoint_that_saves() if in_backward() else None
         for streamed in blocks:
             if not streamed.present:
                 streams.ensure(streamed)
             streamed.again = saver and weakref.ref(saver)
         # in backward, what is computed again comes with what follows it anyway
-        if self.is_layer and torch._C._current_graph_task_id() == -1:
+        if self.is_layer and not in_backward():
             streams.want_following(self.last, 1)
         return args, kwargs
 

@@ -19,6 +19,7 @@ from .errors import ExistsError, LongshoreError
 from .native import lib
 from .spool import spooling
 from .state import fleet_options
+from .torch_internals import parameters_of
 
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
@@ -175,7 +176,7 @@ class _Watch:
         self.what, self.instead, self.making, self.trained = what, instead, making, False
         self.modules = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
         for module in modules:
-            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say) for p in module._parameters.values()
+            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say) for p in parameters_of(module).values()
                                     if p is not None and not is_lazy(p) and p.requires_grad and p.is_leaf]
         self._steps = register_optimizer_step_pre_hook(self._before_step)
 
@@ -188,8 +189,8 @@ class _Watch:
 
     def _parameters(self):
         for module in list(self.modules):
-            yield from module._parameters.values()
-            for child in module._modules.values():
+            yield from parameters_of(module).values()
+            for child in module.children():
                 if child is not None and child not in self.modules:
                     yield from child.parameters()
 

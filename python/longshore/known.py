@@ -3,6 +3,8 @@
 import functools
 import types
 
+from .torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
+
 _PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
 _CALLED = (  # between the first and the last micro-batch of a step, by transformers' Trainer
     "get_batch_samples", "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager", "_prepare_inputs",
@@ -65,8 +67,8 @@ def _own_code_of_model(model):
                 return f"{where}.{attribute}"
         if any(not is_known(hook) for hooks in _HOOKS for hook in getattr(module, hooks).values()):
             return f"a hook of {where}"
-        for parameter in module._parameters.values():
-            for hooks in () if parameter is None else (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+        for parameter in parameters_of(module).values():
+            for hooks in () if parameter is None else (grad_hooks(parameter), post_accumulate_hooks(parameter)):
                 if hooks and not all(map(is_known, hooks.values())):
                     return f"a hook of a parameter of {where}"
     return None

@@ -14,8 +14,6 @@ import logging
 import threading
 
 import torch
-from torch import overrides
-from torch.utils import _python_dispatch
 
 from . import mending, position
 from .device import accelerators
@@ -25,23 +23,13 @@ from .interrupts import whole
 from .left import Left
 from .running import checkpoint_that_saves
 from .watched import Watch
+from .torch_internals import enter_mode, in_backward, modes
 
 _log = logging.getLogger("longshore")
 
 
 class _Stopped(BaseException):
     """Another micro-batch has failed."""
-
-
-@contextlib.contextmanager
-def _within(function_modes, dispatch_modes):
-    """Modes that a script has entered around a step are its thread's, and the micro-batches' as well."""
-    with contextlib.ExitStack() as entered:
-        for of, modes in (overrides, function_modes), (_python_dispatch, dispatch_modes):
-            for mode in modes:
-                of._push_mode(mode)
-                entered.callback(of._pop_mode)
-        yield
 
 
 def _seen(what):
@@ -76,7 +64,7 @@ class Turns:
     def gate(self, layer):
         """The forward of a layer begins. The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes
         the layer then."""
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():
             self.check(layer)
             self.again[layer] = self.left.changed(layer)
             return
@@ -131,7 +119,7 @@ class Turns:
 
     def leave(self, layer):
         """The forward of a layer ends."""
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():
             self.left.accept(layer, self.again.get(layer, ()), True)
         elif getattr(self.mine, "number", None) is not None:
             self.left.accept(layer, self.mine.entered.get(layer, ()), False)
@@ -141,7 +129,7 @@ class Turns:
 
     def show(self, streamed):
         """The parameters of a block may be computed with."""
-        if getattr(self.mine, "number", None) is not None and torch._C._current_graph_task_id() == -1:
+        if getattr(self.mine, "number", None) is not None and not in_backward():
             self.graphs.show(self.mine.number, [p for p, _ in streamed.parameters])
 
     def _end_probe(self):
@@ -272,7 +260,7 @@ class Turns:
         grad = torch.is_grad_enabled()
         casts = [torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
                  for kind in ("cpu", *accelerators()) if torch.is_autocast_enabled(kind)]
-        modes = overrides._get_current_function_mode_stack(), _python_dispatch._get_current_dispatch_mode_stack()
+        entered_modes = modes()  # of whoever trains, around a step: the micro-batches' as well
         processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
 
         def one(number):
@@ -282,7 +270,10 @@ class Turns:
                 self._await(number)
                 self.begun[number] = True
                 position.put_random(self.outside)
-                with _within(*modes), torch.set_grad_enabled(grad), contextlib.ExitStack() as entered:
+                with contextlib.ExitStack() as entered:
+                    for mode in entered_modes:
+                        enter_mode(*mode, entered)
+                    entered.enter_context(torch.set_grad_enabled(grad))
                     for cast in casts:
                         entered.enter_context(copy.copy(cast))
                     self.losses[number] = self._forward(number)

@@ -14,9 +14,9 @@ import weakref
 import torch
 from torch import nn
 from torch.nn.modules import module as _of_all
-from torch.utils._pytree import tree_leaves
 
 from .known import is_of_packages
+from .torch_internals import DisableTorchFunctionSubclass, grad_hooks, parameters_of, post_accumulate_hooks, tree_leaves
 
 _CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set, collections.deque}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal
@@ -116,7 +116,7 @@ class Left:
             for m in layer.modules():
                 inside.setdefault(m, []).append(self.of[layer][1])
         self.groups = [self.rest, *(group for _, group in self.of.values())]
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             self._parameters = list(model.named_parameters())
             for name, m in model.named_modules():
                 group, *others = inside.get(m, [self.rest])
@@ -139,9 +139,9 @@ class Left:
         for attribute, value in vars(module).items():
             if attribute not in _NOT_OF_A_PASS:
                 self._look_into(group, value, f"{here}.{attribute}", _DEEP)
-        for parameter in module._parameters.values():
+        for parameter in parameters_of(module).values():
             if parameter is not None:
-                for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks):
+                for hooks in (grad_hooks(parameter), post_accumulate_hooks(parameter)):
                     if type(hooks) in _CONTAINERS:
                         self._add(group, hooks, f"{here}: a hook of a parameter", 0)
         return [place for place in group.places[first:] if place.container is vars(module) or not place.by_name]
@@ -165,7 +165,7 @@ class Left:
                 self._look_into(group, value, where, deep - 1)
 
     def _flags(self):
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return [p.requires_grad for _, p in self._parameters]
 
     def holds(self):
@@ -219,7 +219,7 @@ class Left:
                 place.put(key, now)
 
     def _put_flags(self, flags):
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for (_, p), flag in zip(self._parameters, flags):
                 if p.requires_grad != flag:
                     p.requires_grad = flag

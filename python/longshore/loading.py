@@ -6,6 +6,7 @@ import weakref
 from . import values
 from .errors import AbsentParameterError
 from .running import Hook
+from .torch_internals import before_load_state_dict, parameters_of
 
 
 class Loading:
@@ -15,7 +16,7 @@ class Loading:
         self.streams, self.model = weakref.ref(streams), weakref.ref(model)
         self._forget()
         for module in model.modules():
-            module._register_load_state_dict_pre_hook(Hook(self._begin), with_module=True)
+            before_load_state_dict(module, Hook(self._begin))
             module.register_load_state_dict_post_hook(Hook(self._end))
 
     def _forget(self):
@@ -25,7 +26,7 @@ class Loading:
         if not prefix or module is self.model():  # the outermost module that is ours
             self._forget()
             self.top, self.errors = weakref.ref(module), error_msgs
-        self.coming = {id(p): state_dict[prefix + name] for name, p in module._parameters.items()
+        self.coming = {id(p): state_dict[prefix + name] for name, p in parameters_of(module).items()
                        if prefix + name in state_dict and getattr(p, "longshore", None) is not None}
         if self.coming and local_metadata.get("assign_to_params_buffers"):
             self._forget()

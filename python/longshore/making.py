@@ -30,6 +30,7 @@ from .planning import plan
 from .progress import Progress
 from .state import MOMENTS, Layout, State
 from .streaming import Streams
+from .torch_internals import buffers_of
 
 _NAME_OF = tree.NAME_OF
 _DTYPE_OF = {v: k for k, v in _NAME_OF.items()}
@@ -364,7 +365,7 @@ def _give_buffers(model, program, run):
     for name, b in tree.persistent_buffers(model).items():
         if b.device.type == "meta":
             owner, _, last = name.rpartition(".")
-            model.get_submodule(owner)._buffers[last] = torch.zeros_like(b, device="cpu")
+            buffers_of(model.get_submodule(owner))[last] = torch.zeros_like(b, device="cpu")
     saved, rows = tree.persistent_buffers(model), adapters.original_rows(model)
     for name, b in model.named_buffers():
         if b.is_meta and name in rows:
@@ -380,7 +381,7 @@ def _give_buffers(model, program, run):
                                  "converted")
         if dtype != b.dtype:
             owner, _, last = name.rpartition(".")
-            model.get_submodule(owner)._buffers[last] = b.to(dtype)
+            buffers_of(model.get_submodule(owner))[last] = b.to(dtype)
 
 
 def _class_of(program, run):

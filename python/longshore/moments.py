@@ -13,6 +13,7 @@ from .absent import _is_that_already, fetched, is_about
 from .errors import LongshoreError, NotFiniteError
 from .known_optimizers import OPTIMIZERS
 from .state import Buffer
+from .torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
@@ -25,7 +26,7 @@ class Moment(torch.Tensor):
 
     @staticmethod
     def __new__(cls, param, kind):
-        out = torch.Tensor._make_wrapper_subclass(cls, param.shape, dtype=torch.float32)
+        out = wrapper(cls, param.shape, torch.float32)
         out.held, out.param, out.kind, out.at_step = None, param, kind, param.longshore.streams.engine().step_number
         return out
 
@@ -70,7 +71,7 @@ class Moment(torch.Tensor):
         kwargs = kwargs or {}
         first, name = args[0] if args else None, getattr(func, "__name__", "")
         if is_about(func):
-            with torch._C.DisableTorchFunctionSubclass():
+            with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float") and _is_that_already(name, first, args[1:], kwargs)):
             return first
@@ -99,7 +100,7 @@ def _read(tree):
     def read(a):
         return fetched(a.value(), f"{a.param.longshore.name}: its moment", _IN_PLACE) if isinstance(a, Moment) else a
 
-    return torch.utils._pytree.tree_map(read, tree)
+    return tree_map(read, tree)
 
 
 class Entry(dict):

@@ -13,6 +13,7 @@ from .errors import LongshoreError
 from .hooks import refuse_within_backward
 from .known_optimizers import NAMES, OPTIMIZERS
 from .native import ffi, lib
+from .torch_internals import has_step_hooks, note_step_called
 
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")  # classes by these names are AdamW with moments of 8 bits, whoever has made them
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
@@ -65,7 +66,7 @@ def arguments_of(optimizer):
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
         raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the engine makes the steps of "
                              f"torch.optim's {NAMES}; do what it does beside engine.step()")
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if has_step_hooks(optimizer):
         raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at engine.optimizer")
     if name in ("adam", "adamw"):
         name = _decays(optimizer, name)
@@ -151,7 +152,7 @@ def share(optimizer, ours):
     optimizer.state = ours.state
     for name in ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"):
         setattr(optimizer, name, functools.partial(getattr(ours, name)))
-    optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True  # engine.step() is what schedulers look for
+    note_step_called(optimizer)
 
 
 def refuse_other_groups(optimizer, ours, run):

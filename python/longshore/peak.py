@@ -1,9 +1,9 @@
 """What the process took at its peak in the first step of an engine, for whom, and what lowers it."""
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from . import memory, native
+from .torch_internals import tree_leaves
 
 
 def _most():

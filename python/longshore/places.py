@@ -4,14 +4,11 @@ backward asks, so that it is right whoever had the slot in between."""
 import bisect
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from .absent import Absent
 from .errors import LongshoreError
 from .writes import users
-
-
-_refuse = getattr(torch._C, "_set_storage_data_ptr_access_error_msg", lambda *args: None)  # which PyTorch 2.4 does not have
+from .torch_internals import DisableTorchFunctionSubclass, is_transformed, refuse_access, tree_leaves, tree_map
 
 
 class Place:
@@ -63,15 +60,15 @@ class Places:
         for p, handle in parameters if self.away is None else ():
             if users(handle.view) != handle.users:
                 kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape)
-                with torch._C.DisableTorchFunctionSubclass():
+                with DisableTorchFunctionSubclass():
                     if not handle.out:
                         p.data = handle.view
-                _refuse(kept.untyped_storage()._cdata, f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
+                refuse_access(kept, f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
                         "layer has gone or has been updated; make it again, or keep a copy of it")
 
     def slot_of(self, tensor):
         """The slot that a tensor lies in; None: it lies elsewhere."""
-        if tensor.device != self.bytes.device or tensor.layout != torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if tensor.device != self.bytes.device or tensor.layout != torch.strided or is_transformed(tensor):
             return None
         at = tensor.data_ptr() - self.base
         return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None

@@ -20,6 +20,7 @@ from .errors import LongshoreError
 from .native import lib
 from .optimizers import put
 from .state import Buffer
+from .torch_internals import buffers_not_saved, buffers_of, loads
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
@@ -279,7 +280,7 @@ def _putting(model, names):
         if b is None or b.dtype != value.dtype or len(aliases) + 1 < len(same[id(b)]):
             for full in (name, *aliases):
                 owner, _, last = full.rpartition(".")
-                modules[owner].register_buffer(last, value, last not in modules[owner]._non_persistent_buffers_set)
+                modules[owner].register_buffer(last, value, last not in buffers_not_saved(modules[owner]))
         elif b.shape == value.shape:
             b.copy_(value)
         else:
@@ -296,19 +297,12 @@ def unfit_buffers(model, saved, state):
     for name, b in saved.get("buffers", {}).items():
         owner, _, last = name.rpartition(".")
         there, module = buffers.get(name), modules.get(owner)
-        if module is None or there is None and name in made and last not in module._buffers:
+        if module is None or there is None and name in made and last not in buffers_of(module):
             wrong.append(f"{name} is missing")
         elif there is not None and list(there.shape) not in (b["shape"], made.get(name, b)["shape"]):
-            if not _takes(module, last, tensor_in(b)):
+            if not loads(module, last, tensor_in(b)):
                 wrong.append(f"{name} is {list(there.shape)} and was {b['shape']}")
     return wrong
-
-
-def _takes(module, name, value):
-    """Whether a module loads a buffer of another size."""
-    refused = []
-    module._load_from_state_dict({name: value}, "", {"version": module._version}, False, [], [], refused)
-    return not refused
 
 
 def restore_followed(position, name, thing):

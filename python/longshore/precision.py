@@ -7,11 +7,11 @@ import re
 import sys
 
 import torch
-from torch import nn
 
 from . import position
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 from .native import readable
+from .torch_internals import BatchNorm, buffers_of
 
 _log = logging.getLogger("longshore")
 _OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")  # between a module's name and its parameter's
@@ -46,7 +46,7 @@ def _convert(p, dtype, spool):
 def _cast_buffers(model, dtype, loaded, all_that_are_saved):
     saved, stay, rounded, made = persistent_buffers(model), [], [], {}
     for module_name, module in model.named_modules():
-        for name, b in module._buffers.items():
+        for name, b in buffers_of(module).items():
             full = f"{module_name}.{name}" if module_name else name
             if b is None or not b.is_floating_point() or b.dtype == dtype or b.is_meta:
                 continue
@@ -56,7 +56,7 @@ def _cast_buffers(model, dtype, loaded, all_that_are_saved):
             elif torch.finfo(to).bits < torch.finfo(b.dtype).bits:
                 rounded.append(full)
             if to != b.dtype:
-                module._buffers[name] = made.setdefault(id(b), (b, b.to(to)))[1]
+                buffers_of(module)[name] = made.setdefault(id(b), (b, b.to(to)))[1]
     said = str(dtype).removeprefix("torch.")
     if rounded:
         _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
@@ -85,7 +85,7 @@ def _beside(model, dtype, loaded):
 
 def _with_statistics(model, loaded):
     """ids of parameters that PyTorch wants in the dtype of the statistics beside them, which stay."""
-    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._NormBase))
+    norms = (module for module in model.modules() if isinstance(module, BatchNorm))
     return {id(p) for module in norms if module.running_mean is not None and id(module.running_mean) not in loaded
             for p in module.parameters(recurse=False)}
 

@@ -13,6 +13,7 @@ from .errors import AbsentParameterError, LongshoreError
 from .temporary import temporary
 from .values import changed_in, write_back
 from .writes import CHANGE, bits
+from .torch_internals import version_of
 
 
 def _handles(what):
@@ -44,7 +45,7 @@ def _refuse_changes(streams, sums):
                 streams.forget()
                 raise AbsentParameterError(f"{name}: was changed, which would be lost; {CHANGE}")
             for p, handle in b.parameters:  # that was put back
-                handle.version = p._version
+                handle.version = version_of(p)
 
 
 def _sums(block):

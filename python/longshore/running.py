@@ -6,6 +6,7 @@ import threading
 import torch
 
 from .interrupts import whole
+from .torch_internals import in_backward, saved_tensor_hooks
 
 _counting = threading.Lock()
 
@@ -84,7 +85,7 @@ class Running(threading.local):
 
     def others(self):
         """Whether another thread computes, which does not wait for this one."""
-        if self.who not in self.computing and torch._C._current_graph_task_id() != -1:
+        if self.who not in self.computing and in_backward():
             return False  # a thread of autograd's own
         others = self.computing.keys() - {self.who}
         return bool(others) and not others.isdisjoint(t.ident for t in threading.enumerate())
@@ -96,5 +97,5 @@ class Running(threading.local):
 
 def checkpoint_that_saves():
     """Whoever takes what is saved now for gradient checkpointing; None: nobody."""
-    top = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    top = saved_tensor_hooks()
     return top[0] if top is not None and top[0].__module__ == "torch.utils.checkpoint" else None

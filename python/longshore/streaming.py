@@ -24,6 +24,7 @@ from .native import SEGMENT, ffi, lib
 from .places import Asked, Place, Places
 from .running import Running, checkpoint_that_saves
 from .state import Buffer
+from .torch_internals import carry_hooks, in_backward, parameters_of, version_of
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 
@@ -129,23 +130,23 @@ class Streams:
         """Takes the parameters over; what they held is freed. Those on the meta device are replaced by new ones."""
         owners = {}
         for module_name, module in model.named_modules(remove_duplicate=False):
-            for name, p in module._parameters.items():
+            for name, p in parameters_of(module).items():
                 if p is not None:
                     owners.setdefault(f"{module_name}.{name}" if module_name else name, (module, name))
         self.owners = owners
         for streamed in self.blocks:
             for index, tensor in enumerate(streamed.block.tensors):
                 module, name = owners[tensor.name]
-                p = module._parameters[name]
+                p = parameters_of(module)[name]
                 at = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
                 view = self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
-                    hooks.carry(p, new)
+                    carry_hooks(p, new)
                     for full in tensor.names:
                         module, name = owners[full]
-                        module._parameters[name] = new
+                        parameters_of(module)[name] = new
                     p = new
                 else:
                     p.data = view
@@ -158,11 +159,11 @@ class Streams:
     def _show(self, streamed):
         for p, handle in streamed.parameters:
             p.__class__ = handle.kind
-            handle.version = p._version
+            handle.version = version_of(p)
         streamed.present = True
         if self.turns is not None:
             self.turns.show(streamed)
-        if torch._C._current_graph_task_id() != -1 or self.inside.modules and torch.is_grad_enabled():
+        if in_backward() or self.inside.modules and torch.is_grad_enabled():
             writes.watch_first(streamed)
 
     @whole
@@ -268,7 +269,7 @@ class Streams:
     def reach(self, streamed):
         """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that takes nobody
         the memory that he computes with."""
-        if self.inside.modules or torch._C._current_graph_task_id() != -1:
+        if self.inside.modules or in_backward():
             with self.lock:
                 old = streamed.slot.holds
                 if old is None or old is streamed or not old.pins:
@@ -397,14 +398,14 @@ class Streams:
 
     def leave(self, whose):
         """The forward of a module ends."""
-        if self.inside.leave(whose) and torch._C._current_graph_task_id() == -1:
+        if self.inside.leave(whose) and not in_backward():
             self.rest()
 
     @whole
     def retire(self, blocks):
         """In forward, nobody computes with these: views that are made of them from here on are views of copies. Where their memory was
         that of a forward which goes on, it has it back."""
-        if torch._C._current_graph_task_id() == -1:
+        if not in_backward():
             with self.lock:
                 for streamed in blocks:
                     if not streamed.stays and not streamed.pins:

@@ -3,13 +3,12 @@ updates stay what they are, and at the end the parameters are what the run says.
 
 import contextlib
 
-import torch
-
 from . import native
 from .absent import Absent
 from .errors import AbsentParameterError, BudgetError
 from .interrupts import whole
 from .native import lib
+from .torch_internals import DisableTorchFunctionSubclass, version_of
 
 
 @contextlib.contextmanager
@@ -54,9 +53,9 @@ def _room(engine, nbytes):
 def _take_out(p):
     """Gives a parameter a copy of its value. Returns what _put_in() takes."""
     handle = p.longshore
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         data = p.data if handle.out else handle.view
-        pending = handle.block.present and p._version != handle.version  # changes that resident(write=True) commits later
+        pending = handle.block.present and version_of(p) != handle.version  # changes that resident(write=True) commits later
         p.data = data.clone() if handle.out else handle.copy()
         p.__class__ = handle.kind
     if not handle.out:
@@ -68,10 +67,10 @@ def _take_out(p):
 def _put_in(p, data, pending):
     handle = p.longshore
     handle.out -= 1
-    with torch._C.DisableTorchFunctionSubclass():
+    with DisableTorchFunctionSubclass():
         p.data = data if handle.out else handle.view  # which is another one, where somebody has kept a view of that from before
     if not handle.out:
         handle.users += 1
         p.__class__ = handle.kind if handle.block.present else Absent
         if not pending:
-            handle.version = p._version
+            handle.version = version_of(p)

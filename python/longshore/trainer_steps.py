@@ -11,6 +11,7 @@ import torch
 
 from .errors import LongshoreError
 from .known import own_code_of
+from .torch_internals import version_of
 
 _log = logging.getLogger("longshore")
 
@@ -33,14 +34,14 @@ class _Step:
 
 def _contents(sample):
     items = sample.items() if hasattr(sample, "items") else ()
-    return [(key, id(value), value._version if isinstance(value, torch.Tensor) else None) for key, value in items]
+    return [(key, id(value), version_of(value) if isinstance(value, torch.Tensor) else None) for key, value in items]
 
 
 def extend(trainer_class, engine_of):
     """Gives a Trainer's class such steps, once. engine_of(trainer): its engine, or None where it has none."""
-    if "_longshore_steps" in vars(trainer_class):
+    if "longshore_steps" in vars(trainer_class):
         return
-    trainer_class._longshore_steps = True
+    trainer_class.longshore_steps = True
     own = {name: vars(trainer_class)[name] for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
 
     def before(self, name):
@@ -80,8 +81,8 @@ def _goes_together(trainer, engine, methods):
     if of_step.cycle.backwards or wanted is False:
         return False
     code = None if wanted else own_code_of(trainer, of_step.module, methods)
-    if code is not None and not getattr(trainer, "_longshore_said", False):
-        trainer._longshore_said = True
+    if code is not None and not getattr(trainer, "longshore_said", False):
+        trainer.longshore_said = True
         _log.info("%s is not known to keep nothing from one micro-batch to the next: those of a step are computed one after the other "
                   "(layer_major=True: together, each layer fetched once for all of them)", code)
     return code is None

@@ -7,6 +7,7 @@ from .errors import LongshoreError, NotFiniteError
 from .interrupts import whole
 from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
+from .torch_internals import version_of
 
 KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
 
@@ -74,7 +75,7 @@ def _masters(engine, streamed):
 def changed_in(engine, blocks):
     """Those of blocks in memory that are not what the drives have. A change through .data has no version."""
     engine.settle()
-    return [b for b in blocks if any(p._version != handle.version for p, handle in b.parameters)
+    return [b for b in blocks if any(version_of(p) != handle.version for p, handle in b.parameters)
             or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
 
 
@@ -111,7 +112,7 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
                 now = fetched if value is None else value.reshape(-1).to("cpu", p.dtype)
                 # what still reads the same keeps the master's lower half
                 before.copy_(torch.where(fetched == now, before, now.float()))
-                handle.version = p._version
+                handle.version = version_of(p)
             yield streamed.number, 0, engine.layout.segments[streamed.number], {"master": whole}
 
     engine.settle()

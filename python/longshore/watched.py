@@ -17,6 +17,7 @@ from torch import nn
 from .known import _HOOKS, is_known, is_of_packages
 from .left import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
 from .writes import LOOK_BYTES, bits
+from .torch_internals import DisableTorchFunctionSubclass, version_of
 
 _CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
 _OF_MODULE = {*vars(nn.Module())} - {"_buffers"}
@@ -73,7 +74,7 @@ class Watch:
     def _tensors(self, places):
         """[(its name, where it is, key there, it, how it is now)]"""
         out = []
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for where, container in places:
                 by_name = hasattr(container, "keys")
                 for key, t in [*(container.items() if by_name else enumerate(container))]:
@@ -82,7 +83,7 @@ class Watch:
         return out
 
     def _mark(self, t):
-        return t._version, bits(t) if self.probing and _has_bits(t) else None
+        return version_of(t), bits(t) if self.probing and _has_bits(t) else None
 
     def note(self, layer=None):
         """It is what it is now. layer: what is that layer's alone, which it has just computed with."""
@@ -99,7 +100,7 @@ class Watch:
 
     def changed(self, layer=None):
         """The name of what is changed since it was noted; None: nothing. layer: look at what is that layer's alone."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             for of in self._seen if layer is None else (layer,):
                 for name, container, key, t, was in self._seen[of]:
                     if self._mark(t) != was and (not isinstance(key, str) or container.get(key) is t):
@@ -135,8 +136,8 @@ def _is_state(value):
 def _snapshot(value, deep):
     """What it holds, as a tuple of what can be compared later."""
     if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
-            return value, None if value.is_inference() else value._version
+        with DisableTorchFunctionSubclass():
+            return value, None if value.is_inference() else version_of(value)
     if deep and type(value) in _CONTAINERS and len(value) <= _MOST:
         keys = tuple(value) if hasattr(value, "keys") else ()
         return value, keys, *(_snapshot(v, deep - 1) for v in _flat(value))

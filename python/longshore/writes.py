@@ -8,6 +8,9 @@ import ctypes
 import zlib
 
 import torch
+
+from .torch_internals import storage_users, version_of
+
 from torch import nn
 
 CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
@@ -19,7 +22,7 @@ LOOK_BYTES = 16 << 20  # of a parameter that is looked at in its first pass
 
 def users(tensor):
     """How many have its storage."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return storage_users(tensor)
 
 
 def bits(tensor):
@@ -63,7 +66,7 @@ def changed(p, handle):
     """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays watched."""
     if handle.out:
         return False
-    if p._version != handle.version or is_elsewhere(p, handle):
+    if version_of(p) != handle.version or is_elsewhere(p, handle):
         return True
     before, handle.bits = handle.bits, None
     if before is None or before[0] != handle.block.updates:

@@ -22,6 +22,7 @@ from .counters import Counters, counter
 from .hooks import Divide, ParameterOffload, take_all, take_half
 from .resuming import latest, say_weights, say_what_stays, write
 from .zero import ZeroParamStatus
+from ..torch_internals import parse_to
 
 
 class DeepSpeedEngine(nn.Module):
@@ -422,7 +423,7 @@ class DeepSpeedEngine(nn.Module):
 
     def to(self, *args, **kwargs) -> DeepSpeedEngine:
         """The engine itself; another dtype than the configuration's is refused."""
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype = parse_to(*args, **kwargs)
         if dtype is not None and dtype != self.engine.streams.compute:
             self._apply(None)
         return self

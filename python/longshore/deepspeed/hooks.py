@@ -3,7 +3,8 @@
 import weakref
 
 import torch
-from torch.utils._pytree import tree_map
+
+from ..torch_internals import tree_map
 
 
 def take_half(module, args, kwargs):

@@ -8,6 +8,7 @@ import sys
 import types
 
 from . import names
+from ..torch_internals import tree_map
 
 HERE = __package__
 VERSION = "0.19.8"  # of DeepSpeed, whose surface this is
@@ -38,7 +39,7 @@ _REAL = {  # below deepspeed: below this package
 def _clone_tensors_for_torch_save(item, device="cpu"):
     import torch
 
-    return torch.utils._pytree.tree_map(lambda t: t.detach().clone().to(device) if isinstance(t, torch.Tensor) else t, item)
+    return tree_map(lambda t: t.detach().clone().to(device) if isinstance(t, torch.Tensor) else t, item)
 
 
 def _see_memory_usage(message, force=False):

@@ -141,7 +141,7 @@ def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
     """Marks a module, or takes its mark off."""
-    model._z3_leaf = flag
+    setattr(model, "_z3_leaf", flag)
 
 
 def z3_leaf_module(module: torch.nn.Module) -> bool:

@@ -1,0 +1,185 @@
+"""Names that PyTorch does not document, and what this package needs them for: all of them are here. Tried with PyTorch 2.4, 2.6 to 2.9."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.nn.utils import stateless
+from torch.utils import _python_dispatch
+from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map as tree_map
+
+# within them, tensors of this package's classes are handled as plain ones
+DisableTorchFunction = torch._C.DisableTorchFunction
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+
+# ---- tensors
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often it was changed in place."""
+    return tensor._version
+
+
+def base(tensor: torch.Tensor) -> torch.Tensor:
+    """What it is a view of; itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    return storage._cdata
+
+
+def storage_users(tensor: torch.Tensor) -> int:
+    """Tensors that share its memory."""
+    return torch._C._storage_Use_Count(storage_id(tensor.untyped_storage()))
+
+
+def refuse_access(tensor: torch.Tensor, why: str) -> None:
+    """Whoever looks into its storage from here on gets a RuntimeError. PyTorch 2.4 does not have it."""
+    if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
+        torch._C._set_storage_data_ptr_access_error_msg(storage_id(tensor.untyped_storage()), why)
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """By torch.func: it has no memory of its own."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype) -> Any:
+    """A tensor of a subclass without memory."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+
+
+def grad_hooks(p: torch.Tensor) -> dict:
+    return p._backward_hooks or {}
+
+
+def post_accumulate_hooks(p: torch.Tensor) -> dict:
+    return p._post_accumulate_grad_hooks or {}
+
+
+def carry_hooks(p: torch.Tensor, new: torch.Tensor) -> None:
+    """What a script has hooked to a parameter is hooked to the one in its place."""
+    for name in "_backward_hooks", "_post_accumulate_grad_hooks":
+        if getattr(p, name):
+            setattr(new, name, getattr(p, name))
+
+
+# ---- autograd
+
+
+def graph_task() -> int:
+    """The number of the backward pass that this thread computes; -1: none."""
+    return torch._C._current_graph_task_id()
+
+
+def in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def at_end_of_backward(call) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def current_node() -> Any:
+    return torch._C._current_autograd_node()
+
+
+def next_sequence_number() -> int:
+    """The number of the node that autograd makes next in this thread: later ones come first in backward."""
+    return torch._C._autograd._get_sequence_nr()
+
+
+def saved_tensor_hooks() -> tuple | None:
+    """The innermost (pack, unpack) of this thread."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
+# ---- modules
+
+
+def parameters_of(module: torch.nn.Module) -> dict:
+    return module._parameters
+
+
+def buffers_of(module: torch.nn.Module) -> dict:
+    return module._buffers
+
+
+def buffers_not_saved(module: torch.nn.Module) -> set:
+    return module._non_persistent_buffers_set
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    return module._compiled_call_impl is not None
+
+
+def before_load_state_dict(module: torch.nn.Module, hook) -> None:
+    module._register_load_state_dict_pre_hook(hook, with_module=True)
+
+
+def loads(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
+    """Whether it loads a value of its own under this name; it has it then."""
+    refused: list = []
+    module._load_from_state_dict({name: value}, "", {"version": module._version}, False, [], [], refused)
+    return not refused
+
+
+def in_functional_call() -> bool:
+    """Whether torch.func.functional_call() runs, which has put other values in the place of parameters, and takes them away again."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code is not stateless._functional_call.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def parse_to(*args, **kwargs) -> tuple:
+    """(device, dtype) of the arguments of Module.to()."""
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    return device, dtype
+
+
+BatchNorm = torch.nn.modules.batchnorm._NormBase
+
+def recompile_limit() -> int:
+    """Graphs of one function that torch.compile makes before it gives up; 0: this PyTorch has another name for it."""
+    return getattr(torch._dynamo.config, "recompile_limit", 0)
+
+
+def raise_recompile_limit(limit: int) -> None:
+    """Where torch.compile takes none."""
+    torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, limit)
+
+
+# ---- modes, devices, optimizers
+
+
+def modes() -> list[tuple]:
+    """(module that has push and pop, mode) of all modes that this thread has entered, outermost first."""
+    return [*((overrides, mode) for mode in overrides._get_current_function_mode_stack()),
+            *((_python_dispatch, mode) for mode in _python_dispatch._get_current_dispatch_mode_stack())]
+
+
+def enter_mode(of, mode, entered) -> None:
+    """Until an ExitStack is left."""
+    of._push_mode(mode)
+    entered.callback(of._pop_mode)
+
+
+def accelerator() -> torch.device:
+    if hasattr(torch._C, "_get_accelerator"):
+        return torch._C._get_accelerator()
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def note_step_called(optimizer: Any) -> None:
+    """Its step() is the engine's: schedulers look for a call of it."""
+    optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True
