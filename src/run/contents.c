@@ -61,16 +61,17 @@ static bool is_name(const char *name) {
     return name && *name && shore__json_holds(name);
 }
 
-static void shape_text(const struct shore_shape *s, char *out, size_t bytes) {
-    size_t used = (size_t)snprintf(out, bytes, "[");
-    for (uint32_t i = 0; i < s->rank && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%" PRIu64, i ? ", " : "", s->dims[i]);
-    if (used < bytes) snprintf(out + used, bytes - used, "]");
+struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims) {
+    struct shore__shape_text shape = {"["};
+    size_t used = 1, bytes = sizeof shape.text;
+    for (uint32_t i = 0; i < rank && used < bytes; i++)
+        used += (size_t)snprintf(shape.text + used, bytes - used, "%s%" PRIu64, i ? ", " : "", dims[i]);
+    if (used < bytes) snprintf(shape.text + used, bytes - used, "]");
+    return shape;
 }
 
 static int check_shape(const struct shore_shape *s, const struct shore_layout_tensor *lies, uint32_t number,
                        struct shore_diag *diag) {
-    char dims[200];
     uint64_t elems = 1;
     bool fits = s->rank <= SHORE_RANK_MOST, named = is_name(s->name);
     for (uint32_t i = 0; named && i < s->ntied; i++)
@@ -91,9 +92,8 @@ static int check_shape(const struct shore_shape *s, const struct shore_layout_te
     for (uint32_t i = 0; fits && i < s->rank; i++)
         fits = !__builtin_mul_overflow(elems, s->dims[i], &elems);
     if (fits && elems == lies->elems) return 0;
-    shape_text(s, dims, sizeof dims);
     return shore__fail(diag, SHORE_EINPUT, "the tensor %s has the shape %s, but %" PRIu64 " elements in the layout",
-                       name.text, dims, lies->elems);
+                       name.text, shore__shape_text(s->rank, s->dims).text, lies->elems);
 }
 
 static int by_text(const void *a, const void *b) {

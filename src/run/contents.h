@@ -27,6 +27,12 @@ void shore__contents_free(struct shore__contents *c); /* NULL is allowed */
 int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag);
 const char *shore__contents_maker(const struct shore__contents *c);
 
+/* "[768, 50257]", as long as the statement that says it. */
+struct shore__shape_text {
+    char text[200];
+};
+struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims);
+
 /* "blocks" of run.json. NULL: out of memory. */
 json_t *shore__contents_to_json(const struct shore__contents *c);
 /* name: the file, for messages. */

@@ -110,12 +110,9 @@ static int model_from_preset(const char *name, uint32_t vocab, struct shore__mod
 
 static int no_such_model(const char *name, struct shore_diag *diag) {
     char list[256] = "";
-    size_t used = 0;
-    for (const char *const *p = shore__arch_presets(); *p && used < sizeof list; p++)
+    size_t used = 0, count = 0;
+    for (const char *const *p = shore__arch_presets(); *p && used < sizeof list; p++, count++)
         used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %s" : "%s", *p);
-    size_t count = 0;
-    while (shore__arch_presets()[count])
-        count++;
     const char *near = shore__suggest(name, shore__arch_presets(), count);
     return shore__fail(diag, SHORE_EUSAGE, "init %s: no such preset or file%s%s%s; presets are %s",
                        shore__shown(name).text, near ? ": did you mean " : "", near ? near : "", near ? "?" : "", list);

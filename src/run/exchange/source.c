@@ -47,13 +47,6 @@ void shore__source_close(struct shore__source *s) {
 
 /* ---- which tensor of the files is which of ours ------------------------------------------------------------------ */
 
-static void shape_text(uint32_t rank, const uint64_t *shape, char *out, size_t bytes) {
-    size_t used = (size_t)snprintf(out, bytes, "[");
-    for (uint32_t i = 0; i < rank && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, i ? ", %" PRIu64 : "%" PRIu64, shape[i]);
-    if (used < bytes) snprintf(out + used, bytes - used, "]");
-}
-
 static int is_missing(const struct shore__source *s, const char *wanted, struct shore_diag *diag) {
     const struct shore__st_tensor *t = shore__tensor_prefixed(s->files, wanted);
     const struct shore__shown directory = shore__shown(s->files->directory);
@@ -73,14 +66,12 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
     const struct shore__st_tensor *t = shore__tensor_find(s->files, &s->model->arch, p->name);
     const uint64_t shape[2] = {p->transposed ? ours->cols : p->rows, p->transposed ? p->rows : ours->cols};
     uint32_t rank = ours->matrix ? 2 : 1;
-    char has[200], needs[80];
     if (!t) return is_missing(s, p->name, diag);
     const struct shore__shown name = shore__shown(t->name);
     if (t->rank != rank || memcmp(t->shape, shape, rank * sizeof *shape) != 0) {
-        shape_text(t->rank, t->shape, has, sizeof has);
-        shape_text(rank, shape, needs, sizeof needs);
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s has the shape %s, but config.json asks for %s",
-                           shore__shown(s->files->directory).text, name.text, has, needs);
+                           shore__shown(s->files->directory).text, name.text, shore__shape_text(t->rank, t->shape).text,
+                           shore__shape_text(rank, shape).text);
     }
     if (t->type == SHORE__ST_OTHER || t->type == SHORE__ST_BYTE)
         return shore__fail(diag, SHORE_EINPUT,
@@ -149,11 +140,10 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
         if (is_storable(values[i])) continue;
         uint64_t row = (first + i) / cols, col = (first + i) % cols;
         uint64_t index[2] = {p->transposed ? col : row, p->transposed ? row : col};
-        char where[80];
-        shape_text(t->rank == 1 ? 1 : 2, index, where, sizeof where);
         return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be used",
                            shore__shown(s->files->directory).text, shore__shown(t->name).text,
-                           values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)", where);
+                           values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)",
+                           shore__shape_text(t->rank == 1 ? 1 : 2, index).text);
     }
     return 0;
 }
