@@ -69,14 +69,12 @@ static bool is_kept(const char *key) {
 }
 
 static int on_key(struct reading *r, const struct shore__json_event *e, struct shore_diag *diag) {
-    char shown[96];
     free(r->name);
     r->name = strndup(e->text, e->bytes);
     if (!r->name) return shore__fail(diag, -ENOMEM, "out of memory");
     r->part = shore__json_event_is(e, "added_tokens_decoder") ? DECODER : is_kept(r->name) ? KEPT : SKIPPED;
     if ((r->part == DECODER && r->c->has_decoder) || (r->part == KEPT && json_object_get(r->c->kept, r->name)))
-        return shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", r->path,
-                           shore__escape(r->name, strlen(r->name), shown, sizeof shown));
+        return shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", r->path, shore__shown(r->name).text);
     r->c->has_decoder |= r->part == DECODER;
     return 0;
 }
@@ -221,13 +219,12 @@ static int read_old_list(struct shore__tokenizer_config *c, struct shore_diag *d
     const char *content;
     int rc = beside(c->directory, "added_tokens.json", &tokens, diag);
     json_object_foreach(tokens, content, id) {
-        char shown[96];
         bool special = is_special(c->kept, content), good = json_is_integer(id) && json_integer_value(id) >= 0;
         struct shore__added_rule rule = {.special = special, .normalized = !special};
         json_t *text = json_string(content);
         if (rc == 0 && (!good || !text || !*content))
             rc = shore__fail(diag, SHORE_EINPUT, "%s/added_tokens.json: the token \"%s\" has no whole number as its id",
-                             c->directory, shore__escape(content, strlen(content), shown, sizeof shown));
+                             c->directory, shore__shown(content).text);
         if (rc == 0 && list(c, text, json_integer_value(id), rule))
             rc = shore__fail(diag, -ENOMEM, "%s: out of memory", c->directory);
         json_decref(text);

@@ -99,7 +99,6 @@ static int merges_event(struct load *x, const struct shore__json_event *e, struc
 
 /* A key of the document or of its model: what follows it goes to the vocabulary, the merges, or a tree. */
 static int member_key(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
-    char shown[96];
     free(x->name);
     x->name = strndup(e->text, e->bytes);
     if (!x->name) return shore__fail(diag, -ENOMEM, "out of memory");
@@ -121,9 +120,9 @@ static int member_key(struct load *x, const struct shore__json_event *e, struct 
         again = x->second_pass && x->had_added;
         x->had_added |= x->second_pass;
     }
-    return again ? shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", x->path,
-                               shore__escape(x->name, strlen(x->name), shown, sizeof shown))
-                 : 0;
+    return again
+               ? shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", x->path, shore__shown(x->name).text)
+               : 0;
 }
 
 static int added_event(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
@@ -255,14 +254,13 @@ static bool is_bytes(const struct shore__tokenizer *t) {
 static int refuse_other_than_gpt2(struct shore__tokenizer_config *c, struct shore_diag *diag) {
     const char *class = json_string_value(json_object_get(c->kept, "tokenizer_class")),
                *family = json_string_value(json_object_get(c->config, "model_type"));
-    char shown[96];
     if (!class && family && !strcmp(family, "qwen2")) class = "Qwen2Tokenizer";
     if (class && strncmp(class, "GPT2Tokenizer", 13) != 0)
         return shore__fail(
             diag, SHORE_EINPUT,
             "%s: vocab.json and merges.txt are enough for GPT2Tokenizer only; for %s a tokenizer.json is "
             "needed",
-            c->directory, shore__escape(class, strlen(class), shown, sizeof shown));
+            c->directory, shore__shown(class).text);
     return 0;
 }
 

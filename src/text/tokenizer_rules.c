@@ -9,10 +9,8 @@
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 static int unsupported(struct shore_diag *diag, const char *part, const char *what) {
-    char shown[96];
     if (!what) what = "(without a name)";
-    return shore__fail(diag, SHORE_EINPUT, "the tokenizer's %s \"%s\" is not supported", part,
-                       shore__escape(what, strlen(what), shown, sizeof shown));
+    return shore__fail(diag, SHORE_EINPUT, "the tokenizer's %s \"%s\" is not supported", part, shore__shown(what).text);
 }
 
 static const char *string_of(const json_t *object, const char *key) {
