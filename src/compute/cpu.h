@@ -106,8 +106,6 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
                        const float *bias);
 
 bool shore__same_product(const struct shore__product *a, const struct shore__product *b);
-/* Where packed weights are kept; none: 0 bytes. */
-void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes);
 /* Where B of the product lies packed or is to go, to be kept or into the workspace; there: it is there already. */
 char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
                               bool *there);

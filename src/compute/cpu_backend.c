@@ -30,7 +30,7 @@ static int cpu_make(struct shore__compute *base, const struct shore__shapes *sha
     assert(bytes >= least);
     c->workspace = shore__cpu_ptr(workspace);
     c->workspace_bytes = least;
-    shore__cpu_keep_packed(c, c->workspace + least, bytes - least);
+    c->packed = (struct shore__packed){.memory = c->workspace + least, .bytes = bytes - least};
     return 0;
 }
 

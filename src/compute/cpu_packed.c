@@ -1,10 +1,6 @@
 /* Weights that stay in the order in which products read them, until they change. */
 #include "compute/cpu.h"
 
-void shore__cpu_keep_packed(struct shore__cpu *c, char *memory, size_t bytes) {
-    c->packed = (struct shore__packed){.memory = memory, .bytes = bytes};
-}
-
 void shore__cpu_weights_changed(struct shore__compute *base) {
     struct shore__packed *p = &shore__cpu_of(base)->packed;
     p->count = 0;

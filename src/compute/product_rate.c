@@ -12,23 +12,20 @@
 
 #define BENCH_NS 100000000u
 
-struct bench {
-    struct shore_arena *arena;
-};
-
-static shore__buf place(struct bench *b, size_t bytes) {
-    return (shore__buf){(uintptr_t)shore__arena_alloc(b->arena, bytes)};
+static shore__buf place(struct shore_arena *arena, size_t bytes) {
+    return (shore__buf){(uintptr_t)shore__arena_alloc(arena, bytes)};
 }
 /* An arena for the operands (filled with small values that are neither zero nor denormal) and the workspace. */
-static int bench_open(struct bench *b, struct shore__compute *c, const struct shore__shapes *shapes, size_t bytes) {
+static int bench_open(struct shore_arena **arena, struct shore__compute *c, const struct shore__shapes *shapes,
+                      size_t bytes) {
     size_t workspace = 0, packed;
     int err = shore__cpu_room(shore__cpu_of(c), shapes, false, &workspace, &packed, NULL);
-    if (!err) err = shore_arena_open(bytes + workspace + (1u << 20), 0, &b->arena, NULL);
+    if (!err) err = shore_arena_open(bytes + workspace + (1u << 20), 0, arena, NULL);
     if (err) return err;
-    return c->ops->make(c, shapes, place(b, workspace), workspace, NULL);
+    return c->ops->make(c, shapes, place(*arena, workspace), workspace, NULL);
 }
-static shore__buf new_operand(struct bench *b, size_t elems, size_t width) {
-    shore__buf operand = place(b, elems * width);
+static shore__buf new_operand(struct shore_arena *arena, size_t elems, size_t width) {
+    shore__buf operand = place(arena, elems * width);
     unsigned char *p = shore__cpu_ptr(operand);
     for (size_t i = 0; p && i < elems; i++) { /* both halves of a float are the same bf16, near 1 / 64 */
         uint16_t h = (uint16_t)(0x3C80u + i % 61 + (i % 7 < 3 ? 0x8000u : 0u));
@@ -53,15 +50,15 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
     else
         shapes.d_model = n, shapes.d_ff = k;
     size_t width = shore__mode_bytes(c->mode);
-    struct bench b = {0};
-    int err = bench_open(&b, c, &shapes, (rows * n + rows * k + n * k) * width + n * k * 4);
+    struct shore_arena *arena = NULL;
+    int err = bench_open(&arena, c, &shapes, (rows * n + rows * k + n * k) * width + n * k * 4);
     if (err) {
-        shore_arena_close(b.arena);
+        shore_arena_close(arena);
         return err;
     }
-    shore__buf y = new_operand(&b, rows * n, width), x = new_operand(&b, rows * k, width),
-               w = new_operand(&b, n * k, width);
-    shore__buf dw = new_operand(&b, n * k, 4);
+    shore__buf y = new_operand(arena, rows * n, width), x = new_operand(arena, rows * k, width),
+               w = new_operand(arena, n * k, width);
+    shore__buf dw = new_operand(arena, n * k, 4);
     if (!dw.handle) err = -ENOMEM;
     uint64_t best = UINT64_MAX, begin = shore__now_ns();
     for (int i = 0; !err && (i < 4 || shore__now_ns() - begin < BENCH_NS); i++) {
@@ -70,7 +67,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
         uint64_t ns = shore__now_ns() - from;
         if (i > 0 && ns < best) best = ns;
     }
-    shore_arena_close(b.arena);
+    shore_arena_close(arena);
     if (!err) *gflops = 2.0 * (double)rows * (double)n * (double)k / (double)best;
     return err;
 }

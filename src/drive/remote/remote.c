@@ -31,10 +31,6 @@ int shore__remote_send(struct remote *r, struct remote_whole *w) {
     return rc;
 }
 
-bool shore__remote_owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count) {
-    return shore__extent_find(r->drive.desc, block, segment, count);
-}
-
 /* Segments of `each` bytes that fit a slot. */
 static uint32_t piece_of(const struct remote *r, uint64_t each) {
     uint64_t n = each ? r->info.slot_bytes / each : r->info.piece_segments;
@@ -153,7 +149,7 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     struct remote *r = remote_of(d);
     struct shore_wait wait;
     const float *arrays[3] = {master, m, v};
-    if (!shore__remote_owns(r, block, segment, count))
+    if (!shore__extent_find(d->desc, block, segment, count))
         return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->drive.path);
     uint32_t most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
     if (m || v) most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
@@ -185,7 +181,7 @@ size_t shore__remote_crossing(const struct remote *r, const struct shore__wire_r
 static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
-    if (!shore__remote_owns(r, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
+    if (!shore__extent_find(d->desc, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count,
                                                          piece_of(r, each), done);
     if (!w) return -ENOMEM;
@@ -205,7 +201,7 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
 static int remote_store(struct shore__drive *d, const struct shore_store *store, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__state_segment_bytes(r->config.plane_bytes);
-    if (!shore__remote_owns(r, store->block, store->segment, store->count)) return -EINVAL;
+    if (!shore__extent_find(d->desc, store->block, store->segment, store->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count,
                                                          piece_of(r, each), done);
     if (!w) return -ENOMEM;
@@ -288,7 +284,7 @@ static int remote_can_carry(const struct shore__drive *d, struct shore_diag *dia
 static int remote_carry(struct shore__drive *d, const struct shore_store *which, struct shore_completion done) {
     struct remote *r = remote_of(d);
     struct shore_diag why;
-    if (!shore__remote_owns(r, which->block, which->segment, which->count)) return -EINVAL;
+    if (!shore__extent_find(d->desc, which->block, which->segment, which->count)) return -EINVAL;
     int rc = remote_can_carry(d, &why);
     if (rc) {
         done.fn(done.ctx, rc, &why);
@@ -372,7 +368,7 @@ static void remote_forked(struct shore__drive *d) {
         shore__conn_fini(&r->links[i].way.conn);
 }
 
-static const struct shore__drive_ops remote_ops = {
+const struct shore__drive_ops shore__remote_ops = {
     .caps = SHORE__DRIVE_DURABLE | SHORE__DRIVE_KEEPS_DATA | SHORE__DRIVE_COUNTS_LINK,
     .recovery = remote_recovery,
     .load = remote_load,
@@ -395,12 +391,8 @@ static const struct shore__drive_ops remote_ops = {
     .forked = remote_forked,
 };
 
-const struct shore__drive_ops *shore__remote_table(void) {
-    return &remote_ops;
-}
-
 bool shore__is_remote(const struct shore__drive *d) {
-    return d->ops == &remote_ops;
+    return d->ops == &shore__remote_ops;
 }
 
 bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why) {

@@ -102,8 +102,7 @@ static inline struct remote *remote_of(const struct shore__drive *d) {
 }
 
 /* remote.c */
-const struct shore__drive_ops *shore__remote_table(void);
-bool shore__remote_owns(const struct remote *r, uint32_t block, uint32_t segment, uint32_t count);
+extern const struct shore__drive_ops shore__remote_ops;
 /* A request over segments, without its pieces' buffers; the pieces have at most `most` segments. */
 struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
                                                  uint32_t most, struct shore_completion done);

@@ -169,7 +169,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
     }
     r->at = at;
     r->drive.path = uri;
-    r->drive.ops = shore__remote_table();
+    r->drive.ops = &shore__remote_ops;
     r->drive.desc = &r->info.desc;
     r->config = *config;
     pthread_mutex_init(&r->lock, NULL);

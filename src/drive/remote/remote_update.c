@@ -71,7 +71,7 @@ int shore__remote_update(struct shore__drive *d, const struct shore_update *upda
     struct remote *r = remote_of(d);
     int rc = shore__update_check(&r->config, update);
     if (rc) return rc;
-    if (!shore__remote_owns(r, update->block, update->segment, update->count)) return -EINVAL;
+    if (!shore__extent_find(d->desc, update->block, update->segment, update->count)) return -EINVAL;
     struct shore_update u = *update;
     /* what is not stored need not be sent */
     if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
