@@ -204,28 +204,27 @@ static void run_carry(struct shore__pipeline *p) {
     shore__front_finish(&l->front, &l->front.updates, job);
 }
 
+static int discard(struct shore__local *l, struct shore__local_job *job) {
+    shore__front_begin_attempt(&l->front);
+    return 0;
+}
+
+/* By kind; NULL: such jobs stream. */
+static int (*const alone[SHORE__LOCAL_CALL + 1])(struct shore__local *l, struct shore__local_job *job) = {
+    [SHORE__LOCAL_LOAD] = shore__local_load,         [SHORE__LOCAL_BEGIN] = shore__local_begin,
+    [SHORE__LOCAL_COMMIT] = shore__local_commit,     [SHORE__LOCAL_DISCARD] = discard,
+    [SHORE__LOCAL_SNAPSHOT] = shore__local_snapshot, [SHORE__LOCAL_BLOB] = shore__local_blob,
+};
+
 static void run_alone(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
-    if (job->kind == SHORE__LOCAL_LOAD) {
-        job->rc = shore__local_load(p->l, job);
-    } else if (job->kind == SHORE__LOCAL_BEGIN) {
-        job->rc = shore__local_begin(p->l, job);
-    } else if (job->kind == SHORE__LOCAL_SNAPSHOT) {
-        job->rc = shore__local_snapshot(p->l, job);
-    } else if (job->kind == SHORE__LOCAL_BLOB) {
-        job->rc = shore__local_blob(p->l, job);
-    } else if (job->kind == SHORE__LOCAL_DISCARD) {
-        shore__front_begin_attempt(&p->l->front);
-    } else {
-        job->rc = shore__local_commit(p->l, job);
-    }
+    job->rc = alone[job->kind](p->l, job);
     shore__front_finish(&p->l->front, &p->l->front.updates, job);
 }
 
 static bool runs_alone(const struct shore__local_job *job) {
-    return job->kind == SHORE__LOCAL_LOAD || job->kind == SHORE__LOCAL_BEGIN || job->kind == SHORE__LOCAL_COMMIT ||
-           job->kind == SHORE__LOCAL_DISCARD || job->kind == SHORE__LOCAL_SNAPSHOT || job->kind == SHORE__LOCAL_BLOB;
+    return alone[job->kind];
 }
 
 /* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
