@@ -1,16 +1,16 @@
-/* Devices: memory that is not the host's, and streams of calls on it which may run long after they have returned.
+/* Devices: memory that is not the host's, and streams. A call on a stream may run long after it has returned.
  *
- * A program describes its device by five functions. Longshore moves things between host and device with them, and waits
- * for no transfer where it stands: it records an event behind it, and looks at that later.
+ * A program describes its device with five functions. Longshore moves data between host and device with them. It waits
+ * for no transfer on the spot: it records an event behind it, and looks at the event later.
  *
  *     stream    put page 2 ── event ── put page 3 ── event
  *                               │ follow
  *     stream    ... layer 1 ────┴─ layer 2 ── get gradient ── event: until then the host may not look at it
  *
- * Pages (longshore/pages.h) are shown to a device by shore_shown_*: in buffers of its own, so that the next page is put
- * there while this one is computed with.
+ * shore_shown_* show pages (longshore/pages.h) to a device, in buffers of its own: the next page is put there while
+ * this one is computed with.
  *
- * Threading: one thread at a time, but where a function says otherwise.
+ * Threading: one thread at a time, unless a function says otherwise.
  */
 #ifndef LONGSHORE_DEVICE_H
 #define LONGSHORE_DEVICE_H
@@ -28,38 +28,38 @@ extern "C" {
 /* ---- devices -------------------------------------------------------------------------------------------------------
  */
 
-/* A moment of a stream: when everything that was called on it before has run. */
+/* A moment of a stream: it has passed when every earlier call on the stream has run. */
 struct shore_event {
     void *stream;      /* the device's; NULL: it has passed */
     uint64_t position; /* the device's */
 };
 
-/* Addresses of the device are numbers, 0 is none. put, get and follow return 0, or a negative code where the call
- * cannot be made; what goes wrong later is said by wait. */
+/* Addresses of the device are numbers; 0 is none. put, get and follow return 0, or a negative code if the call cannot
+ * be made. Later errors come from wait. */
 struct shore_device {
     size_t size; /* sizeof(struct shore_device) */
     void *ctx;
-    /* Copy between host memory from where the device can be reached ("pinned") and the device, on a stream. */
+    /* Copy between the device and host memory that it can reach ("pinned"), on a stream. */
     int (*put)(void *ctx, void *stream, uint64_t to, const void *from, size_t bytes);
     int (*get)(void *ctx, void *stream, void *to, uint64_t from, size_t bytes);
-    /* The moment that is now. */
+    /* Records the present moment of a stream. */
     struct shore_event (*record)(void *ctx, void *stream);
-    /* What is called on the stream from now on begins when the event has passed. */
+    /* Later calls on the stream begin when the event has passed. */
     int (*follow)(void *ctx, void *stream, struct shore_event event);
-    /* Returns when the event has passed: 0, or the first error of the stream's calls, which stays. -ETIMEDOUT: it has
-     * not after timeout_ns; with 0 that is a look alone. */
+    /* Waits until the event has passed: returns 0, or the first error of the stream's calls, which stays. -ETIMEDOUT:
+     * it has not passed after timeout_ns; with 0 the call only looks. */
     int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
     uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
-    uint64_t lost;       /* 1: it is: shore_device_wait() says so, and waits no more */
+    uint64_t lost;       /* 1: it is lost: shore_device_wait() says so, and waits no more */
 };
 
 #define SHORE_DEVICE_TIMEOUT_NS 300000000000 /* five minutes */
 
-/* Waits for an event, once no longer than the device's timeout. Errors: -ETIMEDOUT (the device is lost), those of its
- * stream. */
+/* Waits for an event, no longer than the device's timeout, and not at all once the device is lost. Errors: -ETIMEDOUT
+ * (the device is lost), those of its stream. */
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag);
 
-/* Whether an event has passed, so that shore_device_wait() would not wait. */
+/* Whether an event has passed: shore_device_wait() would not wait. */
 bool shore_device_passed(struct shore_device *device, struct shore_event event);
 
 /* ---- pages on a device ---------------------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ struct shore_shown;
 
 #define SHORE_SHOWN_BUFFERS 2
 
-/* Buffers on the device that pages take turns in; 0: none. Without one the device sees the host's memory, and pages are
- * used where they are. */
+/* Buffers on the device that pages use in turn; 0: none. Without buffers the device sees the host's memory, and pages
+ * are used where they are. */
 struct shore_shown_pool {
     uint64_t buffer[SHORE_SHOWN_BUFFERS];
 };
@@ -80,34 +80,32 @@ struct shore_shown_pool {
 struct shore_shown_options {
     size_t size; /* sizeof(struct shore_shown_options) */
     struct shore_device *device;
-    void *computing,
-        *copying; /* streams: on which pages are computed with; on which they are put, if there are buffers */
+    void *computing, *copying; /* streams: for computing with pages; for putting them, if there are buffers */
     uint32_t npools;
     const struct shore_shown_pool *pools;
 };
 
-/* Shows pages to a device. Ownership: the caller's, for shore_shown_close(); pages, device and streams are borrowed
- * until then. Errors: -EINVAL (options.size), -ENOMEM. */
+/* Begins to show pages to a device. Ownership: *out is the caller's, for shore_shown_close(); pages, device and streams
+ * are borrowed until then. Errors: -EINVAL (options.size), -ENOMEM. */
 int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
                      struct shore_diag *diag);
 
-/* Releases every page, once it has been put. What was called on the streams may still run. NULL is allowed. */
+/* Releases every page, once it has been put. Calls on the streams may still run. NULL is allowed. */
 void shore_shown_close(struct shore_shown *shown);
 
-/* Gives a page to be computed with, on the stream "computing", until the next get of its pool or its release. *there:
- * where the device has it; 0, where the pool has no buffers: then *host is the page. Errors: those of
- * shore_pages_get(), and of the device. */
+/* Gives a page to compute with, on the stream "computing", until the next get of its pool or its release. *there: its
+ * address on the device; 0 if the pool has no buffers: then *host is the page. Errors: those of shore_pages_get(), and
+ * of the device. */
 int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, const void **host, uint64_t *there,
                     struct shore_diag *diag);
 
-/* Begins to fetch a page and, if it is there, to put it, as far as that can be begun without waiting. */
+/* Begins to fetch a page and, if it is there, to put it, as far as this needs no waiting. */
 void shore_shown_want(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
-/* Ends all uses of the page, once it has been put: it may be updated, or lent memory. What was called with it until
- * here may still run. */
+/* Ends all uses of the page, once it has been put: it may be updated. Earlier calls with it may still run. */
 void shore_shown_release(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
-/* The same of all pages. */
+/* The same for all pages. */
 void shore_shown_release_all(struct shore_shown *shown);
 
 #ifdef __cplusplus

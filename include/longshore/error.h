@@ -1,9 +1,8 @@
 /* Errors of the public API.
  *
- * Functions that can fail return int: 0, or a negative code. A code is either a negated errno value (-EIO, -ENOSPC)
- * or one of the codes below. Open-like calls also fill a caller-owned diagnostic with one sentence that names what is
- * wrong, and with what may be done about it: a key, which each program puts into words of its own. The library never
- * exits, aborts or prints.
+ * Functions that can fail return int: 0, or a negative code. A code is either a negated errno value (-EIO, -ENOSPC) or
+ * one of the codes below. Open-like calls also fill a caller-owned diagnostic. It has one sentence that names the
+ * fault, and advice as a key that each program puts into words of its own. The library never exits, aborts or prints.
  */
 #ifndef LONGSHORE_ERROR_H
 #define LONGSHORE_ERROR_H
@@ -35,8 +34,8 @@ enum shore_error {
 #undef SHORE_ERROR_ENUM
 };
 
-/* What may be done about an error: number, and the words of this library, which name its functions and members. {} in
- * them is what the advice is of. */
+/* Advice about an error: its number, and this library's words, which name functions and members. {} stands for the
+ * object of the advice. */
 #define SHORE_ADVICE_LIST(X)                                                                        \
     X(SHORE_ADVICE_OVERWRITE, 1, "overwrite replaces what is there")                                \
     X(SHORE_ADVICE_GO_ON, 2, "open {} to go on with it, or make another one with overwrite")        \
@@ -59,19 +58,20 @@ enum shore_advice {
         SHORE_ADVICE_COUNT
 };
 
-/* For the user: one sentence, and what may be done about it; texts are always terminated. Owned by the caller, written
- * by the callee on failure only. */
+/* For the user: one sentence and advice. Texts are always terminated. Ownership: the caller's; the callee writes it on
+ * failure only. */
 struct shore_diag {
     char text[1024];
-    int advice;   /* of enum shore_advice; 0: none, or one that the sentence says itself */
-    char of[508]; /* what it is of: the run, drive or step; "" where there is nothing to name */
+    int advice;   /* of enum shore_advice; 0: none, or the sentence says it */
+    char of[508]; /* the object of the advice: a run, drive or step; "": none */
 };
 
-/* "SENTENCE; ADVICE" in the words of a program, words[advice], SHORE_ADVICE_COUNT of them; where one is NULL, or words
- * is: the library's. Returns out, always terminated: what is too long loses its middle. Threading: any. */
+/* Writes "SENTENCE; ADVICE" with a program's words: words[advice], SHORE_ADVICE_COUNT of them. If one is NULL, or words
+ * is, the library's are used. Returns out, always terminated; a text that is too long loses its middle. Threading:
+ * any. */
 const char *shore_diag_say(const struct shore_diag *diag, const char *const *words, char *out, size_t out_bytes);
 
-/* The text of a code: of ours, or strerror's. Never NULL. Threading: any. */
+/* The text of a code: the library's, or strerror's. Never NULL. Threading: any. */
 const char *shore_error_text(int code);
 
 #ifdef __cplusplus

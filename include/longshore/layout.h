@@ -1,4 +1,4 @@
-/* The tensors of a state, as blocks: what is fetched and updated together, and where everything in it lies. */
+/* The tensors of a state as blocks, which are fetched and updated together, and where each tensor lies. */
 #ifndef LONGSHORE_LAYOUT_H
 #define LONGSHORE_LAYOUT_H
 
@@ -11,18 +11,18 @@
 extern "C" {
 #endif
 
-#define SHORE_SEGMENT_ELEMS 65536u    /* what checksums, norms and digests are keyed to */
+#define SHORE_SEGMENT_ELEMS 65536u    /* the unit of checksums, norms and digests */
 #define SHORE_TENSOR_ALIGN_ELEMS 256u /* each tensor of a block starts at a multiple of this */
 
-/* The group of tensors that rest: no update ever touches them (weights that are frozen). All tensors of a block have
- * it, or none. A new volume that is a file takes no room for what only updates need of them: moments, residuals,
- * spilled gradients, the other slot; a state that is stored there all the same takes it then. */
+/* The group of tensors that rest: no update ever touches them (frozen weights). All tensors of a block have it, or
+ * none. A new volume that is a file takes no room for their moments, residuals, spilled gradients and other slot, which
+ * only updates need. A state that is stored there all the same takes the room then. */
 #define SHORE_GROUP_RESTS UINT32_MAX
 
 struct shore_tensor_spec {
     const char *name;
     uint64_t elems;
-    uint32_t group; /* index of its parameter group, of which remote drives take those below 1,024; SHORE_GROUP_RESTS */
+    uint32_t group; /* index of its parameter group (remote drives take those below 1,024), or SHORE_GROUP_RESTS */
 };
 
 struct shore_block_spec {
@@ -48,7 +48,7 @@ struct shore_layout_block {
 };
 
 /* Canonical layout: the tensors of each block in the given order, each at a multiple of 256 elements, gaps zero. An
- * element is a number whose size follows from what is fetched or handed over: shapes and dtypes are the caller's. */
+ * element is a number; its size depends on the fetch or the request. Shapes and dtypes are the caller's. */
 struct shore_layout {
     struct shore_layout_block *blocks;
     uint32_t nblocks;
@@ -57,27 +57,27 @@ struct shore_layout {
     void *names;       /* private: of shore_layout_find() */
 };
 
-/* Ownership: the layout is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy it.
- * Threading: any; a layout does not change, so that any thread may read it. Errors: SHORE_EINPUT (no blocks, an empty
+/* Makes a layout. Ownership: it is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy
+ * it. Threading: any; a layout does not change, so any thread may read it. Errors: SHORE_EINPUT (no blocks, an empty
  * block or tensor, too large, a block of which only a part rests), -ENOMEM. */
 int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, struct shore_layout **out);
 
-/* Ownership: nobody uses the layout, nor what was read from it. NULL is allowed. */
+/* Frees a layout. Ownership: nobody uses it, or anything read from it. NULL is allowed. */
 void shore_layout_free(struct shore_layout *layout);
 
-/* Where a tensor lies. Shapes are the caller's: a tensor's elements lie in a row, as its elems say. */
+/* Where a tensor lies. Its elements lie in a row; shapes are the caller's. */
 struct shore_tensor_view {
     size_t size; /* set by the caller: sizeof(struct shore_tensor_view) */
     uint32_t block, tensor;
     uint64_t offset_elems; /* within the block: in a buffer that holds all of it */
     uint64_t elems;
-    uint32_t segment, segments; /* those that it lies in, which are what can be fetched of it */
-    uint64_t view_elems;        /* offset in a buffer that holds just these segments */
+    uint32_t segment, segments; /* the segments it lies in; a fetch reads whole ones */
+    uint64_t view_elems;        /* its offset in a buffer of just these segments */
 };
 
-/* Finds a tensor by its name, by a hash. Units: times 2 for BF16 and plane R, times 4 for what is fp32, an offset is in
- * bytes; state images have no such view. Threading: any. Errors: SHORE_EMISSING, SHORE_EINPUT (several tensors have
- * that name), -EINVAL (out->size). */
+/* Finds a tensor by its name, with a hash. Units: an offset times 2 (BF16, plane R) or times 4 (fp32) is in bytes;
+ * state images have no such view. Threading: any. Errors: SHORE_EMISSING, SHORE_EINPUT (several tensors have that
+ * name), -EINVAL (out->size). */
 int shore_layout_find(const struct shore_layout *layout, const char *name, struct shore_tensor_view *out);
 
 #ifdef __cplusplus

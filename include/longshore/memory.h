@@ -1,8 +1,8 @@
-/* Memory that is there when it is used: mapped and touched when it is made, at pages, and locked where that is asked
- * for. None of it exists in a forked child, which would otherwise take pages from under direct I/O.
+/* Memory that is mapped and touched when it is made, in whole pages, and locked if asked for. A forked child has none
+ * of it, since it would otherwise take pages from under direct I/O.
  *
- * An arena is what a fleet takes its memory from (shore_fleet_options.arena), so that a program decides once how much
- * that is: shore_fleet_memory_bytes() says how much is of use. A buffer is for what is handed to a fleet: parameters,
+ * A fleet takes its memory from an arena (shore_fleet_options.arena), so a program decides once how much that is.
+ * shore_fleet_memory_bytes() says how much is useful. A buffer holds data that is handed to a fleet: parameters,
  * gradients, state, scratch.
  */
 #ifndef LONGSHORE_MEMORY_H
@@ -25,26 +25,25 @@ enum shore_memory_flags {
 struct shore_arena;
 
 /* Makes an arena. Units: bytes, rounded up to pages. flags: of shore_memory_flags, or 0. Ownership: the caller's, for
- * shore_arena_close(). Errors: SHORE_EBUDGET (there is not so much, or so much cannot be locked), -EINVAL (a flag that
- * the library does not know). */
+ * shore_arena_close(). Errors: SHORE_EBUDGET (there is too little memory, or too little can be locked), -EINVAL (an
+ * unknown flag). */
 int shore_arena_open(uint64_t bytes, unsigned flags, struct shore_arena **out, struct shore_diag *diag);
 
-/* Gives everything of it back. Ownership: no fleet that was made with it is still open. NULL is allowed. */
+/* Gives all its memory back. Ownership: no fleet that was made with it is still open. NULL is allowed. */
 void shore_arena_close(struct shore_arena *arena);
 
-/* A part of it, zeroed, aligned to SHORE_BUFFER_ALIGN_BYTES; there is no way to give one back but all together. NULL:
- * there is not so much left. Units: bytes, rounded up to pages. Ownership: the arena's. Threading: any. */
+/* A part of the arena, zeroed, aligned to SHORE_BUFFER_ALIGN_BYTES. Parts are only given back all together. NULL: too
+ * little is left. Units: bytes, rounded up to pages. Ownership: the arena's. Threading: any. */
 void *shore_arena_alloc(struct shore_arena *arena, uint64_t bytes);
 
 /* Bytes that are left. Threading: any. */
 uint64_t shore_arena_left(const struct shore_arena *arena);
 
-/* Where all of it lies, so that a driver can be told of it (cudaHostRegister, ibv_reg_mr). Threading: any. */
+/* Where the arena lies, to register it with a driver (cudaHostRegister, ibv_reg_mr). Threading: any. */
 void *shore_arena_memory(const struct shore_arena *arena, uint64_t *bytes);
 
-/* A buffer, zeroed, which begins at a multiple of SHORE_BUFFER_ALIGN_BYTES. Units: bytes, rounded up to pages. flags:
- * as shore_arena_open(). Ownership: the caller's, for shore_buffer_free(). Threading: any. Errors: as
- * shore_arena_open().
+/* A zeroed buffer that begins at a multiple of SHORE_BUFFER_ALIGN_BYTES. Units: bytes, rounded up to pages. flags: as
+ * shore_arena_open(). Ownership: the caller's, for shore_buffer_free(). Threading: any. Errors: as shore_arena_open().
  */
 int shore_buffer_alloc(uint64_t bytes, unsigned flags, void **out, struct shore_diag *diag);
 

@@ -1,5 +1,5 @@
-/* Codes of sparse gradients: which elements of a segment, and their values; what is missing is 0. An update in form
- * SHORE_GRADIENT_SPARSE takes one code for each of its segments, one after the other, and where each begins.
+/* Codes of sparse gradients: the elements of a segment that are sent, and their values; all others are 0. An update in
+ * form SHORE_GRADIENT_SPARSE takes one code for each of its segments, one after the other, and the offset of each.
  *
  *     byte 0       form of the indices (low 4 bits) and of the values (high 4 bits: enum shore_sparse_values)
  *     byte 1       0
@@ -32,47 +32,49 @@ extern "C" {
 /* How values are stored. BF16: fp32 rounded to nearest, ties to even. */
 enum shore_sparse_values { SHORE_SPARSE_BF16, SHORE_SPARSE_FP32 };
 
-/* What people write for a share of the gradients, "top1%", "1%" or "0.01", or "none" for 0, as `longshore train
+/* Parses a share of the gradients as people write it, "top1%", "1%" or "0.01", or "none" for 0, as `longshore train
  * --compress` takes it: above 0, up to 1. Threading: any. Errors: -EINVAL (anything else). */
 int shore_sparse_share(const char *text, double *share);
 
-/* How many of so many elements a share is: rounded up, at least 1, of a share with nine decimal places, so that 0.01 of
- * 100 is 1. Threading: any. */
+/* Number of elements in a share: rounded up, at least 1. The share counts with nine decimal places, so 0.01 of 100 is
+ * 1. Threading: any. */
 uint64_t shore_sparse_count(double share, uint64_t elems);
 
-/* The most bytes that the codes of a run take together, however its count entries are spread. Threading: any. */
+/* The most bytes that the codes of a run of segments take together, however its count entries are spread. Threading:
+ * any. */
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments);
 
-/* Encodes entries of a run of segments: index grows strictly; a value may be 0. Units: *bytes: room in codes, then what
- * the codes take; offsets: segments + 1, in bytes, from 0, as struct shore_update takes them. Ownership: all borrowed
- * during the call. Threading: any. Errors: -EINVAL (index does not grow, or leaves the run), -ENOSPC (*bytes is what is
- * needed; codes and offsets mean nothing), -E2BIG (more than 32-bit offsets reach), -ENOMEM. */
+/* Encodes entries of a run of segments: index grows strictly; a value may be 0. Units: *bytes: room in codes, then the
+ * size of the codes; offsets: segments + 1, in bytes, from 0, as struct shore_update takes them. Ownership: all
+ * borrowed during the call. Threading: any. Errors: -EINVAL (index does not grow, or leaves the run), -ENOSPC (*bytes
+ * is the size needed; codes and offsets mean nothing), -E2BIG (more than 32-bit offsets reach), -ENOMEM. */
 int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, const uint64_t *index, const float *value,
                         uint64_t count, void *codes, uint64_t *bytes, uint32_t *offsets);
 
-/* Encodes the k elements of largest magnitude of a run's gradient, segments * SHORE_SEGMENT_ELEMS elements, gaps zero:
- * among equals the first ones, and none that is 0; NaN counts as the largest. Which ones depends on the values and k
- * alone. Units, Ownership, Errors: as shore_sparse_encode(). Threading: any; computes with OpenMP's threads. */
+/* Encodes the k elements of largest magnitude of a run's gradient (segments * SHORE_SEGMENT_ELEMS elements, gaps zero).
+ * Among equals it takes the first ones; it never takes a 0; NaN counts as the largest. The choice depends on the values
+ * and k alone. Units, Ownership, Errors: as shore_sparse_encode(). Threading: any; computes with OpenMP's threads. */
 int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
                                 void *codes, uint64_t *bytes, uint32_t *offsets);
 
-/* Error feedback: what compression has left out of the gradients so far, in bf16, goes with the next ones. First this:
- * what the items of a gather list cover of a run becomes sum = gradient + residual in `sums`, and in residual its bf16,
- * as if nothing of it will be sent; the rest of sums becomes 0, of which nothing is sent, and its residual stays as it
- * is. Units: both have segments * SHORE_SEGMENT_ELEMS elements, from which the items' offset_elems count; residual as
- * SHORE_FETCH_R gives it. The list is right (struct shore_gather): it is not checked. Ownership: all borrowed during
- * the call. Threading: any; computes with OpenMP's threads. */
+/* Error feedback: the residual that compression has left out of the gradients so far, in bf16, is added to the next
+ * ones. This is the first half. For elements of the run that the gather list covers, `sums` becomes gradient +
+ * residual, and residual becomes the bf16 of that sum, as if nothing of it will be sent. All other sums become 0, so
+ * they are not sent; their residual stays as it is. Units: both have segments * SHORE_SEGMENT_ELEMS elements, and the
+ * items' offset_elems count from their start; residual is as SHORE_FETCH_R gives it. The list must be valid (struct
+ * shore_gather): it is not checked. Ownership: all borrowed during the call. Threading: any; computes with OpenMP's
+ * threads. */
 void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gather, uint32_t ngather, float *sums,
                                uint16_t *residual);
 
-/* Then this: encodes the k largest of sums, as shore_sparse_encode_largest() does, and takes them out of residual: bf16
- * of the sum minus the value as it is stored, for struct shore_update. Units, Ownership, Threading: as of these two.
- * Errors: as shore_sparse_encode_largest(); with any of them, residual is as it was. */
+/* The second half: encodes the k largest of sums, as shore_sparse_encode_largest() does. Their residual becomes the
+ * bf16 of the sum minus the value as it is stored, for struct shore_update. Units, Ownership, Threading: as of these
+ * two functions. Errors: as shore_sparse_encode_largest(); with any of them, residual stays as it was. */
 int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
                                  void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual);
 
-/* What the codes of a run say, as segments * SHORE_SEGMENT_ELEMS elements: what UPDATE sees, so that a program can keep
- * the rest for the next step. Threading: any. Errors: SHORE_ECORRUPT (gradient means nothing). */
+/* Decodes the codes of a run into segments * SHORE_SEGMENT_ELEMS elements, as UPDATE sees them. So a program can keep
+ * the rest for the next step. Threading: any. Errors: SHORE_ECORRUPT (gradient then means nothing). */
 int shore_sparse_decode(const void *codes, const uint32_t *offsets, uint32_t segments, float *gradient);
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
 #ifndef LONGSHORE_VERSION_H
 #define LONGSHORE_VERSION_H
 
-/* Of these headers. The shared library is liblongshore.so.MAJOR; while that is 0, its ABI may change with any version.
+/* Version of these headers. The shared library is liblongshore.so.MAJOR; while that is 0, its ABI may change with any
+ * version.
  */
 #define SHORE_VERSION_MAJOR 0
 #define SHORE_VERSION_MINOR 2
@@ -12,7 +13,7 @@
 extern "C" {
 #endif
 
-/* Of the library that is linked: "0.2.0". Static; never NULL. Threading: any. */
+/* Version of the linked library: "0.2.0". Static; never NULL. Threading: any. */
 const char *shore_version(void);
 
 #ifdef __cplusplus
