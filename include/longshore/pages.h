@@ -60,8 +60,7 @@ struct shore_pages_options {
     const struct shore_pages_pool *pools;
     uint32_t npools;
     enum shore_fetch_kind kind; /* of pages: SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
-    /* Source of the memory that is not given: shore_pages_bytes() of it. NULL: the system. It outlives the pages.
-     */
+    /* Source of the memory that is not given: shore_pages_bytes() of it. NULL: the system. It outlives the pages. */
     struct shore_arena *arena;
     shore_pages_read_fn read; /* without a fleet: fills a page, when it is got or wanted */
     void *read_ctx;

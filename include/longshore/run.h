@@ -1,5 +1,5 @@
-/* Runs: a directory RUN that says of a fleet what its tensors are, which drives hold it and how far it is, so that
- * `longshore inspect`, `drive`, `snapshot`, `rollback`, `export` and `remove` know it, and a program goes on with it.
+/* Runs: a directory RUN that describes a fleet: its tensors, the drives that hold it, and its step. With it, `longshore
+ * inspect`, `drive`, `snapshot`, `rollback`, `export` and `remove` know the run, and a program can go on with it.
  *
  *     shore_run_create(path, layout, shapes, ...)     once: then shore_fleet_init_block() for each block,
  *     shore_run_seal(run, 0, ...)                     and RUN is there
@@ -8,8 +8,8 @@
  *                 shore_run_commit_wait(run, ...)
  *     shore_run_close(run)
  *
- * Paths and names are UTF-8. Threading: one thread at a time calls the functions of a run; the fleet is as state.h
- * says. A process of its own, also a forked one, opens the run itself.
+ * Paths and names are UTF-8. Threading: one thread at a time calls the functions of a run; for its fleet, see state.h.
+ * Another process, also a forked one, opens the run itself.
  */
 #ifndef LONGSHORE_RUN_H
 #define LONGSHORE_RUN_H
@@ -23,36 +23,36 @@ extern "C" {
 struct shore_run;
 
 #define SHORE_RANK_MOST 8u
-#define SHORE_PROGRAM_BYTES (1u << 20) /* most that a run keeps for the program that made it */
+#define SHORE_PROGRAM_BYTES (1u << 20) /* the most that a run keeps for the program that made it */
 
-/* A tensor as the program has it whose model it is of. */
+/* A tensor as the program that owns the model has it. */
 struct shore_shape {
     const char *name; /* "conv1.weight": no other tensor of the run has it */
     uint32_t rank;    /* 0: a scalar */
     uint64_t dims[SHORE_RANK_MOST];
-    enum shore_dtype dtype; /* what is computed with, and what export writes */
+    enum shore_dtype dtype; /* the dtype that is computed with and that export writes */
     uint32_t ntied;
-    const char *const *tied; /* other names of the same tensor: it is there once */
-    /* Where it lies; not looked at by create. In a run that `longshore train` made, several may lie in one tensor of
-     * the layout, each in rows of its own, and some the other way round. */
+    const char *const *tied; /* other names of the same tensor, which is stored once */
+    /* Where it lies; create ignores these. In a run that `longshore train` made, several tensors may lie in one tensor
+     * of the layout, each in rows of its own, and some transposed. */
     uint32_t block, tensor;
     uint64_t offset_elems; /* of its first element, within the block */
-    bool transposed;       /* of rank 2: lies there as [dims[1], dims[0]] */
+    bool transposed;       /* of rank 2: it lies there as [dims[1], dims[0]] */
 };
 
 /* How a run is made. Zero-initialise. */
 struct shore_run_making {
     size_t size; /* sizeof(struct shore_run_making) */
-    /* As for shore_fleet_create(), which is called with them. A drive that is a directory gets a volume under a name of
-     * the run's own, beside those of other runs. overwrite: also a run that is there, which stays whole until this one
-     * stands or one of its volumes is made anew; never the state of another run. identity, fleet_id, generation, epoch:
-     * zero. */
+    /* Options for shore_fleet_create(). A drive that is a directory gets a volume under the run's own name, beside
+     * those of other runs. overwrite: also replaces a run at this path, which stays whole until the new run's files
+     * take its place or one of its volumes is made anew; never the state of another run. identity, fleet_id,
+     * generation, epoch: zero. */
     const struct shore_fleet_options *fleet;
-    /* A JSON object of the program, with its "name"; whatever else it needs to go on. SHORE_PROGRAM_BYTES at most.
-     * Whole numbers have 64 bits with a sign; larger ones are written as text. */
+    /* A JSON object of the program: its "name", and anything else that it needs to go on. SHORE_PROGRAM_BYTES at most.
+     * Whole numbers have 64 bits with a sign; write larger ones as text. */
     const char *program;
-    uint64_t memory_bytes; /* budget: recorded, and kept to where the state is moved or put back; 0: none */
-    bool not_a_copy;       /* the directory, with a making that was killed, is the one that was made, and no copy */
+    uint64_t memory_bytes; /* budget: recorded, and respected when the state is moved or put back; 0: none */
+    bool not_a_copy;       /* the directory of a killed creation is the original, and no copy */
 };
 
 /* How a run is opened. Zero-initialise; NULL for all of it is allowed. */
@@ -60,26 +60,26 @@ struct shore_run_opening {
     size_t size;    /* sizeof(struct shore_run_opening) */
     bool read_only; /* others may read at the same time; commits, records, snapshots: -EROFS */
     bool not_a_copy;
-    const char *const *moved; /* "OLD=NEW": where drives are now that were moved by hand; recorded */
+    const char *const *moved; /* "OLD=NEW": the new places of drives that were moved by hand; recorded */
     uint32_t nmoved;
-    uint32_t chunk_segments; /* this and what follows: as in struct shore_fleet_options */
+    uint32_t chunk_segments; /* this and the next members: as in struct shore_fleet_options */
     uint64_t ring_bytes;
     const uint64_t *accept_step;
     struct shore_arena *arena;
-    void (*note)(void *ctx, const char *text); /* also of what was interrupted and is mended */
+    void (*note)(void *ctx, const char *text); /* also about interrupted work that is mended */
     void *note_ctx;
-    const char *snapshot; /* the state that was kept under this name, in place of the run's: with read_only alone, and
-                           * whoever works on the run is not disturbed */
-    bool without_drives;  /* none is opened, and shore_run_fleet() is NULL: for what the run records alone, of whatever
-                           * step. With read_only alone. (What a stopped move or rollback has left is finished first, as
-                           * by any opening, and that opens them) */
+    const char *snapshot; /* opens the snapshot of this name in place of the run's state; only with read_only. A process
+                             that works on the run is not disturbed */
+    bool without_drives; /* opens no drive, and shore_run_fleet() is NULL: for what the run itself records, at any step.
+                            Only with read_only. (A stopped move or rollback is finished first, as by any opening, and
+                            that opens the drives) */
 };
 
-/* Work that takes its time, and says so. Zero-initialise; NULL for all of it is allowed. */
+/* Work that takes time and reports its progress. Zero-initialise; NULL for all of it is allowed. */
 struct shore_work {
     size_t size;           /* sizeof(struct shore_work) */
     uint64_t memory_bytes; /* of buffers; 0: as the run's budget allows, or little */
-    bool not_a_copy;       /* of a run that is not open: as in struct shore_run_making */
+    bool not_a_copy;       /* for a run that is not open: as in struct shore_run_making */
     void (*note)(void *ctx, const char *text);
     void *note_ctx;
     int (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes); /* nonzero: stop, with -ECANCELED */
@@ -88,15 +88,15 @@ struct shore_work {
 
 /* ---- making, opening --------------------------------------------------------------------------------------------- */
 
-/* Whether shore_run_create() may begin there, for who has much to do before: refuses what is to be seen of the
- * directory and the drives. how: as it will be given; program is not looked at, nor what the fleet is to hold. Makes
- * and changes nothing. Errors: as of shore_run_create(), as far as they are known by then. */
+/* Checks whether shore_run_create() may begin there, for a program with much to do before. Refuses what it can see of
+ * the directory and the drives. how: as it will be given; program and the fleet's contents are ignored. Creates and
+ * changes nothing. Errors: as of shore_run_create(), as far as they show by then. */
 int shore_run_check(const char *path, const struct shore_run_making *how, struct shore_diag *diag);
 
-/* Begins a run: the directory, and its fleet, which the caller fills (shore_fleet_init_block(), or images by
- * shore_fleet_store()). shapes: one for each tensor of the layout, in its order. Until it is sealed it is no run:
- * killed at whatever instant, the same call makes it again, and `longshore remove` removes it. Ownership: the run is
- * the caller's, for shore_run_close(); everything else is borrowed during the call, but for the arena. Durable: nothing
+/* Begins a run: the directory and its fleet. The caller fills the fleet (shore_fleet_init_block(), or images by
+ * shore_fleet_store()). shapes: one for each tensor of the layout, in its order. Until it is sealed it is no run: after
+ * a kill at any instant, the same call makes it again, and `longshore remove` removes it. Ownership: the run is the
+ * caller's, for shore_run_close(); everything else is borrowed during the call, except the arena. Durable: nothing
  * before seal. Errors: as of shore_fleet_create(); SHORE_EEXISTS (a run, or files of one, are there), SHORE_EBUSY
  * (another process works on it), SHORE_EUSAGE (a copy of a run), SHORE_EINPUT (shapes that do not fit the layout, a
  * name twice, program). */
@@ -104,47 +104,46 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
                      uint32_t nshapes, const struct shore_run_making *how, struct shore_run **out,
                      struct shore_diag *diag);
 
-/* Seals the fleet at `step` (0 for a new model), and RUN is a run. Durable: on return. Errors: as of
+/* Seals the fleet at `step` (0 for a new model): RUN is a run from then on. Durable: on return. Errors: as of
  * shore_fleet_seal(); -EIO, -ENOSPC of the directory. */
 int shore_run_seal(struct shore_run *run, uint64_t step, struct shore_diag *diag);
 
-/* Opens a run with its fleet, at the committed step; also one that `longshore train` made. What was interrupted is
- * brought to its end or undone first. Ownership: as of shore_run_create(). Durable: as of shore_fleet_open(). Errors:
- * as of shore_fleet_open(); SHORE_EMISSING (no run, or one whose making was killed), SHORE_EFORMAT (of another
- * version), SHORE_EINPUT, SHORE_ECORRUPT (run.json), SHORE_EBUSY (another process works on it), SHORE_EUSAGE (moved; a
- * copy; no such snapshot, or one that is to be written). */
+/* Opens a run with its fleet, at the committed step; also a run that `longshore train` made. Interrupted work is
+ * finished or undone first. Ownership: as of shore_run_create(). Durable: as of shore_fleet_open(). Errors: as of
+ * shore_fleet_open(); SHORE_EMISSING (no run, or its creation was killed), SHORE_EFORMAT (another version),
+ * SHORE_EINPUT, SHORE_ECORRUPT (run.json), SHORE_EBUSY (another process works on it), SHORE_EUSAGE (moved; a copy; no
+ * such snapshot, or a snapshot without read_only). */
 int shore_run_open(const char *path, const struct shore_run_opening *how, struct shore_run **out,
                    struct shore_diag *diag);
 
-/* Closes it and its fleet. One that was not sealed is unmade: its volumes and what was made of its directory go. A
- * commit that is pending is waited for, its metrics are written. Ownership: nobody uses the run nor its fleet. NULL is
- * allowed. */
+/* Closes a run and its fleet. If it was not sealed, its volumes and the new parts of its directory are removed. Waits
+ * for a pending commit, and writes its metrics. Ownership: nobody uses the run or its fleet. NULL is allowed. */
 void shore_run_close(struct shore_run *run);
 
-/* In a child that was forked off while the run was open, in place of shore_run_close(): closes the child's descriptors
- * of the run and its fleet, so that it neither holds the drives nor keeps them locked when its parent is gone. The
- * parent's run goes on, under its lock; other descriptors stay as they are. Ownership: nothing else may be done with
- * the run there, whose memory stays with the process; NULL is allowed. Threading: as at a fork, with no other thread.
- */
+/* Call it in a forked child instead of shore_run_close(), if the run was open at the fork. It closes the child's
+ * descriptors of the run and its fleet, so the child neither holds the drives nor keeps them locked when its parent is
+ * gone. The parent's run goes on, under its lock; other descriptors stay as they are. Ownership: the child may do
+ * nothing else with the run; its memory stays with the process. NULL is allowed. Threading: as at a fork, with no other
+ * thread. */
 void shore_run_forked(struct shore_run *run);
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */
 
-/* Ownership: the run's. NULL: it was opened without_drives. */
+/* The run's fleet. Ownership: the run's. NULL: the run was opened without_drives. */
 struct shore_fleet *shore_run_fleet(const struct shore_run *run);
 
 /* Path or address of a drive, as the run records it. NULL: no such drive. Ownership: the run's. Threading: any. */
 const char *shore_run_drive(const struct shore_run *run, uint32_t drive);
 
-/* Ownership: the run's. Threading: any. */
+/* The run's layout. Ownership: the run's. Threading: any. */
 const struct shore_layout *shore_run_layout(const struct shore_run *run);
 
-/* All tensors, in the order of their blocks and within them of what they begin with. Ownership: the run's. Threading:
- * any. */
+/* All tensors, in the order of their blocks, and within a block in the order in which they begin. Ownership: the run's.
+ * Threading: any. */
 const struct shore_shape *shore_run_shapes(const struct shore_run *run, uint32_t *count);
 
-/* What the program that made it has left: the text of a JSON object. NULL: `longshore train` made it. Ownership: the
- * run's, until the next shore_run_record(). */
+/* The program's object: the text of a JSON object that the program left. NULL: `longshore train` made the run.
+ * Ownership: the run's, until the next shore_run_record(). */
 const char *shore_run_program(const struct shore_run *run);
 
 struct shore_run_info {
@@ -157,64 +156,63 @@ struct shore_run_info {
 /* Threading: any. Errors: -EINVAL (out->size). */
 int shore_run_info(const struct shore_run *run, struct shore_run_info *out);
 
-/* Records that something is otherwise from a step on ("torch 2.15 instead of 2.14"), as `longshore inspect` shows it,
- * and a new object of the program, unless program is NULL. Durable: on return. Errors: SHORE_EINPUT (program), -EROFS,
- * -EIO, -ENOSPC. */
+/* Records a change from a step on ("torch 2.15 instead of 2.14"), which `longshore inspect` shows, and a new object of
+ * the program, unless program is NULL. Durable: on return. Errors: SHORE_EINPUT (program), -EROFS, -EIO, -ENOSPC. */
 int shore_run_record(struct shore_run *run, uint64_t step, const char *what, const char *program,
                      struct shore_diag *diag);
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* Commits the next step as shore_fleet_commit_with() does; commit->metrics is NULL. metrics: what RUN/metrics.jsonl
- * says of the step beside its number, a JSON object on any number of lines, NULL for none; it goes with the commit
- * first, so that no kill loses it: about 2,000 bytes. Ownership: nothing is borrowed. Durable: once
- * shore_run_commit_wait() says so. Errors: -EBUSY (one is pending), SHORE_EINPUT (metrics), -EINVAL (commit), -EROFS.
- */
+/* Commits the next step as shore_fleet_commit_with() does; commit->metrics is NULL. metrics: the step's line in
+ * RUN/metrics.jsonl, beside its number: a JSON object on any number of lines, NULL for none, about 2,000 bytes. It goes
+ * with the commit first, so no kill loses it. Ownership: nothing is borrowed. Durable: once shore_run_commit_wait()
+ * says so. Errors: -EBUSY (one is pending), SHORE_EINPUT (metrics), -EINVAL (commit), -EROFS. */
 int shore_run_commit(struct shore_run *run, const struct shore_commit *commit, const char *metrics,
                      struct shore_diag *diag);
 
-/* Whether shore_run_commit_wait() would not wait. */
+/* Whether the pending commit has ended, or none is pending: shore_run_commit_wait() would not wait. */
 bool shore_run_commit_is_done(const struct shore_run *run);
 
-/* Waits for the commit that is pending, if there is one, and then writes its line of metrics. Errors: as of the
- * completion of shore_fleet_commit_with(); -EIO, -ENOSPC of the directory: the step is committed then, and the next
- * commit writes the line first. */
+/* Waits for a pending commit, and then writes its line of metrics. Errors: as of the completion of
+ * shore_fleet_commit_with(); -EIO, -ENOSPC of the directory: the step is committed then, and the next commit writes the
+ * line first. */
 int shore_run_commit_wait(struct shore_run *run, struct shore_diag *diag);
 
-/* After SHORE_ELINK: shore_fleet_reconnect(), and metrics as of the step that is committed now. A commit that was
- * pending is forgotten, and is there or not. Errors: as of shore_fleet_reconnect(). */
+/* After SHORE_ELINK: calls shore_fleet_reconnect(), and brings the metrics to the step that is committed now. A pending
+ * commit is forgotten; it may have succeeded or not. Errors: as of shore_fleet_reconnect(). */
 int shore_run_reconnect(struct shore_run *run, struct shore_diag *diag);
 
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
 
-/* Keeps the committed state under a name: no update or commit is under way. name NULL: after the step (step-000100), an
- * automatic one, of which the newest `keep` stay; 0: all. Durable: on return. Errors: SHORE_EEXISTS, SHORE_EUSAGE (no
- * such name may be), -ENOSPC, -EIO, SHORE_ELINK, -EROFS. */
+/* Keeps the committed state under a name. No update or commit is under way. name NULL: an automatic snapshot named
+ * after the step (step-000100), of which the newest `keep` stay; 0: all. Durable: on return. Errors: SHORE_EEXISTS,
+ * SHORE_EUSAGE (an invalid name), -ENOSPC, -EIO, SHORE_ELINK, -EROFS. */
 int shore_run_snapshot(struct shore_run *run, const char *name, uint64_t keep, struct shore_diag *diag);
 
-/* Durable: on return. Errors: SHORE_EUSAGE (there is none of that name; a copy of a run), -EIO, -EROFS. */
+/* Removes a snapshot. Durable: on return. Errors: SHORE_EUSAGE (no snapshot of that name; a copy of a run), -EIO,
+ * -EROFS. */
 int shore_run_snapshot_remove(struct shore_run *run, const char *name, struct shore_diag *diag);
 
 struct shore_snapshot {
-    const char *name, *date; /* of its making, UTC: "2026-11-27T18:00:00Z" */
+    const char *name, *date; /* date: when it was made, UTC: "2026-11-27T18:00:00Z" */
     const char *digest;      /* 32 hexadecimal digits */
     uint64_t step;
     bool automatic;
 };
-/* Those of a run, which need not be open, the oldest first. Ownership: what `each` is given is valid during its call.
- * Errors: SHORE_EMISSING (no run), SHORE_EINPUT, -ENOMEM. */
+/* Lists the snapshots of a run, which need not be open, the oldest first. Ownership: the argument of `each` is valid
+ * during its call. Errors: SHORE_EMISSING (no run), SHORE_EINPUT, -ENOMEM. */
 int shore_run_snapshots(const char *path, void (*each)(void *ctx, const struct shore_snapshot *snapshot), void *ctx,
                         struct shore_diag *diag);
 
-/* Puts the state back to a snapshot, with metrics and what the program has left as they were then; the run is not open.
- * *step (may be NULL): that it is at now. Durable: on return; interrupted, it goes on when the run is opened. Errors:
+/* Puts the state back to a snapshot, with metrics and the program's object as they were then. The run is not open.
+ * *step (may be NULL): its step now. Durable: on return; if interrupted, it goes on when the run is opened. Errors:
  * SHORE_EUSAGE (no such snapshot; a copy of a run), SHORE_ECORRUPT, -ECANCELED, and those of shore_run_open(). */
 int shore_run_rollback(const char *path, const char *name, const struct shore_work *work, uint64_t *step,
                        struct shore_diag *diag);
 
 /* ---- what it becomes --------------------------------------------------------------------------------------------- */
 
-/* A tensor beside the run's, which an export holds as it is: a buffer of a module. */
+/* An extra tensor that an export writes as it is: a buffer of a module. */
 struct shore_extra {
     const char *name;
     const char *type; /* as safetensors names it: "I64" */
@@ -224,27 +222,27 @@ struct shore_extra {
 };
 struct shore_run_exporting {
     size_t size;    /* sizeof(struct shore_run_exporting) */
-    bool converted; /* all tensors as dtype; otherwise each as its shape says */
+    bool converted; /* all tensors are written as dtype; otherwise each as its shape says */
     enum shore_dtype dtype;
     uint64_t shard_bytes; /* of a file; 0: 5 GiB */
-    bool moments;         /* too, in fp32, of tensors that do not rest: each in DIRECTORY/optimizer/NAME, NAME as
-                             torch.optim calls it; how many updates they have seen is the program's to add to
-                             DIRECTORY/optimizer/optimizer.json ("updates": an integer) */
+    bool moments; /* also writes moments, in fp32, of tensors that do not rest: each in DIRECTORY/optimizer/NAME, NAME
+                     as torch.optim calls it. The program adds the number of updates that they have seen to
+                     DIRECTORY/optimizer/optimizer.json ("updates": an integer) */
     uint32_t nextras;
     const struct shore_extra *extras; /* borrowed during the call */
 };
 /* Writes the committed state as safetensors under the tensors' names, each once: model.safetensors, or shards with
- * model.safetensors.index.json; in memory that does not grow with the model. FP32: the exact masters; BF16: as they are
- * fetched; FP16: rounded to the nearest. The directory appears whole or not at all: it is not there, or empty. how: may
- * be NULL. Of a run that `longshore train` made, `longshore export` writes config.json and tokenizer as well. No commit
- * is pending. Errors: -EBUSY (one is), SHORE_EEXISTS, SHORE_EINPUT (a value is too large for FP16), -ECANCELED,
+ * model.safetensors.index.json. Memory does not grow with the model. FP32: the exact masters; BF16: as they are
+ * fetched; FP16: rounded to nearest. The directory must not exist, or be empty; it appears whole or not at all. how:
+ * may be NULL. For a run that `longshore train` made, `longshore export` also writes config.json and tokenizer. No
+ * commit is pending. Errors: -EBUSY (one is), SHORE_EEXISTS, SHORE_EINPUT (a value is too large for FP16), -ECANCELED,
  * -ENOSPC, -EIO, SHORE_ECORRUPT, SHORE_ELINK. */
 int shore_run_export(struct shore_run *run, const char *directory, const struct shore_run_exporting *how,
                      const struct shore_work *work, struct shore_diag *diag);
 
-/* Deletes a run, which is not open, and its volumes and snapshots; also one whose making was killed. Interrupted, the
- * same call goes on. Errors: SHORE_EMISSING (no run), SHORE_EBUSY, SHORE_EUSAGE (a copy of a run), SHORE_ELINK, -EIO.
- */
+/* Deletes a run that is not open, with its volumes and snapshots; also a run whose creation was killed. If interrupted,
+ * the same call goes on. Errors: SHORE_EMISSING (no run), SHORE_EBUSY, SHORE_EUSAGE (a copy of a run), SHORE_ELINK,
+ * -EIO. */
 int shore_run_remove(const char *path, const struct shore_work *work, struct shore_diag *diag);
 
 #ifdef __cplusplus
