@@ -3,7 +3,7 @@
  *
  *     program = shore_program_new()
  *     each operation of the step, in order:  shore_program_operation()
- *     each tensor:  shore_program_tensor(), and who shore_program_makes(), _reads() and _frees() it
+ *     each tensor:  shore_program_tensor(), and its operations: shore_program_makes(), _reads(), _frees()
  *     shore_plan_open(program, &options, &plan, &diag): SHORE_EBUDGET names the least budget
  *     shore_plan_tensor(plan, tensor, &fate): kept, computed again or moved; its place
  *
