@@ -5,7 +5,15 @@ from __future__ import annotations
 from . import native as _native
 from .budgets import budget
 from .engine import Engine, StepResult
-from .errors import (AbsentParameterError, BudgetError, BusyError, ExistsError, LongshoreError, MissingError, NotFiniteError)
+from .errors import (
+    AbsentParameterError,
+    BudgetError,
+    BusyError,
+    ExistsError,
+    LongshoreError,
+    MissingError,
+    NotFiniteError,
+)
 from .inits import init
 from .making import resume, wrap
 from .memory import Memory

@@ -9,8 +9,8 @@ from . import inits, making
 from .engine import optimizer_of
 from .errors import LongshoreError
 from .native import lib
-from .options import that_stay
 from .optimizers import refuse_numbers, share, told
+from .options import that_stay
 from .state import Buffer, State
 
 

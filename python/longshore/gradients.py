@@ -15,7 +15,14 @@ from .native import SEGMENT, lib
 from .optimizers import hypers
 from .state import PIECE, Buffer
 from .step import Step
-from .torch_internals import DisableTorchFunctionSubclass, at_end_of_backward, grad_hooks, graph_task, post_accumulate_hooks, version_of
+from .torch_internals import (
+    DisableTorchFunctionSubclass,
+    at_end_of_backward,
+    grad_hooks,
+    graph_task,
+    post_accumulate_hooks,
+    version_of,
+)
 
 
 def parts_of(accumulate):

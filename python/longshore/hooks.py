@@ -6,8 +6,16 @@ import torch
 
 from .errors import AbsentParameterError, LongshoreError
 from .running import Hook, checkpoint_that_saves
+from .torch_internals import (
+    DisableTorchFunctionSubclass,
+    in_backward,
+    in_functional_call,
+    is_compiled,
+    parameters_of,
+    tree_leaves,
+    version_of,
+)
 from .writes import CHANGE, IN_PASS, is_elsewhere, say_lost
-from .torch_internals import DisableTorchFunctionSubclass, in_backward, in_functional_call, is_compiled, parameters_of, tree_leaves, version_of
 
 
 def hook(streams, model):

@@ -1,7 +1,7 @@
 """Signals (Ctrl-C, a scheduler's SIGTERM) are handled before or after what belongs together, never in its middle."""
 
-import contextlib
 import _signal  # signal.signal() without enumerations, which take ten times as long
+import contextlib
 import threading
 
 _STOP = _signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGXCPU

@@ -22,8 +22,8 @@ from .graphs import Graphs
 from .interrupts import whole
 from .left import Left
 from .running import checkpoint_that_saves
-from .watched import Watch
 from .torch_internals import enter_mode, in_backward, modes
+from .watched import Watch
 
 _log = logging.getLogger("longshore")
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import adapters, budgets, compiled, device, inits, living, native, position, spinning
-from . import blocks as tree
+from . import adapters, blocks as tree, budgets, compiled, device, inits, living, native, position, spinning
 from .activations import KINDS, Activations
 from .beginning import Handed, Moments, fill
 from .compression import share_of

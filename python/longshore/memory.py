@@ -8,7 +8,6 @@ from typing import Any
 from . import allocator, native
 from .allocator import process_bytes
 
-
 _imports_bytes = process_bytes()  # PyTorch is there
 
 

@@ -7,8 +7,8 @@ import torch
 
 from .absent import Absent
 from .errors import LongshoreError
-from .writes import users
 from .torch_internals import DisableTorchFunctionSubclass, is_transformed, refuse_access, tree_leaves, tree_map
+from .writes import users
 
 
 class Place:

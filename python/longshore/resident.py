@@ -11,9 +11,9 @@ from torch import nn
 from . import hooks
 from .errors import AbsentParameterError, LongshoreError
 from .temporary import temporary
+from .torch_internals import version_of
 from .values import changed_in, write_back
 from .writes import CHANGE, bits
-from .torch_internals import version_of
 
 
 def _handles(what):

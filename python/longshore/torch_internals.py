@@ -9,8 +9,7 @@ import torch
 from torch import overrides
 from torch.nn.utils import stateless
 from torch.utils import _python_dispatch
-from torch.utils._pytree import tree_leaves as tree_leaves
-from torch.utils._pytree import tree_map as tree_map
+from torch.utils._pytree import tree_leaves as tree_leaves, tree_map as tree_map
 
 # within them, tensors of this package's classes are handled as plain ones
 DisableTorchFunction = torch._C.DisableTorchFunction

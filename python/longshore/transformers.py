@@ -21,8 +21,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from . import adapters, again, checkpoint, inits, known, making, precision, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
-from .options import ARGUMENTS, that_stay
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
+from .options import ARGUMENTS, that_stay
 
 _log = logging.getLogger("longshore")
 _OPTIMIZERS = {  # None: the class that transformers gives

@@ -8,10 +8,9 @@ import ctypes
 import zlib
 
 import torch
+from torch import nn
 
 from .torch_internals import storage_users, version_of
-
-from torch import nn
 
 CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
           "back")

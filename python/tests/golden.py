@@ -111,6 +111,7 @@ def exact_batch(step, number, scale=(1.0, 0.5, 4.0, 0.25)):
 def made(kind):
     """The model, what gives its batches, and a clip that some of their norms are above."""
     import torch
+
     import models
     if kind in EXACT:
         return exact(kind), exact_batch, 60.0

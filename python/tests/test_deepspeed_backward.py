@@ -132,7 +132,13 @@ def test_a_step_that_is_not_finite_is_skipped(tmp_path, seed, dtype, caplog):
 def test_leaves_are_marked(tmp_path, seed, caplog):
     from torch import nn
 
-    from longshore.deepspeed.utils import get_z3_leaf_modules, see_memory_usage, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
+    from longshore.deepspeed.utils import (
+        get_z3_leaf_modules,
+        see_memory_usage,
+        set_z3_leaf_modules,
+        unset_z3_leaf_modules,
+        z3_leaf_module,
+    )
 
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert set_z3_leaf_modules(model, [nn.Linear]) == get_z3_leaf_modules(model) == [model[0], model[1][0]]

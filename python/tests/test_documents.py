@@ -69,6 +69,7 @@ def pretrained(directory):
     """What a model and its tokenizer look like that somebody has downloaded."""
     import tokenizers
     import transformers
+
     from models import gpt2
     gpt2().save_pretrained(directory)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({chr(97 + i): i for i in range(26)}, []))

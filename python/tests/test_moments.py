@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import longshore
-from models import Cnn, LANGUAGE, gpt2, tokens
+from models import LANGUAGE, Cnn, gpt2, tokens
 from test_loop import engine_for
 from test_program import needs_program, program, steps
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import longshore
-from longshore import position
-from longshore import making
+from longshore import making, position
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 from test_program import steps

@@ -7,7 +7,6 @@ import os
 import runpy
 import sys
 
-
 # of the launcher `deepspeed`, without meaning for one process
 _WITH_VALUE = [("-i", "--include"), ("-e", "--exclude"), ("-H", "--hostfile")] + [
     (f"--{name}",)

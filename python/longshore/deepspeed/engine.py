@@ -17,12 +17,12 @@ from ..compiled import compile_blocks
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..known_optimizers import OPTIMIZERS
 from ..state import remove
+from ..torch_internals import parse_to
 from .config import logger, say_once
 from .counters import Counters, counter
 from .hooks import Divide, ParameterOffload, take_all, take_half
 from .resuming import latest, say_weights, say_what_stays, write
 from .zero import ZeroParamStatus
-from ..torch_internals import parse_to
 
 
 class DeepSpeedEngine(nn.Module):

@@ -7,8 +7,8 @@ import importlib.machinery
 import sys
 import types
 
-from . import names
 from ..torch_internals import tree_map
+from . import names
 
 HERE = __package__
 VERSION = "0.19.8"  # of DeepSpeed, whose surface this is

@@ -62,6 +62,7 @@ def install():
         if hasattr(sys.modules.get(name), "map_pytorch_optim_to_deepspeed"):
             _leave_optimizers(sys.modules[name])
     import torch
+
     from .zero import ZeroParamStatus
 
     # a weight that autograd has saved comes back in backward as a tensor, and its value is there

@@ -9,8 +9,8 @@ import torch
 
 from .. import values
 from ..errors import LongshoreError
-from ..native import readable
 from ..known_optimizers import OPTIMIZERS
+from ..native import readable
 from .accelerator import get_accelerator
 from .config import logger
 from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
