@@ -13,8 +13,9 @@ import tempfile
 import torch
 import transformers
 
-from longshore import blocks, native, planning
+from longshore import native, planning
 from longshore.errors import BudgetError
+from longshore.model import blocks
 from longshore.native import lib
 from longshore.state import Layout, fleet_options
 

@@ -14,10 +14,10 @@ from .errors import (
     MissingError,
     NotFiniteError,
 )
-from .inits import init
 from .making import resume, wrap
 from .memory import Memory
-from .resident import resident
+from .model.init import init
+from .model.resident import resident
 from .verify import verify
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory", "MissingError", "NotFiniteError",

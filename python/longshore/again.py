@@ -5,9 +5,10 @@ import os
 
 import torch
 
-from . import inits, making
+from . import making
 from .engine import optimizer_of
 from .errors import LongshoreError
+from .model import init
 from .native import lib
 from .optimizers import refuse_numbers, share, told
 from .options import that_stay
@@ -25,9 +26,9 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     closed, and stays. The rest: as wrap() takes it."""
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
-    wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), inits.drives_of(drives) or [run]
+    wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
-    inits.check(run, drives, bool(overwrite))
+    init.check(run, drives, bool(overwrite))
     given, recorded = making.name_groups(engine.module, groups)
     how = {**engine.how, **numbers, "lr": making.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "groups": recorded, "seed": torch.initial_seed()}

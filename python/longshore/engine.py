@@ -9,15 +9,16 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, forks, hooks, layer_major, living, memory, mending, native, position, saving
+from . import checkpoint, forks, layer_major, living, memory, mending, native, position, saving
 from .compression import Compression
 from .face import Face
 from .gradients import Gradients, parts_of
 from .interrupts import whole
 from .meter import Meter
+from .model import hooks
+from .model.forward_scope import Hook
 from .optimizers import Optimizer
 from .progress import Progress
-from .running import Hook
 from .step_cycle import Phase, StepCycle, StepResult
 from .torch_internals import in_backward
 

@@ -7,8 +7,8 @@ changes what step() takes; and another tensor, or None, in its place counts as i
 import torch
 
 from . import values
-from .absent import fetched, is_about, tensors, writes
 from .errors import LongshoreError
+from .model.absent import fetched, is_about, tensors, writes
 from .torch_internals import DisableTorchFunctionSubclass, tree_map
 
 _ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"

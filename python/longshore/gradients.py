@@ -7,10 +7,11 @@ import weakref
 
 import torch
 
-from . import device, mending
+from . import mending
 from .errors import LongshoreError
 from .gathered import Shown
 from .interrupts import whole
+from .model import device
 from .native import SEGMENT, lib
 from .optimizers import hypers
 from .state import PIECE, Buffer

@@ -16,12 +16,12 @@ import threading
 import torch
 
 from . import mending, position
-from .device import accelerators
 from .errors import LongshoreError
 from .graphs import Graphs
 from .interrupts import whole
 from .left import Left
-from .running import checkpoint_that_saves
+from .model.device import accelerators
+from .model.forward_scope import checkpoint_that_saves
 from .torch_internals import enter_mode, in_backward, modes
 from .watched import Watch
 

@@ -12,23 +12,24 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import adapters, blocks as tree, budgets, compiled, device, inits, living, native, position, spinning
-from .activations import KINDS, Activations
+from . import budgets, living, native, position, spinning
 from .beginning import Handed, Moments, fill
 from .compression import share_of
 from .engine import Engine
 from .errors import LongshoreError, MissingError
 from .face import refuse_engine
-from .inits import Drives
 from .known_optimizers import OPTIMIZERS
-from .loading import Loading
 from .memory import note_imports
+from .model import adapters, blocks as tree, compiled, device, init
+from .model.activations import KINDS, Activations
+from .model.init import Drives
+from .model.load_state_dict import Loading
+from .model.streaming import Streams
 from .native import lib
 from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
 from .progress import Progress
 from .state import MOMENTS, Layout, State
-from .streaming import Streams
 from .torch_internals import buffers_of
 
 _NAME_OF = tree.NAME_OF
@@ -71,10 +72,10 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     """
     _check_model(model)
     note_imports(sum(p.nbytes for p in model.parameters()))
-    making = inits.of(model)
-    run, drives, memory, overwrite = inits.place(making, run, drives, memory, overwrite)
+    making = init.of(model)
+    run, drives, memory, overwrite = init.place(making, run, drives, memory, overwrite)
     budget = None if memory is None else native.size(memory)
-    inits.check(run, drives, overwrite)
+    init.check(run, drives, overwrite)
     numbers, groups, handed = told(model, optimizer, groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum": momentum})
     optimizer = numbers["optimizer"]
     if optimizer not in OPTIMIZERS:
@@ -162,7 +163,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
         streams.make_activations = lambda state: Activations(state, how["activations"], chosen.pool_bytes, state.scratch_bytes)
     if seal is not None:
         seal()
-    inits.take(model)
+    init.take(model)
     streams.bind(model)
     streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import torch
 
 from . import native, values
-from .absent import _is_that_already, fetched, is_about
 from .errors import LongshoreError, NotFiniteError
 from .known_optimizers import OPTIMIZERS
+from .model.absent import _is_that_already, fetched, is_about
 from .state import Buffer
 from .torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 

@@ -10,8 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from . import moments
 from .errors import LongshoreError
-from .hooks import refuse_within_backward
 from .known_optimizers import NAMES, OPTIMIZERS
+from .model.hooks import refuse_within_backward
 from .native import ffi, lib
 from .torch_internals import has_step_hooks, note_step_called
 

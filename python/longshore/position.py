@@ -14,9 +14,9 @@ import zlib
 
 import torch
 
-from . import device
-from .blocks import persistent_buffers
 from .errors import LongshoreError
+from .model import device
+from .model.blocks import persistent_buffers
 from .native import lib
 from .optimizers import put
 from .state import Buffer

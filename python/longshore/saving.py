@@ -12,8 +12,9 @@ import tempfile
 
 import torch
 
-from . import adapters, hooks, native, position, progress
+from . import native, position, progress
 from .errors import ExistsError, LongshoreError
+from .model import adapters, hooks
 from .native import ffi, lib
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

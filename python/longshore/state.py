@@ -9,9 +9,9 @@ import os
 import torch
 
 from . import forks, native, recorded
-from .blocks import Block, Tensor, layers_in
 from .errors import LongshoreError
 from .known_optimizers import OPTIMIZERS
+from .model.blocks import Block, Tensor, layers_in
 from .native import Wait, ffi, lib
 
 _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}

@@ -18,9 +18,10 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import adapters, again, checkpoint, inits, known, making, precision, trainer_steps
+from . import again, checkpoint, known, making, trainer_steps
 from .errors import LongshoreError
 from .face import refuse_engine
+from .model import adapters, init, precision
 from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 from .options import ARGUMENTS, that_stay
 
@@ -136,7 +137,7 @@ class Trainer(transformers.Trainer):
     def _put_on_drives(self, given):
         args = self.args
         said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}  # the rest wrap() decides
-        made_in = inits.of(self.model)
+        made_in = init.of(self.model)
         if getattr(args, "computes_in_bf16", False):
             precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
         run = said.pop("run", None)
@@ -162,7 +163,7 @@ class Trainer(transformers.Trainer):
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = again.engine_of(self.model)
             if engine is None:
-                inits.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
+                init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
                                  "TrainingArguments(overwrite_run=True)")
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}

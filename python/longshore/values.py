@@ -2,9 +2,10 @@
 
 import torch
 
-from . import hooks, mending
+from . import mending
 from .errors import LongshoreError, NotFiniteError
 from .interrupts import whole
+from .model import hooks
 from .native import SEGMENT, ffi, lib
 from .state import PIECE, Buffer
 from .torch_internals import version_of

@@ -16,7 +16,8 @@ import standin
 standin.make()
 
 import longshore  # noqa: E402
-from longshore import activations, device, making  # noqa: E402
+from longshore import making  # noqa: E402
+from longshore.model import activations, device
 
 PARTS = 3
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import activations, making, values
-from longshore.activations import Activations, Saved, Stayed
+from longshore import making, values
+from longshore.model import activations
+from longshore.model.activations import Activations, Saved, Stayed
 from longshore.native import ffi, lib
 from models import LANGUAGE, Cnn, gpt2, tokens
 

@@ -10,7 +10,7 @@ import pytest
 
 import longshore
 import standin
-from longshore import device
+from longshore.model import device
 
 pytestmark = pytest.mark.skipif(standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}")
 PARTS = 3  # micro-batches of a step

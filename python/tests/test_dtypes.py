@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import longshore
-from longshore import blocks, checkpoint, values
+from longshore import checkpoint, values
+from longshore.model import blocks
 from models import gpt2, llama, tokens
 from test_loop import engine_for
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import longshore
-from longshore import inits, native, spool
+from longshore import native
+from longshore.model import init, init_on_disk
 from models import gpt2, tokens
 from test_ending import ended
 from test_loop import engine_for
@@ -22,9 +23,9 @@ from test_loop import engine_for
 @pytest.fixture(autouse=True)
 def nobody_else():
     yield
-    for watched in inits._left[:]:
+    for watched in init._left[:]:
         watched.leave(list(watched.modules))
-    inits._left.clear()
+    init._left.clear()
 
 
 def layers(width=160, count=2):
@@ -193,7 +194,7 @@ def tmpfs(path, size):
 @pytest.mark.parametrize("load", [False, True])
 def test_a_drive_that_is_too_small_is_named(load, tmp_path, seed, monkeypatch):
     """A mapped page without room would end this process."""
-    monkeypatch.setattr(spool, "LEAST_BYTES", 1 << 10)
+    monkeypatch.setattr(init_on_disk, "LEAST_BYTES", 1 << 10)
     gpt2().save_pretrained(tmp_path / "saved")
     with tmpfs(tmp_path / "small", "128k") as small:
         with pytest.raises(longshore.LongshoreError, match="needs .*KiB, .*/small has .*; free space, or add a drive: longshore.init.*drives="):
@@ -216,9 +217,9 @@ def test_room_is_taken_on_every_file_system(fallocate, pwrite, said, tmp_path, s
         return call
 
     expected = layers()
-    monkeypatch.setattr(spool.os, "posix_fallocate", failing(fallocate))
+    monkeypatch.setattr(init_on_disk.os, "posix_fallocate", failing(fallocate))
     if pwrite:
-        monkeypatch.setattr(spool.os, "pwrite", failing(pwrite))
+        monkeypatch.setattr(init_on_disk.os, "pwrite", failing(pwrite))
     (tmp_path / "run-drive").mkdir()
     with pytest.raises(longshore.LongshoreError, match=said) if said else contextlib.nullcontext():
         with longshore.init(tmp_path / "run", drives=tmp_path / "run-drive") as making:
@@ -233,12 +234,12 @@ def test_weights_stay_on_the_file_systems_of_the_drives(tmp_path, caplog, monkey
     (tmp_path / "a.volume").touch()
     os.symlink("drive", "link")
     here = str(tmp_path)
-    assert inits.places("runs/a", ["drive"]) == [f"{here}/drive"]
-    assert inits.places("runs/a", ["link", "ssh://host/path"]) == [f"{here}/drive"]
-    assert inits.places("runs/a", ["a.volume", "new.volume"]) == [here]
-    assert inits.places("runs/a", None) == [here] and inits.places("drive", None) == [f"{here}/drive"]
+    assert init.places("runs/a", ["drive"]) == [f"{here}/drive"]
+    assert init.places("runs/a", ["link", "ssh://host/path"]) == [f"{here}/drive"]
+    assert init.places("runs/a", ["a.volume", "new.volume"]) == [here]
+    assert init.places("runs/a", None) == [here] and init.places("drive", None) == [f"{here}/drive"]
     assert not caplog.text
-    assert inits.places("runs/a", ["ssh://host/path", "unix:socket"]) == [here]
+    assert init.places("runs/a", ["ssh://host/path", "unix:socket"]) == [here]
     assert f"weights that are loaded lie in files of {here} until" in caplog.text
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import longshore
 from lives import kept, make, train
-from longshore import activations, planning
+from longshore import planning
+from longshore.model import activations
 from longshore.state import State
 from test_program import PROGRAM
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import longshore
-from longshore import spool
+from longshore.model import init_on_disk
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
@@ -159,7 +159,7 @@ def test_a_dtype_that_is_not_kept_is_refused_by_name(dtype, tmp_path, seed):
 
 
 def test_mapped_weights_go_from_memory_but_not_what_is_changed_of_them(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(spool, "RESIDENT_BYTES", 1)
+    monkeypatch.setattr(init_on_disk, "RESIDENT_BYTES", 1)
     values = torch.rand(1 << 20)
     path = tmp_path / "model.safetensors"
     path.write_bytes(values.numpy().tobytes())
@@ -173,7 +173,7 @@ def test_mapped_weights_go_from_memory_but_not_what_is_changed_of_them(tmp_path,
 
     assert torch.equal(mapped[1001:], values[1001:])
     before = resident()
-    spool.Spool([tmp_path], "").relieve(1)
+    init_on_disk.Spool([tmp_path], "").relieve(1)
     assert before >= 4096 and resident() <= before
     values[1000] = 7
     assert torch.equal(mapped, values)

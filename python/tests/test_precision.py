@@ -12,7 +12,7 @@ from torch import nn
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore import precision
+from longshore.model import precision
 from longshore.transformers import Trainer, TrainingArguments
 from models import llama, tokens
 from test_dtypes import BF16, FP32, dtypes

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import longshore
-from longshore.absent import Absent
+from longshore.model.absent import Absent
 from models import gpt2, tokens
 from test_loop import engine_for
 

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import making, precision
+from .. import making
 from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
 from ..face import refuse_engine
+from ..model import precision
 from ..optimizers import arguments_of, rebind, refuse_other_groups, share
 from ..state import remove
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, modules, ops, standin, utils, zero

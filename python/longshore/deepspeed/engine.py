@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import adapters, checkpoint, saving
-from ..blocks import persistent_buffers
-from ..compiled import compile_blocks
+from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..known_optimizers import OPTIMIZERS
+from ..model import adapters
+from ..model.blocks import persistent_buffers
+from ..model.compiled import compile_blocks
 from ..state import remove
 from ..torch_internals import parse_to
 from .config import logger, say_once

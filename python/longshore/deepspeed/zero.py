@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from .. import inits
 from ..errors import LongshoreError
-from ..resident import resident
-from ..spool import spooling
+from ..model import init
+from ..model.init_on_disk import spooling
+from ..model.resident import resident
 from . import comm
 from .accelerator import get_accelerator  # noqa: F401
 from .config import load
@@ -65,7 +65,7 @@ class Init:
         run = longshore.get("run")
         place = next(iter(named(self.config)), None)
         if place is None and run:
-            return inits.places(run, inits.drives_of(longshore.get("drives")))
+            return init.places(run, init.drives_of(longshore.get("drives")))
         make(place or tempfile.gettempdir())
         return [os.fspath(place or tempfile.gettempdir())]
 
@@ -85,7 +85,7 @@ class Init:
         Init._depth -= 1
         self.stack.__exit__(*error)
         if self.enabled and Init._depth == 0 and error[0] is None:
-            inits.watch(_spool, "deepspeed.zero.Init(): the model that was made in it",
+            init.watch(_spool, "deepspeed.zero.Init(): the model that was made in it",
                         "deepspeed.initialize(model=...) makes one")
 
 

@@ -15,16 +15,17 @@ import threading
 import torch
 from torch import nn
 
-from . import device, forks, hooks, mending, native, progress, writes
+from .. import forks, mending, native, progress
+from ..errors import AbsentParameterError, LongshoreError
+from ..interrupts import whole
+from ..native import SEGMENT, ffi, lib
+from ..state import Buffer
+from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
+from . import device, hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
-from .errors import AbsentParameterError, LongshoreError
-from .interrupts import whole
-from .native import SEGMENT, ffi, lib
-from .places import Asked, Place, Places
-from .running import Running, checkpoint_that_saves
-from .state import Buffer
-from .torch_internals import carry_hooks, in_backward, parameters_of, version_of
+from .forward_scope import Running, checkpoint_that_saves
+from .slot_memory import Asked, Place, Places
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 
@@ -153,7 +154,7 @@ class Streams:
                 p.longshore = handle = Handle(self, streamed, index, tensor.name, type(p))
                 handle.view = view
                 streamed.parameters.append((p, handle))
-                p.__class__, handle.users = Absent, writes.users(view)
+                p.__class__, handle.users = Absent, write_tracking.users(view)
         hooks.hook(self, model)
 
     def _show(self, streamed):
@@ -164,7 +165,7 @@ class Streams:
         if self.turns is not None:
             self.turns.show(streamed)
         if in_backward() or self.inside.modules and torch.is_grad_enabled():
-            writes.watch_first(streamed)
+            write_tracking.watch_first(streamed)
 
     @whole
     def hide(self, streamed):
@@ -177,7 +178,7 @@ class Streams:
                 self.away.hide(streamed.slot)
             if not streamed.widens:
                 lib.shore_pages_release(self.pages, streamed.number)
-            changed = [(p, h) for p, h in streamed.parameters if writes.changed(p, h)]
+            changed = [(p, h) for p, h in streamed.parameters if write_tracking.changed(p, h)]
             for p, handle in changed:
                 p.data = handle.view
             for p, handle in streamed.parameters:
@@ -186,7 +187,7 @@ class Streams:
             if changed:
                 streamed.passed = False
                 self.forget()
-                raise AbsentParameterError(writes.say_lost(self, changed[0][1]))
+                raise AbsentParameterError(write_tracking.say_lost(self, changed[0][1]))
 
     @whole
     def forget(self):

@@ -22,9 +22,9 @@ import zipfile
 import torch
 from torch import nn
 
-from . import damage, native
-from .errors import LongshoreError
-from .progress import Progress
+from .. import damage, native
+from ..errors import LongshoreError
+from ..progress import Progress
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
+from ..errors import AbsentParameterError, LongshoreError
+from ..torch_internals import version_of
+from ..values import changed_in, write_back
 from . import hooks
-from .errors import AbsentParameterError, LongshoreError
-from .temporary import temporary
-from .torch_internals import version_of
-from .values import changed_in, write_back
-from .writes import CHANGE, bits
+from .temporary_values import temporary
+from .write_tracking import CHANGE, bits
 
 
 def _handles(what):

@@ -5,10 +5,10 @@ import bisect
 
 import torch
 
+from ..errors import LongshoreError
+from ..torch_internals import DisableTorchFunctionSubclass, is_transformed, refuse_access, tree_leaves, tree_map
 from .absent import Absent
-from .errors import LongshoreError
-from .torch_internals import DisableTorchFunctionSubclass, is_transformed, refuse_access, tree_leaves, tree_map
-from .writes import users
+from .write_tracking import users
 
 
 class Place:

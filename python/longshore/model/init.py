@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import living, native
-from .errors import ExistsError, LongshoreError
-from .native import lib
-from .spool import spooling
-from .state import fleet_options
-from .torch_internals import parameters_of
+from .. import living, native
+from ..errors import ExistsError, LongshoreError
+from ..native import lib
+from ..state import fleet_options
+from ..torch_internals import parameters_of
+from .init_on_disk import spooling
 
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from .errors import LongshoreError
-from .native import readable
-from .torch_internals import buffers_not_saved, parameters_of
+from ..errors import LongshoreError
+from ..native import readable
+from ..torch_internals import buffers_not_saved, parameters_of
 
 TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
 NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of the dtypes that parameters may have

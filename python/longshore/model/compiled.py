@@ -8,8 +8,8 @@ import inspect
 
 import torch
 
-from .errors import LongshoreError
-from .torch_internals import raise_recompile_limit, recompile_limit
+from ..errors import LongshoreError
+from ..torch_internals import raise_recompile_limit, recompile_limit
 
 _KEYS = {"backend": str, "mode": str, "dynamic": bool, "fullgraph": bool, "options": dict}
 

@@ -5,9 +5,9 @@ import os
 import sys
 import warnings
 
-from . import native
+from .. import native
+from ..errors import AbsentParameterError, LongshoreError
 from .absent import Absent
-from .errors import AbsentParameterError, LongshoreError
 
 
 def base_of(model):

@@ -3,10 +3,10 @@ together when it ends, as a step of its own."""
 
 import weakref
 
-from . import values
-from .errors import AbsentParameterError
-from .running import Hook
-from .torch_internals import before_load_state_dict, parameters_of
+from .. import values
+from ..errors import AbsentParameterError
+from ..torch_internals import before_load_state_dict, parameters_of
+from .forward_scope import Hook
 
 
 class Loading:

@@ -6,9 +6,9 @@ from concurrent.futures import Future, TimeoutError
 
 import torch
 
-from .errors import LongshoreError
-from .native import ffi
-from .torch_internals import accelerator
+from ..errors import LongshoreError
+from ..native import ffi
+from ..torch_internals import accelerator
 
 TIMEOUT_SECONDS = 300  # for which a device may stand still
 TRIED = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU

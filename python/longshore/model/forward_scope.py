@@ -5,8 +5,8 @@ import threading
 
 import torch
 
-from .interrupts import whole
-from .torch_internals import in_backward, saved_tensor_hooks
+from ..interrupts import whole
+from ..torch_internals import in_backward, saved_tensor_hooks
 
 _counting = threading.Lock()
 

@@ -10,7 +10,7 @@ import zlib
 import torch
 from torch import nn
 
-from .torch_internals import storage_users, version_of
+from ..torch_internals import storage_users, version_of
 
 CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
           "back")

@@ -10,9 +10,16 @@ import contextlib
 import torch
 from torch import nn
 
-from .errors import AbsentParameterError
-from .torch_internals import DisableTorchFunctionSubclass, is_transformed, storage_id, tree_leaves, tree_map, version_of
-from .writes import CHANGE, IN_PASS, watch
+from ..errors import AbsentParameterError
+from ..torch_internals import (
+    DisableTorchFunctionSubclass,
+    is_transformed,
+    storage_id,
+    tree_leaves,
+    tree_map,
+    version_of,
+)
+from .write_tracking import CHANGE, IN_PASS, watch
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
 _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"

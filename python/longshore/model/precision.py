@@ -8,10 +8,10 @@ import sys
 
 import torch
 
-from . import position
+from .. import position
+from ..native import readable
+from ..torch_internals import BatchNorm, buffers_of
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
-from .native import readable
-from .torch_internals import BatchNorm, buffers_of
 
 _log = logging.getLogger("longshore")
 _OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")  # between a module's name and its parameter's

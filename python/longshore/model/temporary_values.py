@@ -3,12 +3,12 @@ updates stay what they are, and at the end the parameters are what the run says.
 
 import contextlib
 
-from . import native
+from .. import native
+from ..errors import AbsentParameterError, BudgetError
+from ..interrupts import whole
+from ..native import lib
+from ..torch_internals import DisableTorchFunctionSubclass, version_of
 from .absent import Absent
-from .errors import AbsentParameterError, BudgetError
-from .interrupts import whole
-from .native import lib
-from .torch_internals import DisableTorchFunctionSubclass, version_of
 
 
 @contextlib.contextmanager

@@ -4,9 +4,8 @@ import weakref
 
 import torch
 
-from .errors import AbsentParameterError, LongshoreError
-from .running import Hook, checkpoint_that_saves
-from .torch_internals import (
+from ..errors import AbsentParameterError, LongshoreError
+from ..torch_internals import (
     DisableTorchFunctionSubclass,
     in_backward,
     in_functional_call,
@@ -15,7 +14,8 @@ from .torch_internals import (
     tree_leaves,
     version_of,
 )
-from .writes import CHANGE, IN_PASS, is_elsewhere, say_lost
+from .forward_scope import Hook, checkpoint_that_saves
+from .write_tracking import CHANGE, IN_PASS, is_elsewhere, say_lost
 
 
 def hook(streams, model):

@@ -18,12 +18,12 @@ import weakref
 
 import torch
 
-from . import forks, native
-from .errors import LongshoreError
-from .interrupts import whole
-from .native import ffi, lib
-from .state import Buffer
-from .torch_internals import base, in_backward, storage_id, tree_leaves, version_of
+from .. import forks, native
+from ..errors import LongshoreError
+from ..interrupts import whole
+from ..native import ffi, lib
+from ..state import Buffer
+from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
 
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # of a storage that goes; smaller ones are not worth a request

@@ -1,0 +1,1 @@
+"""The module tree: blocks, parameters that are not in memory, hooks, adapters."""
