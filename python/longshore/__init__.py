@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from . import native as _native
 from .budgets import budget
-from .engine import Engine, StepResult
 from .errors import (
     AbsentParameterError,
     BudgetError,
@@ -18,6 +17,7 @@ from .making import resume, wrap
 from .memory import Memory
 from .model.init import init
 from .model.resident import resident
+from .step.engine import Engine, StepResult
 from .verify import verify
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory", "MissingError", "NotFiniteError",

@@ -6,13 +6,13 @@ import os
 import torch
 
 from . import making
-from .engine import optimizer_of
 from .errors import LongshoreError
 from .model import init
 from .native import lib
-from .optimizers import refuse_numbers, share, told
 from .options import that_stay
 from .state import Buffer, State
+from .step.engine import optimizer_of
+from .step.optimizers import refuse_numbers, share, told
 
 
 def engine_of(model):

@@ -8,8 +8,8 @@ import torch
 
 from . import damage, native
 from .errors import LongshoreError, MissingError
-from .known_optimizers import OPTIMIZERS
-from .moments import parse
+from .step.optimizer_state import parse
+from .step.optimizer_table import OPTIMIZERS
 
 INDEX = "model.safetensors.index.json"
 

@@ -14,11 +14,7 @@ from torch import nn
 
 from . import budgets, living, native, position, spinning
 from .beginning import Handed, Moments, fill
-from .compression import share_of
-from .engine import Engine
 from .errors import LongshoreError, MissingError
-from .face import refuse_engine
-from .known_optimizers import OPTIMIZERS
 from .memory import note_imports
 from .model import adapters, blocks as tree, compiled, device, init
 from .model.activations import KINDS, Activations
@@ -26,10 +22,14 @@ from .model.init import Drives
 from .model.load_state_dict import Loading
 from .model.streaming import Streams
 from .native import lib
-from .optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .planning import plan
 from .progress import Progress
 from .state import MOMENTS, Layout, State
+from .step.compression import share_of
+from .step.engine import Engine
+from .step.engine_surface import refuse_engine
+from .step.optimizer_table import OPTIMIZERS
+from .step.optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
 from .torch_internals import buffers_of
 
 _NAME_OF = tree.NAME_OF

@@ -18,8 +18,8 @@ from .errors import LongshoreError
 from .model import device
 from .model.blocks import persistent_buffers
 from .native import lib
-from .optimizers import put
 from .state import Buffer
+from .step.optimizers import put
 from .torch_internals import buffers_not_saved, buffers_of, loads
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}

@@ -10,9 +10,9 @@ import torch
 
 from . import forks, native, recorded
 from .errors import LongshoreError
-from .known_optimizers import OPTIMIZERS
 from .model.blocks import Block, Tensor, layers_in
 from .native import Wait, ffi, lib
+from .step.optimizer_table import OPTIMIZERS
 
 _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}

@@ -10,7 +10,7 @@ import logging
 import torch
 
 from .errors import LongshoreError
-from .known import own_code_of
+from .step.known_packages import own_code_of
 from .torch_internals import version_of
 
 _log = logging.getLogger("longshore")

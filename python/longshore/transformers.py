@@ -18,12 +18,13 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import again, checkpoint, known, making, trainer_steps
+from . import again, checkpoint, making, trainer_steps
 from .errors import LongshoreError
-from .face import refuse_engine
 from .model import adapters, init, precision
-from .optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 from .options import ARGUMENTS, that_stay
+from .step import known_packages
+from .step.engine_surface import refuse_engine
+from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
 _log = logging.getLogger("longshore")
 _OPTIMIZERS = {  # None: the class that transformers gives
@@ -183,7 +184,7 @@ class Trainer(transformers.Trainer):
 
     def _clip(self, parameters, max_norm, norm_type=2):
         """step() clips, while it updates; where a callback looks at gradients in between, it finds them clipped."""
-        if norm_type == 2 and all(known.is_known(callback.on_pre_optimizer_step) for callback in self.callback_handler.callbacks):
+        if norm_type == 2 and all(known_packages.is_known(callback.on_pre_optimizer_step) for callback in self.callback_handler.callbacks):
             self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to  # by infinity it asks for the norm
             return torch.tensor(self.engine.grad_norm())
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -6,9 +6,9 @@ import contextlib
 import os
 
 from . import living
-from .engine import Engine
 from .errors import LongshoreError
 from .state import State
+from .step.engine import Engine
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import making, values
+from longshore import making
 from longshore.model import activations
 from longshore.model.activations import Activations, Saved, Stayed
 from longshore.native import ffi, lib
+from longshore.step import parameter_state
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 POOL = 256 << 10
@@ -155,7 +156,7 @@ def test_parts_that_count_changes_for_themselves(tmp_path, seed, small):
     with engine_for(model, tmp_path) as engine:
         engine.backward(engine(x), last=False)
         for p, q in zip(model.parameters(), plain.parameters()):
-            assert torch.equal(values.gradient(p), q.grad)
+            assert torch.equal(parameter_state.gradient(p), q.grad)
         assert engine.streams.activations.counts.taken_bytes > 0
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import longshore
-from longshore.known_optimizers import OPTIMIZERS
-from longshore.optimizers import EmptyAdagrad
+from longshore.step.optimizer_table import OPTIMIZERS
+from longshore.step.optimizers import EmptyAdagrad
 from models import gpt2, tokens
 
 TOP = pathlib.Path(__file__).parents[2]

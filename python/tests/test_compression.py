@@ -6,10 +6,10 @@ from torch import nn
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore import compression, values
-from longshore.gradients import Gradients
 from longshore.native import lib
 from longshore.state import Buffer
+from longshore.step import compression, parameter_state
+from longshore.step.gradients import Gradients
 from models import gpt2, tokens
 from test_loop import engine_for
 from test_program import needs_program, program, steps
@@ -30,7 +30,7 @@ def expected(engine, number, before, coefficient, share):
     master, residual = before
     had, sums = torch.zeros(master.shape, dtype=torch.bool), torch.zeros(master.shape)
     for p, handle in engine.streams.blocks[number].parameters:
-        gradient = values.gradient(p)
+        gradient = parameter_state.gradient(p)
         if gradient is not None:
             at = engine.layout.offsets[number][handle.index]
             had[at:at + p.numel()], sums[at:at + p.numel()] = True, gradient.reshape(-1)

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import longshore
-from longshore import checkpoint, values
+from longshore import checkpoint
 from longshore.model import blocks
+from longshore.step import parameter_state
 from models import gpt2, llama, tokens
 from test_loop import engine_for
 
@@ -155,7 +156,7 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
     other.load_state_dict(saved, strict=False)
     with longshore.resume(tmp_path / "run", Mixed(FP32, FP32)) as engine, engine_for(other, tmp_path, "other", moments_from=tmp_path / "out") as again:
         for p, q in zip(engine.module.parameters(), again.module.parameters()):
-            assert p.dtype == q.dtype and torch.equal(values.read(p, "v"), values.read(q, "v"))
+            assert p.dtype == q.dtype and torch.equal(parameter_state.read(p, "v"), parameter_state.read(q, "v"))
 
 
 def test_what_stays_counts_in_the_plan(tmp_path, seed):

@@ -12,8 +12,8 @@ import torch
 
 import longshore
 from longshore import making, spinning
-from longshore.gradients import Gradients
 from longshore.native import lib
+from longshore.step.gradients import Gradients
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 

@@ -145,7 +145,7 @@ def _weight(engine):
 
 
 @pytest.mark.parametrize("use", [lambda e: e.snapshot(), lambda e: e.digest(), _save, lambda e: _weight(e).norm(), lambda e: e.module.state_dict(),
-                                 lambda e: longshore.values.read(_weight(e), "m"), lambda e: e.drop_gradients(),
+                                 lambda e: longshore.step.parameter_state.read(_weight(e), "m"), lambda e: e.drop_gradients(),
                                  lambda e: e.settle()], ids=["snapshot", "digest", "save", "value", "all", "moment", "drop", "settle"])
 @pytest.mark.parametrize("settled", [True, False])
 def test_between_steps(use, settled, far, tmp_path, seed):

@@ -134,9 +134,9 @@ def test_of_8_bits(tmp_path, seed):
             engine.backward(engine(torch.ones(2, 300), True).square().mean())
             engine.step()
         engine.save_pretrained(tmp_path / "out", moments=True)
-        expected = longshore.values.read(engine.module.layers[0].weight, "m")
+        expected = longshore.step.parameter_state.read(engine.module.layers[0].weight, "m")
     with engine_for(copy_of(Branches(), tmp_path / "out"), tmp_path, "next", moments="8bit", moments_from=tmp_path / "out") as engine:
-        now = longshore.values.read(engine.module.layers[0].weight, "m")
+        now = longshore.step.parameter_state.read(engine.module.layers[0].weight, "m")
         assert (now - expected).abs().max() <= expected.abs().max() / 50
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import optimizers
+from longshore.step import optimizers
 
 BATCHES = [torch.randn(8, 16, generator=torch.Generator().manual_seed(i)) for i in range(10)]
 
@@ -156,7 +156,7 @@ def through_a_file(state):
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("whose", ["ours", "torch's"])
 def test_the_checkpoint_of_an_ordinary_loop(kind, whose, tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(longshore.moments, "_IN_MEMORY", 100)  # so that these small ones go through files, too
+    monkeypatch.setattr(longshore.step.optimizer_state, "_IN_MEMORY", 100)  # so that these small ones go through files, too
     plain = made()
     expected = OPTIMIZERS[kind](plain)
     steps(plain, expected, BATCHES[:3])
@@ -259,7 +259,7 @@ def test_what_is_loaded_as_it_is_costs_no_step(tmp_path, seed):
         assert engine.step_number == 2 and optimizer.param_groups[0]["lr"] == 0.5
         optimizer.load_state_dict({**state, "state": {}})
         assert engine.step_number == 3 and not len(optimizer.state)
-        assert not any(longshore.values.read(p, "v").any() for p in engine.module.parameters())
+        assert not any(longshore.step.parameter_state.read(p, "v").any() for p in engine.module.parameters())
 
 
 def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
@@ -275,8 +275,8 @@ def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
                        lambda: optimizer.state.__setitem__(p, {"mine": torch.zeros(1)}), lambda: setattr(optimizer, "state", {})):
             with refused:
                 change()
-        assert entry["exp_avg"].shape == p.shape and torch.equal(entry["exp_avg"] * 2, longshore.values.read(p, "m") * 2)
-        value = longshore.values.read(p, "m")
+        assert entry["exp_avg"].shape == p.shape and torch.equal(entry["exp_avg"] * 2, longshore.step.parameter_state.read(p, "m") * 2)
+        value = longshore.step.parameter_state.read(p, "m")
         assert [torch.equal(e["exp_avg"], value) for q, e in copy.deepcopy(optimizer.state).items() if q.shape == (16, 16)][0]
         assert torch.equal(torch.utils.dlpack.from_dlpack(entry["exp_avg"]), value) and entry["exp_avg"].data_ptr() == entry["exp_avg"].data_ptr()
         assert entry["exp_avg"].tolist() == value.tolist() and (entry["exp_avg"].numpy() == value.numpy()).all()
@@ -285,7 +285,7 @@ def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
             early["state"][0]["exp_avg"].sum()
         assert torch.equal(kept["state"][0]["exp_avg"], value)
         optimizer.load_state_dict(kept)
-        assert torch.equal(longshore.values.read(p, "m"), value)
+        assert torch.equal(longshore.step.parameter_state.read(p, "m"), value)
     with pytest.raises(longshore.LongshoreError, match="closed"):
         optimizer.state_dict()
 
@@ -313,7 +313,7 @@ def test_a_state_that_there_is_no_room_for_is_named(tmp_path, seed, monkeypatch)
             def write(self, piece):
                 raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(longshore.moments.tempfile, "TemporaryFile", lambda **how: Full())
+        monkeypatch.setattr(longshore.step.optimizer_state.tempfile, "TemporaryFile", lambda **how: Full())
         with pytest.raises(longshore.LongshoreError, match="351.6KiB of layers.0.weight now: No space left on device; make room"):
             through_a_file(engine.optimizer.state_dict())
 

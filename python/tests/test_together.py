@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import longshore
-from longshore.left import Left
+from longshore.step.module_changes import Left
 from test_loop import engine_for
 
 

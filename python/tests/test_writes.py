@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import longshore
-from longshore import values
+from longshore.step import parameter_state
 from test_loop import engine_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -312,7 +312,7 @@ def test_writing_within_a_step_that_has_begun(begin, tmp_path, seed):
             with longshore.resident(weight, write=True):
                 weight.data.mul_(2)
         with pytest.raises(longshore.LongshoreError, match="^0.weight: .*begun"):
-            values.write(weight, "m", 0.0)
+            parameter_state.write(weight, "m", 0.0)
         with longshore.resident(model, write=True):
             pass
         engine.step()

@@ -20,10 +20,10 @@ from torch import nn
 from .. import making
 from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
-from ..face import refuse_engine
 from ..model import precision
-from ..optimizers import arguments_of, rebind, refuse_other_groups, share
 from ..state import remove
+from ..step.engine_surface import refuse_engine
+from ..step.optimizers import arguments_of, rebind, refuse_other_groups, share
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, modules, ops, standin, utils, zero
 from .accelerator import get_accelerator
 from .comm import init_distributed

@@ -7,9 +7,9 @@ import math
 import os
 from dataclasses import dataclass, field
 
-from ..known_optimizers import NAMES, OPTIMIZERS
-from ..optimizers import refuse_numbers
 from ..options import SECTION
+from ..step.optimizer_table import NAMES, OPTIMIZERS
+from ..step.optimizers import refuse_numbers
 
 logger = logging.getLogger("longshore")
 _said = set()

@@ -13,11 +13,11 @@ from torch import nn
 
 from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
-from ..known_optimizers import OPTIMIZERS
 from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
 from ..state import remove
+from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
 from .config import logger, say_once
 from .counters import Counters, counter

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from ..optimizers import put
+from ..step.optimizers import put
 from .config import say_once
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .. import values
 from ..errors import LongshoreError
-from ..known_optimizers import OPTIMIZERS
 from ..native import readable
+from ..step import parameter_state
+from ..step.optimizer_table import OPTIMIZERS
 from .accelerator import get_accelerator
 from .config import logger
 from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
@@ -45,34 +45,34 @@ def _moment(param, key, function):
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """The fp32 master of a parameter at the committed step, as a copy."""
-    return values.read(param, "master") if getattr(param, "longshore", None) is not None else param.detach().float().clone()
+    return parameter_state.read(param, "master") if getattr(param, "longshore", None) is not None else param.detach().float().clone()
 
 
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
     """Writes the fp32 master of a parameter, as a step of its own: after step(), or before backward()."""
     _on_drives(param, "safe_set_full_fp32_param")
-    values.write(param, "master", value)
+    parameter_state.write(param, "master", value)
 
 
 def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor:
     """A moment of a parameter, fp32, as a copy: exp_avg and exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum (Adagrad)."""
-    return values.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
+    return parameter_state.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
 
 
 def safe_set_full_optimizer_state(param: torch.Tensor, value: torch.Tensor, optim_state_key: str) -> None:
     """Writes a moment of a parameter, as a step of its own: after step(), or before backward()."""
-    values.write(param, _moment(param, optim_state_key, "safe_set_full_optimizer_state"), value)
+    parameter_state.write(param, _moment(param, optim_state_key, "safe_set_full_optimizer_state"), value)
 
 
 def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
     """The gradient that backward() has gathered for a parameter, fp32, as a copy; None: there is none."""
-    return values.gradient(param) if getattr(param, "longshore", None) is not None else param.grad
+    return parameter_state.gradient(param) if getattr(param, "longshore", None) is not None else param.grad
 
 
 def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
     """Puts another gradient in the place of the one that backward() has gathered."""
     _on_drives(param, "safe_set_full_grad")
-    values.set_gradient(param, value)
+    parameter_state.set_gradient(param, value)
 
 
 def safe_update_full_grad_vectorized(param_list: list, update_func: Callable) -> None:

@@ -3,8 +3,8 @@ together when it ends, as a step of its own."""
 
 import weakref
 
-from .. import values
 from ..errors import AbsentParameterError
+from ..step import parameter_state
 from ..torch_internals import before_load_state_dict, parameters_of
 from .forward_scope import Hook
 
@@ -47,5 +47,5 @@ class Loading:
         self._forget()
         if copied and not errors:  # which load_state_dict() raises
             streams = self.streams()
-            values.write_back(streams.engine(), [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
+            parameter_state.write_back(streams.engine(), [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
                               lambda p: copied.get(id(p)))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ..errors import AbsentParameterError, LongshoreError
+from ..step.parameter_state import changed_in, write_back
 from ..torch_internals import version_of
-from ..values import changed_in, write_back
 from . import hooks
 from .temporary_values import temporary
 from .write_tracking import CHANGE, bits

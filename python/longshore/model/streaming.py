@@ -15,11 +15,12 @@ import threading
 import torch
 from torch import nn
 
-from .. import forks, mending, native, progress
+from .. import forks, native, progress
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, ffi, lib
 from ..state import Buffer
+from ..step import recovery
 from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
 from . import device, hooks, write_tracking
 from .absent import Absent, Handle
@@ -235,7 +236,7 @@ class Streams:
             streamed.slot.holds = streamed
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
-                mending.persist(self.engine(), lambda: self._fetch(streamed))
+                recovery.persist(self.engine(), lambda: self._fetch(streamed))
             if self.away is not None:
                 self.away.put(streamed.slot, self._content(streamed))
             self._show(streamed)
@@ -324,7 +325,7 @@ class Streams:
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)  # for its update; why that failed, the commit says
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
-            mending.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
+            recovery.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
             values = buffer.view(streamed.storage)[first - segment * SEGMENT:][:n]
             return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
 

@@ -6,10 +6,10 @@ changes what step() takes; and another tensor, or None, in its place counts as i
 
 import torch
 
-from . import values
-from .errors import LongshoreError
-from .model.absent import fetched, is_about, tensors, writes
-from .torch_internals import DisableTorchFunctionSubclass, tree_map
+from ..errors import LongshoreError
+from ..model.absent import fetched, is_about, tensors, writes
+from ..torch_internals import DisableTorchFunctionSubclass, tree_map
+from . import parameter_state
 
 _ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"
 
@@ -26,7 +26,7 @@ class Gathered(torch.Tensor):
 
     def longshore_value(self):
         """A copy, fp32."""
-        value = values.gradient(self.longshore_parameter)
+        value = parameter_state.gradient(self.longshore_parameter)
         if value is None:
             raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its gradients were dropped; clone() what is "
                                  "wanted afterwards")
@@ -64,7 +64,7 @@ class Gathered(torch.Tensor):
         args, kwargs = tree_map(copy, (args, kwargs))
         out = func(*args, **kwargs)
         for g in written.values():
-            values.set_gradient(g.longshore_parameter, copies[id(g)])
+            parameter_state.set_gradient(g.longshore_parameter, copies[id(g)])
         return next((g for g in written.values() if copies[id(g)] is out), out)
 
 
@@ -92,7 +92,7 @@ class Shown:
             for p in there:
                 p.grad = None
         for p, g in [(p, g.longshore_value() if isinstance(g, Gathered) else g) for p, g in found if g is not self._made[id(p)]]:
-            values.set_gradient(p, g)
+            parameter_state.set_gradient(p, g)
         return any(g is None for _, g in found)
 
     def forget(self):

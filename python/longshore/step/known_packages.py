@@ -3,7 +3,7 @@
 import functools
 import types
 
-from .torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
+from ..torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
 
 _PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
 _CALLED = (  # between the first and the last micro-batch of a step, by transformers' Trainer

@@ -6,10 +6,10 @@ kept until it is durable. What forward and backward have computed so far stays: 
 
 import logging
 
-from . import interrupts, native
-from .errors import LongshoreError
-from .interrupts import whole
-from .native import ffi, lib
+from .. import interrupts, native
+from ..errors import LongshoreError
+from ..interrupts import whole
+from ..native import ffi, lib
 
 _log = logging.getLogger("longshore")
 

@@ -9,9 +9,9 @@ import os
 
 import torch
 
-from . import native
-from .native import SEGMENT, ffi, lib
-from .state import Buffer
+from .. import native
+from ..native import SEGMENT, ffi, lib
+from ..state import Buffer
 
 _VALUES = lib.SHORE_SPARSE_BF16
 

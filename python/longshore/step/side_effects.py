@@ -14,10 +14,10 @@ import types
 import torch
 from torch import nn
 
-from .known import _HOOKS, is_known, is_of_packages
-from .left import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
-from .model.write_tracking import LOOK_BYTES, bits
-from .torch_internals import DisableTorchFunctionSubclass, version_of
+from ..model.write_tracking import LOOK_BYTES, bits
+from ..torch_internals import DisableTorchFunctionSubclass, version_of
+from .known_packages import _HOOKS, is_known, is_of_packages
+from .module_changes import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
 
 _CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
 _OF_MODULE = {*vars(nn.Module())} - {"_buffers"}

@@ -8,7 +8,7 @@ largest ones.
 
 import torch
 
-from .torch_internals import DisableTorchFunction, current_node, next_sequence_number
+from ..torch_internals import DisableTorchFunction, current_node, next_sequence_number
 
 _MARK = "longshore"  # of a node: (number of the micro-batch, of the turn)
 _data = torch.Tensor.data

@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 
-from . import checkpoint, forks, layer_major, living, memory, mending, native, position, saving
+from .. import checkpoint, forks, living, memory, native, position, saving
+from ..interrupts import whole
+from ..model import hooks
+from ..model.forward_scope import Hook
+from ..progress import Progress
+from ..torch_internals import in_backward
+from . import layer_major, recovery
 from .compression import Compression
-from .face import Face
+from .engine_surface import Face
 from .gradients import Gradients, parts_of
-from .interrupts import whole
-from .meter import Meter
-from .model import hooks
-from .model.forward_scope import Hook
+from .metrics import Meter
 from .optimizers import Optimizer
-from .progress import Progress
 from .step_cycle import Phase, StepCycle, StepResult
-from .torch_internals import in_backward
 
 
 def optimizer_of(engine, how, groups):
@@ -67,7 +68,7 @@ class Engine(Face):
             return self.module(*args, **kwargs)
         except BaseException as failure:
             self._leave_forward()
-            mending.say_closed(self, failure, "forward")
+            recovery.say_closed(self, failure, "forward")
             raise
 
     @whole
@@ -146,7 +147,7 @@ class Engine(Face):
                 self.cycle.backwards += 1
         except BaseException as failure:
             self.drop_gradients()
-            mending.say_closed(self, failure, "backward")
+            recovery.say_closed(self, failure, "backward")
             raise
 
     @whole
@@ -170,7 +171,7 @@ class Engine(Face):
         hooks.before_step(self.streams, "engine.step")
         self._leave_forward()
         try:
-            while (result := mending.persist(self, self.cycle.make)) is None:
+            while (result := recovery.persist(self, self.cycle.make)) is None:
                 pass
             return result
         except BaseException:
@@ -185,7 +186,7 @@ class Engine(Face):
     def grad_norm(self) -> float:
         """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
         try:
-            return mending.persist(self, self.cycle.decide).norm
+            return recovery.persist(self, self.cycle.decide).norm
         finally:
             self.gradients.show()
 
@@ -234,7 +235,7 @@ class Engine(Face):
                         moments: bool = False) -> None:
         """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
         default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
-        mending.persist(self, lambda: saving.save(self, directory, dtype, max_shard_size, moments))
+        recovery.persist(self, lambda: saving.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it
 
@@ -243,13 +244,13 @@ class Engine(Face):
         """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
         self.settle()
         with Progress(f"snapshot {name or 'of the step'}"):
-            mending.persist(self, lambda: self.state.snapshot(name, keep))
+            recovery.persist(self, lambda: self.state.snapshot(name, keep))
 
     @whole
     def digest(self) -> str:
         """Of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
-        return mending.persist(self, self.state.digest)
+        return recovery.persist(self, self.state.digest)
 
     def memory(self) -> memory.Memory:
         """A Memory: the budget, what is held of it, and what the process takes beside it."""

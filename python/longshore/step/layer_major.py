@@ -15,15 +15,16 @@ import threading
 
 import torch
 
-from . import mending, position
-from .errors import LongshoreError
-from .graphs import Graphs
-from .interrupts import whole
-from .left import Left
-from .model.device import accelerators
-from .model.forward_scope import checkpoint_that_saves
-from .torch_internals import enter_mode, in_backward, modes
-from .watched import Watch
+from .. import position
+from ..errors import LongshoreError
+from ..interrupts import whole
+from ..model.device import accelerators
+from ..model.forward_scope import checkpoint_that_saves
+from ..torch_internals import enter_mode, in_backward, modes
+from . import recovery
+from .micro_batch_graphs import Graphs
+from .module_changes import Left
+from .side_effects import Watch
 
 _log = logging.getLogger("longshore")
 
@@ -387,7 +388,7 @@ class Together:
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
             engine.drop_gradients()
-            mending.say_closed(engine, failure, "train_batch")
+            recovery.say_closed(engine, failure, "train_batch")
             raise
         finally:
             gradients.passes, streams.turns, gradients.in_order, self.turns = 1, None, None, None

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 
 import torch
 
-from . import native, values
-from .errors import LongshoreError, NotFiniteError
-from .known_optimizers import OPTIMIZERS
-from .model.absent import _is_that_already, fetched, is_about
-from .state import Buffer
-from .torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
+from .. import native
+from ..errors import LongshoreError, NotFiniteError
+from ..model.absent import _is_that_already, fetched, is_about
+from ..state import Buffer
+from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
+from . import parameter_state
+from .optimizer_table import OPTIMIZERS
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
@@ -38,7 +39,7 @@ class Moment(torch.Tensor):
     def value(self):
         """In memory."""
         self._check()
-        return values.read(self.param, self.kind)
+        return parameter_state.read(self.param, self.kind)
 
     def in_file(self):
         """The value in a file that is mapped, and goes with the tensor: all of a state together need no memory."""
@@ -50,7 +51,7 @@ class Moment(torch.Tensor):
         directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
         try:
             with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
-                for piece in values.pieces(self.param, self.kind):
+                for piece in parameter_state.pieces(self.param, self.kind):
                     f.write(piece)
                 f.flush()
                 mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -258,7 +259,7 @@ def _is_there(engine, param, count, moments):
 
 
 def _commit(engine, entries):
-    if values.begun(engine):
+    if parameter_state.begun(engine):
         raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load before backward() or after step()")
     engine.settle()
     counts = [list(of_block) for of_block in engine.cycle.counts]
@@ -273,7 +274,7 @@ def _commit(engine, entries):
             if wanted:
                 yield from _pieces(engine, streamed.number, wanted)
 
-    values.commit(engine, changes, {"loaded": "the optimizer's state"}, counts)
+    parameter_state.commit(engine, changes, {"loaded": "the optimizer's state"}, counts)
 
 
 def _pieces(engine, number, wanted):

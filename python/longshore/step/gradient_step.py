@@ -1,8 +1,8 @@
 """What becomes of the gradients of one open run's steps: include/longshore/step.h. A block is a unit of it, and a page."""
 
-from . import forks, native
-from .interrupts import whole
-from .native import ffi, lib
+from .. import forks, native
+from ..interrupts import whole
+from ..native import ffi, lib
 
 
 @ffi.callback("void(void *, uint32_t)")

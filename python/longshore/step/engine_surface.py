@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, TypeVar
 
-from . import native
+from .. import native
 
 _Engine = TypeVar("_Engine", bound="Face")
 

@@ -7,16 +7,12 @@ import weakref
 
 import torch
 
-from . import mending
-from .errors import LongshoreError
-from .gathered import Shown
-from .interrupts import whole
-from .model import device
-from .native import SEGMENT, lib
-from .optimizers import hypers
-from .state import PIECE, Buffer
-from .step import Step
-from .torch_internals import (
+from ..errors import LongshoreError
+from ..interrupts import whole
+from ..model import device
+from ..native import SEGMENT, lib
+from ..state import PIECE, Buffer
+from ..torch_internals import (
     DisableTorchFunctionSubclass,
     at_end_of_backward,
     grad_hooks,
@@ -24,6 +20,10 @@ from .torch_internals import (
     post_accumulate_hooks,
     version_of,
 )
+from . import recovery
+from .grad_attribute import Shown
+from .gradient_step import Step
+from .optimizers import hypers
 
 
 def parts_of(accumulate):
@@ -251,7 +251,7 @@ class Gradients:
         try:
             yield
         except LongshoreError as lost:
-            mending.mend(self.streams.engine(), lost)  # the step updates it
+            recovery.mend(self.streams.engine(), lost)  # the step updates it
 
     def end_of_pass(self):
         """What autograd has not completed gets nothing more in this pass."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from .native import lib
+from ..native import lib
 
 _ADAM = {"exp_avg": "m", "exp_avg_sq": "v"}
 

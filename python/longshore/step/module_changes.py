@@ -15,8 +15,14 @@ import torch
 from torch import nn
 from torch.nn.modules import module as _of_all
 
-from .known import is_of_packages
-from .torch_internals import DisableTorchFunctionSubclass, grad_hooks, parameters_of, post_accumulate_hooks, tree_leaves
+from ..torch_internals import (
+    DisableTorchFunctionSubclass,
+    grad_hooks,
+    parameters_of,
+    post_accumulate_hooks,
+    tree_leaves,
+)
+from .known_packages import is_of_packages
 
 _CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set, collections.deque}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal

@@ -8,12 +8,12 @@ from numbers import Real
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from . import moments
-from .errors import LongshoreError
-from .known_optimizers import NAMES, OPTIMIZERS
-from .model.hooks import refuse_within_backward
-from .native import ffi, lib
-from .torch_internals import has_step_hooks, note_step_called
+from ..errors import LongshoreError
+from ..model.hooks import refuse_within_backward
+from ..native import ffi, lib
+from ..torch_internals import has_step_hooks, note_step_called
+from . import optimizer_state
+from .optimizer_table import NAMES, OPTIMIZERS
 
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")  # classes by these names are AdamW with moments of 8 bits, whoever has made them
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
@@ -175,7 +175,7 @@ class Optimizer(torch.optim.Optimizer):
     """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
 
     def __init__(self, engine, groups, defaults):
-        self.engine, self._states = engine, moments.States(self)
+        self.engine, self._states = engine, optimizer_state.States(self)
         super().__init__(groups, defaults)
         self.group_of = {id(p): n for n, g in enumerate(self.param_groups) for p in g["params"]}
         self._made = self._opt_called = True  # engine.step() is what schedulers look for
@@ -209,7 +209,7 @@ class Optimizer(torch.optim.Optimizer):
     def state_dict(self):
         """As torch.optim's, with moments that are read from the drives as they are saved."""
         out = super().state_dict()
-        out["state"] = {k: dict(v) if isinstance(v, moments.Entry) else v for k, v in out["state"].items()}
+        out["state"] = {k: dict(v) if isinstance(v, optimizer_state.Entry) else v for k, v in out["state"].items()}
         return out
 
     def load_state_dict(self, state_dict):
@@ -223,7 +223,7 @@ class Optimizer(torch.optim.Optimizer):
             refuse_numbers(group, where)
             if group.get("decoupled_weight_decay", wanted := self.engine.how["optimizer"] == "adamw") != wanted and group.get("weight_decay"):
                 raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than {self.engine.how['optimizer']}")
-        moments.load(self, state_dict)
+        optimizer_state.load(self, state_dict)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from . import mending
-from .errors import LongshoreError, NotFiniteError
-from .interrupts import whole
-from .model import hooks
-from .native import SEGMENT, ffi, lib
-from .state import PIECE, Buffer
-from .torch_internals import version_of
+from ..errors import LongshoreError, NotFiniteError
+from ..interrupts import whole
+from ..model import hooks
+from ..native import SEGMENT, ffi, lib
+from ..state import PIECE, Buffer
+from ..torch_internals import version_of
+from . import recovery
 
 KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
 
@@ -27,7 +27,7 @@ def _segments(engine, number, at, elems, kind):
     first = at // SEGMENT
     count = (at + elems + SEGMENT - 1) // SEGMENT - first
     buffer = Buffer(count * SEGMENT * 4)
-    mending.persist(engine, lambda: engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
+    recovery.persist(engine, lambda: engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
     return buffer, first
 
 
@@ -64,7 +64,7 @@ def write(param, kind, value):
 
 def _masters(engine, streamed):
     """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what it would be)"""
-    whole = mending.persist(engine, lambda: engine.state.masters(streamed.number))
+    whole = recovery.persist(engine, lambda: engine.state.masters(streamed.number))
     parts = []
     for p, handle in streamed.parameters:
         at = engine.layout.offsets[streamed.number][handle.index]
@@ -129,7 +129,7 @@ def commit(engine, changes, said=None, counts=None):
     try:
         changed = None
         while changed is None:
-            changed = mending.persist(engine, lambda: _write(engine, changes()))
+            changed = recovery.persist(engine, lambda: _write(engine, changes()))
         engine.cycle.counts = before if counts is None else counts
         engine.cycle.close(said or {"written": [engine.layout.blocks[number].name for number in changed]}, changed)
     except BaseException:

@@ -14,10 +14,11 @@ import enum
 import math
 from dataclasses import dataclass
 
-from . import living, mending, position
-from .errors import LongshoreError, NotFiniteError
-from .interrupts import whole
-from .native import lib
+from .. import living, position
+from ..errors import LongshoreError, NotFiniteError
+from ..interrupts import whole
+from ..native import lib
+from . import recovery
 
 
 @dataclass
@@ -128,7 +129,7 @@ class StepCycle:
             raise NotFiniteError(
                 f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
                 "learning rate, or wrap(..., on_nonfinite='skip')")
-        return mending.persist(engine, lambda: self._finish(loss, norm, None))
+        return recovery.persist(engine, lambda: self._finish(loss, norm, None))
 
     def _finish(self, loss, norm, changed):
         """changed: as of Gradients.make(); None: the step is skipped."""
@@ -162,14 +163,14 @@ class StepCycle:
         if self.phase is Phase.MADE:
             skipped, metrics, noted = self.commits
             commits = skipped, metrics, position.finish(self.engine, noted)
-            mending.persist(self.engine, lambda: self.engine.state.commit(*commits))
+            recovery.persist(self.engine, lambda: self.engine.state.commit(*commits))
             self.phase, self.commits = Phase.COMMITTING, commits
 
     @whole
     def settle(self):
         """Waits until the step that was made last is durable. Where it cannot be committed, the engine is at the step before it."""
         self.open_state("settle")
-        mending.persist(self.engine, self._settle)
+        recovery.persist(self.engine, self._settle)
         self.durable()
 
     def durable(self):

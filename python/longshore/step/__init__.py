@@ -1,0 +1,1 @@
+"""A training step: gradients, micro-batches, the optimizer, recovery of lost drives."""
