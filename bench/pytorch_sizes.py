@@ -13,11 +13,12 @@ import tempfile
 import torch
 import transformers
 
-from longshore import native, planning
+from longshore import native
 from longshore.errors import BudgetError
 from longshore.model import blocks
 from longshore.native import lib
-from longshore.state import Layout, fleet_options
+from longshore.run import memory_plan
+from longshore.run.state import Layout, fleet_options
 
 SHAPES = {
     "1B (Llama 3.2)": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
@@ -38,7 +39,7 @@ def sizes(shape, moments, drive):
     layout = Layout(blocks.partition(model, None))
     options, _kept = fleet_options([drive], "adamw", moments, False)
     try:
-        planning.plan(layout, [drive], 1 << 20, **how)
+        memory_plan.plan(layout, [drive], 1 << 20, **how)
     except BudgetError as refused:
         least = native.size(re.search(r"minimum ([0-9.]+ \w+)", str(refused)).group(1))
     return sum(p.numel() for p in model.parameters()), lib.shore_fleet_disk_bytes(layout.c, options), least

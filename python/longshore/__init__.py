@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from . import native as _native
-from .budgets import budget
 from .errors import (
     AbsentParameterError,
     BudgetError,
@@ -13,12 +12,13 @@ from .errors import (
     MissingError,
     NotFiniteError,
 )
-from .making import resume, wrap
-from .memory import Memory
 from .model.init import init
 from .model.resident import resident
+from .run.budgets import budget
+from .run.memory import Memory
+from .run.verify import verify
+from .run.wrap import resume, wrap
 from .step.engine import Engine, StepResult
-from .verify import verify
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory", "MissingError", "NotFiniteError",
            "StepResult", "budget", "init", "resident", "resume", "verify", "wrap"]

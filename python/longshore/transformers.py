@@ -18,10 +18,11 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import again, checkpoint, making, trainer_steps
+from . import trainer_steps
 from .errors import LongshoreError
 from .model import adapters, init, precision
-from .options import ARGUMENTS, that_stay
+from .run import checkpoint, retrain, wrap
+from .run.options import ARGUMENTS, that_stay
 from .step import known_packages
 from .step.engine_surface import refuse_engine
 from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
@@ -147,7 +148,7 @@ class Trainer(transformers.Trainer):
         place = run if run is not None else made_in.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
-            engine = making.resume(place, self.model, memory=said.get("memory"))
+            engine = wrap.resume(place, self.model, memory=said.get("memory"))
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
@@ -162,13 +163,13 @@ class Trainer(transformers.Trainer):
                 _log.warning("torch_compile: the run was made %s it, and goes on so", "without" if args.torch_compile else "with")
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
-            engine = again.engine_of(self.model)
+            engine = retrain.engine_of(self.model)
             if engine is None:
                 init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
                                  "TrainingArguments(overwrite_run=True)")
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-            engine = making.wrap(self.model, run=run, compile=compiles, **how) if engine is None else again.again(engine, place, **how)
+            engine = wrap.wrap(self.model, run=run, compile=compiles, **how) if engine is None else retrain.again(engine, place, **how)
         self.engine, self.optimizer = engine, engine.optimizer
         self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:

@@ -16,8 +16,8 @@ import standin
 standin.make()
 
 import longshore  # noqa: E402
-from longshore import making  # noqa: E402
 from longshore.model import activations, device
+from longshore.run import wrap  # noqa: E402
 
 PARTS = 3
 
@@ -38,14 +38,14 @@ class Net(nn.Module):
 
 
 def slots(number):
-    plan = making.plan
+    plan = wrap.plan
 
     def smaller(*args, **how):
         chosen = plan(*args, **how)
         chosen.slots = number
         return chosen
 
-    return mock.patch.object(making, "plan", smaller)
+    return mock.patch.object(wrap, "plan", smaller)
 
 
 def step(engine, batches, together):

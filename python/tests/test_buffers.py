@@ -10,7 +10,7 @@ from torch import nn
 from torch.ao.quantization import get_default_qat_qconfig, prepare_qat
 
 import longshore
-from longshore import checkpoint
+from longshore.run import checkpoint
 from models import gpt2, llama, tokens
 from test_loop import engine_for
 
@@ -148,7 +148,7 @@ def test_what_a_user_has_rounded_stays_so(tmp_path, seed):
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()
         digests.append(engine.digest())
-    longshore.state.rollback(tmp_path / "run", "two")
+    longshore.run.state.rollback(tmp_path / "run", "two")
     with longshore.resume(tmp_path / "run") as engine:
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()

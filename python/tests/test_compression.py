@@ -7,7 +7,7 @@ from torch import nn
 import longshore
 import longshore.deepspeed as deepspeed
 from longshore.native import lib
-from longshore.state import Buffer
+from longshore.run.state import Buffer
 from longshore.step import compression, parameter_state
 from longshore.step.gradients import Gradients
 from models import gpt2, tokens

@@ -12,8 +12,8 @@ import torch
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore import checkpoint
 from longshore.deepspeed import config as configuration
+from longshore.run import checkpoint
 from models import gpt2, tokens
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import longshore
-from longshore import checkpoint
 from longshore.model import blocks
+from longshore.run import checkpoint
 from longshore.step import parameter_state
 from models import gpt2, llama, tokens
 from test_loop import engine_for

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import longshore
-from longshore import checkpoint, native
+from longshore import native
+from longshore.run import checkpoint
 from models import gpt2, tokens
 from test_in_between import Layers
 from test_loop import engine_for

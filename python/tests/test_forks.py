@@ -10,7 +10,7 @@ import torch
 
 import longshore
 from longshore import native
-from longshore.state import State
+from longshore.run.state import State
 from models import gpt2, tokens
 from test_loop import engine_for
 

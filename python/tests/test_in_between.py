@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import checkpoint, position
-from longshore.state import State
+from longshore.run import checkpoint, commit_blob
+from longshore.run.state import State
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -407,7 +407,7 @@ def test_a_state_that_cannot_be_put_back(tmp_path, seed, monkeypatch):
             p.detach()
     other = gpt2()
     with monkeypatch.context() as broken:
-        broken.setattr(position, "restore", lambda *args: load_state_dict(None))
+        broken.setattr(commit_blob, "restore", lambda *args: load_state_dict(None))
         with pytest.raises(ValueError, match="of another kind"):
             longshore.resume(tmp_path / "run", other)
     with pytest.raises(longshore.LongshoreError, match="the engine is closed"):

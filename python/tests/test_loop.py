@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import longshore
-from longshore import making, spinning
+from longshore import spinning
 from longshore.native import lib
+from longshore.run import wrap
 from longshore.step.gradients import Gradients
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 
 def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, monkeypatch=None, **how):
     if slots or gradient_bytes is not None:
-        plan = making.plan
+        plan = wrap.plan
 
         def smaller(*a, **k):
             chosen = plan(*a, **k)
@@ -27,7 +28,7 @@ def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, mon
             chosen.gradient_bytes = chosen.gradient_bytes if gradient_bytes is None else gradient_bytes
             return chosen
 
-        monkeypatch.setattr(making, "plan", smaller)
+        monkeypatch.setattr(wrap, "plan", smaller)
     drive = tmp_path / f"{name}-drive"
     drive.mkdir()
     return longshore.wrap(model, run=tmp_path / name, drives=[drive], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})

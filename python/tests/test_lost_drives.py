@@ -11,9 +11,9 @@ import pytest
 
 import longshore
 from lives import kept, make, train
-from longshore import planning
 from longshore.model import activations
-from longshore.state import State
+from longshore.run import memory_plan
+from longshore.run.state import State
 from test_program import PROGRAM
 
 pytestmark = [pytest.mark.skipif(not PROGRAM, reason="the program is not installed"), pytest.mark.usefixtures("one_thread")]
@@ -209,7 +209,7 @@ def test_a_write_is_made_again(where, far, tmp_path, seed):
 def test_activations_on_them(where, slots, far, tmp_path, seed, monkeypatch):
     """What forward has saved there may be gone with the link: an exception says so, and nothing else is lost."""
     monkeypatch.setattr(activations, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(planning, "POOL_BYTES", (64 << 10, 64 << 10))
+    monkeypatch.setattr(memory_plan, "POOL_BYTES", (64 << 10, 64 << 10))
     want, came = undisturbed(tmp_path, seed, slots), 0
     with kept(slots):
         engine, digest = make(tmp_path / "run", far.drives, seed, activations="drives", activation_room="64MiB"), None

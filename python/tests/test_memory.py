@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import allocator, native
+from longshore import native
+from longshore.run import allocator
 from models import gpt2, tokens
 from test_loop import engine_for
 

@@ -9,7 +9,7 @@ import pytest
 import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed.config import HONOURED
-from longshore.options import ARGUMENTS, SECTION
+from longshore.run.options import ARGUMENTS, SECTION
 from models import gpt2, tokens
 
 PLACED = {"storage": "bf16", "activations": "drives", "activation_room": "16MiB", "compress": "top50%", "compress_after": 1}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import longshore
-from longshore import making, position
+from longshore.run import commit_blob, wrap
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 from test_program import steps
@@ -245,8 +245,8 @@ def test_a_copy_is_said_to_be_one(tmp_path, seed, caplog):
 def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
     """With the least memory, the drives take their least rings, too."""
     opened = []
-    before = making.State.open.__func__
-    monkeypatch.setattr(making.State, "open", classmethod(lambda cls, run, **how: opened.append(how) or before(cls, run, **how)))
+    before = wrap.State.open.__func__
+    monkeypatch.setattr(wrap.State, "open", classmethod(lambda cls, run, **how: opened.append(how) or before(cls, run, **how)))
     with pytest.raises(longshore.BudgetError) as least:
         longshore.wrap(gpt2(), run=tmp_path / "none", memory="1MiB")
     with engine_for(gpt2(), tmp_path, memory=str(least.value).rsplit("minimum ", 1)[1]) as engine:
@@ -361,7 +361,7 @@ def test_a_sparse_buffer_is_named(kept, tmp_path, seed):
 @pytest.mark.parametrize("value", [numpy.random.RandomState(3).permutation(40), numpy.random.RandomState(3).get_state(), numpy.float32(0.1),
                                    numpy.array(True), numpy.empty((2, 0)), b"\0pickled", numpy.array(["a", "bc"]), {1: (2, b"")}], ids=str)
 def test_states_of_loaders_come_back(value):
-    came = position.back(json.loads(json.dumps(position.plain(value, "loader"))))
+    came = commit_blob.back(json.loads(json.dumps(commit_blob.plain(value, "loader"))))
     numpy.testing.assert_equal(came, value)
     assert not isinstance(value, numpy.ndarray) or not value.shape or (came.dtype == value.dtype and came.flags.writeable)
 
@@ -369,7 +369,7 @@ def test_states_of_loaders_come_back(value):
 @pytest.mark.parametrize("value", [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]), numpy.dtype("f4")], ids=lambda value: type(value).__name__)
 def test_states_that_cannot_be_kept_are_named(value):
     with pytest.raises(longshore.LongshoreError, match="loader: its state holds a .*, which cannot be kept"):
-        position.plain([value], "loader")
+        commit_blob.plain([value], "loader")
 
 
 class Halving:
@@ -438,9 +438,9 @@ def test_counts_as_an_older_version_has_recorded_them(tmp_path, seed):
             engine.backward(engine(**batch).loss)
             engine.step()
         engine.settle()
-        saved = position.of(engine.state)
+        saved = commit_blob.of(engine.state)
         saved.pop("behind", None)
         saved["counts"] = {"transformer.wte.weight": 1}
-        position.restore(engine, saved, engine.state)
+        commit_blob.restore(engine, saved, engine.state)
         assert [c for b, block in zip(engine.cycle.counts, engine.layout.blocks) for c, t in zip(b, block.tensors) if t.name == "transformer.wte.weight"] == [1]
         assert engine.cycle.counts[1] == [3] * len(engine.cycle.counts[1])

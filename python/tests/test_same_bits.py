@@ -8,7 +8,7 @@ import pytest
 
 import longshore
 from lives import kept, killed, make, make_or_resume, save, train
-from longshore import checkpoint, position
+from longshore.run import checkpoint, commit_blob
 
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 KILLS = int(os.environ.get("LONGSHORE_KILLS", "3"))
@@ -86,7 +86,7 @@ def test_kills_while_checkpoints_are_saved(tmp_path, seed, monkeypatch):
             if (directory / checkpoint.FILE).exists():
                 whole.append(directory)
                 said = checkpoint.read(directory)
-                assert longshore.verify(run, said["snapshot"]) == position.back(said["extra"])["digest"]
+                assert longshore.verify(run, said["snapshot"]) == commit_blob.back(said["extra"])["digest"]
             else:
                 with pytest.raises(longshore.MissingError, match="is no checkpoint"):
                     checkpoint.read(directory)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import longshore
-from longshore import saving
+from longshore.run import export
 from models import Cnn, bert, gpt2, tokens
 from test_loop import engine_for
 
@@ -213,7 +213,7 @@ def test_kills_while_saving(tmp_path, seed, at):
         try:
             engine = longshore.resume(tmp_path / "run")
             module, name = at.split(".")
-            setattr(getattr(saving, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            setattr(getattr(export, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
             engine.save_pretrained(tmp_path / "out")
         finally:
             os._exit(1)

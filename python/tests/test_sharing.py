@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import longshore
-from longshore import checkpoint, native
+from longshore import native
+from longshore.run import checkpoint
 
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 

@@ -13,7 +13,7 @@ import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed import utils, zero_to_fp32
 from longshore.native import lib
-from longshore.state import Buffer
+from longshore.run.state import Buffer
 from models import gpt2, tokens
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import making
-from ..checkpoint import same_optimizer
 from ..errors import BusyError, LongshoreError
 from ..model import precision
-from ..state import remove
+from ..run import wrap
+from ..run.checkpoint import same_optimizer
+from ..run.state import remove
 from ..step.engine_surface import refuse_engine
 from ..step.optimizers import arguments_of, rebind, refuse_other_groups, share
 from . import accelerator, checkpointing, comm, config as _config, lr_schedules, modules, ops, standin, utils, zero
@@ -115,7 +115,7 @@ def initialize(
         if trains:
             same_optimizer(settings.run, how["optimizer"])
         try:
-            engine = making.resume(settings.run, model, memory=settings.memory)
+            engine = wrap.resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
             raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a directory", e.code) from None
         say_what_stays(engine, settings)
@@ -126,7 +126,7 @@ def initialize(
     else:
         places = [] if settings.run is not None else of_job(settings.nvme_paths)
         try:
-            engine = making.wrap(
+            engine = wrap.wrap(
                 model,
                 **{**settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None, "overwrite": settings.overwrite},
                 clip=settings.clip,

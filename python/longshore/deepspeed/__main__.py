@@ -68,7 +68,7 @@ def main(argv=None):
     if not said.module and os.path.isdir(said.script) and not os.path.exists(os.path.join(said.script, "__main__.py")):
         parser.error(f"{said.script}: is a directory without a __main__.py; name the script")
     _be_one_process()
-    from .. import damage
+    from ..run import damaged_files
     from . import standin
     from .config import logger
 
@@ -81,7 +81,7 @@ def main(argv=None):
         sys.path.insert(0, os.getcwd())
         _refuse_module(parser, said.script)
     sys.argv = [said.script, *said.arguments]
-    with damage.named():
+    with damaged_files.named():
         if said.module:
             runpy.run_module(said.script, run_name="__main__", alter_sys=True)
         else:

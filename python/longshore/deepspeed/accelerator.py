@@ -2,7 +2,7 @@
 
 import torch
 
-from ..memory import process_bytes
+from ..run.memory import process_bytes
 from .comm import always
 
 

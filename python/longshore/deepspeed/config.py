@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import dataclass, field
 
-from ..options import SECTION
+from ..run.options import SECTION
 from ..step.optimizer_table import NAMES, OPTIMIZERS
 from ..step.optimizers import refuse_numbers
 

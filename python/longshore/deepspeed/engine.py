@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import checkpoint, saving
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
-from ..state import remove
+from ..run import checkpoint, export
+from ..run.state import remove
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
 from .config import logger, say_once
@@ -325,7 +325,7 @@ class DeepSpeedEngine(nn.Module):
             if adapters.saved_alone(self.module):  # peft saves a vocabulary that was resized, too
                 frozen -= adapters.names_of(self.module)
         place = os.path.dirname(self.engine.state.path)
-        out = saving.through_files(place, lambda directory: saving.save(self.engine, directory, whole=True))
+        out = export.through_files(place, lambda directory: export.save(self.engine, directory, whole=True))
         out = {name: value for name, value in out.items() if name not in frozen}
         for block in self.engine.layout.blocks:
             for tensor in block.tensors:

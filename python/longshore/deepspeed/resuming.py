@@ -4,8 +4,8 @@ import os
 
 import torch
 
-from .. import checkpoint
-from ..options import that_stay
+from ..run import checkpoint
+from ..run.options import that_stay
 from .config import say_once
 
 

@@ -13,10 +13,11 @@ import re
 
 import torch
 
-from .. import checkpoint, native, position, saving
+from .. import native
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..native import ffi, lib
-from ..state import State
+from ..run import checkpoint, commit_blob, export
+from ..run.state import State
 from .resuming import latest, write
 
 
@@ -39,14 +40,14 @@ def get_fp32_state_dict_from_zero_checkpoint(
     that is gone from its directory already, so that lazy_mode changes nothing."""
     said = checkpoint.read(_find(checkpoint_dir, tag))
     with contextlib.closing(State.open(said["run"], read_only=True, snapshot=said["snapshot"])) as state:
-        out = saving.through_files(checkpoint_dir, lambda directory: _export(state, directory))
+        out = export.through_files(checkpoint_dir, lambda directory: _export(state, directory))
         for tensor in (tensor for block in state.layout.blocks for tensor in block.tensors):
             out.update(dict.fromkeys(tensor.names, out[tensor.name]))
             if exclude_frozen_parameters and not set(tensor.names).isdisjoint((state.program or {}).get("frozen", ())):
                 for name in tensor.names:
                     del out[name]
-        buffers = position.of(state).get("buffers", {})
-        out.update({name: position.tensor_in(saved) for name, saved in buffers.items()})
+        buffers = commit_blob.of(state).get("buffers", {})
+        out.update({name: commit_blob.tensor_in(saved) for name, saved in buffers.items()})
         return out
 
 

@@ -22,7 +22,7 @@ from .. import forks, native
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib
-from ..state import Buffer
+from ..run.state import Buffer
 from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
 
 KINDS = ("memory", "drives", "auto")

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .. import living, native
+from .. import native
 from ..errors import ExistsError, LongshoreError
 from ..native import lib
-from ..state import fleet_options
+from ..run import lifecycle
+from ..run.state import fleet_options
 from ..torch_internals import parameters_of
 from .init_on_disk import spooling
 
@@ -95,7 +96,7 @@ def check(run, drives, overwrite, more=""):
 
 def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """One that is there. resuming, overwriting: what a user writes instead."""
-    living.refuse_second(run)
+    lifecycle.refuse_second(run)
     if is_run(run) and not overwrite:
         raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}", lib.SHORE_EEXISTS)
 

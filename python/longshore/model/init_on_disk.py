@@ -22,9 +22,10 @@ import zipfile
 import torch
 from torch import nn
 
-from .. import damage, native
+from .. import native
 from ..errors import LongshoreError
 from ..progress import Progress
+from ..run import damaged_files
 
 LEAST_BYTES = 1 << 16  # smaller ones stay in memory
 RESIDENT_BYTES = 128 << 20  # that stay mapped in between
@@ -162,7 +163,7 @@ def spooling(directories, more):
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
         whole = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap")
-        if whole and not shapes and os.path.exists(f) and damage.is_old(f):
+        if whole and not shapes and os.path.exists(f) and damaged_files.is_old(f):
             refused.append(LongshoreError(
                 f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory is enough: "
                 "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
@@ -185,7 +186,7 @@ def spooling(directories, more):
     watcher.start()
     atexit.register(end)  # of a process that ends within
     try:
-        with damage.named(), Progress("making the model") as spool.progress:
+        with damaged_files.named(), Progress("making the model") as spool.progress:
             yield spool
             if spool.failure is not None:
                 raise spool.failure  # which somebody kept to himself

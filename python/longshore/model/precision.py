@@ -8,8 +8,8 @@ import sys
 
 import torch
 
-from .. import position
 from ..native import readable
+from ..run import commit_blob
 from ..torch_internals import BatchNorm, buffers_of
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 
@@ -116,7 +116,7 @@ def _of_pretrained(model, dtype):
 
 def _made_in(model, dtype):
     """{name: dtype} of what a new model of the same configuration has; {}: its class makes none of a configuration alone."""
-    config, random, before = copy.deepcopy(model.config), position.random_now(), torch.get_default_dtype()
+    config, random, before = copy.deepcopy(model.config), commit_blob.random_now(), torch.get_default_dtype()
     configs = [config]
     for inner in configs:
         inner.dtype = dtype
@@ -129,5 +129,5 @@ def _made_in(model, dtype):
         return {}
     finally:
         torch.set_default_dtype(before)
-        position.put_random(random)
+        commit_blob.put_random(random)
     return {name: t.dtype for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}

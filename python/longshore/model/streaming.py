@@ -19,7 +19,7 @@ from .. import forks, native, progress
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, ffi, lib
-from ..state import Buffer
+from ..run.state import Buffer
 from ..step import recovery
 from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
 from . import device, hooks, write_tracking

@@ -11,7 +11,7 @@ import torch
 
 from .. import native
 from ..native import SEGMENT, ffi, lib
-from ..state import Buffer
+from ..run.state import Buffer
 
 _VALUES = lib.SHORE_SPARSE_BF16
 

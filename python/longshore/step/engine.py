@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from .. import checkpoint, forks, living, memory, native, position, saving
+from .. import forks, native
 from ..interrupts import whole
 from ..model import hooks
 from ..model.forward_scope import Hook
 from ..progress import Progress
+from ..run import checkpoint, commit_blob, export, lifecycle, memory
 from ..torch_internals import in_backward
 from . import layer_major, recovery
 from .compression import Compression
@@ -26,7 +27,7 @@ from .step_cycle import Phase, StepCycle, StepResult
 
 def optimizer_of(engine, how, groups):
     """engine.optimizer. how: what wrap() was told, as the run records it; groups: as torch.optim takes them."""
-    defaults = {**{k: position.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
+    defaults = {**{k: commit_blob.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
     return Optimizer(engine, groups, defaults)
 
 
@@ -54,7 +55,7 @@ class Engine(Face):
         self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
-        self.own_random, self.meter = position.OwnRandom(), Meter()
+        self.own_random, self.meter = commit_blob.OwnRandom(), Meter()
         self.cycle.begin()
         model.register_forward_pre_hook(Hook(self._before_forward), prepend=True, with_kwargs=True)
         model.register_forward_hook(Hook(self._after_forward), always_call=True)
@@ -120,8 +121,8 @@ class Engine(Face):
         if getattr(thing, "state", None) is self.optimizer.state:
             return thing  # which commits anyway
         self.followed[name] = thing
-        position.restore_followed(self.position, name, thing)
-        position.restore_groups(self.position, self)  # which a scheduler that is made writes into
+        commit_blob.restore_followed(self.position, name, thing)
+        commit_blob.restore_groups(self.position, self)  # which a scheduler that is made writes into
         return thing
 
     def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
@@ -235,7 +236,7 @@ class Engine(Face):
                         moments: bool = False) -> None:
         """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
         default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
-        recovery.persist(self, lambda: saving.save(self, directory, dtype, max_shard_size, moments))
+        recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it
 
@@ -270,13 +271,13 @@ class Engine(Face):
         finally:
             state, self.state = self.state, None
             self._closed_at = state.path, state.step
-            living.discard(self)
+            lifecycle.discard(self)
             self.streams.end()
             self.cycle.begin()
             state.close()
 
     def __del__(self):
-        living.end(self)
+        lifecycle.end(self)
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:

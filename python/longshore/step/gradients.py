@@ -11,7 +11,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import device
 from ..native import SEGMENT, lib
-from ..state import PIECE, Buffer
+from ..run.state import PIECE, Buffer
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     at_end_of_backward,

@@ -15,11 +15,11 @@ import threading
 
 import torch
 
-from .. import position
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
+from ..run import commit_blob
 from ..torch_internals import enter_mode, in_backward, modes
 from . import recovery
 from .micro_batch_graphs import Graphs
@@ -94,7 +94,7 @@ class Turns:
             raise _seen(written or self.left.name(found.changes[0]))
 
     def _wait_at(self, layer, me):
-        random = position.random_now()
+        random = commit_blob.random_now()
         inside = self.engine.own_random.begun
         if not inside:
             self.outside = random
@@ -104,7 +104,7 @@ class Turns:
         self._end_turn(me)
         self._pass(me)
         self._await(me)
-        position.put_random(random if inside else self.outside)
+        commit_blob.put_random(random if inside else self.outside)
         self.left.put(found.private + found.changes)
         self.mine.touched = found.groups
 
@@ -270,7 +270,7 @@ class Turns:
             try:
                 self._await(number)
                 self.begun[number] = True
-                position.put_random(self.outside)
+                commit_blob.put_random(self.outside)
                 with contextlib.ExitStack() as entered:
                     for mode in entered_modes:
                         enter_mode(*mode, entered)
@@ -282,7 +282,7 @@ class Turns:
                 if self.alone and all(self.done[:number]):
                     self.backward([number])
                 self._end_pass(number)
-                self.outside = position.random_now()
+                self.outside = commit_blob.random_now()
             except _Stopped:
                 pass
             except BaseException as failure:
@@ -296,7 +296,7 @@ class Turns:
 
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = self.outside = position.random_now()
+        random = self.outside = commit_blob.random_now()
         try:
             with whole:
                 for t in threads:
@@ -305,7 +305,7 @@ class Turns:
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
         if self.failure is not None:
-            position.put_random(random)
+            commit_blob.put_random(random)
             raise self.failure
 
     def _forward(self, number):

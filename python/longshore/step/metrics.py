@@ -5,9 +5,9 @@ import time
 
 import torch
 
-from .. import allocator
-from ..allocator import process_bytes
-from ..peak import Peak
+from ..run import allocator
+from ..run.allocator import process_bytes
+from ..run.peak_memory import Peak
 
 _LINK = {  # what crosses the host link, of the ledger's counters
     "link_gradients": ("link_in_gradients", "link_out_gradients"),

@@ -11,7 +11,7 @@ import torch
 from .. import native
 from ..errors import LongshoreError, NotFiniteError
 from ..model.absent import _is_that_already, fetched, is_about
-from ..state import Buffer
+from ..run.state import Buffer
 from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 from . import parameter_state
 from .optimizer_table import OPTIMIZERS

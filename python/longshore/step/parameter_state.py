@@ -6,7 +6,7 @@ from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..model import hooks
 from ..native import SEGMENT, ffi, lib
-from ..state import PIECE, Buffer
+from ..run.state import PIECE, Buffer
 from ..torch_internals import version_of
 from . import recovery
 

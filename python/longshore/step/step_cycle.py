@@ -14,10 +14,10 @@ import enum
 import math
 from dataclasses import dataclass
 
-from .. import living, position
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..native import lib
+from ..run import commit_blob, lifecycle
 from . import recovery
 
 
@@ -144,10 +144,10 @@ class StepCycle:
     def close(self, metrics, changed, made=False, skipped=False):
         """The drives have all of the next step: it is made. changed: numbers of the blocks that are others; made: of gradients."""
         engine = self.engine
-        stored = position.store_buffers(engine)
+        stored = commit_blob.store_buffers(engine)
         if skipped and stored:
             engine.gradients.make_of_nothing()
-        noted = position.begin(engine)
+        noted = commit_blob.begin(engine)
         engine.gradients.end_step(changed, made and (stored or not skipped))
         self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
         engine.state.step += 1
@@ -162,7 +162,7 @@ class StepCycle:
         """Begins to commit the step that was made last."""
         if self.phase is Phase.MADE:
             skipped, metrics, noted = self.commits
-            commits = skipped, metrics, position.finish(self.engine, noted)
+            commits = skipped, metrics, commit_blob.finish(self.engine, noted)
             recovery.persist(self.engine, lambda: self.engine.state.commit(*commits))
             self.phase, self.commits = Phase.COMMITTING, commits
 
@@ -232,6 +232,6 @@ class StepCycle:
     def leave_to_parent(self):
         """In a process that was forked off: nothing is closed, committed or written."""
         self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
-        living.discard(self.engine)
+        lifecycle.discard(self.engine)
         self.engine.gradients.abandon()
         self.begin()

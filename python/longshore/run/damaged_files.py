@@ -7,7 +7,7 @@ import zipfile
 
 from torch import nn
 
-from .errors import LongshoreError
+from ..errors import LongshoreError
 
 _INDEX = (".safetensors.index.json", ".bin.index.json")
 

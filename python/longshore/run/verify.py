@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import living
-from .errors import LongshoreError
+from ..errors import LongshoreError
+from ..step.engine import Engine
+from . import lifecycle
 from .state import State
-from .step.engine import Engine
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
@@ -27,6 +27,6 @@ def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
                 raise LongshoreError("verify: the engine is closed; give its run's directory")
             return run.state.digest(deep=True)
     if snapshot is None:
-        living.refuse_second(run)
+        lifecycle.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as state:
         return state.digest(deep=True)

@@ -12,10 +12,11 @@ import tempfile
 
 import torch
 
-from . import native, position, progress
-from .errors import ExistsError, LongshoreError
-from .model import adapters, hooks
-from .native import ffi, lib
+from .. import native, progress
+from ..errors import ExistsError, LongshoreError
+from ..model import adapters, hooks
+from ..native import ffi, lib
+from . import commit_blob
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
@@ -90,7 +91,7 @@ def _saves_itself(model):
 
 def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
     """Parameters and buffers as model.safetensors, or in shards, with moments where they are asked for."""
-    extras, keep = _extras(position.small_buffers(engine))
+    extras, keep = _extras(commit_blob.small_buffers(engine))
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
                      shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments,
                      nextras=len(extras), extras=extras)

@@ -8,8 +8,8 @@ import os
 import sys
 import weakref
 
-from .errors import BusyError
-from .native import lib
+from ..errors import BusyError
+from ..native import lib
 
 _log = logging.getLogger("longshore")
 _failed = False  # the last step of one that nobody waited for

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from . import allocator, native
+from .. import native
+from . import allocator
 from .allocator import process_bytes
 
 _imports_bytes = process_bytes()  # PyTorch is there

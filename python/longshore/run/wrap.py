@@ -12,25 +12,26 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from . import budgets, living, native, position, spinning
-from .beginning import Handed, Moments, fill
-from .errors import LongshoreError, MissingError
+from .. import native, spinning
+from ..errors import LongshoreError, MissingError
+from ..model import adapters, blocks as tree, compiled, device, init
+from ..model.activations import KINDS, Activations
+from ..model.init import Drives
+from ..model.load_state_dict import Loading
+from ..model.streaming import Streams
+from ..native import lib
+from ..progress import Progress
+from ..step.compression import share_of
+from ..step.engine import Engine
+from ..step.engine_surface import refuse_engine
+from ..step.optimizer_table import OPTIMIZERS
+from ..step.optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
+from ..torch_internals import buffers_of
+from . import budgets, commit_blob, lifecycle
+from .init_state import Handed, Moments, fill
 from .memory import note_imports
-from .model import adapters, blocks as tree, compiled, device, init
-from .model.activations import KINDS, Activations
-from .model.init import Drives
-from .model.load_state_dict import Loading
-from .model.streaming import Streams
-from .native import lib
-from .planning import plan
-from .progress import Progress
+from .memory_plan import plan
 from .state import MOMENTS, Layout, State
-from .step.compression import share_of
-from .step.engine import Engine
-from .step.engine_surface import refuse_engine
-from .step.optimizer_table import OPTIMIZERS
-from .step.optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
-from .torch_internals import buffers_of
 
 _NAME_OF = tree.NAME_OF
 _DTYPE_OF = {v: k for k, v in _NAME_OF.items()}
@@ -103,7 +104,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     if compute == torch.bfloat16 and not _has_bf16_products():
         warnings.warn("this processor has no bf16 products, and PyTorch is slow without: load the model as float32, and "
                       "wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=2)
-    how = {**numbers, "lr": position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
+    how = {**numbers, "lr": commit_blob.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "optimizer": optimizer, "storage": storage, "compute": _NAME_OF[compute], "moments": moments, "on_nonfinite": on_nonfinite, "seed": torch.initial_seed(),
            "groups": None, "activations": activations,
            "compress": share, "compress_after": int(compress_after), "compile": compiled.told(compile)}
@@ -138,7 +139,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         raise
     if handed is not None:
         hand_over(handed, engine.optimizer)
-    living.add(engine)
+    lifecycle.add(engine)
     budgets.add(engine, _who(model, run))
     return engine
 
@@ -229,7 +230,7 @@ def name_groups(model, groups):
             seen.add(id(p))
         group["params"] = params
         out.append(group)
-        recorded.append({**{k: list(v) if isinstance(v, tuple) else position.plain(v, k)
+        recorded.append({**{k: list(v) if isinstance(v, tuple) else commit_blob.plain(v, k)
                             for k, v in group.items() if k not in ("params", "param_names")},
                          "params": [names[id(p)] for p in params]})
     return out, recorded
@@ -251,7 +252,7 @@ def program_of(model, how, layout, lineage, counts):
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
             "temporary": {name: str(b.dtype) for name, b in _temporary_buffers(model).items()},
-            "position": position.of_start(small, layout, lineage, counts), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+            "position": commit_blob.of_start(small, layout, lineage, counts), "adapters": adapters.record(model), "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
 
 
 # ---- resume ----------------------------------------------------------------------------------------------------------
@@ -284,7 +285,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     """
     run = os.fspath(run)
     note_imports()
-    living.refuse_second(run)
+    lifecycle.refuse_second(run)
     if not os.path.exists(run):
         raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before", lib.SHORE_EMISSING)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
@@ -315,9 +316,9 @@ def _go_on(run, model, program, layout, given, chosen):
         engine = _engine(model, state, how, given, chosen)
         try:
             engine.streams.open(state)
-            saved = position.of(state)
-            _refuse_others(run, position.unfit_buffers(model, saved, state))
-            position.restore(engine, saved, state)
+            saved = commit_blob.of(state)
+            _refuse_others(run, commit_blob.unfit_buffers(model, saved, state))
+            commit_blob.restore(engine, saved, state)
             adapters.fill_original_rows(model)
         except BaseException:
             engine.streams.end()
@@ -327,7 +328,7 @@ def _go_on(run, model, program, layout, given, chosen):
         if changed:
             warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        living.add(engine)
+        lifecycle.add(engine)
         budgets.add(engine, _who(model, run))
         return engine
     except BaseException:
@@ -375,7 +376,7 @@ def _give_buffers(model, program, run):
             raise LongshoreError(f"{run}: {name} is a buffer that no state_dict() has, and cannot be made without values; give resume() the module "
                                  "itself, made as it was for wrap()")
     for name, b in _temporary_buffers(model).items():
-        dtype = position.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
+        dtype = commit_blob.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
         if dtype.itemsize > b.dtype.itemsize:
             raise LongshoreError(f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give resume() one that was not "
                                  "converted")
@@ -449,5 +450,5 @@ def _layers_of(layout, recorded):
 
 def _groups_of(model, recorded):
     parameters = dict(model.named_parameters())
-    return [{**{k: tuple(v) if isinstance(v, list) else position.back(v) for k, v in g.items() if k != "params"},
+    return [{**{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
              "params": [parameters[n] for n in g["params"]]} for g in recorded]

@@ -5,14 +5,14 @@ import os
 
 import torch
 
-from . import making
-from .errors import LongshoreError
-from .model import init
-from .native import lib
+from ..errors import LongshoreError
+from ..model import init
+from ..native import lib
+from ..step.engine import optimizer_of
+from ..step.optimizers import refuse_numbers, share, told
+from . import wrap
 from .options import that_stay
 from .state import Buffer, State
-from .step.engine import optimizer_of
-from .step.optimizers import refuse_numbers, share, told
 
 
 def engine_of(model):
@@ -29,13 +29,13 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
-    given, recorded = making.name_groups(engine.module, groups)
-    how = {**engine.how, **numbers, "lr": making.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
+    given, recorded = wrap.name_groups(engine.module, groups)
+    how = {**engine.how, **numbers, "lr": wrap.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
            "groups": recorded, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
     before = engine.state
-    program = {**making.program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
+    program = {**wrap.program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
     state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
                          fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes, memory=before.memory_bytes, overwrite=bool(overwrite),
                          momentum=any(group.get("momentum", numbers["momentum"]) for group in given), scratch_bytes=before.scratch_bytes,
@@ -62,8 +62,8 @@ def _refuse_others(engine, run, wanted, memory, others):
     other = [*that_stay(engine, others), *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
     if other:
         raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
-    if memory is not None and making.native.size(memory) != engine.state.memory_bytes:
-        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has {making.native.readable(engine.state.memory_bytes)} "
+    if memory is not None and wrap.native.size(memory) != engine.state.memory_bytes:
+        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has {wrap.native.readable(engine.state.memory_bytes)} "
                              f"until it is closed; {instead}")
 
 
@@ -72,7 +72,7 @@ def _copy(engine, before, state):
     buffers = dict(engine.module.named_buffers())
     for b, block in enumerate(state.layout.blocks):
         for segment, count, inside in state.layout.pieces(b):
-            piece = Buffer(count * making.native.SEGMENT * 4)
+            piece = Buffer(count * wrap.native.SEGMENT * 4)
             values = piece.view(torch.float32)
             if block.buffers:
                 for t, at, first, last in inside:

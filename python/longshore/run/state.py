@@ -8,11 +8,12 @@ import os
 
 import torch
 
-from . import forks, native, recorded
-from .errors import LongshoreError
-from .model.blocks import Block, Tensor, layers_in
-from .native import Wait, ffi, lib
-from .step.optimizer_table import OPTIMIZERS
+from .. import forks, native
+from ..errors import LongshoreError
+from ..model.blocks import Block, Tensor, layers_in
+from ..native import Wait, ffi, lib
+from ..step.optimizer_table import OPTIMIZERS
+from . import run_json
 
 _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
@@ -191,7 +192,7 @@ class State:
         """Begins a run; init_block() for all blocks and seal() follow."""
         fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
                                      scratch_bytes=scratch_bytes, residual=residual)
-        text = ffi.new("char[]", recorded.text(program).encode())
+        text = ffi.new("char[]", run_json.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         (shapes, keep), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
         return cls(path, layout, native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes), making), 0)
@@ -246,10 +247,10 @@ class State:
     def program(self):
         """What the run's maker has recorded."""
         said = lib.shore_run_program(self.run)
-        return None if said == ffi.NULL else recorded.program(native.text(said))
+        return None if said == ffi.NULL else run_json.program(native.text(said))
 
     def record(self, what, program=None):
-        text = ffi.NULL if program is None else ffi.new("char[]", recorded.text(program).encode())
+        text = ffi.NULL if program is None else ffi.new("char[]", run_json.text(program).encode())
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
     def info(self):

@@ -19,9 +19,10 @@ import uuid
 import warnings
 import weakref
 
-from . import living, native, position
-from .errors import BusyError, LongshoreError, MissingError
-from .native import lib
+from .. import native
+from ..errors import BusyError, LongshoreError, MissingError
+from ..native import lib
+from . import commit_blob, lifecycle
 from .state import State, rollback
 
 FILE = "longshore.json"
@@ -65,7 +66,7 @@ def save(engine, directory, extra=None):
         "snapshot": name,
         "step": state.step,
         "groups": engine.optimizer.numbers(),
-        "extra": position.plain(extra, "the state of a checkpoint"),
+        "extra": commit_blob.plain(extra, "the state of a checkpoint"),
     }
     # whenever this is killed, one of the two files names each snapshot
     _write(directory, OTHERS, {"run": state.path, "snapshots": [name, *before]})
@@ -164,7 +165,7 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
             same_optimizer(run, engine.how["optimizer"])
         try:
             if engine.state is None or run != engine.state.path:
-                living.refuse_second(run)  # at once, where drives would wait for it
+                lifecycle.refuse_second(run)  # at once, where drives would wait for it
             engine.reopen(run, said["snapshot"])
             step = engine.state.step
         except BusyError:
@@ -174,9 +175,9 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
     if step != said["step"]:
         raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {step}")
     if not weights_only:
-        position.restore_groups(said, engine)
+        commit_blob.restore_groups(said, engine)
     _engines.add(engine)
-    return position.back(said["extra"])
+    return commit_blob.back(said["extra"])
 
 
 def _take_over(engine, run, snapshot, followed=None):
@@ -198,15 +199,15 @@ def _take_over(engine, run, snapshot, followed=None):
                 engine.state.copy(other, number, masters=followed is not None)
         engine.cycle.counts_before = engine.cycle.counts
         engine.cycle.counts = [list(counts) for counts in engine.cycle.counts]
-        saved = position.of(other)
+        saved = commit_blob.of(other)
         if followed is None:
-            position.restore(engine, saved, other)
+            commit_blob.restore(engine, saved, other)
             seed, before = engine.lineage
             engine.lineage = [seed, before + other.step - (engine.state.step + 1)]
         else:
-            position.restore_buffers(engine, saved, other)
+            commit_blob.restore_buffers(engine, saved, other)
             for name in followed:
-                position.restore_followed(saved, name, engine.followed[name])
+                commit_blob.restore_followed(saved, name, engine.followed[name])
         engine.cycle.close({"loaded": f"{snapshot} of {run}"}, range(len(engine.streams.blocks)))
         engine.settle()
         return other.step
@@ -292,8 +293,8 @@ def reopen(engine, run, snapshot=None):
         engine.state = state
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)
-        position.restore(engine, position.of(state), state)
-        living.add(engine)
+        commit_blob.restore(engine, commit_blob.of(state), state)
+        lifecycle.add(engine)
     except BaseException:
         engine.state = None
         engine.streams.end()

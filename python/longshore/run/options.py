@@ -1,7 +1,7 @@
 """Options of wrap() that are Longshore's own: one list, of which transformers' TrainingArguments and DeepSpeed's "longshore" section are made."""
 
-from . import native
-from .step.compression import share_of
+from .. import native
+from ..step.compression import share_of
 
 SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress", "compress_after",
            "moments_from")  # in DeepSpeed's configuration, under "longshore"

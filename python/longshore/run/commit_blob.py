@@ -14,13 +14,13 @@ import zlib
 
 import torch
 
-from .errors import LongshoreError
-from .model import device
-from .model.blocks import persistent_buffers
-from .native import lib
+from ..errors import LongshoreError
+from ..model import device
+from ..model.blocks import persistent_buffers
+from ..native import lib
+from ..step.optimizers import put
+from ..torch_internals import buffers_not_saved, buffers_of, loads
 from .state import Buffer
-from .step.optimizers import put
-from .torch_internals import buffers_not_saved, buffers_of, loads
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 

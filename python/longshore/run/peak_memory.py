@@ -2,8 +2,9 @@
 
 import torch
 
-from . import memory, native
-from .torch_internals import tree_leaves
+from .. import native
+from ..torch_internals import tree_leaves
+from . import memory
 
 
 def _most():

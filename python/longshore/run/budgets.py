@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from . import native
-from .errors import BudgetError
-from .native import lib
+from .. import native
+from ..errors import BudgetError
+from ..native import lib
 
 _current: budget | None = None
 

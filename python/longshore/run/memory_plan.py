@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from . import budgets, native
-from .native import ffi, lib
+from .. import native
+from ..native import ffi, lib
+from ..step.compression import memory_bytes as compression_bytes
+from . import budgets
 from .state import fleet_options
-from .step.compression import memory_bytes as compression_bytes
 
 POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
 ROOM_BYTES = 64 << 30  # for activations on the drives, at most, where the user does not say
