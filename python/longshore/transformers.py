@@ -18,8 +18,8 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
-from . import trainer_steps
 from .errors import LongshoreError
+from .integrations import trainer_steps
 from .model import adapters, init, precision
 from .run import checkpoint, retrain, wrap
 from .run.options import ARGUMENTS, that_stay

@@ -12,7 +12,7 @@ import torch
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.deepspeed import config as configuration
+from longshore.integrations import deepspeed_config as configuration
 from longshore.run import checkpoint
 from models import gpt2, tokens
 

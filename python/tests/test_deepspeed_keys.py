@@ -8,8 +8,8 @@ import torch
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.deepspeed import config as configuration
-from longshore.deepspeed.config import HINTS, HONOURED, settings
+from longshore.integrations import deepspeed_config as configuration
+from longshore.integrations.deepspeed_config import HINTS, HONOURED, settings
 from models import gpt2, tokens
 
 BASE = {

@@ -13,7 +13,7 @@ import pytest
 import longshore
 import longshore.deepspeed as deepspeed
 
-NAMES = os.path.join(os.path.dirname(deepspeed.__file__), "names.txt")
+NAMES = os.path.join(os.path.dirname(deepspeed.__file__), "..", "integrations", "deepspeed_names.txt")
 USES = {  # what scripts do with a name: what the sentence says works instead
     ("moe.layer", "MoE", lambda kind: kind(hidden_size=8)): "experts of an ordinary nn.Module",
     ("moe.utils", "split_params_into_different_moe_groups_for_optimizer", lambda call: call([])): "experts of an ordinary nn.Module",

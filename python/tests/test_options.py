@@ -8,7 +8,7 @@ import pytest
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.deepspeed.config import HONOURED
+from longshore.integrations.deepspeed_config import HONOURED
 from longshore.run.options import ARGUMENTS, SECTION
 from models import gpt2, tokens
 

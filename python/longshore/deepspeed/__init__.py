@@ -18,23 +18,24 @@ import torch
 from torch import nn
 
 from ..errors import BusyError, LongshoreError
+from ..integrations import deepspeed_config as _config, deepspeed_import, deepspeed_modules
+from ..integrations.deepspeed_config import ConfigError, logger, say_once
+from ..integrations.deepspeed_resume import say_what_stays
+from ..integrations.nvme_paths import leave, of_job, of_others
 from ..model import precision
 from ..run import wrap
 from ..run.checkpoint import same_optimizer
 from ..run.state import remove
 from ..step.engine_surface import refuse_engine
 from ..step.optimizers import arguments_of, rebind, refuse_other_groups, share
-from . import accelerator, checkpointing, comm, config as _config, lr_schedules, modules, ops, standin, utils, zero
+from . import accelerator, checkpointing, comm, lr_schedules, ops, utils, zero
 from .accelerator import get_accelerator
 from .comm import init_distributed
-from .config import ConfigError, logger, say_once
 from .engine import DeepSpeedEngine
 from .monitor import Monitors
-from .places import leave, of_job, of_others
-from .resuming import say_what_stays
 from .utils import OnDevice, log_dist
 
-__version__ = modules.VERSION
+__version__ = deepspeed_modules.VERSION
 __all__ = [
     "ConfigError",
     "DeepSpeedEngine",
@@ -60,7 +61,7 @@ __version_major__, __version_minor__, __version_patch__ = (int(part) for part in
 __git_hash__ = __git_branch__ = None
 dist = comm
 _before = None  # a weak reference to the engine that was made last
-modules.complete()
+deepspeed_modules.complete()
 runtime = importlib.import_module(f"{__name__}.runtime")
 
 
@@ -154,7 +155,7 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
     scheduler = _scheduler(settings, lr_scheduler, engine.optimizer)
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
-    standin.layer_major()
+    deepspeed_import.layer_major()
     out = DeepSpeedEngine(engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there, trains=trains)
     loader = None
     if training_data is not None:

@@ -68,11 +68,11 @@ def main(argv=None):
     if not said.module and os.path.isdir(said.script) and not os.path.exists(os.path.join(said.script, "__main__.py")):
         parser.error(f"{said.script}: is a directory without a __main__.py; name the script")
     _be_one_process()
+    from ..integrations import deepspeed_import
+    from ..integrations.deepspeed_config import logger
     from ..run import damaged_files
-    from . import standin
-    from .config import logger
 
-    standin.install()
+    deepspeed_import.install()
     if not logging.getLogger().handlers and not logger.handlers:
         logger.addHandler(logging.StreamHandler())
         logger.setLevel(logging.INFO)

@@ -12,6 +12,10 @@ import torch
 from torch import nn
 
 from ..errors import ExistsError, LongshoreError, MissingError
+from ..integrations.deepspeed_config import logger, say_once
+from ..integrations.deepspeed_counters import Counters, counter
+from ..integrations.deepspeed_hooks import Divide, ParameterOffload, take_all, take_half
+from ..integrations.deepspeed_resume import latest, say_weights, say_what_stays, write
 from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
@@ -19,10 +23,6 @@ from ..run import checkpoint, export
 from ..run.state import remove
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
-from .config import logger, say_once
-from .counters import Counters, counter
-from .hooks import Divide, ParameterOffload, take_all, take_half
-from .resuming import latest, say_weights, say_what_stays, write
 from .zero import ZeroParamStatus
 
 

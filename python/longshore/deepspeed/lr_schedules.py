@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
+from ..integrations.deepspeed_config import say_once
 from ..step.optimizers import put
-from .config import say_once
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"

@@ -3,7 +3,7 @@
 import csv
 import os
 
-from .config import ConfigError
+from ..integrations.deepspeed_config import ConfigError
 
 
 class Monitors:

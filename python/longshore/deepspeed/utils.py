@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..errors import LongshoreError
+from ..integrations.deepspeed_config import logger
 from ..native import readable
 from ..step import parameter_state
 from ..step.optimizer_table import OPTIMIZERS
 from .accelerator import get_accelerator
-from .config import logger
 from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from ..errors import LongshoreError
+from ..integrations.deepspeed_config import load
+from ..integrations.nvme_paths import make, named
 from ..model import init
 from ..model.init_on_disk import spooling
 from ..model.resident import resident
 from . import comm
 from .accelerator import get_accelerator  # noqa: F401
-from .config import load
-from .places import make, named
 
 _spool = None  # of the Init that is open or was last
 

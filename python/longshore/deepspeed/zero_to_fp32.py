@@ -15,10 +15,10 @@ import torch
 
 from .. import native
 from ..errors import ExistsError, LongshoreError, MissingError
+from ..integrations.deepspeed_resume import latest, write
 from ..native import ffi, lib
 from ..run import checkpoint, commit_blob, export
 from ..run.state import State
-from .resuming import latest, write
 
 
 def _find(checkpoint_dir, tag):

@@ -5,7 +5,7 @@ import importlib.metadata
 import sys
 
 from ..errors import LongshoreError
-from .modules import HERE, VERSION, Finder
+from .deepspeed_modules import HERE, VERSION, Finder
 
 _ARGUMENTS, _OPTIMIZERS = "transformers.training_args", "accelerate.utils.deepspeed"
 
@@ -63,7 +63,7 @@ def install():
             _leave_optimizers(sys.modules[name])
     import torch
 
-    from .zero import ZeroParamStatus
+    from ..deepspeed.zero import ZeroParamStatus
 
     # a weight that autograd has saved comes back in backward as a tensor, and its value is there
     torch.Tensor.ds_status = ZeroParamStatus.AVAILABLE
@@ -75,7 +75,7 @@ def layer_major():
     trainer = sys.modules.get("transformers.trainer")
     if trainer is None or not any(isinstance(finder, _Installed) for finder in sys.meta_path):
         return
-    from .. import trainer_steps
-    from .engine import DeepSpeedEngine
+    from ..deepspeed.engine import DeepSpeedEngine
+    from . import trainer_steps
 
     trainer_steps.extend(trainer.Trainer, lambda self: self.model_wrapped if isinstance(self.model_wrapped, DeepSpeedEngine) else None)

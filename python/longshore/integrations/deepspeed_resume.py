@@ -6,7 +6,7 @@ import torch
 
 from ..run import checkpoint
 from ..run.options import that_stay
-from .config import say_once
+from .deepspeed_config import say_once
 
 
 def say_what_stays(engine, settings):

@@ -1,6 +1,6 @@
 """Names of DeepSpeed that have nothing behind them here: they can be imported, and say so where they are used.
 
-names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt stays an ImportError.
+deepspeed_names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt stays an ImportError.
 """
 
 import abc
@@ -9,9 +9,9 @@ import importlib
 import os
 
 from ..errors import LongshoreError
-from .config import meant
+from .deepspeed_config import meant
 
-_HERE = __package__
+_HERE = "longshore.deepspeed"
 _IN_PROCESS = "there is one process, which has the whole model and the whole batch"
 _INSTEAD = {  # what works, by the beginning of a name
     "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
@@ -103,7 +103,7 @@ def _placeholder(name):
 @functools.lru_cache(maxsize=None)
 def _known():
     """{module: names in it}, modules as they are below deepspeed; "*" is whatever is asked for."""
-    with open(os.path.join(os.path.dirname(__file__), "names.txt"), encoding="utf-8") as f:
+    with open(os.path.join(os.path.dirname(__file__), "deepspeed_names.txt"), encoding="utf-8") as f:
         return {module: names for module, *names in map(str.split, f)}
 
 

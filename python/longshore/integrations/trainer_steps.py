@@ -9,9 +9,9 @@ import logging
 
 import torch
 
-from .errors import LongshoreError
-from .step.known_packages import own_code_of
-from .torch_internals import version_of
+from ..errors import LongshoreError
+from ..step.known_packages import own_code_of
+from ..torch_internals import version_of
 
 _log = logging.getLogger("longshore")
 

@@ -8,9 +8,9 @@ import sys
 import types
 
 from ..torch_internals import tree_map
-from . import names
+from . import deepspeed_names
 
-HERE = __package__
+HERE = "longshore.deepspeed"
 VERSION = "0.19.8"  # of DeepSpeed, whose surface this is
 _REAL = {  # below deepspeed: below this package
     "": "",
@@ -43,7 +43,7 @@ def _clone_tensors_for_torch_save(item, device="cpu"):
 
 
 def _see_memory_usage(message, force=False):
-    from .utils import see_memory_usage
+    from ..deepspeed.utils import see_memory_usage
 
     see_memory_usage(message, force)
 
@@ -80,8 +80,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != self.prefix and not name.startswith(f"{self.prefix}."):
             return None
         inner = self._inner(name)
-        if inner not in _REAL and not names.is_module(inner):
-            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such module{names.near(inner)}", name=name)
+        if inner not in _REAL and not deepspeed_names.is_module(inner):
+            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such module{deepspeed_names.near(inner)}", name=name)
         spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.origin = HERE
         return spec
@@ -91,7 +91,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if self.prefix == HERE and inner not in _REAL:
             module = types.ModuleType(spec.name)
             vars(module).update(_SMALL.get(inner, {}))
-            names.attach(module, inner)
+            deepspeed_names.attach(module, inner)
         else:
             here = _REAL.get(inner, inner)
             module = importlib.import_module(f"{HERE}.{here}".rstrip("."))
@@ -108,7 +108,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _attach(module, here):
     if not hasattr(module, "__path__"):
         module.__path__ = []  # so that names below it are asked for
-    names.attach(module, *(other for other, real in _REAL.items() if real == here))
+    deepspeed_names.attach(module, *(other for other, real in _REAL.items() if real == here))
 
 
 def complete():

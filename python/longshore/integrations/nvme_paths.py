@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from .config import ConfigError, logger, say_once
+from .deepspeed_config import ConfigError, logger, say_once
 
 _ours = set()  # directories that this process has made
 

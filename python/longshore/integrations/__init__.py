@@ -1,0 +1,1 @@
+"""What stands behind longshore.transformers and longshore.deepspeed."""
