@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import longshore
-from longshore import spinning
+from longshore import openmp_wait
 from longshore.native import lib
 from longshore.run import wrap
 from longshore.step.gradients import Gradients
@@ -183,7 +183,7 @@ def test_openmp_threads_do_not_spin(tmp_path, monkeypatch):
     def resting():
         return [t for t in threading.enumerate() if t.name == "longshore-openmp"]
 
-    monkeypatch.setattr(spinning, "_begun", threading.Lock())
+    monkeypatch.setattr(openmp_wait, "_begun", threading.Lock())
     before, threads = len(resting()), torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from .. import native, spinning
+from .. import native, openmp_wait
 from ..errors import LongshoreError, MissingError
 from ..model import adapters, blocks as tree, compiled, device, init
 from ..model.activations import KINDS, Activations
@@ -171,7 +171,7 @@ def _engine(model, state, how, groups, chosen, seal=None):
     now = dict(model.named_parameters(remove_duplicate=False))
     for group in groups:  # parameters of the meta device were replaced
         group["params"] = [now[was[id(p)]] for p in group["params"]]
-    spinning.stop()
+    openmp_wait.stop()
     engine = Engine(model, streams, state, how, groups, chosen.gradient_bytes)
     engine.plan = chosen
     return engine
