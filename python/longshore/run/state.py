@@ -175,7 +175,7 @@ class State:
         self.layout = layout
         self.step = step
         self.pending = False
-        self.made_with = None  # what position.py has read of the program
+        self.made_with = None  # what commit_blob.py has read of the program
         self.kept_images = {}  # by number, of blocks that are stored in every step, and the request that does
         forks.leave_in_children(self)
 

@@ -1,5 +1,5 @@
 """The gradients of a step: taken as autograd completes them, and added up in fp32. What becomes of a block's when they are
-complete, the library decides (step.py): they wait here, or on the drives, or are updated with at once.
+complete, the library decides (gradient_step.py): they wait here, or on the drives, or are updated with at once.
 """
 
 import contextlib
