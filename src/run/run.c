@@ -308,11 +308,11 @@ int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *di
 }
 
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
-    struct shore__plan plan = {0};
+    struct shore__draft draft = {0};
     char maker[160] = "";
-    if (shore__plan_read(path, &plan, NULL) == 0 && plan.maker)
-        shore__escape(plan.maker, strlen(plan.maker), maker, sizeof maker);
-    shore__plan_free(&plan);
+    if (shore__draft_read(path, &draft, NULL) == 0 && draft.maker)
+        shore__escape(draft.maker, strlen(draft.maker), maker, sizeof maker);
+    shore__draft_free(&draft);
     if (maker[0])
         return shore__fail(diag, SHORE_EMISSING, "%s: was stopped while %s made it: make it again there", shown, maker);
     return shore__fail(diag, SHORE_EMISSING,

@@ -1,5 +1,5 @@
 /* Whether a directory is the run that its volumes belong to, or a copy of it: both say the same of the volumes. So
- * run.json, and the plan of a making, record the directory that they were written in: its path, and a mark that
+ * run.json, and the draft of a making, record the directory that they were written in: its path, and a mark that
  * renaming keeps and no copy has. */
 #include <dirent.h>
 #include <errno.h>
@@ -69,18 +69,18 @@ enum relation { NONE, OWNS, SHARES, UNKNOWN };
 
 static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                  bool *marked) {
-    struct shore__plan plan = {0};
+    struct shore__draft draft = {0};
     struct shore__run *run = shore__run_peek(path);
     enum relation relation = !run && shore__is_run(path) ? UNKNOWN : NONE;
     char *mark = mark_of(path);
     if (run && memcmp(run->fleet_id, fleet_id, sizeof run->fleet_id) == 0) {
         relation = !drives || have_a_drive_in_common(&run->settings.drives, drives) ? SHARES : OWNS;
         *marked = mark && run->private->origin.mark && strcmp(mark, run->private->origin.mark) == 0;
-    } else if (shore__plan_read(path, &plan, NULL) == 0 && memcmp(plan.fleet_id, fleet_id, sizeof plan.fleet_id) == 0) {
+    } else if (!shore__draft_read(path, &draft, NULL) && !memcmp(draft.fleet_id, fleet_id, sizeof draft.fleet_id)) {
         relation = SHARES;
-        *marked = mark && plan.origin.mark && strcmp(mark, plan.origin.mark) == 0;
+        *marked = mark && draft.origin.mark && strcmp(mark, draft.origin.mark) == 0;
     }
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
     shore__run_free(run);
     free(mark);
     return relation;
@@ -172,10 +172,10 @@ int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing fr
     return rc;
 }
 
-int shore__plan_refuse_copy(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag) {
+int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag) {
     char *original;
-    enum shore__standing standing = shore__standing_of(run_path, &plan->origin, plan->fleet_id, NULL, &original);
-    int rc = standing == SHORE__RUN_ITSELF ? 0 : refuse(run_path, standing, &plan->origin, original, diag);
+    enum shore__standing standing = shore__standing_of(run_path, &draft->origin, draft->fleet_id, NULL, &original);
+    int rc = standing == SHORE__RUN_ITSELF ? 0 : refuse(run_path, standing, &draft->origin, original, diag);
     free(original);
     return rc;
 }
@@ -212,7 +212,7 @@ int shore__run_claim(const char *path, struct shore_diag *diag) {
         rc = shore__run_refuse_copy(run, SHORE__RUN_COPY, diag);
     if (rc == 0 && made) rc = shore__origin_take(path, &run->private->origin, diag);
     if (rc == 0 && made) rc = shore__run_write(run, diag);
-    if (rc == 0 && begun) rc = shore__plan_claim(path, diag);
+    if (rc == 0 && begun) rc = shore__draft_claim(path, diag);
     shore__run_free(run);
     return rc;
 }

@@ -28,18 +28,18 @@
 #include "run/paths.h"
 
 #define MAKING "making"
-#define PLAN "plan.json"
+#define DRAFT "plan.json"
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- the draft --------------------------------------------------------------------------------------------------- */
 
-int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag) {
+int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag) {
     json_t *j = NULL;
-    *out = (struct shore__plan){0};
-    int rc = shore__journal_read(run_path, MAKING "/" PLAN, &j, diag);
+    *out = (struct shore__draft){0};
+    int rc = shore__journal_read(run_path, MAKING "/" DRAFT, &j, diag);
     const json_t *volumes = json_object_get(j, "volumes");
     if (rc == 0 && (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id) ||
                     (volumes && shore__addresses_from_json(volumes, &out->fresh))))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s/" MAKING "/" PLAN ": has been changed by hand; remove %s/" MAKING,
+        rc = shore__fail(diag, SHORE_EINPUT, "%s/" MAKING "/" DRAFT ": has been changed by hand; remove %s/" MAKING,
                          run_path, run_path);
     out->moving = json_is_true(json_object_get(j, "moving"));
     const char *home = json_string_value(json_object_get(j, "home"));
@@ -47,55 +47,55 @@ int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore
     const char *maker = json_string_value(json_object_get(j, "maker"));
     out->maker = maker ? strdup(maker) : NULL;
     out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
-    if (rc < 0) shore__plan_free(out);
+    if (rc < 0) shore__draft_free(out);
     json_decref(j);
     return rc;
 }
 
-void shore__plan_free(struct shore__plan *plan) {
-    shore__addresses_free(&plan->fresh);
-    shore__origin_free(&plan->origin);
-    free(plan->maker);
-    plan->maker = NULL;
+void shore__draft_free(struct shore__draft *draft) {
+    shore__addresses_free(&draft->fresh);
+    shore__origin_free(&draft->origin);
+    free(draft->maker);
+    draft->maker = NULL;
 }
 
-/* Of the directory as it is now, whatever the plan says of it. */
-static int write_plan(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag) {
+/* Of the directory as it is now, whatever the draft says of it. */
+static int write_draft(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag) {
     struct shore__origin origin = {0};
     char fleet[33];
     int rc = shore__origin_take(run_path, &origin, diag);
     if (rc < 0) return rc;
-    shore__fleet_id_text(plan->fleet_id, fleet);
+    shore__fleet_id_text(draft->fleet_id, fleet);
     json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
     json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
-                          shore__texts_to_json(plan->fresh.text, plan->fresh.count), "moving", plan->moving, "home",
-                          home ? home : json_null(), "directory", origin.mark, "maker", plan->maker);
-    rc = shore__journal_write(run_path, MAKING "/" PLAN, j, diag);
+                          shore__texts_to_json(draft->fresh.text, draft->fresh.count), "moving", draft->moving, "home",
+                          home ? home : json_null(), "directory", origin.mark, "maker", draft->maker);
+    rc = shore__journal_write(run_path, MAKING "/" DRAFT, j, diag);
     shore__origin_free(&origin);
     return rc;
 }
 
-static int plan_write(struct shore__run *run, struct shore_diag *diag) {
-    const struct shore__plan plan = {
+static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
+    const struct shore__draft draft = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
         .fresh = run->private->fresh,
         .moving = run->private->moving,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
-    return write_plan(run->path, &plan, diag);
+    return write_draft(run->path, &draft, diag);
 }
 
-int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
-    struct shore__plan plan;
+int shore__draft_claim(const char *run_path, struct shore_diag *diag) {
+    struct shore__draft draft;
     char *original = NULL;
-    int rc = shore__plan_read(run_path, &plan, diag);
+    int rc = shore__draft_read(run_path, &draft, diag);
     if (rc < 0) return rc;
-    if (shore__standing_of(run_path, &plan.origin, plan.fleet_id, NULL, &original) == SHORE__RUN_COPY)
-        rc = shore__plan_refuse_copy(run_path, &plan, diag);
+    if (shore__standing_of(run_path, &draft.origin, draft.fleet_id, NULL, &original) == SHORE__RUN_COPY)
+        rc = shore__draft_refuse_copy(run_path, &draft, diag);
     else
-        rc = write_plan(run_path, &plan, diag);
+        rc = write_draft(run_path, &draft, diag);
     free(original);
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
     return rc;
 }
 
@@ -104,7 +104,7 @@ int shore__plan_claim(const char *run_path, struct shore_diag *diag) {
 /* Patterns of what a making may hold. */
 static const char *const names_in_making[] = {SHORE__RUN_FILES,
                                               "run.json",
-                                              PLAN,
+                                              DRAFT,
                                               ".*.partial",
                                               ".nfs*", /* removed, but still open somewhere */
                                               NULL};
@@ -126,9 +126,9 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* Before there is a plan, or when it is half undone. */
+/* Before there is a draft, or when it is half undone. */
 static int refuse_strangers(const struct shore__run *run, struct shore_diag *diag) {
-    if (shore__path_exists(run->path, MAKING "/" PLAN)) return 0;
+    if (shore__path_exists(run->path, MAKING "/" DRAFT)) return 0;
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds snapshots of a run that is no more; choose another directory", run->path);
@@ -217,7 +217,7 @@ static int drop_volume(const struct shore__address *volume, const uint64_t fleet
 }
 
 /* What an earlier making has begun where this one has no drive. */
-static int drop_others(const struct shore__run *run, const struct shore__plan *before, struct shore_diag *diag) {
+static int drop_others(const struct shore__run *run, const struct shore__draft *before, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
         if (!shore__addresses_have(&run->private->fresh, before->fresh.text[i]))
@@ -226,7 +226,7 @@ static int drop_others(const struct shore__run *run, const struct shore__plan *b
 }
 
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
-    struct shore__plan before = {0};
+    struct shore__draft before = {0};
     int rc = refuse_strangers(run, diag);
     if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
@@ -234,7 +234,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     rc = open_overwritten(run, &overwritten, diag);
     if (rc < 0) return rc;
     char *making = shore__path_join(run->path, MAKING);
-    rc = making ? shore__plan_read(run->path, &before, diag) : shore__out_of_memory(diag);
+    rc = making ? shore__draft_read(run->path, &before, diag) : shore__out_of_memory(diag);
     if (rc == SHORE_EMISSING) {
         rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
                  ? 0
@@ -242,21 +242,21 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
             rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
     } else if (rc == 0) {
-        rc = shore__plan_refuse_copy(run->path, &before, diag);
+        rc = shore__draft_refuse_copy(run->path, &before, diag);
     }
     if (rc == 0) {
         run->making = true;
         run->private->moving = before.moving && !shore__is_run(run->path);
         memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
-        rc = shore__plan_drives(run, &before, overwritten, diag);
+        rc = shore__making_place(run, &before, overwritten, diag);
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
     if (rc < 0 && run->making)
         shore__addresses_copy(&before.fresh, &run->private->fresh); /* undoing this one undoes it */
     if (rc == 0) rc = each_file(run, DROP, diag);
-    if (rc == 0) rc = plan_write(run, diag);
+    if (rc == 0) rc = write_draft_of(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    shore__plan_free(&before);
+    shore__draft_free(&before);
     shore__run_free(overwritten);
     free(making);
     return rc;
@@ -291,7 +291,7 @@ static int check_directory(const struct shore__run *run, bool *there, struct sho
 }
 
 int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag) {
-    struct shore__plan before = {0};
+    struct shore__draft before = {0};
     bool there;
     int rc = check_directory(run, &there, diag);
     if (rc == 0 && there) rc = shore__run_lock(run, diag);
@@ -301,14 +301,14 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
     struct shore__run *whole = shore__run_peek(run->path);
     struct shore__run *overwritten = whole ? whole : shore__run_overwritten(run->path);
     if (whole && !not_a_copy) rc = shore__run_refuse_copy(whole, SHORE__RUN_PUT_BACK, diag);
-    if (rc == 0) rc = shore__plan_read(run->path, &before, diag);
-    if (rc == 0 && !not_a_copy) rc = shore__plan_refuse_copy(run->path, &before, diag);
+    if (rc == 0) rc = shore__draft_read(run->path, &before, diag);
+    if (rc == 0 && !not_a_copy) rc = shore__draft_refuse_copy(run->path, &before, diag);
     if (rc == SHORE_EMISSING) rc = 0;
     memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
     run->private->home = strdup(run->path);
     if (rc == 0 && !run->private->home) rc = shore__out_of_memory(diag);
-    if (rc == 0) rc = shore__plan_drives(run, &before, overwritten, diag);
-    shore__plan_free(&before);
+    if (rc == 0) rc = shore__making_place(run, &before, overwritten, diag);
+    shore__draft_free(&before);
     shore__run_free(overwritten);
     return rc;
 }
@@ -334,7 +334,7 @@ int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
     return run->private->replaces ? retire(run, diag) : 0;
 }
 
-/* The plan last: without it, what else is there would be known to nobody. */
+/* The draft last: without it, what else is there would be known to nobody. */
 void shore__making_remove(const char *run_path) {
     char *making = shore__path_join(run_path, MAKING);
     for (const char *const *name = shore__run_files; making && *name; name++)
@@ -372,24 +372,24 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
 }
 
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
-    struct shore__plan plan;
-    int rc = shore__plan_read(run->path, &plan, NULL);
-    if (rc == 0 && shore__plan_refuse_copy(run->path, &plan, NULL)) { /* its volumes may be another directory's */
-        shore__plan_free(&plan);
+    struct shore__draft draft;
+    int rc = shore__draft_read(run->path, &draft, NULL);
+    if (rc == 0 && shore__draft_refuse_copy(run->path, &draft, NULL)) { /* its volumes may be another directory's */
+        shore__draft_free(&draft);
         return;
     }
-    bool made = rc == 0 && memcmp(plan.fleet_id, run->fleet_id, sizeof plan.fleet_id) == 0, undone = true;
+    bool made = rc == 0 && memcmp(draft.fleet_id, run->fleet_id, sizeof draft.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
         shore__run_drop(overwritten, note, ctx);
         shore__run_free(overwritten);
     }
     /* otherwise this run was to be overwritten, and stands */
-    for (size_t i = 0; rc == 0 && !made && i < plan.fresh.count; i++)
-        if (!has_volume(run, plan.fresh.text[i]))
-            undone = drop_volume(plan.fresh.item[i], plan.fleet_id, NULL) == 0 && undone;
+    for (size_t i = 0; rc == 0 && !made && i < draft.fresh.count; i++)
+        if (!has_volume(run, draft.fresh.text[i]))
+            undone = drop_volume(draft.fresh.item[i], draft.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
 }
 
 static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
@@ -403,7 +403,7 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
     memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
     int rc = each_file(run, SYNC, diag);
     run->private->moving = true;
-    if (rc == 0) rc = plan_write(run, diag);
+    if (rc == 0) rc = write_draft_of(run, diag);
     if (rc < 0) return rc;
     run->making = false; /* from here on there is no way back: the marker stays until the end */
     rc = retire(run, diag);
@@ -437,14 +437,14 @@ static bool put_back(const struct shore__run *run) {
 
 int shore__run_recall(const char *path, struct shore_diag *diag) {
     struct shore__run *run = NULL;
-    struct shore__plan plan = {0};
+    struct shore__draft draft = {0};
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     rc = shore__run_lock(run, diag); /* nobody is about to replace it */
-    if (rc == 0) rc = shore__plan_read(path, &plan, diag);
-    run->private->moving = plan.moving;
+    if (rc == 0) rc = shore__draft_read(path, &draft, diag);
+    run->private->moving = draft.moving;
     if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
     shore__run_free(run);
     return rc;
 }
@@ -456,7 +456,7 @@ void shore__run_undo(struct shore__run *run) {
     if (p->close_texts) p->close_texts(run);
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
-    /* the plan stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
+    /* the draft stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
     if (run->making && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);

@@ -4,7 +4,7 @@
 
 #include "run/internal.h"
 
-/* What is common to the making of all runs. begin: the directory, the plan of its volumes, and the fleet's id; what it
+/* What is common to the making of all runs. begin: the directory, the draft of its volumes, and the fleet's id; what it
  * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */
 int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag);
 /* Refuses what begin would refuse, and changes nothing. The run is only for this. */
@@ -15,16 +15,16 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
 void shore__run_undo(struct shore__run *run);
 
 /* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
-struct shore__plan {
+struct shore__draft {
     uint64_t fleet_id[2];
     struct shore__addresses fresh;
     struct shore__origin origin;
     bool moving;
     char *maker; /* another program; NULL: train or import */
 };
-void shore__plan_free(struct shore__plan *plan);
+void shore__draft_free(struct shore__draft *draft);
 /* What is being made there is the directory's own from now on. */
-int shore__plan_claim(const char *run_path, struct shore_diag *diag);
+int shore__draft_claim(const char *run_path, struct shore_diag *diag);
 void shore__making_remove(const char *run_path);
 /* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
@@ -34,8 +34,9 @@ int shore__run_recall(const char *path, struct shore_diag *diag);
 struct shore__run *shore__run_overwritten(const char *run_path);
 /* Removes its volumes, once the run that takes its place stands; what stays is said. overwritten: may be NULL. */
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
-int shore__plan_read(const char *run_path, struct shore__plan *out, struct shore_diag *diag); /* SHORE_EMISSING: none */
+/* SHORE_EMISSING: there is none. */
+int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
 /* SHORE_EUSAGE: they are not the directory's own to remove. */
-int shore__plan_refuse_copy(const char *run_path, const struct shore__plan *plan, struct shore_diag *diag);
+int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
 
 #endif

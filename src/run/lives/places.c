@@ -112,8 +112,8 @@ static int place(struct shore__run *run, size_t i, const struct shore__run *over
     return rc;
 }
 
-int shore__plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
-                       struct shore_diag *diag) {
+int shore__making_place(struct shore__run *run, const struct shore__draft *before, const struct shore__run *overwritten,
+                        struct shore_diag *diag) {
     const struct shore__addresses *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
     if (drives->count == 0)
@@ -161,17 +161,17 @@ static uint64_t taken_by(const char *drive, const struct shore__addresses *drive
 }
 
 uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives) {
-    struct shore__plan plan = {0};
+    struct shore__draft draft = {0};
     struct shore__run *run = shore__run_peek(run_path);
     uint64_t bytes = 0;
     if (!run) run = shore__run_overwritten(run_path);
-    shore__plan_read(run_path, &plan, NULL);
-    for (size_t i = 0; i < plan.fresh.count; i++)
-        bytes += taken_by(plan.fresh.text[i], drives);
+    shore__draft_read(run_path, &draft, NULL);
+    for (size_t i = 0; i < draft.fresh.count; i++)
+        bytes += taken_by(draft.fresh.text[i], drives);
     for (size_t i = 0; run && i < run->settings.drives.count; i++)
-        if (!shore__addresses_have(&plan.fresh, run->settings.drives.text[i]))
+        if (!shore__addresses_have(&draft.fresh, run->settings.drives.text[i]))
             bytes += taken_by(run->settings.drives.text[i], drives);
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
     shore__run_free(run);
     return bytes;
 }

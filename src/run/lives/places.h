@@ -14,7 +14,7 @@ int shore__volume_place(const struct shore__address *drive, const char *home, co
 /* Turns a run's drives into the paths of its volumes, notes which of these are new or replaced, and finds out whether
  * what is there is what a killed making left: volumes of its fleet, or such files without a header. Changes nothing on
  * the drives. */
-int shore__plan_drives(struct shore__run *run, const struct shore__plan *before, const struct shore__run *overwritten,
-                       struct shore_diag *diag);
+int shore__making_place(struct shore__run *run, const struct shore__draft *before, const struct shore__run *overwritten,
+                        struct shore_diag *diag);
 
 #endif

@@ -206,8 +206,8 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
-/* A making that was killed before its plan was durable has made nothing else yet. */
-static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+/* A making that was killed before its draft was durable has made nothing else yet. */
+static int remove_without_draft(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     char *making = shore__path_join(path, "making");
     if (making) shore__remove_in(making, "plan.json");
     int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
@@ -218,7 +218,7 @@ static int remove_unplanned(const char *path, shore__note_fn note, void *ctx, st
 
 int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL, *overwritten = NULL;
-    struct shore__plan plan = {0};
+    struct shore__draft draft = {0};
     int rc = 0, killed = SHORE_EMISSING;
     if (shore__is_run(path))
         rc = shore__run_open_alone(path, &run, diag);
@@ -226,16 +226,16 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
-    if (rc == 0 && (killed = shore__plan_read(path, &plan, diag)) != SHORE_EMISSING) rc = killed;
+    if (rc == 0 && (killed = shore__draft_read(path, &draft, diag)) != SHORE_EMISSING) rc = killed;
     if (rc == 0 && killed == SHORE_EMISSING && !shore__is_run(path)) {
-        rc = remove_unplanned(path, note, ctx, diag);
+        rc = remove_without_draft(path, note, ctx, diag);
         shore__run_close(run);
         return rc;
     }
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
     if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
-    if (rc == 0 && killed == 0) rc = shore__plan_refuse_copy(path, &plan, diag);
+    if (rc == 0 && killed == 0) rc = shore__draft_refuse_copy(path, &draft, diag);
     /* first what a change of drives that was killed has left, old or new */
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
@@ -244,11 +244,11 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
     /* what an --overwrite that was killed may have made */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&plan.fresh, plan.fleet_id, OF_MAKING, begun, note, ctx, diag);
+    if (rc == 0 && killed == 0) rc = remove_volumes(&draft.fresh, draft.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
     if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
-    shore__plan_free(&plan);
+    shore__draft_free(&draft);
     shore__run_free(overwritten);
     shore__run_close(run);
     return rc;

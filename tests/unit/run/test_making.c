@@ -84,7 +84,7 @@ static void killed_makings_are_made_again(void **state) {
     write_zeros(run->settings.drives.text[0]);
     shore__run_close(run);
     assert_false(exists("a") || has_volume("drive"));
-    /* or before its plan was written; a folder of that name alone is nobody's leave to remove what is in it */
+    /* or before its draft was written; a folder of that name alone is nobody's leave to remove what is in it */
     assert_true(mkdir("a", 0755) == 0 && mkdir("a/making", 0755) == 0);
     write_text("a/making/tokens.bin", "mine");
     assert_true(shore__run_remove("a", &begun, NULL, NULL, &diag) < 0);
@@ -423,10 +423,10 @@ static void volumes_out_of_sight_are_named(void **state) {
 }
 
 /* As long as run.json may be, which lists the same drives. */
-static void long_plans_are_read(void **state) {
+static void long_drafts_are_read(void **state) {
     enum { VOLUMES = 600 };
     struct shore_diag diag = {0};
-    struct shore__plan plan;
+    struct shore__draft draft;
     char name[4001];
     memset(name, 'd', sizeof name - 1);
     name[sizeof name - 1] = 0;
@@ -438,16 +438,16 @@ static void long_plans_are_read(void **state) {
         fprintf(f, "%s\"/%s%d\"", i ? ", " : "", name, i);
     fprintf(f, "]}");
     assert_int_equal(fclose(f), 0);
-    assert_ok(shore__plan_read("long", &plan, &diag));
-    assert_int_equal(plan.fresh.count, VOLUMES);
-    shore__plan_free(&plan);
+    assert_ok(shore__draft_read("long", &draft, &diag));
+    assert_int_equal(draft.fresh.count, VOLUMES);
+    shore__draft_free(&draft);
     remove_tree("long");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_makings_are_made_again), cmocka_unit_test(half_replaced_runs_are_not_forgotten),
-        cmocka_unit_test(long_plans_are_read),           cmocka_unit_test(makings_with_other_drives_forget_none),
+        cmocka_unit_test(long_drafts_are_read),          cmocka_unit_test(makings_with_other_drives_forget_none),
         cmocka_unit_test(overwriting_takes_all_volumes), cmocka_unit_test(mends_what_was_begun_meanwhile),
         cmocka_unit_test(other_volumes_are_left_alone),  cmocka_unit_test(volumes_out_of_sight_are_named),
     };
