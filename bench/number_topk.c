@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     void *memory = aligned_alloc(64, bytes);
     if (!x || !memory) return 1;
     struct shore__topk t;
-    shore__topk_place(&t, memory, k, segments, threads);
+    shore__topk_lay_out(&t, memory, k, segments, threads);
     fill(x, segments);
 
     uint64_t check = read_all(x, segments), selected = shore__topk_select(&t, x, segments, k), code_bytes = 0;

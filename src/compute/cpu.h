@@ -107,8 +107,8 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
 
 bool shore__same_product(const struct shore__product *a, const struct shore__product *b);
 /* Where B of the product lies packed or is to go, to be kept or into the workspace; there: it is there already. */
-char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
-                              bool *there);
+char *shore__cpu_packed_room(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
+                             bool *there);
 
 /* The same by oneDNN. */
 int shore__onednn_open(struct shore__onednn_table **out, struct shore_diag *diag);

@@ -243,7 +243,7 @@ static int in_halves(struct shore__cpu *c, const struct shore__product *p, void 
 static dnnl_status_t pack(struct shore__cpu *c, const struct entry *e, const void **b) {
     const void *from = *b;
     bool there;
-    char *to = shore__cpu_packed_place(c, &e->shape, from, e->packed_bytes, &there);
+    char *to = shore__cpu_packed_room(c, &e->shape, from, e->packed_bytes, &there);
     *b = to;
     if (there) return dnnl_success;
     dnnl_memory_set_data_handle(e->plain_b, (void *)from);

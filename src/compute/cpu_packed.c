@@ -13,8 +13,8 @@ bool shore__same_product(const struct shore__product *a, const struct shore__pro
            a->f32_out == b->f32_out && a->pack == b->pack;
 }
 
-char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
-                              bool *there) {
+char *shore__cpu_packed_room(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
+                             bool *there) {
     struct shore__packed *p = &c->packed;
     *there = true;
     for (size_t i = 0; i < p->count; i++)
@@ -22,10 +22,10 @@ char *shore__cpu_packed_place(struct shore__cpu *c, const struct shore__product 
     *there = false;
     if (of->pack != SHORE__PACK_WEIGHTS || p->count == SHORE__PACKED_MOST || bytes > p->bytes - p->used)
         return c->workspace;
-    char *place = p->memory + p->used;
+    char *room = p->memory + p->used;
     p->used += bytes;
     p->of[p->count].product = *of;
     p->of[p->count].plain = plain;
-    p->of[p->count++].packed = place;
-    return place;
+    p->of[p->count++].packed = room;
+    return room;
 }

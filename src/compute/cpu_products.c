@@ -67,7 +67,7 @@ static const void *pack(struct shore__cpu *c, const struct shore__product_kernel
     /* The order depends on nothing else. */
     struct shore__product of = {.n = p->n, .k = p->k, .b_transposed = p->b_transposed, .pack = p->pack};
     bool there;
-    char *to = shore__cpu_packed_place(c, &of, b, bytes, &there);
+    char *to = shore__cpu_packed_room(c, &of, b, bytes, &there);
     if (there) return to;
     SHORE__FOR_PART(c, p->n, kernel->panel, part) {
         kernel->pack(to, b, c->base.mode, p->b_transposed, p->k, p->n, part.begin, part.end);

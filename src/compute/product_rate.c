@@ -12,7 +12,7 @@
 
 #define BENCH_NS 100000000u
 
-static shore__buf place(struct shore_arena *arena, size_t bytes) {
+static shore__buf allocate(struct shore_arena *arena, size_t bytes) {
     return (shore__buf){(uintptr_t)shore__arena_alloc(arena, bytes)};
 }
 /* An arena for the operands (filled with small values that are neither zero nor denormal) and the workspace. */
@@ -22,10 +22,10 @@ static int bench_open(struct shore_arena **arena, struct shore__compute *c, cons
     int err = shore__cpu_room(shore__cpu_of(c), shapes, false, &workspace, &packed, NULL);
     if (!err) err = shore_arena_open(bytes + workspace + (1u << 20), 0, arena, NULL);
     if (err) return err;
-    return c->ops->make(c, shapes, place(*arena, workspace), workspace, NULL);
+    return c->ops->make(c, shapes, allocate(*arena, workspace), workspace, NULL);
 }
 static shore__buf new_operand(struct shore_arena *arena, size_t elems, size_t width) {
-    shore__buf operand = place(arena, elems * width);
+    shore__buf operand = allocate(arena, elems * width);
     unsigned char *p = shore__cpu_ptr(operand);
     for (size_t i = 0; p && i < elems; i++) { /* both halves of a float are the same bf16, near 1 / 64 */
         uint16_t h = (uint16_t)(0x3C80u + i % 61 + (i % 7 < 3 ? 0x8000u : 0u));

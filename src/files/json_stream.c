@@ -218,7 +218,7 @@ static json_t *scalar_of(const struct shore__json_event *event) {
     }
 }
 
-static int place(struct shore__json_builder *b, json_t *value, struct shore_diag *diag) {
+static int put(struct shore__json_builder *b, json_t *value, struct shore_diag *diag) {
     json_t *parent = b->depth ? b->stack[b->depth - 1] : NULL;
     if (!parent) {
         b->root = value;
@@ -256,7 +256,7 @@ int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__
         return shore__fail(diag, SHORE_EINPUT, "the value of \"%s\" has a number out of range, or is not UTF-8",
                            shore__shown(key).text);
     }
-    int rc = place(b, value, diag);
+    int rc = put(b, value, diag);
     if (rc) return rc;
     if (event->kind == SHORE__JSON_OBJECT_OPEN || event->kind == SHORE__JSON_ARRAY_OPEN)
         b->stack[b->depth++] = value;

@@ -110,7 +110,7 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
     };
     rc = shore__plan_reading(&facts, generation_bytes, resident, o->memory_bytes, &s->plan, diag);
     if (!rc) rc = open_plan(of, o, &shapes, compute.workspace_bytes, s, diag);
-    if (!rc && !generation_bytes) rc = shore__pass_place(&s->pass, batch, &s->memory, diag);
+    if (!rc && !generation_bytes) rc = shore__pass_lay_out(&s->pass, batch, &s->memory, diag);
     return rc;
 }
 

@@ -20,7 +20,7 @@ struct generation {
     size_t cache_bytes;     /* keys, or values, of one layer */
 };
 
-static int place(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
+static int lay_out(struct generation *g, const struct shore__memory *memory, struct shore_diag *diag) {
     g->x = shore__memory_at(memory, SHORE__ROW_X, 0);
     g->normed = shore__memory_at(memory, SHORE__ROW_NORMED, 0);
     g->stats = shore__memory_at(memory, SHORE__ROW_STATS, 0);
@@ -29,7 +29,7 @@ static int place(struct generation *g, const struct shore__memory *memory, struc
     g->logits = shore__memory_both(memory, SHORE__ROW_LOGITS, 0);
     g->cache = shore__memory_at(memory, SHORE__ROW_CACHE, 0);
     g->cache_bytes = shore__generate_cache_bytes(g->m, g->c->mode, g->capacity);
-    return shore__rotary_place(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
+    return shore__rotary_fill(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
 }
 
 /* Appends the keys and values of rows new positions to the layer's cache. */
@@ -168,7 +168,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
     shore__generate_rows(m, c->mode, g.capacity, &rows);
     int rc = rows.failed ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
     struct shore__memory places = shore__memory_lent(&rows, memory);
-    if (!rc) rc = place(&g, &places, diag);
+    if (!rc) rc = lay_out(&g, &places, diag);
     if (!rc) rc = continue_prompt(&g, prompt, nprompt, sampling, emit, ctx, diag);
     shore__regions_close(&rows);
     return rc;

@@ -86,7 +86,7 @@ int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segme
     size_t room = (shore__topk_bytes(k, segments, threads) + 63) / 64 * 64;
     void *memory = aligned_alloc(64, room);
     if (!memory) return -ENOMEM;
-    shore__topk_place(&select, memory, k, segments, threads);
+    shore__topk_lay_out(&select, memory, k, segments, threads);
     int rc = shore__residual_encode(&select, values, segments, sums, k, codes, bytes, offsets, residual, NULL);
     free(memory);
     return rc;

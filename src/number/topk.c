@@ -50,7 +50,7 @@ size_t shore__topk_bytes(uint64_t k, uint32_t segments, int threads) {
            round_up(capacity * sizeof(uint16_t));
 }
 
-void shore__topk_place(struct shore__topk *t, void *memory, uint64_t k, uint32_t segments, int threads) {
+void shore__topk_lay_out(struct shore__topk *t, void *memory, uint64_t k, uint32_t segments, int threads) {
     unsigned char *at = memory;
     *t = (struct shore__topk){.segments = segments, .threads = threads, .capacity = capacity_of(k, segments, threads)};
     t->list = (struct shore__topk_list *)(void *)at;

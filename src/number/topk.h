@@ -40,7 +40,7 @@ struct shore__topk {
 /* Bytes of the memory that a selection needs, and its layout in memory of that size, aligned to 64 bytes. threads: 1 or
  * more; that select() uses at most. */
 size_t shore__topk_bytes(uint64_t k, uint32_t segments, int threads);
-void shore__topk_place(struct shore__topk *t, void *memory, uint64_t k, uint32_t segments, int threads);
+void shore__topk_lay_out(struct shore__topk *t, void *memory, uint64_t k, uint32_t segments, int threads);
 
 /* Selects k elements of x, segments * SHORE__TOPK_SEGMENT elements, into t->list. Reads x once, at memory speed, unless
  * a guess from a sample of it was wrong. Returns how many were selected. Threading: one caller; uses OpenMP. */

@@ -28,7 +28,7 @@ static uint32_t pool_of(struct shore__page_id id) {
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
 
-static void place(struct shore__parameters *p) {
+static void lay_out(struct shore__parameters *p) {
     p->prepared_layer = shore__memory_at(p->memory, SHORE__ROW_PREPARED_LAYER, 0);
     p->prepared_slice = shore__memory_at(p->memory, SHORE__ROW_PREPARED_SLICE, 0);
     for (uint32_t i = 0; i < 2; i++)
@@ -97,7 +97,7 @@ int shore__parameters_open(const struct shore__parameters_of *of, struct shore__
     struct shore__parameters *p = calloc(1, sizeof *p);
     if (!p) return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     *p = (struct shore__parameters){.m = of->model, .c = c, .stream = stream, .memory = memory};
-    place(p);
+    lay_out(p);
     int rc = open_pages(p, of, diag);
     if (!rc) rc = open_shown(p, diag);
     if (rc) {

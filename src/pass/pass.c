@@ -4,9 +4,8 @@
 
 #include "base/diag.h"
 
-int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
-                        size_t positions, const struct shore__memory *memory, shore__buf *out,
-                        struct shore_diag *diag) {
+int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                       size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag) {
     struct shore__both table = shore__memory_both(memory, SHORE__ROW_ROTARY, 0);
     *out = table.device;
     if (!table.host) return 0;
@@ -14,8 +13,8 @@ int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, 
     return shore__op_failed(diag, shore__put(c, stream, table.device, table.host, positions * m->arch.head_dim * 4));
 }
 
-int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
-                      const struct shore__memory *memory, struct shore_diag *diag) {
+int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shape *most,
+                        const struct shore__memory *memory, struct shore_diag *diag) {
     pass->sequences = most->sequences;
     pass->seq_len = most->seq_len;
     pass->most_unit_rows = most->unit_rows;
@@ -29,7 +28,7 @@ int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape 
     pass->loss = shore__memory_both(memory, SHORE__ROW_LOSS, 0);
     pass->logits = shore__memory_at(memory, SHORE__ROW_LOGITS, 0);
     pass->inner = shore__memory_at(memory, SHORE__ROW_INNER, 0);
-    return shore__rotary_place(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->cos_sin, diag);
+    return shore__rotary_fill(pass->m, pass->c, pass->stream, most->seq_len, memory, &pass->cos_sin, diag);
 }
 
 static bool touches(const int32_t *tokens, size_t rows, const struct shore__slice *s) {

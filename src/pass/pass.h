@@ -35,11 +35,11 @@ static inline int shore__op_failed(struct shore_diag *diag, int rc) {
 
 /* For batches of at most that shape. memory: with the rows of shore__batch_describe(). pass->m and c are set by the
  * caller; fills the rotary table. */
-int shore__pass_place(struct shore__pass *pass, const struct shore__batch_shape *most,
-                      const struct shore__memory *memory, struct shore_diag *diag);
+int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shape *most,
+                        const struct shore__memory *memory, struct shore_diag *diag);
 /* The rotary table of so many positions, in the row ROTARY; none where positions are learned. */
-int shore__rotary_place(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
-                        size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag);
+int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
+                       size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag);
 
 /* Units of the batch in hand: how many, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
 static inline size_t shore__pass_unit(const struct shore__pass *pass) {

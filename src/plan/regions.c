@@ -84,17 +84,17 @@ static uint64_t end_of(const struct shore__region *row) {
     return row->offset + row->bytes;
 }
 
-/* The row's place, in the order of offsets. */
-static void note_place(struct shore__region_list *r, uint32_t i) {
+/* The row, in the order of offsets. */
+static void note_offset(struct shore__region_list *r, uint32_t i) {
     uint32_t at = r->placed++;
     for (; at && r->item[r->by_offset[at - 1]].offset > r->item[i].offset; at--)
         r->by_offset[at] = r->by_offset[at - 1];
     r->by_offset[at] = i;
 }
 
-/* The lowest place of row i beside those that have one: a sweep from below, past each row that it meets, up to the
+/* The lowest offset of row i beside those that have one: a sweep from below, past each row that it meets, up to the
  * first gap that is large enough. */
-static void find_place(struct shore__region_list *r, uint32_t i) {
+static void find_offset(struct shore__region_list *r, uint32_t i) {
     struct shore__region *row = &r->item[i];
     row->offset = 0;
     if (!row->bytes) return;
@@ -114,13 +114,13 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     r->placed = 0;
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *row = &r->item[i];
-        find_place(r, i);
+        find_offset(r, i);
         if (!row->bytes) continue;
         if (end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
         if (row->offset == r->taken[row->kind] && row->live.from == 0 && row->live.to == r->phases - 1)
             r->taken[row->kind] = end_of(row); /* nothing else lies below it: no one needs to look there */
         else
-            note_place(r, i);
+            note_offset(r, i);
     }
     for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
         sum += r->bytes[k];
@@ -158,7 +158,7 @@ void shore__regions_grow(struct shore__region_list *r, struct shore__region *row
         if (r->by_offset[k] != i) r->by_offset[left++] = r->by_offset[k];
     r->placed = left;
     row->offset = best;
-    note_place(r, i);
+    note_offset(r, i);
 }
 
 struct shore__region *shore__regions_find(const struct shore__region_list *r, enum shore__row key, uint32_t index) {

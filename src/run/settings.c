@@ -432,7 +432,7 @@ static json_t *row_json(const struct row *r, const struct shore__settings *s) {
     return NULL;
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b) {
     const struct row *const *x = a, *const *y = b;
     return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
 }
@@ -442,7 +442,7 @@ json_t *shore__settings_to_json(const struct shore__settings *s) {
     json_t *object = json_object();
     for (size_t i = 0; i < ROWS; i++)
         in_order[i] = &rows[i];
-    qsort(in_order, ROWS, sizeof *in_order, by_place);
+    qsort(in_order, ROWS, sizeof *in_order, by_offset);
     for (size_t i = 0; i < ROWS && object; i++) {
         json_t *value = is_unset(in_order[i], s) ? NULL : row_json(in_order[i], s);
         if (value && json_object_set_new(object, in_order[i]->key, value) < 0) {

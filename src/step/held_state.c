@@ -117,7 +117,7 @@ void shore__held_update(struct unit *u, float coefficient, uint32_t *first) {
     if (settle(h)) return;
     shore_pages_settle(s->pages, u->is.part[0].page); /* what was wanted of the page would be written over this */
     if (shore__unit_fill(u, false, h->segment, h->count, coefficient, &update, &why)) return;
-    update.params_out = shore__pages_place(s->pages, u->is.block, h->segment);
+    update.params_out = shore__pages_params(s->pages, u->is.block, h->segment);
     if (!update.params_out || shore_fleet_update_images(s->fleet, &update, h->images, &why)) return;
     const struct shore_store store = {
         .size = sizeof store,

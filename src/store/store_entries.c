@@ -24,7 +24,7 @@ void shore__entry_enter(struct entry *e, enum entry_state state) {
     e->state = state;
 }
 
-size_t shore__store_place(const struct shore_activation_store *s, uint64_t key) {
+size_t shore__store_index(const struct shore_activation_store *s, uint64_t key) {
     size_t low = 0, high = s->nentries;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -37,7 +37,7 @@ size_t shore__store_place(const struct shore_activation_store *s, uint64_t key) 
 }
 
 struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key) {
-    size_t i = shore__store_place(s, key);
+    size_t i = shore__store_index(s, key);
     return i < s->nentries && s->entry[i]->key == key ? s->entry[i] : NULL;
 }
 
@@ -54,7 +54,7 @@ static int reserve(struct shore_activation_store *s) {
 }
 
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out) {
-    size_t place = shore__store_place(s, key);
+    size_t index = shore__store_index(s, key);
     uint64_t at;
     if (reserve(s)) return -ENOMEM;
     if (!shore__extents_take(&s->scratch, bytes, &at)) return SHORE_STORE_FULL;
@@ -68,8 +68,8 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
     e->at = at;
     e->bytes = bytes;
     e->taken = 1;
-    memmove(s->entry + place + 1, s->entry + place, (s->nentries++ - place) * sizeof *s->entry);
-    s->entry[place] = e;
+    memmove(s->entry + index + 1, s->entry + index, (s->nentries++ - index) * sizeof *s->entry);
+    s->entry[index] = e;
     *out = e;
     return 0;
 }
@@ -88,7 +88,7 @@ static int rank(const struct entry *e, uint64_t key) {
 /* Whose memory an entry gets, in doubt that which is needed last; NULL: nobody's. */
 static struct entry *spare(const struct entry *for_it, bool any) {
     struct shore_activation_store *s = for_it->store;
-    size_t end = any ? s->nentries : shore__store_place(s, for_it->key);
+    size_t end = any ? s->nentries : shore__store_index(s, for_it->key);
     int best = any ? 4 : 3;
     struct entry *out = NULL;
     for (size_t i = 0; i < end && best > 0; i++) {
@@ -125,12 +125,12 @@ bool shore__entry_give_memory(struct entry *e, bool any) {
 
 void shore__entry_free(struct entry *e) {
     struct shore_activation_store *s = e->store;
-    size_t place = shore__store_place(s, e->key);
-    assert(s->entry[place] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
+    size_t index = shore__store_index(s, e->key);
+    assert(s->entry[index] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
     s->waiting -= e->state == ENTRY_WAITING;
     shore__entry_take_memory(e);
     shore__extents_give(&s->scratch, e->at, e->bytes);
-    memmove(s->entry + place, s->entry + place + 1, (--s->nentries - place) * sizeof *s->entry);
+    memmove(s->entry + index, s->entry + index + 1, (--s->nentries - index) * sizeof *s->entry);
     free(e->why);
     free(e);
 }

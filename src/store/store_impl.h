@@ -59,7 +59,7 @@ struct shore_activation_store {
 void shore__entry_enter(struct entry *e, enum entry_state state);
 /* Where the key is, or would be; the entry, or NULL; a new one that is being filled, with room in scratch: its answer
  * is 0 or SHORE_STORE_FULL. */
-size_t shore__store_place(const struct shore_activation_store *s, uint64_t key);
+size_t shore__store_index(const struct shore_activation_store *s, uint64_t key);
 struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key);
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out);
 /* Memory of the pool for the entry, if need be of another that is stored and not used: of any; or, to read ahead, of

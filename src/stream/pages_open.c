@@ -79,7 +79,7 @@ static int check(const struct shore_fleet *fleet, const struct shore_pages_optio
 /* ---- opening -------------------------------------------------------------------------------------------------------
  */
 
-static void place(struct shore_pages *p, const struct shore_pages_options *o) {
+static void lay_out(struct shore_pages *p, const struct shore_pages_options *o) {
     char *next = p->memory;
     struct buffer *buffer = p->buffers;
     for (uint32_t i = 0; i < p->npages; i++) {
@@ -126,7 +126,7 @@ static int fill(struct shore_pages *p, const struct shore_pages_options *o) {
                                     .step = SHORE__NO_STEP,
                                     .touched = SHORE__NO_STEP};
     }
-    place(p, o);
+    lay_out(p, o);
     mark_shared(p);
     return 0;
 }

@@ -150,24 +150,24 @@ static const struct page *page_at(const struct shore_pages *p, uint32_t block, u
     return NULL;
 }
 
-void *shore__pages_place(const struct shore_pages *p, uint32_t block, uint32_t segment) {
+void *shore__pages_params(const struct shore_pages *p, uint32_t block, uint32_t segment) {
     const struct page *page = page_at(p, block, segment);
     return page ? (char *)page->at + pages_bytes(page->kind, segment - page->segment) : NULL;
 }
 
-/* All its segments have their places here, and not in a page that shares them. */
-static bool is_place(const struct shore_pages *p, const struct page *page) {
+/* All its segments are kept here, and not in a page that shares them. */
+static bool holds_all(const struct shore_pages *p, const struct page *page) {
     for (uint32_t s = 0; page->shares && s < page->count; s++)
         if (page_at(p, page->block, page->segment + s) != page) return false;
     return page_stays(page);
 }
 
-void shore__pages_placed(struct shore_pages *p, uint64_t step) {
+void shore__pages_hold(struct shore_pages *p, uint64_t step) {
     for (uint32_t i = 0; i < p->npages; i++) {
         struct page *page = &p->pages[i];
         assert(!page->users && !page->updating);
         end_fetch(page);
-        page->step = is_place(p, page) ? step : SHORE__NO_STEP;
+        page->step = holds_all(p, page) ? step : SHORE__NO_STEP;
     }
 }
 

@@ -337,7 +337,7 @@ void shore__activations_weigh(struct trainer *t, uint64_t waited_elsewhere_ns) {
     t->activations->elsewhere_ns = waited_elsewhere_ns;
 }
 
-static void place(struct activations *a, const struct trainer *t) {
+static void lay_out(struct activations *a, const struct trainer *t) {
     const struct shore__train_plan *plan = &t->plan;
     uint32_t layers = t->m->arch.n_layer;
     for (uint32_t i = 0; i < 2; i++) {
@@ -392,7 +392,7 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     a->kept = calloc(pairs, sizeof *a->kept);
     a->stored = calloc(pairs, sizeof *a->stored);
     if (!a->boundary || !a->kept || !a->stored) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
-    place(a, t);
+    lay_out(a, t);
     /* volumes that were made without room for them have less */
     shore_fleet_info(t->fleet, &info);
     while (a->offloaded_inner < t->plan.moved_inner &&

@@ -94,7 +94,7 @@ static uint64_t lay_out(struct compression *z, const struct shore__settings *s, 
         if (z->blocks) z->blocks[b] = it;
     }
     void *selection = take(&room, shore__topk_bytes(most_k, most_segments, threads));
-    if (selection) shore__topk_place(&z->topk, selection, most_k, most_segments, threads);
+    if (selection) shore__topk_lay_out(&z->topk, selection, most_k, most_segments, threads);
     z->energy = take(&room, segments * sizeof *z->energy);
     z->sent = take(&room, segments * sizeof *z->sent);
     for (uint32_t i = 0; i < residuals; i++)

@@ -398,8 +398,8 @@ int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {
 /* ---- all of them ---------------------------------------------------------------------------------------------------
  */
 
-static void *place_of(void *ctx, uint32_t block, uint32_t segment) {
-    return shore__pages_place(ctx, block, segment);
+static void *params_at(void *ctx, uint32_t block, uint32_t segment) {
+    return shore__pages_params(ctx, block, segment);
 }
 
 static int host_update(struct trainer *t, float coefficient, struct shore_diag *diag) {
@@ -410,16 +410,16 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
         .coefficient = coefficient,
         .groups = t->gradients->hyper,
         .ngroups = SHORE__MODEL_GROUPS,
-        .params_at = place_of,
+        .params_at = params_at,
         .ctx = t->pass.pages,
         .buffers = (uint32_t)t->plan.plan->choice.host_buffers,
         .chunk_segments = (uint32_t)t->plan.plan->choice.host_segments,
         .memory = t->gradients->host_update,
     };
     shore__parameters_release(t->pass.parameters);
-    shore__pages_placed(t->pass.pages, SHORE__NO_STEP);
+    shore__pages_hold(t->pass.pages, SHORE__NO_STEP);
     int rc = shore__host_update_run(t->fleet, &how, &t->waits.drives_ns, diag);
-    if (!rc) shore__pages_placed(t->pass.pages, t->base_step + 1);
+    if (!rc) shore__pages_hold(t->pass.pages, t->base_step + 1);
     return rc;
 }
 

@@ -43,10 +43,10 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
 /* ---- places --------------------------------------------------------------------------------------------------------
  */
 
-int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
+int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
     const struct shore__choice *choice = &t->plan.plan->choice;
     const struct shore__parameters_of of = {.model = t->m, .fleet = t->fleet};
-    int rc = shore__pass_place(&t->pass, &t->facts.batch, memory, diag);
+    int rc = shore__pass_lay_out(&t->pass, &t->facts.batch, memory, diag);
     if (rc) return rc;
     t->pass.nkept = choice->logits;
     t->pass.kept_units = choice->head_units;

@@ -123,7 +123,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
     if (!rc) rc = shore__accounting_open(t->fleet, t->tempo, &t->accounting, diag);
-    if (!rc) rc = shore__train_place(t, &t->memory, diag);
+    if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
     return rc || fresh ? rc : shore__train_recover_metrics(t, diag);

@@ -78,7 +78,7 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
 int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
                        struct shore__facts *out, struct shore_diag *diag);
 /* The trainer's buffers are where the plan's rows lie (t->pass and t->plan are set). */
-int shore__train_place(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
+int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
 
 /* batch.c: sequences of data from `first_index` on become the pass's tokens and targets */
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,

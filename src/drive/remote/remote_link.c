@@ -101,8 +101,7 @@ static bool slot_is_free(const struct remote *r, const struct remote_request *q)
     return !is_update(q) || r->nslots < 4 || r->updates_out < r->nslots - r->nslots / 4;
 }
 
-static void take_place(struct remote *r, struct remote_link *l, struct remote_request *q, uint32_t first,
-                       uint32_t end) {
+static void take_slot(struct remote *r, struct remote_link *l, struct remote_request *q, uint32_t first, uint32_t end) {
     for (uint32_t i = first; i < end; i++) {
         if (r->slot[i]) continue;
         q->id = (uint64_t)++r->serial << 16 | i;
@@ -113,7 +112,7 @@ static void take_place(struct remote *r, struct remote_link *l, struct remote_re
         r->slot[i] = q;
         return;
     }
-    assert(!"a place that was free");
+    assert(!"a slot that was free");
 }
 
 static struct remote_request *next_request(struct remote *r, struct remote_link *l) {
@@ -121,7 +120,7 @@ static struct remote_request *next_request(struct remote *r, struct remote_link 
     for (uint32_t i = r->nslots; q && i < r->nslots + REMOTE_CONTROLS; i++) {
         if (r->slot[i]) continue;
         r->controls = q->next;
-        take_place(r, l, q, i, i + 1);
+        take_slot(r, l, q, i, i + 1);
         return q;
     }
     for (struct remote_request **at = &r->queue; (q = *at); at = &q->next) {
@@ -130,7 +129,7 @@ static struct remote_request *next_request(struct remote *r, struct remote_link 
             continue;
         }
         *at = q->next;
-        take_place(r, l, q, 0, r->nslots);
+        take_slot(r, l, q, 0, r->nslots);
         r->used_slots++;
         r->updates_out += is_update(q);
         return q;

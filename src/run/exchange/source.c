@@ -22,8 +22,8 @@ struct shore__source {
     float *row;                              /* one row, of which only a piece is wanted */
 };
 
-static const struct shore__st_tensor **place(const struct shore__source *s, uint32_t block, uint32_t tensor,
-                                             uint32_t part) {
+static const struct shore__st_tensor **tensor_of(const struct shore__source *s, uint32_t block, uint32_t tensor,
+                                                 uint32_t part) {
     return &s->tensors[((size_t)block * TENSORS + tensor) * PARTS + part];
 }
 
@@ -78,7 +78,7 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
                            "%s: the tensor %s is of a type that is not read here (F32, BF16 and F16 are)",
                            shore__shown(s->files->directory).text, name.text);
     s->used[t - s->files->tensors] = true;
-    *place(s, block, tensor, part) = t;
+    *tensor_of(s, block, tensor, part) = t;
     return 0;
 }
 
@@ -184,7 +184,7 @@ static int read_tensor(struct shore__source *s, uint32_t block, uint32_t tensor,
     const struct shore__model_tensor *ours = &s->model->blocks[block].tensors[tensor];
     for (uint32_t i = 0; i < ours->nparts; i++) {
         const struct shore__part *p = &ours->parts[i];
-        const struct shore__st_tensor *t = *place(s, block, tensor, i);
+        const struct shore__st_tensor *t = *tensor_of(s, block, tensor, i);
         uint64_t start = p->row * ours->cols, stop = (p->row + p->rows) * ours->cols;
         uint64_t a = from > start ? from : start, b = end < stop ? end : stop;
         if (a >= b) continue;

@@ -52,7 +52,7 @@ static void check_way(uint32_t segments, uint64_t k, int threads, bool exact_onl
     struct shore__topk t;
     assert_non_null(memory);
     memset(memory, 0xA5, bytes + 64);
-    shore__topk_place(&t, memory, k, segments, threads);
+    shore__topk_lay_out(&t, memory, k, segments, threads);
     t.exact_only = exact_only;
     uint64_t got = shore__topk_select(&t, x, segments, k), seen = 0;
     assert_int_equal(got, count);
