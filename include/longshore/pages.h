@@ -107,7 +107,7 @@ int shore_pages_get(struct shore_pages *pages, uint32_t page, const void **out, 
 void shore_pages_release(struct shore_pages *pages, uint32_t page);
 
 /* Takes a page out in fp32: waits for it as get does, widens it to out, and forgets it. The next get or take fetches it
- * again. It is for programs that compute in fp32 while drives keep bf16, in one piece of memory: out may be the memory
+ * again. It is for programs that compute in fp32 while drives keep bf16, in one range of memory: out may be the memory
  * in which the page lies, if the page lies at its end (the upper half). Units: out has 4 * SHORE_SEGMENT_ELEMS bytes a
  * segment. Errors: -EBUSY (it is in use), those of shore_pages_get(). */
 int shore_pages_take(struct shore_pages *pages, uint32_t page, float *out, struct shore_diag *diag);

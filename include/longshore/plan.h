@@ -72,7 +72,7 @@ enum shore_role {
     SHORE_ROLE_INNER, /* what else forward leaves for backward: stays (full_bytes: also what is cheap to compute again),
                          moves, or is computed again */
     SHORE_ROLE_LOGITS,    /* the same for the last layer, up to `most`: so many stay until the end of the operation */
-    SHORE_ROLE_HELD,      /* a gradient that grows over the whole step: stays, or moves in pieces */
+    SHORE_ROLE_HELD,      /* a gradient that grows over the whole step: stays, or moves in parts */
     SHORE_ROLE_PIECE,     /* a gradient made in a buffer; it moves */
     SHORE_ROLE_HOST,      /* of updates on the host: one for each segment of a chunk */
     SHORE_ROLE_POOL,      /* activations pass through it: an eighth of the budget, from bytes up to full_bytes */

@@ -120,7 +120,7 @@ int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, ui
 /* Gives the buffer back before the unit is complete, or if encode sends something else. */
 void shore_step_give_back(struct shore_step *step, uint32_t unit);
 
-/* Where a gradient lies: in one piece, or gathered. */
+/* Where a gradient lies: as one range, or gathered. */
 struct shore_step_gradient {
     size_t size; /* sizeof(struct shore_step_gradient) */
     /* Canonical order from `segment` on, gaps 0; fp32. */

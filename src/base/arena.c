@@ -126,15 +126,15 @@ void shore_buffer_free(void *buffer, uint64_t bytes) {
     if (buffer) munmap(buffer, bytes ? shore__arena_round(bytes) : SHORE__ARENA_ALIGN);
 }
 
-/* ---- pieces ---- */
+/* ---- allocations ---- */
 
 void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes) {
     if (bytes > UINT64_MAX / 2) return NULL;
     uint64_t rounded = bytes ? shore__arena_round(bytes) : SHORE__ARENA_ALIGN;
     if (!arena) {
-        void *piece = aligned_alloc(SHORE__ARENA_ALIGN, rounded);
-        if (piece) memset(piece, 0, rounded);
-        return piece;
+        void *memory = aligned_alloc(SHORE__ARENA_ALIGN, rounded);
+        if (memory) memset(memory, 0, rounded);
+        return memory;
     }
     uint64_t used = atomic_load(&arena->used);
     do {
@@ -144,8 +144,8 @@ void *shore__arena_alloc(struct shore_arena *arena, uint64_t bytes) {
     return arena->base + used;
 }
 
-void shore__arena_free(struct shore_arena *arena, void *piece) {
-    if (!arena) free(piece);
+void shore__arena_free(struct shore_arena *arena, void *memory) {
+    if (!arena) free(memory);
 }
 
 uint64_t shore__arena_left(const struct shore_arena *arena) {

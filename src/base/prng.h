@@ -1,4 +1,4 @@
-/* Random numbers that are a function of (seed, position) alone, so that any piece can be made by itself. */
+/* Random numbers that are a function of (seed, position) alone, so that any part can be made by itself. */
 #ifndef SHORE_BASE_PRNG_H
 #define SHORE_BASE_PRNG_H
 

@@ -102,7 +102,7 @@ bool shore__cli_redraws(void);
 void shore__cli_progress(const char *text, bool keep);
 void shore__cli_progress_end(void);  /* leaves the line that is there, but for one of shore__cli_work() */
 bool shore__cli_shows_passing(void); /* one of those stands on the terminal; for signal handlers too */
-/* shore__progress_fn of a longer piece of work. ctx: its name, or NULL for silence. Nonzero once a signal came. */
+/* shore__progress_fn of longer work. ctx: its name, or NULL for silence. Nonzero once a signal came. */
 int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Text of a model for people: as it is, but control characters other than line breaks and tabs are shown escaped when

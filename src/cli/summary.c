@@ -8,19 +8,19 @@
 
 /* Beyond this many tokens, decoding the text again would take longer than people wait for a summary. */
 #define DECODE_TOKENS_MAX 100000000u
-#define PIECE_TOKENS 8192u
+#define SPAN_TOKENS 8192u
 
 uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__tokenizer *tokenizer) {
     uint64_t tokens = shore__dataset_tokens(data);
     const struct shore__dataset_stats *stats = shore__dataset_stats(data);
     if (tokens > DECODE_TOKENS_MAX)
         return stats->tokens ? (uint64_t)((double)stats->text_bytes / (double)stats->tokens * (double)tokens) : 0;
-    int32_t *ids = malloc(PIECE_TOKENS * sizeof *ids);
+    int32_t *ids = malloc(SPAN_TOKENS * sizeof *ids);
     struct shore__text text = {0};
     struct shore_diag diag;
     uint64_t bytes = 0, at = 0;
     while (ids && at < tokens) {
-        size_t n = tokens - at < PIECE_TOKENS ? (size_t)(tokens - at) : PIECE_TOKENS;
+        size_t n = tokens - at < SPAN_TOKENS ? (size_t)(tokens - at) : SPAN_TOKENS;
         text.count = 0;
         if (shore__dataset_read(data, at, n, ids, &diag)) break;
         if (shore__tokenizer_decode(tokenizer, (const uint32_t *)ids, n, &text)) break;

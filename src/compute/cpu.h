@@ -74,7 +74,7 @@ void shore__cpu_flush_to_zero(void);
 #define SHORE__CPU_SCOPE(c) \
     __attribute__((cleanup(shore__cpu_leave), unused)) struct shore__cpu_thread scope = shore__cpu_enter(c)
 
-/* ---- pieces of work, one for each thread: FOR_PART(c, n, unit, p) { uses p.begin .. p.end - 1 } ---- */
+/* ---- parts of work, one for each thread: FOR_PART(c, n, unit, p) { uses p.begin .. p.end - 1 } ---- */
 struct shore__part {
     size_t begin, end;
     bool done;

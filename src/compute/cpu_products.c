@@ -123,7 +123,7 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
             return 0;
         }
     }
-    /* Also numbers of rows that make() was not told of and for which there is no room: oneDNN takes them in pieces.
+    /* Also numbers of rows that make() was not told of and for which there is no room: oneDNN takes them in parts.
      */
     return shore__onednn_product(c, p, dst, a, b, bias);
 }

@@ -19,7 +19,7 @@ static inline uint64_t shore__layout_bytes(const struct shore_layout *layout, ui
     return shore__layout_elems(layout, block, segment, count) * (segment_bytes / SHORE_SEGMENT_ELEMS);
 }
 
-/* layout_names.c: what shore_layout_find() looks in, as one malloc'ed piece. Errors: -ENOMEM. */
+/* layout_names.c: what shore_layout_find() looks in, as one malloc'ed memory. Errors: -ENOMEM. */
 int shore__layout_names_make(struct shore_layout *layout);
 
 /* Ownership: the copy is the caller's; shore_layout_free(). */

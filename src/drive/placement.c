@@ -120,7 +120,7 @@ int shore__placement_read(const struct shore_layout *layout, const struct shore_
                                    extent->block, layout->nblocks);
             }
             struct shore__range *range = &ranges[(size_t)extent->block * ndrives + d];
-            if (range->count) return shore__fail(diag, SHORE_EMISMATCH, "a block lies in two pieces on one drive");
+            if (range->count) return shore__fail(diag, SHORE_EMISMATCH, "a block lies in two ranges on one drive");
             *range = (struct shore__range){extent->first, extent->count};
         }
     }

@@ -10,7 +10,7 @@
 #define STEP ((size_t)32)
 #define STRIP_ROWS (2 * TILE)
 #define PANEL (2 * TILE)
-#define PIECE ((size_t)256)
+#define SPAN ((size_t)256)
 #define STRIPS_BYTES ((size_t)1 << 20)
 #define MOST_STRIPS ((size_t)16)
 typedef uint16_t operand;

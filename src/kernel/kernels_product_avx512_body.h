@@ -7,7 +7,7 @@
 #define STEP ((size_t)16)
 #define STRIP_ROWS ((size_t)12)
 #define PANEL ((size_t)32)
-#define PIECE ((size_t)256)
+#define SPAN ((size_t)256)
 #define STRIPS_BYTES ((size_t)1 << 19)
 #define MOST_STRIPS ((size_t)32)
 typedef float operand;

@@ -4,7 +4,7 @@
  * pairs (kernels_pairs_body.h), zero beyond k and n. a is read as it lies if its pairs do; otherwise the rows of a job
  * are turned here, and stay in the second-level cache over all panels. Every element is a sum over k in order, to which
  * bias or what was there is added: its bits depend on nothing beside it. (oneDNN's kernel for this processor adds sums
- * over pieces of k: other bits from some hundreds on.)
+ * over spans of k: other bits from some hundreds on.)
  */
 #define STRIP_ROWS ((size_t)6)
 #define STRIP_VECTORS (PANEL / 16)

@@ -1,19 +1,19 @@
 /* Products in fp32 for AVX2: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
  *
- * STRIP_ROWS rows by PANEL columns stay in registers over a piece of k. A job packs its rows' piece of a, strip after
+ * STRIP_ROWS rows by PANEL columns stay in registers over a span of k. A job packs its rows' span of a, strip after
  * strip, which stays in the second-level cache over all panels, and then of one panel of b after the other, which stays
  * in the first-level cache over all strips: both are read in order, wherever a and b lie. Every element is a sum of
- * sums over the pieces, each in order, to which bias or what was there is added: its bits depend on nothing beside it.
+ * sums over the spans, each in order, to which bias or what was there is added: its bits depend on nothing beside it.
  */
 #define STRIP_ROWS ((size_t)6)
 #define PANEL ((size_t)16)
-#define PIECE ((size_t)256)
+#define SPAN ((size_t)256)
 #define JOB_ROWS (43 * STRIP_ROWS)
 /* Between strips: a vector that is stored at the start of a strip's row goes beyond it. */
-#define STRIP_SIZE (PIECE * STRIP_ROWS + VL)
+#define STRIP_SIZE (SPAN * STRIP_ROWS + VL)
 
 static size_t product_scratch(size_t k) {
-    return (PIECE * PANEL + JOB_ROWS / STRIP_ROWS * STRIP_SIZE) * sizeof(float);
+    return (SPAN * PANEL + JOB_ROWS / STRIP_ROWS * STRIP_SIZE) * sizeof(float);
 }
 
 /* Of a square of 8 by 8. */
@@ -60,23 +60,23 @@ INLINE void lay_out(float *dst, size_t ld, const float *src, size_t src_ld, bool
     }
 }
 
-/* A piece of k; they are as long as one another. */
-struct piece {
+/* A span of k; they are as long as one another. */
+struct span {
     size_t begin, depth;
     bool first, last;
 };
-static struct piece piece_at(const struct shore__product_job *job, size_t begin) {
-    size_t pieces = (job->k + PIECE - 1) / PIECE, depth = pieces ? up_to((job->k + pieces - 1) / pieces, VL) : 0;
-    return (struct piece){begin, least(depth, job->k - begin), begin == 0, begin + depth >= job->k};
+static struct span span_at(const struct shore__product_job *job, size_t begin) {
+    size_t spans = (job->k + SPAN - 1) / SPAN, depth = spans ? up_to((job->k + spans - 1) / spans, VL) : 0;
+    return (struct span){begin, least(depth, job->k - begin), begin == 0, begin + depth >= job->k};
 }
 
-static void pack_strips(float *dst, const struct shore__product_job *job, struct piece piece) {
+static void pack_strips(float *dst, const struct shore__product_job *job, struct span span) {
     const float *a = job->a;
     /* Rows of a that lies transposed are each in pages of their own: a few at a time, over all strips. */
-    size_t few = job->a_transposed ? 32 : PIECE;
-    for (size_t p = 0; p < piece.depth; p += few)
+    size_t few = job->a_transposed ? 32 : SPAN;
+    for (size_t p = 0; p < span.depth; p += few)
         for (size_t row = job->row_begin, strip = 0; row < job->row_end; row += STRIP_ROWS, strip += STRIP_SIZE) {
-            size_t k = piece.begin + p, depth = least(few, piece.depth - p), there = job->m - row;
+            size_t k = span.begin + p, depth = least(few, span.depth - p), there = job->m - row;
             float *to = dst + strip + p * STRIP_ROWS;
             if (job->a_transposed)
                 lay_out(to, STRIP_ROWS, a + k * job->m + row, job->m, false, there, depth, 0);
@@ -87,28 +87,27 @@ static void pack_strips(float *dst, const struct shore__product_job *job, struct
 }
 
 /* Where n ends, the rest of the panel stays as it is: sums with it are not stored. */
-static void pack_panel(float *dst, const struct shore__product_job *job, size_t j, struct piece piece) {
+static void pack_panel(float *dst, const struct shore__product_job *job, size_t j, struct span span) {
     const float *b = job->b;
-    size_t k = piece.begin;
+    size_t k = span.begin;
     for (size_t v = 0; v < PANEL && j + v < job->n; v += VL)
         if (job->b_transposed)
-            lay_out(dst + v, PANEL, b + (j + v) * job->k + k, job->k, true, left(j + v, job->n), piece.depth,
+            lay_out(dst + v, PANEL, b + (j + v) * job->k + k, job->k, true, left(j + v, job->n), span.depth,
                     job->k - k);
         else
-            lay_out(dst + v, PANEL, b + k * job->n + j + v, job->n, false, left(j + v, job->n), piece.depth, 0);
+            lay_out(dst + v, PANEL, b + k * job->n + j + v, job->n, false, left(j + v, job->n), span.depth, 0);
 }
 
 /* `count` columns from j of a row of c. */
-INLINE void put_sum(const struct shore__product_job *job, float *c, size_t j, size_t count, vf sum,
-                    struct piece piece) {
-    if (!piece.first || job->accumulate) sum = sum + get(c, 0, count, SHORE__F32);
-    if (piece.last && job->bias) sum = sum + get(job->bias, j, count, SHORE__F32);
-    put(c, 0, count, sum, piece.last ? job->c_mode : SHORE__F32);
+INLINE void put_sum(const struct shore__product_job *job, float *c, size_t j, size_t count, vf sum, struct span span) {
+    if (!span.first || job->accumulate) sum = sum + get(c, 0, count, SHORE__F32);
+    if (span.last && job->bias) sum = sum + get(job->bias, j, count, SHORE__F32);
+    put(c, 0, count, sum, span.last ? job->c_mode : SHORE__F32);
 }
 
 /* `rows` rows of c from `first` by a panel's columns from j. */
 static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j,
-                           const float *strip, const float *panel, struct piece piece) {
+                           const float *strip, const float *panel, struct span span) {
     float *c = (float *)job->c + first * job->n + j;
     size_t columns = least(PANEL, job->n - j);
     vf sum[STRIP_ROWS][2];
@@ -118,7 +117,7 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
         __builtin_prefetch(c + i * job->n, 1);
     }
 #pragma GCC unroll 4
-    for (size_t p = 0; p < piece.depth; p++) {
+    for (size_t p = 0; p < span.depth; p++) {
         vf b0 = get(panel, p * PANEL, VL, SHORE__F32), b1 = get(panel, p * PANEL + VL, VL, SHORE__F32);
 #pragma GCC unroll 6
         for (size_t i = 0; i < STRIP_ROWS; i++) {
@@ -134,9 +133,9 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
         for (size_t v = 0; v < PANEL; v += VL) {
             float *to = c + i * job->n + v;
             if (whole)
-                put_sum(job, to, j + v, VL, sum[i][v / VL], piece);
+                put_sum(job, to, j + v, VL, sum[i][v / VL], span);
             else if (i < rows && v < columns)
-                put_sum(job, to, j + v, left(v, columns), sum[i][v / VL], piece);
+                put_sum(job, to, j + v, left(v, columns), sum[i][v / VL], span);
         }
 }
 
@@ -147,43 +146,43 @@ INLINE void fetch(const float *block, size_t ld, size_t rows, size_t columns, si
         for (size_t j = 0; j < columns; j += 16)
             _mm_prefetch((const char *)(block + r * ld + j), _MM_HINT_T1);
 }
-INLINE void fetch_panel(const struct shore__product_job *job, size_t j, struct piece piece, size_t self, size_t parts) {
+INLINE void fetch_panel(const struct shore__product_job *job, size_t j, struct span span, size_t self, size_t parts) {
     const float *b = job->b;
     if (job->b_transposed)
-        fetch(b + j * job->k + piece.begin, job->k, PANEL, piece.depth, self, parts);
+        fetch(b + j * job->k + span.begin, job->k, PANEL, span.depth, self, parts);
     else
-        fetch(b + piece.begin * job->n + j, job->n, piece.depth, PANEL, self, parts);
+        fetch(b + span.begin * job->n + j, job->n, span.depth, PANEL, self, parts);
 }
-INLINE void fetch_rows(const struct shore__product_job *job, struct piece piece, size_t self, size_t parts) {
+INLINE void fetch_rows(const struct shore__product_job *job, struct span span, size_t self, size_t parts) {
     const float *a = job->a;
     size_t rows = job->row_end - job->row_begin;
     if (job->a_transposed)
-        fetch(a + piece.begin * job->m + job->row_begin, job->m, piece.depth, rows, self, parts);
+        fetch(a + span.begin * job->m + job->row_begin, job->m, span.depth, rows, self, parts);
     else
-        fetch(a + job->row_begin * job->k + piece.begin, job->k, rows, piece.depth, self, parts);
+        fetch(a + job->row_begin * job->k + span.begin, job->k, rows, span.depth, self, parts);
 }
 
 static void product_run(const struct shore__product_job *job, void *scratch) {
-    float *panel = scratch, *strips = panel + PIECE * PANEL;
+    float *panel = scratch, *strips = panel + SPAN * PANEL;
     size_t count = (job->row_end - job->row_begin + STRIP_ROWS - 1) / STRIP_ROWS;
-    for (struct piece piece = piece_at(job, 0);; piece = piece_at(job, piece.begin + piece.depth)) {
-        struct piece next = piece_at(job, piece.begin + (piece.last ? 0 : piece.depth));
-        pack_strips(strips, job, piece);
+    for (struct span span = span_at(job, 0);; span = span_at(job, span.begin + span.depth)) {
+        struct span next = span_at(job, span.begin + (span.last ? 0 : span.depth));
+        pack_strips(strips, job, span);
         for (size_t j = job->column_begin; j < job->column_end; j += PANEL) {
             bool more = j + PANEL < job->column_end;
-            pack_panel(panel, job, j, piece);
+            pack_panel(panel, job, j, span);
             for (size_t s = 0, row = job->row_begin; s < count; s++, row += STRIP_ROWS) {
                 if (more)
-                    fetch_panel(job, j + PANEL, piece, s, count);
-                else if (!piece.last) {
+                    fetch_panel(job, j + PANEL, span, s, count);
+                else if (!span.last) {
                     fetch_panel(job, job->column_begin, next, s, count);
                     fetch_rows(job, next, s, count);
                 }
                 strip_of_panel(job, row, least(STRIP_ROWS, job->row_end - row), j, strips + s * STRIP_SIZE, panel,
-                               piece);
+                               span);
             }
         }
-        if (piece.last) return;
+        if (span.last) return;
     }
 }
 

@@ -2,12 +2,12 @@
  *
  * b is packed before, a panel of PANEL columns after the other; a job lays its rows of a out, strips of STRIP_ROWS
  * rows, which stay in the second-level cache over all panels. Both are steps of STEP elements of k, zero beyond m, n
- * and k. A strip by a panel is a block of sums, over a piece of k at a time: so much of a panel stays in the
+ * and k. A strip by a panel is a block of sums, over a span of k at a time: so much of a panel stays in the
  * first-level cache over all strips. Every element is a sum over k in order that begins with what was there, or to
  * which bias is added: its bits depend on nothing beside it.
  *
  * The file that includes this has defined `operand` (the type of an element of a and b as they are laid out),
- * STRIP_ROWS, PANEL (two vectors), STEP, PIECE (whole steps), STRIPS_BYTES and MOST_STRIPS (of a job), and:
+ * STRIP_ROWS, PANEL (two vectors), STEP, SPAN (whole steps), STRIPS_BYTES and MOST_STRIPS (of a job), and:
  *
  * - WIDENS: whether an operand may be fp32 of what is given in bf16;
  * - pack_step(to, b, mode, transposed, k, n, r, j): lays rows r .. r + STEP - 1 of b out, columns j .. j + PANEL - 1;
@@ -26,7 +26,7 @@ static struct shore__job_size job_size(size_t k, bool a_transposed) {
 }
 static size_t product_scratch(size_t k) {
     return up_to(job_rows(k) * whole_k(k) * sizeof(operand), 64) + job_rows(k) * PANEL * sizeof(float) +
-           PIECE * PANEL * sizeof(operand);
+           SPAN * PANEL * sizeof(operand);
 }
 static size_t product_packed(size_t k, size_t n) {
     return up_to(n, PANEL) * whole_k(k) * sizeof(operand);
@@ -62,10 +62,10 @@ static void product_pack(void *packed, const void *b, enum shore__mode mode, boo
     FOR_OPERANDS(mode, pack_of(packed, b, M, transposed, k, n, begin, end));
 }
 
-/* A panel's piece from row p, while that of the next panel is fetched. */
-INLINE void pack_piece(operand *to, const struct shore__product_job *job, size_t p, size_t j, enum shore__mode mode) {
+/* A panel's span from row p, while that of the next panel is fetched. */
+INLINE void pack_span(operand *to, const struct shore__product_job *job, size_t p, size_t j, enum shore__mode mode) {
     size_t element = act_bytes(mode), ld = (job->b_transposed ? job->k : job->n) * element;
-    for (size_t r = p; r < least(p + PIECE, job->k); r += STEP, to += STEP * PANEL) {
+    for (size_t r = p; r < least(p + SPAN, job->k); r += STEP, to += STEP * PANEL) {
         size_t row = job->b_transposed ? j + PANEL : r, column = job->b_transposed ? r : j + PANEL;
         const char *next = (const char *)job->b + row * ld + column * element;
         for (size_t i = 0; i < (job->b_transposed ? PANEL : STEP); i++)
@@ -152,17 +152,17 @@ INLINE void fetch(struct ahead *ahead) {
         for (size_t j = 0; j < PANEL * sizeof(float); j += 64)
             _mm_prefetch(ahead->c + j, _MM_HINT_T1);
 }
-/* While `strip` of so many is multiplied by the piece of the panel from row p: its part of the piece that follows; and
- * of its block in the next panel, if that is to be added to, as many rows as there are pieces of k for. */
+/* While `strip` of so many is multiplied by the span of the panel from row p: its part of the span that follows; and
+ * of its block in the next panel, if that is to be added to, as many rows as there are spans of k for. */
 INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t p, size_t j, size_t strip, size_t strips,
                              size_t steps) {
-    size_t part = PIECE * PANEL * sizeof(operand) / strips / 64 * 64;
-    const operand *next = (const operand *)job->b + j * whole_k(job->k) + least(p + PIECE, whole_k(job->k)) * PANEL;
+    size_t part = SPAN * PANEL * sizeof(operand) / strips / 64 * 64;
+    const operand *next = (const operand *)job->b + j * whole_k(job->k) + least(p + SPAN, whole_k(job->k)) * PANEL;
     struct ahead ahead = {.b = (const char *)next + strip * part, .b_bytes = part / steps / 64 * 64};
     if (!job->packed) ahead.b_bytes = 0;
     if (job->accumulate && j + PANEL < job->column_end) {
-        size_t rows = STRIP_ROWS / ((job->k + PIECE - 1) / PIECE);
-        size_t row = job->row_begin + strip * STRIP_ROWS + p / PIECE * rows;
+        size_t rows = STRIP_ROWS / ((job->k + SPAN - 1) / SPAN);
+        size_t row = job->row_begin + strip * STRIP_ROWS + p / SPAN * rows;
         ahead.c = (const char *)((const float *)job->c + row * job->n + j + PANEL);
         ahead.c_rows = (rows + steps - 1) / steps;
         ahead.c_stride = job->n * sizeof(float);
@@ -175,11 +175,11 @@ INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, c
                            struct ahead ahead);
 
 /* What is added to c begins and ends there, where a block is whole. */
-static void piece_of_panel(const struct shore__product_job *job, const operand *strips, const operand *panel,
-                           float *room, size_t p, size_t j) {
+static void span_of_panel(const struct shore__product_job *job, const operand *strips, const operand *panel,
+                          float *room, size_t p, size_t j) {
     size_t count = (job->row_end - job->row_begin + STRIP_ROWS - 1) / STRIP_ROWS;
-    size_t steps = whole_k(least(PIECE, job->k - p)) / STEP;
-    bool first = p == 0, last = p + PIECE >= job->k;
+    size_t steps = whole_k(least(SPAN, job->k - p)) / STEP;
+    bool first = p == 0, last = p + SPAN >= job->k;
     for (size_t i = 0; i < count; i++) {
         size_t row = job->row_begin + i * STRIP_ROWS, rows = least(STRIP_ROWS, job->row_end - row);
         bool in_place = job->accumulate && rows == STRIP_ROWS && job->n - j >= PANEL;
@@ -205,13 +205,13 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
     products_begin();
     operand *own = (operand *)(room + job_rows(job->k) * PANEL);
     for (size_t j = job->column_begin; j < job->column_end; j += PANEL)
-        for (size_t p = 0; p < job->k; p += PIECE) {
+        for (size_t p = 0; p < job->k; p += SPAN) {
             const operand *panel = (const operand *)job->b + j * whole_k(job->k) + p * PANEL;
             if (!job->packed) {
-                FOR_OPERANDS(job->mode, pack_piece(own, job, p, j, M));
+                FOR_OPERANDS(job->mode, pack_span(own, job, p, j, M));
                 panel = own;
             }
-            piece_of_panel(job, strips, panel, room, p, j);
+            span_of_panel(job, strips, panel, room, p, j);
         }
     products_end();
     _mm_sfence();

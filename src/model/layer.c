@@ -121,9 +121,9 @@ size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, s
 }
 
 static shore__buf take(shore__buf *at, size_t bytes) {
-    shore__buf piece = *at;
+    shore__buf taken = *at;
     *at = shore__at(*at, bytes);
-    return piece;
+    return taken;
 }
 
 struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf kept,

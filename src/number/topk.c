@@ -94,22 +94,22 @@ static void count_low(uint32_t *bins, const uint32_t *bits, size_t n, uint32_t h
         if (magnitude(bits[i]) >> 16 == high && magnitude(bits[i])) bins[bits[i] & 0xFFFFu]++;
 }
 
-/* The bits of fp32 values, a piece at a time: what is stored as float is read as such. */
-#define PIECE 1024u
+/* The bits of fp32 values, a span at a time: what is stored as float is read as such. */
+#define SPAN 1024u
 
 static void walk(struct shore__topk *t, const float *x, uint32_t segments, bool low, uint32_t high) {
-    uint32_t bits[PIECE];
+    uint32_t bits[SPAN];
     memset(t->bins, 0, (low ? LOW_BINS : BINS) * sizeof *t->bins);
     for (uint32_t s = 0; s < segments; s++) {
         const uint32_t *from = t->list[s].bits;
         size_t n = x ? SHORE__TOPK_SEGMENT : t->list[s].count;
-        for (size_t i = 0; i < n; i += PIECE) {
-            size_t piece = n - i < PIECE ? n - i : PIECE;
-            if (x) memcpy(bits, x + (size_t)s * SHORE__TOPK_SEGMENT + i, piece * sizeof *bits);
+        for (size_t i = 0; i < n; i += SPAN) {
+            size_t span = n - i < SPAN ? n - i : SPAN;
+            if (x) memcpy(bits, x + (size_t)s * SHORE__TOPK_SEGMENT + i, span * sizeof *bits);
             if (low)
-                count_low(t->bins, x ? bits : from + i, piece, high);
+                count_low(t->bins, x ? bits : from + i, span, high);
             else
-                count_high(t->bins, x ? bits : from + i, piece);
+                count_high(t->bins, x ? bits : from + i, span);
         }
     }
 }

@@ -102,9 +102,9 @@ static int forward_layer(struct shore__pass *pass, uint32_t layer, shore__buf x,
 
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u) {
     if (!pass->nkept) return pass->logits;
-    size_t piece = slice * pass->kept_units + u % pass->kept_units;
-    if (piece >= pass->nkept) return pass->logits;
-    return shore__at(pass->kept_logits, piece * pass->most_unit_rows * pass->m->slice_rows * 4);
+    size_t tile = slice * pass->kept_units + u % pass->kept_units;
+    if (tile >= pass->nkept) return pass->logits;
+    return shore__at(pass->kept_logits, tile * pass->most_unit_rows * pass->m->slice_rows * 4);
 }
 
 int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *diag) {

@@ -25,7 +25,7 @@ struct shore__pass {
     struct shore__both loss;            /* the same */
     shore__buf logits;                  /* fp32 [unit rows, slice rows] */
     shore__buf inner;                   /* inner activations of one unit */
-    shore__buf kept_logits;             /* pieces (slice, unit) 0 .. nkept - 1 are kept for backward, */
+    shore__buf kept_logits;             /* tiles (slice, unit) 0 .. nkept - 1 are kept for backward, */
     size_t nkept, kept_units;           /* of kept_units units at a time */
 };
 
@@ -63,7 +63,7 @@ static inline double shore__divisor(uint64_t counting) {
 static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__buf act, size_t u) {
     return shore__at(act, u * shore__pass_unit(pass) * pass->m->arch.d_model * shore__mode_bytes(pass->c->mode));
 }
-/* Where piece (slice, unit) of the kept logits lies, or the buffer that is shared. */
+/* Where tile (slice, unit) of the kept logits lies, or the buffer that is shared. */
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
 
 /* x [rows, d] from tokens [rows] of sequences of seq_len, the first at first_position. */

@@ -21,13 +21,13 @@ uint64_t shore__import_bytes(const struct shore_layout *layout, uint32_t tokens,
 
 uint64_t shore__copy_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options, uint32_t more,
                            uint64_t peak) {
-    const uint64_t each_more = 5 * MIB, pieces = 4 * MIB; /* of a drive: thread, queue, the least ring */
-    return shore__copy_in_pieces_bytes(layout, options, pieces, peak) + more * each_more;
+    const uint64_t each_more = 5 * MIB, spans = 4 * MIB; /* of a drive: thread, queue, the least ring */
+    return shore__copy_in_spans_bytes(layout, options, spans, peak) + more * each_more;
 }
 
-uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                                     uint64_t pieces_bytes, uint64_t peak) {
-    return peak + 2 * shore__transfer_fleet_bytes(layout, options) + pieces_bytes;
+uint64_t shore__copy_in_spans_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                                    uint64_t spans_bytes, uint64_t peak) {
+    return peak + 2 * shore__transfer_fleet_bytes(layout, options) + spans_bytes;
 }
 
 /* A third for what is fetched, the rest for tiles and their columns: those of a narrow tile are at most all of it. */

@@ -5,7 +5,7 @@
 
 #include "longshore/state.h"
 
-/* Nothing is updated, so the least rings will do: small pieces go at the speed of what they come from. */
+/* Nothing is updated, so the least rings will do: small spans go at the speed of what they come from. */
 void shore__transfer_rings(struct shore_fleet_options *options);
 /* What such a fleet takes: rings and tables, threads and a queue for each drive. */
 uint64_t shore__transfer_fleet_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
@@ -15,11 +15,11 @@ uint64_t shore__import_bytes(const struct shore_layout *layout, uint32_t tokens,
                              const struct shore_fleet_options *options);
 
 /* The least budget of a copy from drives to others of which `more` are added, in a process that has held `peak` bytes;
- * and what one takes that copies in so many pieces. */
+ * and what one takes that copies in so many spans. */
 uint64_t shore__copy_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options, uint32_t more,
                            uint64_t peak);
-uint64_t shore__copy_in_pieces_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
-                                     uint64_t pieces_bytes, uint64_t peak);
+uint64_t shore__copy_in_spans_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                                    uint64_t spans_bytes, uint64_t peak);
 
 /* An export: segments that are fetched at once, and elements of a tile of a tensor that is transposed (and of its
  * columns, put together). widest: row of one as it is stored; bytes: of all three. */

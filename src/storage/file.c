@@ -195,14 +195,14 @@ static int open_parent(const char *path, struct shore_diag *diag) {
 
 /* The claim goes first: a file that a kill leaves half filled could not be told from a stranger's without it. */
 static int fill_with_zeros(int fd, const void *claim, struct shore__file_range range) {
-    enum { PIECE = 1 << 20 };
-    char *zeros = calloc(1, PIECE);
+    enum { SPAN = 1 << 20 };
+    char *zeros = calloc(1, SPAN);
     if (!zeros) return -ENOMEM;
     int rc = 0;
     const uint64_t behind = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < behind && rc == 0;) {
         bool claiming = claim && at < SHORE__IO_ALIGN;
-        uint64_t end = claiming ? SHORE__IO_ALIGN : behind - at < PIECE ? behind : at + PIECE;
+        uint64_t end = claiming ? SHORE__IO_ALIGN : behind - at < SPAN ? behind : at + SPAN;
         const char *from = claiming ? (const char *)claim + at : zeros;
         ssize_t n = pwrite(fd, from, (size_t)(end - at), (off_t)at);
         if (n > 0)

@@ -87,11 +87,11 @@ static int pass(struct shore__rate *r, enum work work, bool second_half, struct 
 
 static int prepare(struct shore__rate *r, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
                    struct shore_diag *diag) {
-    const uint64_t piece = ELEM_BYTES * SHORE_SEGMENT_ELEMS;
+    const uint64_t span = ELEM_BYTES * SHORE_SEGMENT_ELEMS;
     memset(r, 0, sizeof *r);
     r->file.fd = -1;
     r->nbuffers = nbuffers;
-    r->chunk_bytes = (uint32_t)(chunk_bytes < piece ? piece : chunk_bytes / piece * piece);
+    r->chunk_bytes = (uint32_t)(chunk_bytes < span ? span : chunk_bytes / span * span);
     r->nchunks = bytes / r->chunk_bytes ? bytes / r->chunk_bytes : 1;
     size_t memory = (size_t)nbuffers * r->chunk_bytes;
     r->memory = shore__arena_alloc(NULL, memory);

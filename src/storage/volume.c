@@ -59,11 +59,11 @@ int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
 
 int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind kind, void *buffer, uint64_t offset,
                     uint64_t bytes, struct shore_diag *diag) {
-    enum { PIECE_BYTES = 8 << 20 };
-    for (uint64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        uint32_t piece = bytes - at < PIECE_BYTES ? (uint32_t)(bytes - at) : PIECE_BYTES;
-        struct shore__io_op op = {.kind = kind, .offset = offset + at, .bytes = piece};
-        op.rc = shore__io_do(io, kind, (char *)buffer + at, op.offset, piece);
+    enum { SPAN_BYTES = 8 << 20 };
+    for (uint64_t at = 0; at < bytes; at += SPAN_BYTES) {
+        uint32_t span = bytes - at < SPAN_BYTES ? (uint32_t)(bytes - at) : SPAN_BYTES;
+        struct shore__io_op op = {.kind = kind, .offset = offset + at, .bytes = span};
+        op.rc = shore__io_do(io, kind, (char *)buffer + at, op.offset, span);
         if (op.rc) return shore__io_explain(path, &op, diag);
     }
     return 0;

@@ -140,8 +140,8 @@ static int write_sparse(const struct shore__volume *to, struct shore__io *io, un
     return rc;
 }
 
-static int copy_piece(struct copying *c, enum shore_plane plane, const struct shore__extent *extent, uint32_t at,
-                      uint32_t count, struct shore_diag *diag) {
+static int copy_span(struct copying *c, enum shore_plane plane, const struct shore__extent *extent, uint32_t at,
+                     uint32_t count, struct shore_diag *diag) {
     const unsigned slot = c->from->record.active;
     const uint32_t each = c->from->desc.plane_bytes[plane];
     const uint64_t bytes = (uint64_t)count * each;
@@ -177,7 +177,7 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
                 uint32_t left = extent->count - at;
                 n = shore__slot_map_run(&c->from->map, c->from->record.active, extent->local + at,
                                         left < most ? left : most);
-                rc = copy_piece(c, (enum shore_plane)p, extent, at, n, diag);
+                rc = copy_span(c, (enum shore_plane)p, extent, at, n, diag);
             }
         }
     }

@@ -10,7 +10,7 @@ static inline uint64_t shore__record_offset(unsigned place) {
     return SHORE__RECORD_OFFSET + (uint64_t)place * SHORE__RECORD_STRIDE;
 }
 
-/* Any number of whole pages, in pieces; a failure is described with file and offset. */
+/* Any number of whole pages, in spans; a failure is described with file and offset. */
 int shore__transfer(struct shore__io *io, const char *path, enum shore__io_kind kind, void *buffer, uint64_t offset,
                     uint64_t bytes, struct shore_diag *diag);
 int shore__flush(struct shore__io *io, const char *path, struct shore_diag *diag);

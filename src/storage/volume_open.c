@@ -20,14 +20,13 @@
 
 #define QUEUE_DEPTH 1u
 
-static uint64_t memory_piece(uint64_t bytes) {
+static uint64_t whole_pages(uint64_t bytes) {
     return shore__arena_round(bytes ? bytes : 1);
 }
 
 uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc) {
-    return memory_piece(SHORE__PAGE_BYTES) + memory_piece((uint64_t)desc->nextents * SHORE__EXTENT_BYTES) +
-           memory_piece(desc->identity_bytes) +
-           2 * memory_piece((uint64_t)desc->segments * sizeof(struct shore__leaves));
+    return whole_pages(SHORE__PAGE_BYTES) + whole_pages((uint64_t)desc->nextents * SHORE__EXTENT_BYTES) +
+           whole_pages(desc->identity_bytes) + 2 * whole_pages((uint64_t)desc->segments * sizeof(struct shore__leaves));
 }
 
 /* ---- header ------------------------------------------------------------------------------------------------------ */
@@ -158,15 +157,15 @@ enum shore__replaceable shore__volume_replaceable(const struct shore__file *file
 /* ---- create ------------------------------------------------------------------------------------------------------ */
 
 static int alloc_described(struct shore__volume *v, struct shore_diag *diag) {
-    void *extents = shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES));
-    void *identity = shore__arena_alloc(v->arena, memory_piece(v->desc.identity_bytes));
+    void *extents = shore__arena_alloc(v->arena, whole_pages((uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES));
+    void *identity = shore__arena_alloc(v->arena, whole_pages(v->desc.identity_bytes));
     v->desc.extents = extents;
     v->desc.identity = identity;
     return extents && identity ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory for the placement", v->file.path);
 }
 
 static void *map_alloc(uint64_t bytes) {
-    void *map = aligned_alloc(SHORE__IO_ALIGN, memory_piece(bytes));
+    void *map = aligned_alloc(SHORE__IO_ALIGN, whole_pages(bytes));
     if (map) memset(map, 0, bytes);
     return map;
 }
@@ -179,7 +178,7 @@ static int alloc_map(struct shore__volume *v, unsigned slot, struct shore_diag *
 static int alloc_tables(struct shore__volume *v, struct shore_diag *diag) {
     for (unsigned slot = 0; slot < 2; slot++) {
         v->table[slot] =
-            shore__arena_alloc(v->arena, memory_piece((uint64_t)v->desc.segments * sizeof(struct shore__leaves)));
+            shore__arena_alloc(v->arena, whole_pages((uint64_t)v->desc.segments * sizeof(struct shore__leaves)));
         if (!v->table[slot]) return shore__fail(diag, -ENOMEM, "%s: out of memory for the tables", v->file.path);
         int rc = alloc_map(v, slot, diag);
         if (rc) return rc;
@@ -197,7 +196,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     struct shore__header header = {
         .desc = v->desc, .version = v->version, .unfinished = true, .size_bytes = v->size_bytes};
     uint64_t placement_bytes = (uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES;
-    /* Written from the buffer that will hold the extents again; memory_piece() left it whole pages. */
+    /* Written from the buffer that will hold the extents again; whole_pages() left it whole pages. */
     void *placement = (void *)(uintptr_t)v->desc.extents;
     shore__extents_write(v->desc.extents, v->desc.nextents, placement);
     shore__hash128(placement, placement_bytes, 0, header.placement_hash);

@@ -112,13 +112,13 @@ static bool stands_alone(const struct shore__splitter *s, size_t start, size_t e
 
 static int pass_on(struct shore__splitter *s, size_t from, size_t to) {
     if (from >= to) return 0;
-    s->in_piece = true;
+    s->in_pretoken = true;
     return s->on_text(s->ctx, s->text.bytes + from, to - from);
 }
 
-static int end_piece(struct shore__splitter *s) {
-    bool had = s->in_piece;
-    s->in_piece = false;
+static int end_pretoken(struct shore__splitter *s) {
+    bool had = s->in_pretoken;
+    s->in_pretoken = false;
     return had ? s->on_end(s->ctx) : 0;
 }
 
@@ -153,7 +153,7 @@ static int split(struct shore__splitter *s, bool final) {
          * finds there: spaces behind that are text again. One that takes spaces on its left finds none left. */
         if (start >= end) continue;
         rc = pass_on(s, passed, start);
-        if (rc == 0) rc = end_piece(s);
+        if (rc == 0) rc = end_pretoken(s);
         if (rc == 0) rc = s->on_token(s->ctx, token->id);
         passed = end;
     }
@@ -169,7 +169,7 @@ static int split(struct shore__splitter *s, bool final) {
 int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t bytes) {
     if (bytes == 0) return 0;
     if (s->set->count == 0) {
-        s->in_piece = true;
+        s->in_pretoken = true;
         return s->on_text(s->ctx, text, bytes);
     }
     int rc = shore__text_append(&s->text, text, bytes);
@@ -182,7 +182,7 @@ int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t byt
 
 int shore__splitter_end(struct shore__splitter *s) {
     int rc = s->text.count ? split(s, true) : 0;
-    if (rc == 0) rc = end_piece(s);
+    if (rc == 0) rc = end_pretoken(s);
     s->after_word = false;
     s->patience = 0;
     return rc;

@@ -36,12 +36,12 @@ struct shore__splitter {
     struct shore__text text; /* still to be searched */
     size_t passed;           /* of it has gone with a token */
     bool after_word;         /* what was searched ends in a word character */
-    /* the pieces between tokens, in parts; the end of a piece that had any; a token */
+    /* the pretokens between tokens, in parts; the end of a pretoken that had any; a token */
     int (*on_text)(void *ctx, const char *text, size_t bytes);
     int (*on_end)(void *ctx);
     int (*on_token)(void *ctx, uint32_t id);
     void *ctx;
-    bool in_piece;
+    bool in_pretoken;
     size_t patience; /* text that is there before it is searched again */
 };
 int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t bytes);

@@ -1,4 +1,4 @@
-/* Byte-pair encoding of one piece of text: the model, without what divides the text into pieces.
+/* Byte-pair encoding of one pretoken of text: the model, without what divides the text into pretokens.
  */
 #ifndef SHORE_TEXT_BPE_H
 #define SHORE_TEXT_BPE_H
@@ -45,10 +45,10 @@ struct shore__bpe_work {
         char text[SHORE__BPE_CACHED_BYTES - 1];
         uint32_t ids[SHORE__BPE_CACHED_IDS];
     } * cache;
-    void *merging; /* of long pieces, kept from piece to piece */
+    void *merging; /* of long pretokens, kept from pretoken to pretoken */
     size_t merging_bytes;
     struct shore__text mapped;
-    struct shore__ids symbols; /* of a piece in parts: those whose tokens what comes may change */
+    struct shore__ids symbols; /* of a pretoken in parts: those whose tokens what comes may change */
     bool waiting;              /* an unknown token that may yet swallow the next one */
     size_t window, margin;
 };
@@ -62,11 +62,11 @@ int shore__bpe_add_merge(struct shore__bpe *b, const char *left, size_t left_byt
 int shore__bpe_ready(struct shore__bpe *b);
 void shore__bpe_fini(struct shore__bpe *b);
 
-/* Appends the ids of a piece of valid UTF-8. 0, -ENOMEM, or SHORE_EINPUT: the piece is too long for such a model. */
-int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes,
+/* Appends the ids of a pretoken of valid UTF-8. 0, -ENOMEM, or SHORE_EINPUT: it is too long for such a model. */
+int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *pretoken, size_t bytes,
                       struct shore__ids *out);
-/* The same for a piece that comes in parts of whole characters, in memory that does not grow with it; it must be longer
- * than any token of the vocabulary. */
+/* The same for a pretoken that comes in parts of whole characters, in memory that does not grow with it; it must be
+ * longer than any token of the vocabulary. */
 int shore__bpe_feed(const struct shore__bpe *b, struct shore__bpe_work *w, const char *part, size_t bytes,
                     struct shore__ids *out);
 int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct shore__ids *out);

@@ -1,6 +1,6 @@
 /* Encoding with a model of byte-pair encoding.
  *
- * A piece that is too long to be held comes in parts. What makes that exact, with any list of merges: between two
+ * A pretoken that is too long to be held comes in parts. What makes that exact, with any list of merges: between two
  * tokens of an encoding no merge has reached across, so each side was encoded as if it were alone; and a row of tokens
  * of which each two neighbours are the encoding of their own text is the encoding of the whole, since the first merge
  * that reached across would do so in those two alone. So what follows can change a token only by changing where a later
@@ -18,7 +18,7 @@
 
 #define NONE SHORE__VOCAB_NONE
 #define SHORT_SYMBOLS 32
-#define WINDOW_SYMBOLS (64u << 10) /* of a piece in parts, at first */
+#define WINDOW_SYMBOLS (64u << 10) /* of a pretoken in parts, at first */
 #define WINDOW_SYMBOLS_MOST (1u << 20)
 #define MARGIN_SYMBOLS 32u        /* that are there to show that a token stays, at first */
 #define LONGEST_MERGE_CHARS 4096u /* above, showing it is too much work */
@@ -31,7 +31,7 @@ void shore__bpe_work_fini(struct shore__bpe_work *w) {
     free(w->symbols.ids);
 }
 
-/* Symbols of a piece: a doubly linked list in an array, so that a merge is O(1). */
+/* Symbols of a pretoken: a doubly linked list in an array, so that a merge is O(1). */
 struct symbol {
     uint32_t id, previous, next;
 };
@@ -41,17 +41,18 @@ struct candidate {
 
 /* The first symbols, before any merge, in the order that the `tokenizers` library gives them; at most one more than
  * there are bytes. waiting: behind them is an unknown token that may yet swallow the next one. */
-static size_t first_symbols(const struct shore__bpe *b, const char *piece, size_t bytes, bool *waiting, uint32_t *ids) {
+static size_t first_symbols(const struct shore__bpe *b, const char *pretoken, size_t bytes, bool *waiting,
+                            uint32_t *ids) {
     size_t n = 0;
     if (b->byte_level && b->unknown == NONE) {
         for (size_t i = 0; i < bytes; i++)
-            if (b->byte_ids[(unsigned char)piece[i]] != NONE) ids[n++] = b->byte_ids[(unsigned char)piece[i]];
+            if (b->byte_ids[(unsigned char)pretoken[i]] != NONE) ids[n++] = b->byte_ids[(unsigned char)pretoken[i]];
         return n;
     }
     for (size_t i = 0, step; i < bytes; i += step) {
-        step = b->byte_level ? 1 : shore__utf8_bytes((unsigned char)piece[i]);
+        step = b->byte_level ? 1 : shore__utf8_bytes((unsigned char)pretoken[i]);
         uint32_t id =
-            b->byte_level ? b->byte_ids[(unsigned char)piece[i]] : shore__vocab_find(&b->vocab, piece + i, step);
+            b->byte_level ? b->byte_ids[(unsigned char)pretoken[i]] : shore__vocab_find(&b->vocab, pretoken + i, step);
         if (id != NONE) {
             if (*waiting) ids[n++] = b->unknown;
             *waiting = false;
@@ -60,10 +61,10 @@ static size_t first_symbols(const struct shore__bpe *b, const char *piece, size_
         }
         bool fallback = b->byte_fallback && !b->byte_level;
         for (size_t k = 0; fallback && k < step; k++)
-            fallback = b->byte_ids[(unsigned char)piece[i + k]] != NONE;
+            fallback = b->byte_ids[(unsigned char)pretoken[i + k]] != NONE;
         if (fallback) {
             for (size_t k = 0; k < step; k++)
-                ids[n++] = b->byte_ids[(unsigned char)piece[i + k]];
+                ids[n++] = b->byte_ids[(unsigned char)pretoken[i + k]];
         } else if (b->unknown != NONE) {
             if (*waiting && !b->fuse_unknown) ids[n++] = b->unknown;
             *waiting = true;
@@ -125,8 +126,8 @@ static void consider(const struct shore__bpe *b, const struct symbol *s, uint32_
     if (m->result != NONE) push(heap, n, (struct candidate){m->rank, at, m->result});
 }
 
-/* For long pieces: a heap of candidates; one that no longer stands is dropped when it comes up. Each merge adds at most
- * two candidates and takes one, so the heap never holds more than two per symbol. */
+/* For long pretokens: a heap of candidates; one that no longer stands is dropped when it comes up. Each merge adds at
+ * most two candidates and takes one, so the heap never holds more than two per symbol. */
 static void merge_long(const struct shore__bpe *b, const uint32_t *ids, size_t n, struct symbol *s,
                        struct candidate *heap) {
     size_t nheap = 0;
@@ -264,46 +265,46 @@ int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct
     return put_tokens(&a, merge_all(b, w->symbols.ids, n, &a), out);
 }
 
-/* The whole piece as one token of the vocabulary. */
-static uint32_t whole_token(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes) {
-    if (!b->byte_level) return shore__vocab_find(&b->vocab, piece, bytes);
+/* The whole pretoken as one token of the vocabulary. */
+static uint32_t whole_token(const struct shore__bpe *b, struct shore__bpe_work *w, const char *pretoken, size_t bytes) {
+    if (!b->byte_level) return shore__vocab_find(&b->vocab, pretoken, bytes);
     w->mapped.count = 0;
     for (size_t i = 0; i < bytes; i++) {
         char text[2];
-        size_t n = shore__utf8_put_short(text, b->byte_chars[(unsigned char)piece[i]]);
+        size_t n = shore__utf8_put_short(text, b->byte_chars[(unsigned char)pretoken[i]]);
         if (shore__text_append(&w->mapped, text, n)) return NONE;
     }
     return shore__vocab_find(&b->vocab, w->mapped.bytes, w->mapped.count);
 }
 
-int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *piece, size_t bytes,
+int shore__bpe_encode(const struct shore__bpe *b, struct shore__bpe_work *w, const char *pretoken, size_t bytes,
                       struct shore__ids *out) {
     struct shore__bpe_cached *cached = NULL;
     if (bytes == 0) return 0;
     if (!w->cache && !(w->cache = calloc(SHORE__BPE_CACHE_SLOTS, sizeof *w->cache))) return -ENOMEM;
     if (bytes < SHORE__BPE_CACHED_BYTES) {
-        cached = &w->cache[XXH3_64bits(piece, bytes) & (SHORE__BPE_CACHE_SLOTS - 1)];
-        if (cached->bytes == bytes && !memcmp(cached->text, piece, bytes))
+        cached = &w->cache[XXH3_64bits(pretoken, bytes) & (SHORE__BPE_CACHE_SLOTS - 1)];
+        if (cached->bytes == bytes && !memcmp(cached->text, pretoken, bytes))
             return shore__ids_append(out, cached->ids, cached->nids);
     }
     if (b->ignore_merges) {
-        uint32_t id = whole_token(b, w, piece, bytes);
+        uint32_t id = whole_token(b, w, pretoken, bytes);
         if (id != NONE) return shore__ids_push(out, id);
     }
     if (bytes > SHORT_SYMBOLS) {
-        int rc = shore__bpe_feed(b, w, piece, bytes, out);
+        int rc = shore__bpe_feed(b, w, pretoken, bytes, out);
         return rc ? rc : shore__bpe_end(b, w, out);
     }
     uint32_t ids[SHORT_SYMBOLS];
     bool waiting = false;
-    size_t n = first_symbols(b, piece, bytes, &waiting, ids);
+    size_t n = first_symbols(b, pretoken, bytes, &waiting, ids);
     if (waiting) ids[n++] = b->unknown;
     n = merge_short(b, ids, n);
     if (shore__ids_append(out, ids, n)) return -ENOMEM;
     if (cached && n <= SHORE__BPE_CACHED_IDS) {
         cached->bytes = (uint8_t)bytes;
         cached->nids = (uint8_t)n;
-        memcpy(cached->text, piece, bytes);
+        memcpy(cached->text, pretoken, bytes);
         memcpy(cached->ids, ids, n * sizeof *ids);
     }
     return 0;

@@ -1,6 +1,6 @@
 /* The way of a text through a tokenizer, in parts of any size:
  *
- *   bytes -> valid UTF-8 -> raw added tokens -> normalizing -> normalized added tokens -> pieces -> ids
+ *   bytes -> valid UTF-8 -> raw added tokens -> normalizing -> normalized added tokens -> pretokens -> ids
  *
  * Each stage holds back only what the text to come may still change.
  */
@@ -15,7 +15,7 @@
 #include "text/utf8_parts.h"
 #include "text/vector.h"
 
-#define PIECE_BYTES (64u << 10) /* above, a piece is encoded before its end is there */
+#define PRETOKEN_BYTES (64u << 10) /* above, a pretoken is encoded before its end is there */
 #define HELD_LIMIT_MIB 96u
 #define PATIENT_BYTES (16u << 10)
 #define STATE_LIMIT_BYTES (64u << 10)
@@ -31,12 +31,12 @@ struct shore__encoder {
     struct shore__splitter raw, normalized;
     struct shore__utf8_parts characters;
     struct shore__normalizing normalizing;
-    struct shore__text piece; /* normalized, not yet encoded: the first stage's text */
-    bool in_piece, at_origin; /* at_origin: nothing of the text has been encoded */
+    struct shore__text pretoken; /* normalized, not yet encoded: the first stage's text */
+    bool in_pretoken, at_origin; /* at_origin: nothing of the text has been encoded */
     struct {
-        bool open;     /* the stage has the beginning of a piece, whose end has not come yet */
+        bool open;     /* the stage has the beginning of a pretoken, whose end has not come yet */
         bool encoding; /* and its first tokens have been encoded */
-        int before;    /* of the piece: the byte that stood before text, or SHORE__PATTERN_BEGINS */
+        int before;    /* of the pretoken: the byte that stood before text, or SHORE__PATTERN_BEGINS */
         struct shore__text text;
         size_t patience; /* text that is there before it is looked at again */
         bool following;  /* text begins in a match whose end is far away, and the next stage may have its beginning */
@@ -63,7 +63,7 @@ static int encode_text(struct shore__encoder *e, const char *text, size_t bytes)
     return encoded(e, shore__bpe_encode(&e->t->bpe, &e->work, text, bytes, e->out));
 }
 
-static int encode_piece(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes) {
+static int encode_pretoken(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes) {
     size_t used;
     if (bytes == 0) return 0;
     if (stage == e->t->nstages) return encode_text(e, text, bytes);
@@ -76,14 +76,14 @@ struct gather {
     struct shore__encoder *e;
     unsigned stage;
     const char *text;
-    size_t start, end; /* a piece that the next stretch may still join; start NOTHING: none */
+    size_t start, end; /* a pretoken that the next stretch may still join; start NOTHING: none */
     bool after_match;
 };
 
 static int let_go(struct gather *g) {
     size_t start = g->start;
     g->start = NOTHING;
-    return start == NOTHING ? 0 : encode_piece(g->e, g->stage + 1, g->text + start, g->end - start);
+    return start == NOTHING ? 0 : encode_pretoken(g->e, g->stage + 1, g->text + start, g->end - start);
 }
 
 static int stretch(struct gather *g, size_t start, size_t end, bool match) {
@@ -122,7 +122,7 @@ static int stretch(struct gather *g, size_t start, size_t end, bool match) {
     return holds ? 0 : let_go(g);
 }
 
-/* What a stage puts before a piece that begins with text. */
+/* What a stage puts before a pretoken that begins with text. */
 static int put_prefix(const struct shore__encoder *e, unsigned stage, const char *text, struct shore__text *out) {
     bool wanted = stage < e->t->nstages && e->t->stages[stage].prefix_space && text[0] != ' ';
     return wanted ? shore__text_append(out, " ", 1) : 0;
@@ -134,11 +134,11 @@ static void drop_used(struct shore__encoder *e, unsigned stage, struct shore__te
     shore__text_drop(text, used);
 }
 
-/* Waits for a piece that no token can be. */
+/* Waits for a pretoken that no token can be. */
 static int encode_held(struct shore__encoder *e, unsigned stage, bool final) {
     struct shore__text *held = &e->begun[stage].text;
     bool *encoding = &e->begun[stage].encoding;
-    size_t least = e->t->bpe.longest_token > PIECE_BYTES ? e->t->bpe.longest_token : PIECE_BYTES;
+    size_t least = e->t->bpe.longest_token > PRETOKEN_BYTES ? e->t->bpe.longest_token : PRETOKEN_BYTES;
     int rc = 0;
     if (!final && held->count <= least) return 0;
     if (final && !*encoding) {
@@ -168,7 +168,7 @@ static int divide_held(struct shore__encoder *e, unsigned stage, struct shore__t
     return held->count > (size_t)HELD_LIMIT_MIB << 20 ? refuse_endless(e, HELD_LIMIT_MIB) : 0;
 }
 
-/* A piece in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
+/* A pretoken in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
     struct shore__text *held = &e->begun[stage].text;
     int rc = e->begun[stage].open ? 0 : put_prefix(e, stage, text, held);
@@ -199,8 +199,8 @@ static int follow(struct shore__encoder *e, unsigned stage, const char *text, si
     return rc;
 }
 
-/* Divides text into pieces for the next stage. Unless it is final, the last pieces wait for the text behind them; used
- * says where they begin. */
+/* Divides text into pretokens for the next stage. Unless it is final, the last pretokens wait for the text behind them;
+ * used says where they begin. */
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
     const struct shore__stage *s = &e->t->stages[stage];
     struct gather g = {.e = e, .stage = stage, .text = text, .start = NOTHING};
@@ -227,8 +227,8 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
         return rc ? rc : let_go(&g);
     }
     size_t open_end = found == 2 ? start : bytes; /* no match begins before */
-    bool piece = s->behavior == SHORE__ISOLATED || (s->behavior == SHORE__REMOVED && s->invert);
-    if (found == 2 && piece && bytes - start > PIECE_BYTES && shore__pattern_machine(s->pattern)) {
+    bool pretoken = s->behavior == SHORE__ISOLATED || (s->behavior == SHORE__REMOVED && s->invert);
+    if (found == 2 && pretoken && bytes - start > PRETOKEN_BYTES && shore__pattern_machine(s->pattern)) {
         if (s->behavior == SHORE__ISOLATED) rc = rest_of_stretch(&g, at, start);
         if (rc == 0) rc = let_go(&g);
         if (rc == 0) rc = shore__follow_begin(&e->begun[stage].follow, shore__pattern_machine(s->pattern));
@@ -241,7 +241,7 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     }
     bool alone = s->behavior == SHORE__ISOLATED || s->behavior == SHORE__CONTIGUOUS ||
                  (s->behavior == SHORE__REMOVED && !s->invert);
-    if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PIECE_BYTES)) {
+    if (alone && at < open_end && (e->begun[stage + 1].open || bytes - at > PRETOKEN_BYTES)) {
         *used = open_end;
         rc = let_go(&g);
         return rc ? rc : encode_part(e, stage + 1, text + at, open_end - at, false);
@@ -250,7 +250,7 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     return 0;
 }
 
-/* SentencePiece-style text is one long piece, but falls apart where no token reaches across. */
+/* SentencePiece-style text is one long pretoken, but falls apart where no token reaches across. */
 static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool final, size_t *used) {
     size_t start = 0, before = 0;
     int rc = 0;
@@ -267,41 +267,41 @@ static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool fi
     if (rc) return rc;
     if (final) return encode_part(e, 0, text + start, bytes - start, true);
     *used = start;
-    if (before - start <= PIECE_BYTES) return 0;
+    if (before - start <= PRETOKEN_BYTES) return 0;
     *used = before; /* the last character says whether there is a cut behind it */
     return encode_part(e, 0, text + start, before - start, false);
 }
 
 static int encode_pending(struct shore__encoder *e, bool final) {
-    size_t used = e->piece.count;
-    if (e->t->nstages) return divide_held(e, 0, &e->piece, final);
-    if (!final && e->piece.count < e->begun[0].patience) return 0;
-    int rc = e->t->bpe.byte_level ? encode_part(e, 0, e->piece.bytes, e->piece.count, final)
-                                  : cut(e, e->piece.bytes, e->piece.count, final, &used);
+    size_t used = e->pretoken.count;
+    if (e->t->nstages) return divide_held(e, 0, &e->pretoken, final);
+    if (!final && e->pretoken.count < e->begun[0].patience) return 0;
+    int rc = e->t->bpe.byte_level ? encode_part(e, 0, e->pretoken.bytes, e->pretoken.count, final)
+                                  : cut(e, e->pretoken.bytes, e->pretoken.count, final, &used);
     if (rc) return rc;
-    shore__text_drop(&e->piece, used);
-    e->begun[0].patience = patience_for(&e->piece);
+    shore__text_drop(&e->pretoken, used);
+    e->begun[0].patience = patience_for(&e->pretoken);
     return 0;
 }
 
 static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
     struct shore__encoder *e = ctx;
     const struct shore__tokenizer *t = e->t;
-    bool first = !e->in_piece;
+    bool first = !e->in_pretoken;
     int rc = 0;
-    e->in_piece = true;
+    e->in_pretoken = true;
     if (first && t->space_marks) {
         bool marked = text[0] == ' ' || (bytes >= 3 && !memcmp(text, SHORE__SPACE_MARK, 3));
         bool wanted = t->prepend == SHORE__PREPEND_ALWAYS || (t->prepend == SHORE__PREPEND_FIRST && e->at_origin);
-        if (wanted && !marked) rc = shore__text_append(&e->piece, SHORE__SPACE_MARK, 3);
+        if (wanted && !marked) rc = shore__text_append(&e->pretoken, SHORE__SPACE_MARK, 3);
     }
-    if (rc == 0 && first) rc = put_prefix(e, 0, text, &e->piece);
+    if (rc == 0 && first) rc = put_prefix(e, 0, text, &e->pretoken);
     e->at_origin = false;
     for (size_t i = 0; rc == 0 && i < bytes;) {
         const char *space = t->space_marks ? memchr(text + i, ' ', bytes - i) : NULL;
         size_t plain = space ? (size_t)(space - text) - i : bytes - i;
-        rc = shore__text_append(&e->piece, text + i, plain);
-        if (rc == 0 && space) rc = shore__text_append(&e->piece, SHORE__SPACE_MARK, 3);
+        rc = shore__text_append(&e->pretoken, text + i, plain);
+        if (rc == 0 && space) rc = shore__text_append(&e->pretoken, SHORE__SPACE_MARK, 3);
         i += plain + (space != NULL);
     }
     return rc ? rc : encode_pending(e, false);
@@ -309,7 +309,7 @@ static int on_normalized_text(void *ctx, const char *text, size_t bytes) {
 
 static int on_normalized_end(void *ctx) {
     struct shore__encoder *e = ctx;
-    e->in_piece = false;
+    e->in_pretoken = false;
     return encode_pending(e, true);
 }
 
@@ -394,15 +394,15 @@ int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct 
 
 static void reset_splitter(struct shore__splitter *s) {
     s->text.count = s->passed = s->patience = 0;
-    s->after_word = s->in_piece = false;
+    s->after_word = s->in_pretoken = false;
 }
 
 void shore__encoder_reset(struct shore__encoder *e) {
     reset_splitter(&e->raw);
     reset_splitter(&e->normalized);
     shore__normalizing_reset(&e->normalizing);
-    e->characters.ntail = e->piece.count = 0;
-    e->in_piece = false;
+    e->characters.ntail = e->pretoken.count = 0;
+    e->in_pretoken = false;
     e->at_origin = true;
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++) {
         e->begun[i].open = e->begun[i].encoding = false;
@@ -421,13 +421,13 @@ static int put_state(struct shore__text *out, const void *bytes, size_t count) {
 }
 
 static int put_splitter(struct shore__text *out, const struct shore__splitter *s) {
-    size_t fields[] = {s->passed, s->after_word, s->in_piece};
+    size_t fields[] = {s->passed, s->after_word, s->in_pretoken};
     int rc = put_state(out, fields, sizeof fields);
     return rc ? rc : put_state(out, s->text.bytes, s->text.count);
 }
 
 int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out) {
-    size_t fields[] = {e->in_piece, e->at_origin, e->work.waiting};
+    size_t fields[] = {e->in_pretoken, e->at_origin, e->work.waiting};
     out->count = 0;
     int rc = put_splitter(out, &e->raw);
     if (rc == 0) rc = put_splitter(out, &e->normalized);
@@ -438,7 +438,7 @@ int shore__encoder_state(const struct shore__encoder *e, struct shore__text *out
         rc = put_state(out, step, sizeof step);
         if (rc == 0) rc = put_state(out, e->normalizing.at[i].held.bytes, e->normalizing.at[i].held.count);
     }
-    if (rc == 0) rc = put_state(out, e->piece.bytes, e->piece.count);
+    if (rc == 0) rc = put_state(out, e->pretoken.bytes, e->pretoken.count);
     if (rc == 0) rc = put_state(out, e->work.symbols.ids, e->work.symbols.count * sizeof *e->work.symbols.ids);
     for (unsigned i = 0; rc == 0 && i <= e->t->nstages; i++) {
         int more[] = {e->begun[i].open, e->begun[i].encoding, e->begun[i].before};
@@ -455,7 +455,7 @@ void shore__encoder_close(struct shore__encoder *e) {
     free(e->raw.text.bytes);
     free(e->normalized.text.bytes);
     shore__normalizing_fini(&e->normalizing);
-    free(e->piece.bytes);
+    free(e->pretoken.bytes);
     for (unsigned i = 0; i <= SHORE__STEP_LIMIT; i++) {
         free(e->begun[i].text.bytes);
         shore__follow_fini(&e->begun[i].follow);

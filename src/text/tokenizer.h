@@ -49,8 +49,8 @@ struct shore__ids {
 int shore__tokenizer_encode(struct shore__tokenizer *t, const char *text, size_t bytes, bool special,
                             struct shore__ids *out, struct shore_diag *diag);
 /* The same for a text that comes in parts: feed it any number of times, then end it; the ids, appended to out, are
- * those of the whole. The encoder can then take the next text. Memory does not grow with the text, nor with a piece of
- * it, but with what may still be divided in several ways by what is to come; SHORE_EINPUT if that is above 96 MiB.
+ * those of the whole. The encoder can then take the next text. Memory does not grow with the text, nor with a pretoken
+ * of it, but with what may still be divided in several ways by what is to come; SHORE_EINPUT if that is above 96 MiB.
  * After an error only reset and close are left. An encoder borrows its tokenizer, which serves any number of them, in
  * any threads. */
 struct shore__text;

@@ -39,7 +39,7 @@ enum shore__behavior {
     SHORE__MERGED_WITH_NEXT,
     SHORE__CONTIGUOUS,
 };
-struct shore__stage {               /* of dividing into pieces; each divides the pieces of the one before */
+struct shore__stage {               /* of dividing into pretokens; each divides the pretokens of the one before */
     struct shore__pattern *pattern; /* NULL: does not divide */
     enum shore__behavior behavior;
     bool invert, prefix_space;

@@ -22,7 +22,7 @@ static const struct shore__option options[] = {
     OPTION(SIZE, "size", size_bytes, "SIZE", "bytes that are read, and as many written, in a pass", .least = 1 << 24,
            .most = 1ull << 60),
     OPTION(U32, "passes", passes, "N", "passes that are measured", .least = 1, .most = 10000),
-    OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes of a chunk, in four pieces", .least = 786432,
+    OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes of a chunk, in four parts", .least = 786432,
            .most = 1 << 30),
     OPTION(U32, "buffers", buffers, "N", "chunks in flight", .least = 1, .most = 64),
     CHOICE("io", io, "auto|uring|threads|buffered", "how drives are read and written"),

@@ -114,8 +114,8 @@ static int make_buffers(struct bench *b, struct shore_diag *diag) {
 }
 
 static int fill(struct bench *b, struct shore_diag *diag) {
-    float *piece = shore__arena_alloc(NULL, (uint64_t)INIT_SEGMENTS * SHORE_SEGMENT_ELEMS * sizeof *piece);
-    int rc = piece ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    float *span = shore__arena_alloc(NULL, (uint64_t)INIT_SEGMENTS * SHORE_SEGMENT_ELEMS * sizeof *span);
+    int rc = span ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     uint64_t done = 0;
     for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
         const struct shore_layout_block *l = &b->layout->blocks[block];
@@ -123,17 +123,17 @@ static int fill(struct bench *b, struct shore_diag *diag) {
             uint32_t count = l->segments - s < INIT_SEGMENTS ? l->segments - s : INIT_SEGMENTS;
             uint64_t first = (uint64_t)s * SHORE_SEGMENT_ELEMS, n = (uint64_t)count * SHORE_SEGMENT_ELEMS;
             for (uint64_t i = 0; i < n; i++)
-                piece[i] = first + i < l->elems
-                               ? ((float)(uint32_t)((first + i) * 2246822519u) / 4294967296.0f - 0.5f) * 0.04f
-                               : 0;
-            rc = shore_fleet_init_block(b->fleet, block, s, count, piece, NULL, NULL, diag);
+                span[i] = first + i < l->elems
+                              ? ((float)(uint32_t)((first + i) * 2246822519u) / 4294967296.0f - 0.5f) * 0.04f
+                              : 0;
+            rc = shore_fleet_init_block(b->fleet, block, s, count, span, NULL, NULL, diag);
             done += n;
             if (!rc && shore__cli_work(b->args->quiet ? NULL : (void *)"filling the volume", done * 12,
                                        b->layout->segments * SHORE_SEGMENT_ELEMS * 12))
                 rc = shore__fail(diag, -ECANCELED, "stopped");
         }
     }
-    shore__arena_free(NULL, piece);
+    shore__arena_free(NULL, span);
     return rc ? rc : shore_fleet_seal(b->fleet, 0, diag);
 }
 

@@ -13,7 +13,7 @@
 enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };
 
 /* Segments of a block that lie one behind the other on one drive. */
-struct piece {
+struct span {
     uint32_t block, drive, segment, count;
     uint32_t at; /* in the chunk */
 };
@@ -22,8 +22,8 @@ enum chunk_state { CHUNK_FREE, CHUNK_FETCHED, CHUNK_STORED }; /* submitted; the 
 
 struct chunk {
     enum chunk_state state;
-    struct piece *pieces;
-    uint32_t npieces, segments;
+    struct span *spans;
+    uint32_t nspans, segments;
     unsigned char *image, *gradient;
     struct shore_wait fetch, store;
 };
@@ -80,7 +80,7 @@ static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
 
 /* ---- which segments ---------------------------------------------------------------------------------------------- */
 
-static bool next_segment(struct work *w, struct piece *out) {
+static bool next_segment(struct work *w, struct span *out) {
     const struct shore_fleet *f = w->fleet;
     struct cursor *c = &w->next;
     for (; c->block < f->layout->nblocks; c->block++, c->row = 0)
@@ -88,27 +88,27 @@ static bool next_segment(struct work *w, struct piece *out) {
             for (; c->drive < f->ndrives; c->drive++) {
                 struct shore__range own = f->ranges[(size_t)c->block * f->ndrives + c->drive];
                 if (c->row >= own.count) continue;
-                *out = (struct piece){c->block, c->drive++, own.first + c->row, 1, 0};
+                *out = (struct span){c->block, c->drive++, own.first + c->row, 1, 0};
                 return true;
             }
     return false;
 }
 
-static void choose_pieces(struct work *w, struct chunk *c) {
-    struct piece one;
-    c->npieces = c->segments = 0;
+static void choose_spans(struct work *w, struct chunk *c) {
+    struct span one;
+    c->nspans = c->segments = 0;
     while (c->segments < w->how->chunk_segments && next_segment(w, &one)) {
         uint32_t i = 0;
-        while (i < c->npieces && (c->pieces[i].block != one.block || c->pieces[i].drive != one.drive))
+        while (i < c->nspans && (c->spans[i].block != one.block || c->spans[i].drive != one.drive))
             i++;
-        if (i == c->npieces)
-            c->pieces[c->npieces++] = one;
+        if (i == c->nspans)
+            c->spans[c->nspans++] = one;
         else
-            c->pieces[i].count++;
+            c->spans[i].count++;
         c->segments++;
     }
-    for (uint32_t i = 1; i < c->npieces; i++)
-        c->pieces[i].at = c->pieces[i - 1].at + c->pieces[i - 1].count;
+    for (uint32_t i = 1; i < c->nspans; i++)
+        c->spans[i].at = c->spans[i - 1].at + c->spans[i - 1].count;
 }
 
 /* ---- between link and memory ------------------------------------------------------------------------------------- */
@@ -121,8 +121,8 @@ static void settle(struct shore_wait *wait, int rc) {
 static void fetch(struct work *w, struct chunk *c) {
     bool half = w->how->form == SHORE_GRADIENT_BF16;
     shore_wait_init(&c->fetch);
-    for (uint32_t i = 0; i < c->npieces; i++) {
-        const struct piece *p = &c->pieces[i];
+    for (uint32_t i = 0; i < c->nspans; i++) {
+        const struct span *p = &c->spans[i];
         shore_wait_add(&c->fetch);
         settle(&c->fetch,
                shore_fleet_fetch(w->fleet, w->how->base_step, p->block, p->segment, p->count, SHORE_FETCH_STATE,
@@ -138,8 +138,8 @@ static void fetch(struct work *w, struct chunk *c) {
 
 static void store(struct work *w, struct chunk *c) {
     shore_wait_init(&c->store);
-    for (uint32_t i = 0; i < c->npieces; i++) {
-        const struct piece *p = &c->pieces[i];
+    for (uint32_t i = 0; i < c->nspans; i++) {
+        const struct span *p = &c->spans[i];
         struct shore_store part = {
             .size = sizeof part,
             .base_step = w->how->base_step,
@@ -168,7 +168,7 @@ static void *read_ahead(void *ctx) {
         if (stop) break;
         if (c->state == CHUNK_STORED) end(w, &c->store);
         set_state(w, c, CHUNK_FREE);
-        choose_pieces(w, c);
+        choose_spans(w, c);
         if (!c->segments) break;
         fetch(w, c);
         set_state(w, c, CHUNK_FETCHED);
@@ -182,12 +182,12 @@ static void *read_ahead(void *ctx) {
 
 /* ---- computing --------------------------------------------------------------------------------------------------- */
 
-static char *params_of(const struct work *w, const struct piece *p, uint32_t i) {
+static char *params_of(const struct work *w, const struct span *p, uint32_t i) {
     return w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL;
 }
 
 /* At once: segments whose new parameters lie one behind the other, or go nowhere. */
-static int update_piece(const struct work *w, const struct chunk *c, const struct piece *p, struct shore_diag *diag) {
+static int update_span(const struct work *w, const struct chunk *c, const struct span *p, struct shore_diag *diag) {
     size_t params_bytes = (size_t)SHORE_SEGMENT_ELEMS * (w->fleet->config.fp32_params ? 4 : 2);
     int rc = 0;
     for (uint32_t i = 0, n = 1; !rc && i < p->count; i += n, n = 1) {
@@ -219,8 +219,8 @@ static int compute(struct work *w, const struct chunk *c) {
     uint64_t over_ns = gate ? gate->over_ns(gate, SHORE__WORK_HOST_UPDATE, 0, elems) : 0;
     struct shore_diag diag = {0};
     int rc = 0;
-    for (uint32_t i = 0; !rc && i < c->npieces; i++)
-        rc = update_piece(w, c, &c->pieces[i], &diag);
+    for (uint32_t i = 0; !rc && i < c->nspans; i++)
+        rc = update_span(w, c, &c->spans[i], &diag);
     if (rc) fail(w, rc, &diag);
     if (gate) shore__sleep_until(over_ns);
     return rc;
@@ -263,8 +263,8 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
     unsigned char *at = how->memory;
     int rc = how->buffers >= 1 && how->buffers <= SHORE__HOST_BUFFERS_MOST && how->chunk_segments ? 0 : -EINVAL;
     for (uint32_t i = 0; !rc && i < how->buffers; i++) {
-        w.chunk[i].pieces = calloc(how->chunk_segments, sizeof *w.chunk[i].pieces);
-        if (!w.chunk[i].pieces) rc = -ENOMEM;
+        w.chunk[i].spans = calloc(how->chunk_segments, sizeof *w.chunk[i].spans);
+        if (!w.chunk[i].spans) rc = -ENOMEM;
         w.chunk[i].image = at;
         w.chunk[i].gradient = at + how->chunk_segments * w.state_bytes;
         at = w.chunk[i].gradient + (size_t)how->chunk_segments * GRADIENT_BYTES;
@@ -283,7 +283,7 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
         if (rc) *diag = w.diag;
     }
     for (uint32_t i = 0; i < how->buffers && i < SHORE__HOST_BUFFERS_MOST; i++)
-        free(w.chunk[i].pieces);
+        free(w.chunk[i].spans);
     pthread_cond_destroy(&w.changed);
     pthread_mutex_destroy(&w.mutex);
     return rc;

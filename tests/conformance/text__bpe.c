@@ -1,4 +1,4 @@
-/* Byte-pair encoding of pieces that come in parts against what defines it: the first of the pairs of the lowest rank
+/* Byte-pair encoding of pretokens that come in parts against what defines it: the first of the pairs of the lowest rank
  * becomes one token, until there is none. With any list of merges, also such as no training makes. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -83,7 +83,7 @@ static size_t encode_plainly(const struct shore__bpe *b, const char *text, uint3
     }
 }
 
-static void a_piece_in_parts_has_the_ids_of_the_whole(void **state) {
+static void a_pretoken_in_parts_has_the_ids_of_the_whole(void **state) {
     static uint32_t expected[TEXT_BYTES];
     static char text[TEXT_BYTES];
     (void)state;
@@ -116,6 +116,6 @@ static void a_piece_in_parts_has_the_ids_of_the_whole(void **state) {
 
 int main(void) {
     seed = test_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_piece_in_parts_has_the_ids_of_the_whole)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_pretoken_in_parts_has_the_ids_of_the_whole)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

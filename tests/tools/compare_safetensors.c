@@ -9,7 +9,7 @@
 
 #include "files/safetensors.h"
 
-#define PIECE ((uint64_t)65536)
+#define SPAN ((uint64_t)65536)
 
 static struct shore_diag diag;
 
@@ -29,10 +29,10 @@ static const float *read_or_die(const struct shore__safetensors *st, const struc
 
 static double largest_difference(const struct shore__safetensors *a, const struct shore__st_tensor *ta,
                                  const struct shore__safetensors *b, const struct shore__st_tensor *tb) {
-    static float left[PIECE], right[PIECE];
+    static float left[SPAN], right[SPAN];
     double largest = 0;
-    for (uint64_t first = 0; first < ta->elems; first += PIECE) {
-        uint64_t count = ta->elems - first < PIECE ? ta->elems - first : PIECE;
+    for (uint64_t first = 0; first < ta->elems; first += SPAN) {
+        uint64_t count = ta->elems - first < SPAN ? ta->elems - first : SPAN;
         read_or_die(a, ta, first, count, left);
         read_or_die(b, tb, first, count, right);
         for (uint64_t i = 0; i < count; i++) {

@@ -50,8 +50,8 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
     return config;
 }
 
-/* The sum over any placement: sizes are sums of pieces rounded up to pages, so one drive that owns everything and empty
- * ones beside it take as much as any other split, but for a page for each piece. */
+/* The sum over any placement: sizes are sums of parts rounded up to pages, so one drive that owns everything and empty
+ * ones beside it take as much as any other split, but for a page for each part. */
 static uint64_t memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given, bool least) {
     struct shore_fleet_options options;
     const struct shore_fleet_options *o = &options;

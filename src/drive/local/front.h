@@ -27,7 +27,7 @@ enum shore__local_kind {
     SHORE__LOCAL_DISCARD,
     SHORE__LOCAL_SNAPSHOT,
     SHORE__LOCAL_BLOB,
-    /* pieces on the fetch lane */
+    /* spans on the fetch lane */
     SHORE__LOCAL_FETCH,
     SHORE__LOCAL_CALL,
 };
@@ -40,7 +40,7 @@ struct shore__local_job {
     uint32_t block, segment; /* first one */
     uint32_t local, count;   /* in segments of this volume */
     uint64_t next;           /* segments (scratch: bytes) that have been started */
-    uint32_t under_way;      /* chunks or pieces */
+    uint32_t under_way;      /* chunks or spans */
     int rc;
     struct shore_diag diag;
     union {

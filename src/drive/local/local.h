@@ -7,8 +7,8 @@
 
 struct shore__pipeline;
 
-#define SHORE__FETCH_PIECES 8u
-#define SHORE__FETCH_PIECE_SEGMENTS 4u
+#define SHORE__FETCH_SPANS 8u
+#define SHORE__FETCH_SPAN_SEGMENTS 4u
 
 struct shore__local {
     struct shore__front front;

@@ -192,7 +192,7 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->front.config.ring_buffers * shore__local_chunk_ops(&l->front.config);
-    unsigned fetch_depth = SHORE_PLANE_COUNT * SHORE__FETCH_PIECES;
+    unsigned fetch_depth = SHORE_PLANE_COUNT * SHORE__FETCH_SPANS;
     rc = shore__io_open(&l->volume.file, l->front.config.io, update_depth, &ring, 1, &l->update_io, diag);
     if (!rc) rc = shore__io_open(&l->volume.file, l->front.config.io, fetch_depth, &stage, 1, &l->fetch_io, diag);
     if (rc) return rc;

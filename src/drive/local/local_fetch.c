@@ -1,4 +1,4 @@
-/* The fetch lane of a local drive: fetches and calls, in the order they came, cut into pieces of which several are
+/* The fetch lane of a local drive: fetches and calls, in the order they came, cut into spans of which several are
  * under way. */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,9 +9,9 @@
 #include "drive/local/local.h"
 #include "number/bf16.h"
 
-#define CALL_PIECE_BYTES (1024u * 1024u) /* of what is no segments */
+#define CALL_SPAN_BYTES (1024u * 1024u) /* of what is no segments */
 
-struct piece {
+struct span {
     struct shore__local_job *job; /* NULL: free */
     uint32_t at, count;           /* segments, from the job's first */
     struct shore__io_op op[SHORE_PLANE_COUNT];
@@ -27,7 +27,7 @@ struct fetcher {
     unsigned busy;
     uint32_t free_stages;
     unsigned char **stages;
-    struct piece piece[SHORE__FETCH_PIECES];
+    struct span span[SHORE__FETCH_SPANS];
 };
 
 static void seal(const struct shore__call *call, const void *bytes) {
@@ -54,7 +54,7 @@ static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t
     return gate ? gate->over_ns(gate, work, f->l->volume.desc.drive, bytes) : 0;
 }
 
-static void submit_op(struct fetcher *f, struct piece *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
+static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
                       size_t bytes) {
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
@@ -85,7 +85,7 @@ static bool is_staged(const struct fetcher *f, const struct shore__local_job *jo
     return job->fetch.kind == SHORE_FETCH_MASTER || (moment && f->l->front.config.moments != SHORE_MOMENTS_FP32);
 }
 
-static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, const unsigned char *data) {
+static int check_plane(struct fetcher *f, struct span *p, enum shore_plane plane, const unsigned char *data) {
     struct shore__local_job *job = p->job;
     for (uint32_t i = 0; i < p->count; i++) {
         int rc = shore__volume_check(&f->l->volume, job->slot, job->block, job->segment + p->at + i, plane,
@@ -95,11 +95,11 @@ static int check_plane(struct fetcher *f, struct piece *p, enum shore_plane plan
     return 0;
 }
 
-static unsigned char *state_image(const struct fetcher *f, const struct piece *p) {
+static unsigned char *state_image(const struct fetcher *f, const struct span *p) {
     return p->job->fetch.dst + p->at * shore__state_segment_bytes(f->l->front.config.plane_bytes);
 }
 
-static int check_state(struct fetcher *f, struct piece *p) {
+static int check_state(struct fetcher *f, struct span *p) {
     const unsigned char *data = state_image(f, p);
     int rc = 0;
     for (int plane = 0; !rc && plane < SHORE_PLANE_COUNT; plane++) {
@@ -109,13 +109,13 @@ static int check_state(struct fetcher *f, struct piece *p) {
     return rc;
 }
 
-static unsigned char *spilled_part(const struct piece *p, size_t *each) {
+static unsigned char *spilled_part(const struct span *p, size_t *each) {
     *each = shore__gradient_segment_bytes(shore__fetch_form(p->job->fetch.kind));
     return p->job->fetch.dst + p->at * *each;
 }
 
-/* All I/O of the piece is done. */
-static int finish_fetch(struct fetcher *f, struct piece *p) {
+/* All I/O of the span is done. */
+static int finish_fetch(struct fetcher *f, struct span *p) {
     struct shore__local_job *job = p->job;
     if (shore__fetch_is_spilled(job->fetch.kind)) {
         size_t each;
@@ -142,7 +142,7 @@ static int finish_fetch(struct fetcher *f, struct piece *p) {
     return rc;
 }
 
-static void finish_piece(struct fetcher *f, struct piece *p) {
+static void finish_span(struct fetcher *f, struct span *p) {
     struct shore__local_job *job = p->job;
     if (!p->failed && !job->rc && job->kind == SHORE__LOCAL_FETCH) job->rc = finish_fetch(f, p);
     if (p->stage) f->stages[f->free_stages++] = p->stage;
@@ -153,8 +153,8 @@ static void finish_piece(struct fetcher *f, struct piece *p) {
     if (job->under_way == 0 && job != f->current) finish_job(f, job);
 }
 
-/* A plane of the piece's first segment. */
-static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plane, unsigned char *to) {
+/* A plane of the span's first segment. */
+static void read_plane(struct fetcher *f, struct span *p, enum shore_plane plane, unsigned char *to) {
     const struct shore__local_job *job = p->job;
     uint32_t segment = job->segment + p->at, local = job->local + p->at;
     size_t bytes = shore__stored_bytes(&f->l->front.config, job->block, segment, plane);
@@ -163,7 +163,7 @@ static void read_plane(struct fetcher *f, struct piece *p, enum shore_plane plan
     f->l->front.read_fetch += bytes;
 }
 
-static void start_fetch(struct fetcher *f, struct piece *p) {
+static void start_fetch(struct fetcher *f, struct span *p) {
     const uint32_t *each = f->l->front.config.plane_bytes;
     struct shore__local_job *job = p->job;
     enum shore_plane plane = plane_of(job->fetch.kind);
@@ -192,7 +192,7 @@ static void start_fetch(struct fetcher *f, struct piece *p) {
 }
 
 /* `at` of the call is where the part begins. */
-static void start_call(struct fetcher *f, struct piece *p, const struct shore__call *part, uint64_t at) {
+static void start_call(struct fetcher *f, struct span *p, const struct shore__call *part, uint64_t at) {
     struct shore__local *l = f->l;
     struct shore__local_job *job = p->job;
     bool brings = shore__function(part->function)->brings;
@@ -210,8 +210,8 @@ static void start_call(struct fetcher *f, struct piece *p, const struct shore__c
     l->front.moved[part->function] += shore__call_bytes(part);
 }
 
-/* The piece crosses the host link while the drive works on it. */
-static uint64_t cross_link(struct fetcher *f, const struct piece *p, const struct shore__call *part) {
+/* The span crosses the host link while the drive works on it. */
+static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct shore__call *part) {
     const struct shore__local_job *job = p->job;
     const struct shore_layout *layout = f->l->front.config.layout;
     if (!f->l->front.drive.gate) return 0;
@@ -228,13 +228,13 @@ static uint64_t cross_link(struct fetcher *f, const struct piece *p, const struc
     return gate_ns(f, in ? SHORE__WORK_IN : SHORE__WORK_OUT, bytes);
 }
 
-static void start_piece(struct fetcher *f, struct piece *p) {
+static void start_span(struct fetcher *f, struct span *p) {
     struct shore__local_job *job = f->current;
     bool call = job->kind == SHORE__LOCAL_CALL;
     uint64_t total = call ? shore__call_units(&job->call) : job->count;
-    uint64_t most = SHORE__FETCH_PIECE_SEGMENTS;
+    uint64_t most = SHORE__FETCH_SPAN_SEGMENTS;
     if (call) {
-        if (shore__function(job->call.function)->over != SHORE__OVER_SEGMENTS) most = CALL_PIECE_BYTES;
+        if (shore__function(job->call.function)->over != SHORE__OVER_SEGMENTS) most = CALL_SPAN_BYTES;
     } else {
         if (job->fetch.kind == SHORE_FETCH_BF16) most *= 2;
         if (is_staged(f, job) || job->fetch.kind == SHORE_FETCH_STATE) most = 1;
@@ -257,7 +257,7 @@ static void start_piece(struct fetcher *f, struct piece *p) {
         start_call(f, p, &part, at);
     else
         start_fetch(f, p);
-    if (p->pending == 0) finish_piece(f, p);
+    if (p->pending == 0) finish_span(f, p);
 }
 
 static bool start_something(struct fetcher *f) {
@@ -270,9 +270,9 @@ static bool start_something(struct fetcher *f) {
         return true;
     }
     if (is_staged(f, job) && f->free_stages == 0) return false;
-    for (unsigned i = 0; i < SHORE__FETCH_PIECES; i++) {
-        if (!f->piece[i].job) {
-            start_piece(f, &f->piece[i]);
+    for (unsigned i = 0; i < SHORE__FETCH_SPANS; i++) {
+        if (!f->span[i].job) {
+            start_span(f, &f->span[i]);
             return true;
         }
     }
@@ -280,23 +280,23 @@ static bool start_something(struct fetcher *f) {
 }
 
 static void reap(struct fetcher *f) {
-    struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_PIECES];
-    unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_PIECES, 1);
+    struct shore__io_op *ops[SHORE_PLANE_COUNT * SHORE__FETCH_SPANS];
+    unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_SPANS, 1);
     for (unsigned i = 0; i < n; i++) {
-        struct piece *p = ops[i]->user;
+        struct span *p = ops[i]->user;
         if (ops[i]->rc) {
             shore__local_io_failed(f->l, p->job, ops[i]);
             p->failed = true;
         }
-        if (--p->pending == 0) finish_piece(f, p);
+        if (--p->pending == 0) finish_span(f, p);
     }
 }
 
 void *shore__local_fetch_lane(void *ctx) {
     struct shore__local *l = ctx;
-    unsigned char *stages[SHORE__FETCH_PIECES];
+    unsigned char *stages[SHORE__FETCH_SPANS];
     struct fetcher f = {.l = l, .stages = stages};
-    while (f.free_stages < l->front.config.stage_segments && f.free_stages < SHORE__FETCH_PIECES) {
+    while (f.free_stages < l->front.config.stage_segments && f.free_stages < SHORE__FETCH_SPANS) {
         stages[f.free_stages] = l->stage + (size_t)2 * f.free_stages * l->front.config.plane_bytes[SHORE_PLANE_HI];
         f.free_stages++;
     }

@@ -1,4 +1,4 @@
-/* A remote drive: what it is asked, cut into pieces. */
+/* A remote drive: what it is asked, cut into spans. */
 #include "drive/remote/remote.h"
 
 #include <errno.h>
@@ -10,9 +10,9 @@
 #include "drive/layout.h"
 #include "drive/remote/remote_link.h"
 
-#define CALL_PIECE_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
+#define CALL_SPAN_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
 
-/* ---- pieces ------------------------------------------------------------------------------------------------------ */
+/* ---- spans ------------------------------------------------------------------------------------------------------ */
 
 static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion done) {
     struct remote_whole *w = calloc(1, sizeof *w + nparts * sizeof w->part[0]);
@@ -32,8 +32,8 @@ int shore__remote_send(struct remote *r, struct remote_whole *w) {
 }
 
 /* Segments of `each` bytes that fit a slot. */
-static uint32_t piece_of(const struct remote *r, uint64_t each) {
-    uint64_t n = each ? r->info.slot_bytes / each : r->info.piece_segments;
+static uint32_t span_of(const struct remote *r, uint64_t each) {
+    uint64_t n = each ? r->info.slot_bytes / each : r->info.span_segments;
     return n ? (uint32_t)(n < 64 ? n : 64) : 1;
 }
 
@@ -151,8 +151,8 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     const float *arrays[3] = {master, m, v};
     if (!shore__extent_find(d->desc, block, segment, count))
         return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->drive.path);
-    uint32_t most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
-    if (m || v) most = piece_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
+    uint32_t most = span_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
+    if (m || v) most = span_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     shore_wait_init(&wait);
     struct remote_whole *w =
         shore__remote_over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
@@ -183,7 +183,7 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
     size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
     if (!shore__extent_find(d->desc, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count,
-                                                         piece_of(r, each), done);
+                                                         span_of(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -203,7 +203,7 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
     size_t each = shore__state_segment_bytes(r->config.plane_bytes);
     if (!shore__extent_find(d->desc, store->block, store->segment, store->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count,
-                                                         piece_of(r, each), done);
+                                                         span_of(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -235,14 +235,14 @@ static void fill_call(const struct remote *r, struct remote_request *q, const st
     }
 }
 
-/* A seal is the sum of the pieces' seals: the same for put and get, which cut alike. */
+/* A seal is the sum of the spans' seals: the same for put and get, which cut alike. */
 static int remote_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct remote *r = remote_of(d);
     int rc = shore__call_check(call, r->drive.desc);
     if (rc) return rc;
     const struct shore__function *f = shore__function(call->function);
     uint64_t units = shore__call_units(call);
-    uint64_t most = f->over == SHORE__OVER_SEGMENTS ? piece_of(r, shore__call_unit_bytes(call)) : CALL_PIECE_BYTES;
+    uint64_t most = f->over == SHORE__OVER_SEGMENTS ? span_of(r, shore__call_unit_bytes(call)) : CALL_SPAN_BYTES;
     struct remote_whole *w = whole_new(units ? (uint32_t)((units + most - 1) / most) : 1, done);
     if (!w) return -ENOMEM;
     if (f->seals) w->seal = call->seal;

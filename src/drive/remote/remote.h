@@ -1,5 +1,5 @@
 /* A drive on another host, or behind a socket of this one: every request goes over a connection to a server that has
- * the drive. Requests are cut into pieces that fit the server's slots, and many are under way at once. */
+ * the drive. Requests are cut into spans that fit the server's slots, and many are under way at once. */
 #ifndef SHORE_DRIVE_REMOTE_REMOTE_H
 #define SHORE_DRIVE_REMOTE_REMOTE_H
 

@@ -12,7 +12,7 @@
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* One piece is over. Without the lock. */
+/* One span is over. Without the lock. */
 static void finish(struct remote *r, struct remote_request *q, int rc, const struct shore_diag *diag) {
     struct remote_whole *w = q->whole;
     pthread_mutex_lock(&r->lock);

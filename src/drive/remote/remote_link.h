@@ -20,7 +20,7 @@ struct remote;
 struct remote_link;
 struct remote_whole;
 
-/* A piece of a request: what one frame asks for. */
+/* A span of a request: what one frame asks for. */
 struct remote_request {
     struct remote_request *next; /* queued */
     struct remote_whole *whole;
@@ -50,7 +50,7 @@ struct remote_whole {
     uint32_t left;
     int rc;
     struct shore_diag diag;
-    unsigned char *seal; /* PUT, GET: of all pieces */
+    unsigned char *seal; /* PUT, GET: of all spans */
     unsigned char seal_sum[16];
     unsigned char *result; /* malloc'ed; of the last answer */
     uint32_t result_bytes;
@@ -103,7 +103,7 @@ static inline struct remote *remote_of(const struct shore__drive *d) {
 
 /* remote.c */
 extern const struct shore__drive_ops shore__remote_ops;
-/* A request over segments, without its pieces' buffers; the pieces have at most `most` segments. */
+/* A request over segments, without its spans' buffers; the spans have at most `most` segments. */
 struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
                                                  uint32_t most, struct shore_completion done);
 /* Bytes of the request's segments that go over the connection: the padding behind a block stays where it is. */

@@ -140,7 +140,7 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
             /* what callers may hold on to stays */
             r->info.slots = info.slots;
             r->info.slot_bytes = info.slot_bytes;
-            r->info.piece_segments = info.piece_segments;
+            r->info.span_segments = info.span_segments;
             memcpy(r->info.token, info.token, sizeof info.token);
             shore__wire_open_free(&info);
         } else {

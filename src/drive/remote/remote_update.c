@@ -1,10 +1,10 @@
-/* An update of a remote drive: cut into pieces of which each fits a slot there. */
+/* An update of a remote drive: cut into spans of which each fits a slot there. */
 #include <errno.h>
 #include <string.h>
 
 #include "drive/remote/remote_link.h"
 
-/* Bytes that a piece of an update takes in a slot: each of its three buffers begins at a page. */
+/* Bytes that a span of an update takes in a slot: each of its three buffers begins at a page. */
 static uint64_t update_bytes(const struct remote *r, const struct shore_update *u, uint32_t at, uint32_t count) {
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
@@ -15,9 +15,9 @@ static uint64_t update_bytes(const struct remote *r, const struct shore_update *
            (u->params_out ? elems * (r->config.fp32_params ? 4 : 2) : 0);
 }
 
-/* The largest number of segments of which each piece fits a slot. 0: not even one does. */
-static uint32_t update_piece(const struct remote *r, const struct shore_update *u) {
-    for (uint32_t n = r->info.piece_segments; n; n--) {
+/* The largest number of segments of which each span fits a slot. 0: not even one does. */
+static uint32_t update_span(const struct remote *r, const struct shore_update *u) {
+    for (uint32_t n = r->info.span_segments; n; n--) {
         bool fits = true;
         for (uint32_t at = 0; fits && at < u->count; at += n)
             fits = update_bytes(r, u, at, u->count - at < n ? u->count - at : n) <= r->info.slot_bytes;
@@ -76,7 +76,7 @@ int shore__remote_update(struct shore__drive *d, const struct shore_update *upda
     /* what is not stored need not be sent */
     if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
     if (u.ngroups > SHORE__WIRE_GROUPS_MOST) u.ngroups = SHORE__WIRE_GROUPS_MOST;
-    uint32_t most = update_piece(r, &u);
+    uint32_t most = update_span(r, &u);
     if (!most) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_UPDATE, u.block, u.segment, u.count, most, done);
     if (!w) return -ENOMEM;

@@ -26,7 +26,7 @@ enum key {
     KEY_CAPS = 13,
     KEY_DISK_BYTES = 14,
     KEY_SLOTS = 15,
-    KEY_PIECE_SEGMENTS = 16,
+    KEY_SPAN_SEGMENTS = 16,
     KEY_SLOT_BYTES = 17,
     KEY_TOKEN = 18,
     KEY_RECOVERY = 19,
@@ -174,7 +174,7 @@ int shore__wire_open_put(const struct shore__wire_open *o, bool answer, unsigned
         put_u32(&out, KEY_CAPS, o->caps);
         put_u64(&out, KEY_DISK_BYTES, o->disk_bytes);
         put_u32(&out, KEY_SLOTS, o->slots);
-        put_u32(&out, KEY_PIECE_SEGMENTS, o->piece_segments);
+        put_u32(&out, KEY_SPAN_SEGMENTS, o->span_segments);
         put_u64(&out, KEY_SLOT_BYTES, o->slot_bytes);
         put_bytes(&out, KEY_TOKEN, o->token, sizeof o->token);
         if (o->has_recovery) put_bytes(&out, KEY_RECOVERY, recovery, shore__wire_recovery_put(recovery, &o->recovery));
@@ -353,8 +353,8 @@ static int get_of_answer(unsigned key, struct value v, struct shore__wire_open *
         return get_u64(v, &o->disk_bytes);
     case KEY_SLOTS:
         return get_u32(v, &o->slots);
-    case KEY_PIECE_SEGMENTS:
-        return get_u32(v, &o->piece_segments);
+    case KEY_SPAN_SEGMENTS:
+        return get_u32(v, &o->span_segments);
     case KEY_SLOT_BYTES:
         return get_u64(v, &o->slot_bytes);
     case KEY_TOKEN:
@@ -449,7 +449,7 @@ static bool is_sound(const struct shore__wire_open *o, bool answer) {
     if (!o->path || (o->has_desc && !extents_fit(&o->desc, o->layout))) return false;
     if (answer)
         return o->has_desc && o->has_recovery && o->slots > 0 && o->slots <= SHORE__WIRE_SLOTS_MOST &&
-               o->piece_segments > 0 && o->piece_segments <= 1024 && o->slot_bytes <= SHORE__WIRE_BULK_BYTES &&
+               o->span_segments > 0 && o->span_segments <= 1024 && o->slot_bytes <= SHORE__WIRE_BULK_BYTES &&
                o->slot_bytes >= (uint64_t)SHORE_SEGMENT_ELEMS * 16;
     bool there = o->mode == SHORE__WIRE_MODE_OPEN || o->mode == SHORE__WIRE_MODE_READ;
     return o->mode <= SHORE__WIRE_MODE_READ && o->layout && o->optimizer < SHORE_OPTIMIZER_COUNT &&

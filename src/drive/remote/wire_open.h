@@ -30,7 +30,7 @@ struct shore__wire_open {
     uint32_t caps;
     char *describe;
     uint64_t disk_bytes;
-    uint32_t slots, piece_segments;
+    uint32_t slots, span_segments;
     uint64_t slot_bytes;
     unsigned char token[16];
     bool has_recovery;

@@ -104,7 +104,7 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
             .describe = describe,
             .disk_bytes = d->disk_bytes,
             .slots = s->plan.slots,
-            .piece_segments = s->plan.piece_segments,
+            .span_segments = s->plan.span_segments,
             .slot_bytes = s->plan.slot_bytes,
             .has_recovery = true,
         };

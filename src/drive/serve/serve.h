@@ -24,7 +24,7 @@ int shore__serve_path(const struct shore__serve_options *options, const char *pa
 
 /* What opening with this description takes of memory; fills the ring's shape and the slots. SHORE_EBUDGET. */
 struct shore__serve_plan {
-    uint32_t slots, piece_segments;
+    uint32_t slots, span_segments;
     uint64_t slot_bytes, total_bytes;
 };
 int shore__serve_plan(const struct shore__serve_options *options, const struct shore__address *at,

@@ -80,8 +80,8 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     return rc;
 }
 
-/* Of one piece of UPDATE: gradient, residual and new parameters, each from a page on. */
-static uint64_t piece_bytes(const struct shore__drive_config *config, uint32_t segments) {
+/* Of one span of UPDATE: gradient, residual and new parameters, each from a page on. */
+static uint64_t span_bytes(const struct shore__drive_config *config, uint32_t segments) {
     uint64_t elems = (uint64_t)segments * SHORE_SEGMENT_ELEMS;
     uint64_t bytes = elems * 4 + elems * (config->fp32_params ? 4 : 2);
     return config->plane_bytes[SHORE_PLANE_R] ? bytes + elems * 2 : bytes;
@@ -92,7 +92,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
                       struct shore__serve_plan *out, struct shore_diag *diag) {
     uint64_t most = o->memory_bytes ? o->memory_bytes : SHORE__SERVE_MEMORY_BYTES;
     static const struct {
-        uint32_t chunk, buffers, stage, pieces, slots;
+        uint32_t chunk, buffers, stage, spans, slots;
     } shapes[] = {{3, 5, 4, 2, 2 * SLOTS},
                   {3, 5, 4, 2, SLOTS},
                   {2, 4, 4, 1, SLOTS},
@@ -103,9 +103,9 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         config->chunk_segments = shapes[i].chunk;
         config->ring_buffers = shapes[i].buffers;
         config->stage_segments = shapes[i].stage;
-        out->piece_segments = shapes[i].chunk * shapes[i].pieces;
+        out->span_segments = shapes[i].chunk * shapes[i].spans;
         out->slots = shapes[i].slots;
-        out->slot_bytes = piece_bytes(config, out->piece_segments);
+        out->slot_bytes = span_bytes(config, out->span_segments);
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
         out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(at, config, desc);
         if (out->total_bytes > most) continue;

@@ -140,7 +140,7 @@ static uint64_t elems_of(const struct shore_shape *s) {
     return elems;
 }
 
-/* The pieces of segments [segment, segment + count), which are fetched, that belong to tensors [from, to). */
+/* The parts of segments [segment, segment + count), which are fetched, that belong to tensors [from, to). */
 static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, uint32_t segment, uint32_t count,
                         struct shore_diag *diag) {
     uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;

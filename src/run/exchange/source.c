@@ -19,7 +19,7 @@ struct shore__source {
     struct shore__safetensors *files;        /* NULL: random numbers */
     const struct shore__st_tensor **tensors; /* of each part: [block][tensor][part] */
     bool *used;                              /* by index into files->tensors */
-    float *row;                              /* one row, of which only a piece is wanted */
+    float *row;                              /* one row, of which only a span is wanted */
 };
 
 static const struct shore__st_tensor **tensor_of(const struct shore__source *s, uint32_t block, uint32_t tensor,
@@ -149,8 +149,8 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
 }
 
 /* Columns [from, end) of one row of a transposed part. */
-static int read_row_piece(struct shore__source *s, const struct shore__st_tensor *t, uint64_t row, uint64_t from,
-                          uint64_t end, float *out, struct shore_diag *diag) {
+static int read_row_span(struct shore__source *s, const struct shore__st_tensor *t, uint64_t row, uint64_t from,
+                         uint64_t end, float *out, struct shore_diag *diag) {
     int rc = shore__safetensors_read_transposed(s->files, t, row, 1, s->row, diag);
     if (rc == 0) memcpy(out, s->row + from, (end - from) * sizeof *out);
     return rc;
@@ -165,7 +165,7 @@ static int read_transposed(struct shore__source *s, const struct shore__st_tenso
         if (col != 0 || end - first < cols) {
             uint64_t stop = end - first < cols - col ? col + (end - first) : cols;
             taken = stop - col;
-            rc = read_row_piece(s, t, row, col, stop, out, diag);
+            rc = read_row_span(s, t, row, col, stop, out, diag);
         } else {
             uint64_t rows = (end - first) / cols;
             taken = rows * cols;

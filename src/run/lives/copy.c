@@ -18,13 +18,13 @@
 #include "run/lives/journal.h"
 #include "storage/room.h"
 
-#define PIECES 8u
-#define PIECES_LEAST 4u
-#define PIECE_BYTES (UINT64_C(2) << 20)
+#define SPANS 8u
+#define SPANS_LEAST 4u
+#define SPAN_BYTES (UINT64_C(2) << 20)
 
 enum stage { FREE, FETCHING, STORING };
 
-struct piece {
+struct span {
     enum stage stage;
     unsigned char *state;
     uint32_t block, segment, count;
@@ -36,18 +36,18 @@ struct copy {
     const struct shore_layout *layout;
     uint64_t step, base_step, attempt;
     size_t segment_bytes;
-    uint32_t piece_segments, pieces;
+    uint32_t span_segments, spans;
     uint32_t block, segment; /* that come next */
     uint64_t done_bytes, total_bytes;
-    unsigned char *there; /* room for a piece of the fleet that is copied to */
-    struct piece piece[PIECES];
+    unsigned char *there; /* room for a span of the fleet that is copied to */
+    struct span span[SPANS];
 };
 
-static int fetch(struct copy *c, struct piece *p, struct shore_diag *diag) {
+static int fetch(struct copy *c, struct span *p, struct shore_diag *diag) {
     uint32_t left = c->layout->blocks[c->block].segments - c->segment;
     p->block = c->block;
     p->segment = c->segment;
-    p->count = left < c->piece_segments ? left : c->piece_segments;
+    p->count = left < c->span_segments ? left : c->span_segments;
     shore_wait_init(&p->wait);
     int rc = shore_fleet_fetch(c->from, c->step, p->block, p->segment, p->count, SHORE_FETCH_STATE, p->state,
                                shore_wait_completion(&p->wait));
@@ -64,7 +64,7 @@ static int fetch(struct copy *c, struct piece *p, struct shore_diag *diag) {
 }
 
 /* Of a block that rests, it mostly is; and the slot that it would be written to has no room of its own for it. */
-static bool is_there_already(struct copy *c, const struct piece *p) {
+static bool is_there_already(struct copy *c, const struct span *p) {
     struct shore_wait wait;
     if (!shore__block_rests(&c->layout->blocks[p->block])) return false;
     shore_wait_init(&wait);
@@ -74,7 +74,7 @@ static bool is_there_already(struct copy *c, const struct piece *p) {
     return shore_wait(&wait, NULL) == 0 && memcmp(c->there, p->state, p->count * c->segment_bytes) == 0;
 }
 
-static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
+static int store(struct copy *c, struct span *p, struct shore_diag *diag) {
     p->stage = FREE;
     int rc = shore_wait(&p->wait, diag);
     if (rc) return rc;
@@ -97,39 +97,39 @@ static int store(struct copy *c, struct piece *p, struct shore_diag *diag) {
     return 0;
 }
 
-static int finish(struct copy *c, struct piece *p, struct shore_diag *diag) {
+static int finish(struct copy *c, struct span *p, struct shore_diag *diag) {
     p->stage = FREE;
     int rc = shore_wait(&p->wait, diag);
     c->done_bytes += p->count * c->segment_bytes;
     return rc;
 }
 
-/* Pieces go round: while the younger half is read, the older half is written. */
+/* Spans go round: while the younger half is read, the older half is written. */
 static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     int rc = 0;
     uint64_t turn = 0;
     while (c->block < c->layout->nblocks && c->layout->blocks[c->block].segments == 0)
         c->block++;
     for (bool busy = true; !rc && busy; turn++) {
-        struct piece *young = &c->piece[turn % c->pieces], *old = &c->piece[(turn + c->pieces / 2) % c->pieces];
+        struct span *young = &c->span[turn % c->spans], *old = &c->span[(turn + c->spans / 2) % c->spans];
         if (young->stage == STORING) rc = finish(c, young, diag);
         if (!rc && c->block < c->layout->nblocks) rc = fetch(c, young, diag);
         if (!rc && old->stage == FETCHING) rc = store(c, old, diag);
         busy = false;
-        for (uint32_t i = 0; i < c->pieces; i++)
-            busy = busy || c->piece[i].stage != FREE;
+        for (uint32_t i = 0; i < c->spans; i++)
+            busy = busy || c->span[i].stage != FREE;
         if (!rc && progress && progress(ctx, c->done_bytes, c->total_bytes))
             rc = shore__fail(diag, -ECANCELED, "stopped");
     }
-    for (uint32_t i = 0; i < c->pieces; i++)
-        if (c->piece[i].stage != FREE) shore_wait(&c->piece[i].wait, NULL);
+    for (uint32_t i = 0; i < c->spans; i++)
+        if (c->span[i].stage != FREE) shore_wait(&c->span[i].wait, NULL);
     return rc;
 }
 
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet) {
     uint64_t budget = run->copy_memory_bytes ? run->copy_memory_bytes : run->settings.memory_bytes, now, peak;
     shore__resident_bytes(&now, &peak);
-    return budget && shore__copy_in_pieces_bytes(run->layout, fleet, PIECES * PIECE_BYTES, peak) > budget;
+    return budget && shore__copy_in_spans_bytes(run->layout, fleet, SPANS * SPAN_BYTES, peak) > budget;
 }
 
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
@@ -143,18 +143,18 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
     c.segment_bytes = shore_fleet_state_bytes(from);
     if (c.segment_bytes == 0 || c.segment_bytes != shore_fleet_state_bytes(to))
         return shore__fail(diag, SHORE_EMISMATCH, "the two fleets store other planes: their state cannot be copied");
-    c.pieces = tight ? PIECES_LEAST : PIECES;
-    c.piece_segments = !tight && c.segment_bytes < PIECE_BYTES ? (uint32_t)(PIECE_BYTES / c.segment_bytes) : 1;
+    c.spans = tight ? SPANS_LEAST : SPANS;
+    c.span_segments = !tight && c.segment_bytes < SPAN_BYTES ? (uint32_t)(SPAN_BYTES / c.segment_bytes) : 1;
     c.total_bytes = layout->segments * c.segment_bytes;
-    for (uint32_t i = 0; !rc && i < c.pieces; i++) {
-        c.piece[i].state = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
-        if (!c.piece[i].state) rc = shore__fail(diag, -ENOMEM, "out of memory for copying state");
+    for (uint32_t i = 0; !rc && i < c.spans; i++) {
+        c.span[i].state = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.span_segments * c.segment_bytes);
+        if (!c.span[i].state) rc = shore__fail(diag, -ENOMEM, "out of memory for copying state");
     }
-    c.there = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.piece_segments * c.segment_bytes);
+    c.there = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, c.span_segments * c.segment_bytes);
     if (!rc && !c.there) rc = shore__out_of_memory(diag);
     if (!rc) rc = run(&c, progress, ctx, diag);
-    for (uint32_t i = 0; i < c.pieces; i++)
-        free(c.piece[i].state);
+    for (uint32_t i = 0; i < c.spans; i++)
+        free(c.span[i].state);
     free(c.there);
     return rc;
 }

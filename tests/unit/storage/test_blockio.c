@@ -25,8 +25,8 @@
 #include "base/units.h"
 #include "storage/io_internal.h"
 
-#define PIECE 65536u
-#define PIECES 24u
+#define SPAN 65536u
+#define SPANS 24u
 #define DEPTH 5u
 
 static char folder[] = "/var/tmp/shore-blockio-XXXXXX";
@@ -38,7 +38,7 @@ static int begin(void **state) {
     (void)state;
     if (!mkdtemp(folder)) return -1;
     snprintf(path, sizeof path, "%s/f.volume", folder);
-    return posix_memalign((void **)&memory, SHORE__IO_ALIGN, PIECE * PIECES);
+    return posix_memalign((void **)&memory, SHORE__IO_ALIGN, SPAN * SPANS);
 }
 
 static int end(void **state) {
@@ -63,25 +63,25 @@ static int create_file(const char *at, uint64_t bytes, enum shore_io io, bool ov
 
 static void create(struct shore__file *file, enum shore_io io) {
     struct shore_diag diag = {0};
-    if (create_file(path, PIECE * PIECES, io, false, file, &diag)) fail_msg("%s", diag.text);
+    if (create_file(path, SPAN * SPANS, io, false, file, &diag)) fail_msg("%s", diag.text);
 }
 
 static struct shore__io *queue(const struct shore__file *file, enum shore_io io) {
     struct shore_diag diag = {0};
     struct shore__io *q = NULL;
-    struct shore__buffer_range fixed = {memory, PIECE * PIECES / 2}; /* so that half of the operations are not */
+    struct shore__buffer_range fixed = {memory, SPAN * SPANS / 2}; /* so that half of the operations are not */
     if (shore__io_open(file, io, DEPTH, &fixed, 1, &q, &diag)) fail_msg("%s", diag.text);
     return q;
 }
 
 static void run_all(struct shore__io *io, enum shore__io_kind kind) {
-    struct shore__io_op ops[PIECES], *done[DEPTH];
+    struct shore__io_op ops[SPANS], *done[DEPTH];
     unsigned sent = 0, finished = 0;
-    while (finished < PIECES) {
-        while (sent < PIECES && shore__io_in_flight(io) < DEPTH) {
-            unsigned piece = sent * 7 % PIECES; /* out of order; 7 and 24 share no divisor */
+    while (finished < SPANS) {
+        while (sent < SPANS && shore__io_in_flight(io) < DEPTH) {
+            unsigned span = sent * 7 % SPANS; /* out of order; 7 and 24 share no divisor */
             ops[sent] = (struct shore__io_op){
-                .kind = kind, .buffer = memory + piece * PIECE, .offset = (uint64_t)piece * PIECE, .bytes = PIECE};
+                .kind = kind, .buffer = memory + span * SPAN, .offset = (uint64_t)span * SPAN, .bytes = SPAN};
             assert_int_equal(shore__io_submit(io, &ops[sent]), 0);
             sent++;
         }
@@ -94,7 +94,7 @@ static void run_all(struct shore__io *io, enum shore__io_kind kind) {
 }
 
 static void fill(unsigned salt) {
-    for (size_t i = 0; i < PIECE * PIECES; i++)
+    for (size_t i = 0; i < SPAN * SPANS; i++)
         memory[i] = (unsigned char)(i * 2654435761u >> 13 ^ salt);
 }
 
@@ -105,11 +105,11 @@ static void write_and_read_back(enum shore_io kind) {
     fill(kind);
     run_all(io, SHORE__IO_WRITE);
     assert_int_equal(shore__io_do(io, SHORE__IO_FLUSH, NULL, 0, 0), 0);
-    unsigned char *copy = malloc(PIECE * PIECES);
-    memcpy(copy, memory, PIECE * PIECES);
-    memset(memory, 0, PIECE * PIECES);
+    unsigned char *copy = malloc(SPAN * SPANS);
+    memcpy(copy, memory, SPAN * SPANS);
+    memset(memory, 0, SPAN * SPANS);
     run_all(io, SHORE__IO_READ);
-    assert_memory_equal(memory, copy, PIECE * PIECES);
+    assert_memory_equal(memory, copy, SPAN * SPANS);
     free(copy);
     shore__io_close(io);
     shore__file_close(&file);
@@ -135,7 +135,7 @@ static void short_transfers_go_on(void **state) {
     shore__io_set_shim(cut_in_half, &seen);
     for (unsigned i = 0; i < 3; i++)
         write_and_read_back(kinds[i]);
-    assert_int_equal(seen, 3 * (2 * PIECES + 1));
+    assert_int_equal(seen, 3 * (2 * SPANS + 1));
 }
 
 static int fail_third(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
@@ -155,7 +155,7 @@ static void a_failure_belongs_to_its_operation(void **state) {
         struct shore__io_op ops[DEPTH + 1] = {{0}}, *done[DEPTH];
         for (unsigned i = 0; i <= DEPTH; i++) {
             ops[i] = (struct shore__io_op){
-                .kind = SHORE__IO_WRITE, .buffer = memory, .offset = (uint64_t)i * PIECE, .bytes = PIECE};
+                .kind = SHORE__IO_WRITE, .buffer = memory, .offset = (uint64_t)i * SPAN, .bytes = SPAN};
             assert_int_equal(shore__io_submit(io, &ops[i]), i < DEPTH ? 0 : -EBUSY);
         }
         assert_int_equal(shore__io_reap(io, done, DEPTH, DEPTH), DEPTH);
@@ -182,12 +182,12 @@ static void a_ring_that_fails_gives_everything_back(void **state) {
     struct shore__io_op ops[3], *done[3];
     int ends[2], ring = 0, other = open("/dev/null", O_RDONLY | O_CLOEXEC);
     assert_int_equal(pipe(ends), 0); /* what nobody writes stays under way */
-    struct shore__file file = {.fd = ends[0], .path = path, .size_bytes = PIECE};
+    struct shore__file file = {.fd = ends[0], .path = path, .size_bytes = SPAN};
     if (shore__io_open(&file, SHORE_IO_URING, 3, NULL, 0, &io, &diag)) skip();
     while (ring < 1024 && !is_ring(ring))
         ring++;
     for (int i = 0; i < 3; i++)
-        ops[i] = (struct shore__io_op){.kind = SHORE__IO_READ, .buffer = memory + i * PIECE, .bytes = PIECE};
+        ops[i] = (struct shore__io_op){.kind = SHORE__IO_READ, .buffer = memory + i * SPAN, .bytes = SPAN};
     assert_int_equal(shore__io_submit(io, &ops[0]), 0);
     assert_int_equal(shore__io_submit(io, &ops[1]), 0);
     assert_int_equal(dup2(other, ring), ring);
@@ -207,12 +207,12 @@ static void impossible_operations_are_refused(void **state) {
         struct shore__file file;
         create(&file, kinds[k]);
         struct shore__io *io = queue(&file, kinds[k]);
-        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory + 1, 0, PIECE), -EINVAL);
-        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 512, PIECE), -EINVAL);
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory + 1, 0, SPAN), -EINVAL);
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 512, SPAN), -EINVAL);
         assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, 0), -EINVAL);
-        assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, PIECE * PIECES, 4096), -EINVAL);
-        assert_int_equal(truncate(path, PIECE + 4096), 0); /* cut while it is open */
-        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, PIECE, PIECE), -EIO);
+        assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, SPAN * SPANS, 4096), -EINVAL);
+        assert_int_equal(truncate(path, SPAN + 4096), 0); /* cut while it is open */
+        assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, SPAN, SPAN), -EIO);
         shore__io_close(io);
         shore__file_close(&file);
         clean(NULL);
@@ -229,15 +229,15 @@ static void a_closed_queue_has_written_everything(void **state) {
         struct shore__io_op ops[DEPTH];
         for (unsigned i = 0; i < DEPTH; i++) {
             ops[i] = (struct shore__io_op){
-                .kind = SHORE__IO_WRITE, .buffer = memory + i * PIECE, .offset = (uint64_t)i * PIECE, .bytes = PIECE};
+                .kind = SHORE__IO_WRITE, .buffer = memory + i * SPAN, .offset = (uint64_t)i * SPAN, .bytes = SPAN};
             assert_int_equal(shore__io_submit(io, &ops[i]), 0);
         }
         shore__io_close(io);
         shore__file_close(&file);
-        unsigned char *back = malloc(PIECE * DEPTH);
+        unsigned char *back = malloc(SPAN * DEPTH);
         int fd = open(path, O_RDONLY);
-        assert_int_equal(read(fd, back, PIECE * DEPTH), PIECE * DEPTH);
-        assert_memory_equal(back, memory, PIECE * DEPTH);
+        assert_int_equal(read(fd, back, SPAN * DEPTH), SPAN * DEPTH);
+        assert_memory_equal(back, memory, SPAN * DEPTH);
         close(fd);
         free(back);
         clean(NULL);
@@ -258,20 +258,20 @@ static void what_exists_is_not_replaced_unasked(void **state) {
     create(&file, SHORE_IO_AUTO); /* nor does one that is only preallocated */
     struct stat st;
     assert_int_equal(fstat(file.fd, &st), 0);
-    assert_true((uint64_t)st.st_blocks * 512 >= PIECE * PIECES);
+    assert_true((uint64_t)st.st_blocks * 512 >= SPAN * SPANS);
     struct shore__io *io = queue(&file, SHORE_IO_AUTO);
     fill(1);
-    assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, 0, PIECE), 0);
+    assert_int_equal(shore__io_do(io, SHORE__IO_WRITE, memory, 0, SPAN), 0);
     shore__io_close(io);
     shore__file_close(&file);
-    assert_int_equal(create_file(path, PIECE, SHORE_IO_AUTO, false, &file, &diag), SHORE_EEXISTS);
+    assert_int_equal(create_file(path, SPAN, SHORE_IO_AUTO, false, &file, &diag), SHORE_EEXISTS);
     assert_non_null(strstr(diag.text, path));
 
-    assert_int_equal(create_file(path, 2 * PIECE, SHORE_IO_AUTO, true, &file, &diag), 0);
-    assert_true(file.size_bytes == 2 * PIECE);
+    assert_int_equal(create_file(path, 2 * SPAN, SHORE_IO_AUTO, true, &file, &diag), 0);
+    assert_true(file.size_bytes == 2 * SPAN);
     io = queue(&file, SHORE_IO_AUTO);
-    assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, PIECE), 0);
-    for (unsigned i = 0; i < PIECE; i++)
+    assert_int_equal(shore__io_do(io, SHORE__IO_READ, memory, 0, SPAN), 0);
+    for (unsigned i = 0; i < SPAN; i++)
         assert_int_equal(memory[i], 0);
     shore__io_close(io);
     shore__file_close(&file);
@@ -301,10 +301,10 @@ static void other_kinds_of_files_are_refused(void **state) {
     struct shore_diag diag = {0};
     assert_int_equal(shore__file_open(folder, SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
     assert_int_equal(shore__file_open("/dev/null", SHORE_IO_AUTO, 0, &file, &diag), SHORE_EINPUT);
-    assert_int_equal(create_file("/dev/null", PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
+    assert_int_equal(create_file("/dev/null", SPAN, SHORE_IO_AUTO, true, &file, &diag), SHORE_EINPUT);
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0, &file, &diag), -ENOENT);
     assert_non_null(strstr(diag.text, path));
-    assert_int_equal(create_file("/nowhere/at/all", PIECE, SHORE_IO_AUTO, false, &file, &diag), -ENOENT);
+    assert_int_equal(create_file("/nowhere/at/all", SPAN, SHORE_IO_AUTO, false, &file, &diag), -ENOENT);
     assert_non_null(strstr(diag.text, "/nowhere/at/all"));
 }
 
@@ -349,7 +349,7 @@ static void a_lock_is_waited_for_and_respected(void **state) {
     pid_t pid = hold();
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 0.1, &file, &diag), SHORE_EBUSY);
     assert_non_null(strstr(diag.text, path));
-    assert_int_equal(create_file(path, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
+    assert_int_equal(create_file(path, SPAN, SHORE_IO_AUTO, true, &file, &diag), SHORE_EBUSY);
     calls = 0;
     shore__set_clock(clock_of_who_waits);
     assert_int_equal(shore__file_open(path, SHORE_IO_AUTO, 5, &file, &diag), 0);
@@ -395,7 +395,7 @@ static int in_child(void (*restrict_child)(void), const char *backend) {
     if (pid == 0) {
         struct shore__file file;
         struct shore__io *io = NULL;
-        struct shore__buffer_range fixed = {memory, PIECE * PIECES};
+        struct shore__buffer_range fixed = {memory, SPAN * SPANS};
         if (shore__file_open(path, SHORE_IO_AUTO, 0, &file, NULL)) _exit(1);
         restrict_child();
         bool refused = shore__io_open(&file, SHORE_IO_URING, DEPTH, &fixed, 1, &io, NULL) < 0;
@@ -404,9 +404,9 @@ static int in_child(void (*restrict_child)(void), const char *backend) {
         if (shore__io_open(&file, SHORE_IO_AUTO, DEPTH, &fixed, 1, &io, NULL)) _exit(3);
         if (strcmp(shore__io_backend(io), backend) != 0) _exit(4);
         fill(5);
-        if (shore__io_do(io, SHORE__IO_WRITE, memory, 0, PIECE)) _exit(5);
-        if (shore__io_do(io, SHORE__IO_READ, memory + PIECE, 0, PIECE)) _exit(6);
-        if (memcmp(memory, memory + PIECE, PIECE) != 0) _exit(7);
+        if (shore__io_do(io, SHORE__IO_WRITE, memory, 0, SPAN)) _exit(5);
+        if (shore__io_do(io, SHORE__IO_READ, memory + SPAN, 0, SPAN)) _exit(6);
+        if (memcmp(memory, memory + SPAN, SPAN) != 0) _exit(7);
         shore__io_close(io);
         shore__file_close(&file);
         _exit(0);
@@ -453,14 +453,14 @@ static void a_new_file_has_a_suffix(void **state) {
     }
     snprintf(name, sizeof name, "%s/nvme0", folder);
     struct shore__file file;
-    assert_int_equal(create_file(name, PIECE, SHORE_IO_AUTO, true, &file, &diag), SHORE_EUSAGE);
+    assert_int_equal(create_file(name, SPAN, SHORE_IO_AUTO, true, &file, &diag), SHORE_EUSAGE);
     assert_non_null(strstr(diag.text, "mkdir"));
     assert_int_equal(access(name, F_OK), -1);
     assert_int_equal(shore__file_may_be_made("/dev/longshore-none", &diag), SHORE_EMISSING);
     /* what is there is taken as it is */
     int fd = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     close(fd);
-    assert_int_equal(create_file(name, PIECE, SHORE_IO_AUTO, false, &file, &diag), 0);
+    assert_int_equal(create_file(name, SPAN, SHORE_IO_AUTO, false, &file, &diag), 0);
     shore__file_close(&file);
     unlink(name);
 }
@@ -478,9 +478,8 @@ static void nothing_comes_back_before_its_instant(void **state) {
         create(&file, kinds[k]);
         struct shore__io *io = queue(&file, kinds[k]);
         struct shore__io_op *done[DEPTH];
-        struct shore__io_op later = {.kind = SHORE__IO_WRITE, .buffer = memory, .bytes = PIECE, .not_before_ns = 2000};
-        struct shore__io_op at_once = {
-            .kind = SHORE__IO_READ, .buffer = memory + PIECE, .offset = PIECE, .bytes = PIECE};
+        struct shore__io_op later = {.kind = SHORE__IO_WRITE, .buffer = memory, .bytes = SPAN, .not_before_ns = 2000};
+        struct shore__io_op at_once = {.kind = SHORE__IO_READ, .buffer = memory + SPAN, .offset = SPAN, .bytes = SPAN};
         struct shore__io_op pause = {.kind = SHORE__IO_PAUSE, .not_before_ns = 1000};
         now = 500;
         shore__set_clock(test_clock);

@@ -227,8 +227,8 @@ static void decoding_follows_the_decoder(void **state) {
     drop("tokenizer.json");
 }
 
-/* One letter many times is one piece: whole pieces of it by themselves are what it must give. */
-static void an_endless_piece_is_encoded_in_parts(void **state) {
+/* One letter many times is one pretoken: whole pretokens of it by themselves are what it must give. */
+static void an_endless_pretoken_is_encoded_in_parts(void **state) {
     struct shore__tokenizer *t;
     struct shore__encoder *e;
     struct shore__ids ids = {0}, last = {0};
@@ -294,7 +294,7 @@ int main(void) {
         cmocka_unit_test(spaces_go_with_one_token),
         cmocka_unit_test(many_tokens_can_be_added),
         cmocka_unit_test(decoding_follows_the_decoder),
-        cmocka_unit_test(an_endless_piece_is_encoded_in_parts),
+        cmocka_unit_test(an_endless_pretoken_is_encoded_in_parts),
         cmocka_unit_test(a_later_step_divides_a_long_text),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
