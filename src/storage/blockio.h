@@ -1,7 +1,7 @@
 /* Asynchronous block I/O on one file or device.
  *
  * A file is opened once (struct shore__file: descriptor, lock, size, direct or not). A queue (struct shore__io) belongs
- * to one thread and has a fixed depth; backends: "uring" (io_uring, registered file and buffers), "threads" (a pool
+ * to one thread and has a fixed depth; backends: "uring" (io_uring, registered file and buffers), "threads" (a few
  * with pread and pwrite). SHORE_IO_AUTO and SHORE_IO_BUFFERED take uring, or threads where io_uring is refused;
  * SHORE_IO_URING then fails instead. A backend always transfers an operation whole or reports a negative code: short
  * reads and writes are continued inside, an end of file inside an operation is -EIO.

@@ -9,14 +9,14 @@
 #include "base/thread.h"
 
 /* Few: a request is large, and each thread only waits for the drive. */
-#define POOL_THREADS_MOST 4u
+#define WORKERS_MOST 4u
 
 struct job {
     struct shore__io_op *op;
     uint32_t first_bytes;
 };
 
-struct pool {
+struct workers {
     const struct shore__file *file;
     unsigned depth, nthreads;
     pthread_mutex_t lock;
@@ -25,7 +25,7 @@ struct pool {
     unsigned njobs, first_job, ndone;
     struct job *jobs; /* a ring */
     struct shore__io_op **finished;
-    pthread_t threads[POOL_THREADS_MOST];
+    pthread_t threads[WORKERS_MOST];
 };
 
 static int transfer(const struct shore__file *file, struct shore__io_op *op, uint32_t first_bytes) {
@@ -54,90 +54,90 @@ static int transfer(const struct shore__file *file, struct shore__io_op *op, uin
     return 0;
 }
 
-static void *pool_thread(void *ctx) {
-    struct pool *pool = ctx;
-    pthread_mutex_lock(&pool->lock);
+static void *worker(void *ctx) {
+    struct workers *w = ctx;
+    pthread_mutex_lock(&w->lock);
     for (;;) {
-        while (pool->njobs == 0 && !pool->stopping)
-            pthread_cond_wait(&pool->work, &pool->lock);
-        if (pool->njobs == 0) break;
-        struct job job = pool->jobs[pool->first_job];
-        pool->first_job = (pool->first_job + 1) % pool->depth;
-        pool->njobs--;
-        pthread_mutex_unlock(&pool->lock);
-        job.op->rc = transfer(pool->file, job.op, job.first_bytes);
-        pthread_mutex_lock(&pool->lock);
-        pool->finished[pool->ndone++] = job.op;
-        pthread_cond_signal(&pool->done);
+        while (w->njobs == 0 && !w->stopping)
+            pthread_cond_wait(&w->work, &w->lock);
+        if (w->njobs == 0) break;
+        struct job job = w->jobs[w->first_job];
+        w->first_job = (w->first_job + 1) % w->depth;
+        w->njobs--;
+        pthread_mutex_unlock(&w->lock);
+        job.op->rc = transfer(w->file, job.op, job.first_bytes);
+        pthread_mutex_lock(&w->lock);
+        w->finished[w->ndone++] = job.op;
+        pthread_cond_signal(&w->done);
     }
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
 static void threads_close(void *state) {
-    struct pool *pool = state;
-    pthread_mutex_lock(&pool->lock);
-    pool->stopping = true;
-    pthread_cond_broadcast(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
-    for (unsigned i = 0; i < pool->nthreads; i++)
-        pthread_join(pool->threads[i], NULL);
-    pthread_cond_destroy(&pool->work);
-    pthread_cond_destroy(&pool->done);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool->jobs);
-    free(pool->finished);
-    free(pool);
+    struct workers *w = state;
+    pthread_mutex_lock(&w->lock);
+    w->stopping = true;
+    pthread_cond_broadcast(&w->work);
+    pthread_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->nthreads; i++)
+        pthread_join(w->threads[i], NULL);
+    pthread_cond_destroy(&w->work);
+    pthread_cond_destroy(&w->done);
+    pthread_mutex_destroy(&w->lock);
+    free(w->jobs);
+    free(w->finished);
+    free(w);
 }
 
 static int threads_open(const struct shore__file *file, unsigned depth, const struct shore__buffer_range *fixed,
                         unsigned nfixed, void **state) {
     (void)fixed;
     (void)nfixed;
-    struct pool *pool = calloc(1, sizeof *pool);
-    if (!pool) return -ENOMEM;
-    pool->file = file;
-    pool->depth = depth;
-    pool->jobs = calloc(depth, sizeof *pool->jobs);
-    pool->finished = calloc(depth, sizeof(struct shore__io_op *));
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->done, NULL);
-    int rc = pool->jobs && pool->finished ? 0 : -ENOMEM;
-    unsigned want = depth < POOL_THREADS_MOST ? depth : POOL_THREADS_MOST;
-    while (rc == 0 && pool->nthreads < want) {
-        rc = shore__thread_start(&pool->threads[pool->nthreads], "shore-io", pool_thread, pool);
-        if (rc == 0) pool->nthreads++;
+    struct workers *w = calloc(1, sizeof *w);
+    if (!w) return -ENOMEM;
+    w->file = file;
+    w->depth = depth;
+    w->jobs = calloc(depth, sizeof *w->jobs);
+    w->finished = calloc(depth, sizeof(struct shore__io_op *));
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->work, NULL);
+    pthread_cond_init(&w->done, NULL);
+    int rc = w->jobs && w->finished ? 0 : -ENOMEM;
+    unsigned want = depth < WORKERS_MOST ? depth : WORKERS_MOST;
+    while (rc == 0 && w->nthreads < want) {
+        rc = shore__thread_start(&w->threads[w->nthreads], "shore-io", worker, w);
+        if (rc == 0) w->nthreads++;
     }
     if (rc) {
-        threads_close(pool);
+        threads_close(w);
         return rc;
     }
-    *state = pool;
+    *state = w;
     return 0;
 }
 
 static int threads_submit(void *state, struct shore__io_op *op, uint32_t first_bytes) {
-    struct pool *pool = state;
-    pthread_mutex_lock(&pool->lock);
-    pool->jobs[(pool->first_job + pool->njobs) % pool->depth] = (struct job){op, first_bytes};
-    pool->njobs++;
-    pthread_cond_signal(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
+    struct workers *w = state;
+    pthread_mutex_lock(&w->lock);
+    w->jobs[(w->first_job + w->njobs) % w->depth] = (struct job){op, first_bytes};
+    w->njobs++;
+    pthread_cond_signal(&w->work);
+    pthread_mutex_unlock(&w->lock);
     return 0;
 }
 
 static unsigned threads_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
-    struct pool *pool = state;
+    struct workers *w = state;
     unsigned got = 0;
-    pthread_mutex_lock(&pool->lock);
+    pthread_mutex_lock(&w->lock);
     for (;;) {
-        while (got < max && pool->ndone)
-            ops[got++] = pool->finished[--pool->ndone];
+        while (got < max && w->ndone)
+            ops[got++] = w->finished[--w->ndone];
         if (got >= min) break;
-        pthread_cond_wait(&pool->done, &pool->lock);
+        pthread_cond_wait(&w->done, &w->lock);
     }
-    pthread_mutex_unlock(&pool->lock);
+    pthread_mutex_unlock(&w->lock);
     return got;
 }
 
