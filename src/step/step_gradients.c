@@ -10,61 +10,17 @@
 #include "number/bf16.h"
 #include "step/step_impl.h"
 
-void shore__unit_clear(struct unit *u) {
-    assert(u->place != PLACE_LEAVING || !u->step->spills);
-    u->now.gradient = NULL;
-    u->now.narrow = NULL;
-    u->now.ngather = u->now.ngroups = 0;
-    u->now.had = u->now.here = false;
-    u->place = PLACE_NONE;
-    u->counted = u->stays = u->more = u->sent = false;
-    u->buffer = -1;
-    u->bytes = 0;
-}
-
 /* ---- the norm ------------------------------------------------------------------------------------------------------
  */
-
-/* The unit's sums are about to be others. */
-static void uncount(struct unit *u) {
-    struct shore_step *s = u->step;
-    double running = 0;
-    if (!u->counted) return;
-    u->counted = false;
-    memset(s->clip.sums + u->first, 0, u->is.count * sizeof *s->clip.sums);
-    for (uint64_t i = 0; i < s->fleet->layout->segments; i++)
-        running += s->clip.sums[i];
-    s->clip.running_sum = running;
-}
 
 void shore_step_forget(struct shore_step *s, uint32_t unit) {
     struct unit *u = &s->units[unit];
     if (u->sent) s->stale = true;
     shore__step_wait_spills(s);
-    uncount(u);
+    shore__unit_uncount(u);
     bool sent = u->sent;
     shore__unit_clear(u);
     u->sent = sent;
-}
-
-static void count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums) {
-    struct shore_step *s = u->step;
-    bool below;
-    if (sums)
-        below = shore_clip_add_sums(&s->clip, u->is.block, segment, count, sums);
-    else if (u->now.gather)
-        below = shore_clip_add_gathered(&s->clip, u->is.block, segment, count, u->now.gather, u->now.ngather);
-    else
-        below = shore_clip_add(&s->clip, u->is.block, segment, count,
-                               u->now.gradient + (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS);
-    s->broken |= s->speculates && !below;
-}
-
-void shore__unit_count(struct unit *u) {
-    if (u->counted || !u->is.count) return;
-    assert(u->place == PLACE_HERE && !u->now.narrow);
-    count_range(u, u->is.segment, u->is.count, NULL);
-    u->counted = true;
 }
 
 /* A table's segments are complete at different times, so they have a second place; any other gradient is rounded where
@@ -126,7 +82,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     bool whole = count == u->is.count;
     if (whole && u->now.had) { /* once more */
         s->stale |= u->sent;
-        uncount(u);
+        shore__unit_uncount(u);
     }
     assert(!u->is.count || u->place != PLACE_LEAVING);
     if (g->gather) {
@@ -141,7 +97,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     u->more = g->more;
     shore__step_enter(s, PHASE_GATHERING);
     if (g->more || !count) return 0;
-    count_range(u, segment, count, g->sums);
+    shore__unit_count_range(u, segment, count, g->sums);
     u->counted = true;
     if (s->options.form == SHORE_GRADIENT_BF16 && g->narrow) {
         narrow(g->gradient, g->narrow, count);

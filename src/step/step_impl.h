@@ -127,21 +127,26 @@ void shore__step_forget_failures(struct shore_step *s);
 uint32_t shore__buffers_left(const struct shore_step *s);
 void shore__buffers_begin(struct shore_step *s);
 
+/* unit.c */
+void shore__unit_clear(struct unit *u);
+/* Adds these segments to the norm: their sums, or NULL, from the gradient. */
+void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums);
+/* Adds the unit to the norm, once. */
+void shore__unit_count(struct unit *u);
+/* Takes it out of the norm: its sums are about to be others. */
+void shore__unit_uncount(struct unit *u);
+/* What an update of these segments reads and writes. made: of the step that was made. */
+int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
+                     struct shore_update *out, struct shore_diag *diag);
+
 /* step_send.c */
 /* Sends what was not sent yet of a unit's segments [segment, segment + count). */
 int shore__unit_send(struct unit *u, uint32_t segment, uint32_t count, float coefficient, struct shore_diag *diag);
 /* Sends the whole unit, the segments whose state is here among them. */
 int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *diag);
 int shore__unit_put_aside(struct unit *u, struct shore_diag *diag);
-/* What an update of these segments reads and writes. made: of the step that was made. */
-int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
-                     struct shore_update *out, struct shore_diag *diag);
 /* Nothing that was sent in this attempt counts. */
 void shore__step_discard(struct shore_step *s);
-
-/* step_gradients.c: adds the unit to the norm, once. */
-void shore__unit_count(struct unit *u);
-void shore__unit_clear(struct unit *u);
 
 /* held_state.c */
 /* Updates what is here of a unit's state, into its page, and begins to write it. *first: its first segment, or as it

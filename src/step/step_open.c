@@ -130,9 +130,6 @@ void shore_step_drop(struct shore_step *s) {
     if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
 }
 
-bool shore_step_speculates(const struct shore_step *s) {
-    return s->speculates && !s->broken && !s->stale;
-}
 bool shore_step_has_sent(const struct shore_step *s) {
     return s->any_sent;
 }
@@ -181,14 +178,6 @@ void shore_step_unmake(struct shore_step *s) {
     shore__step_discard(s);
     shore__step_drain(s, true);
     shore_step_drop(s);
-}
-
-void shore_step_carried(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
-    if (!u->is.count) return;
-    shore__held_carried(u);
-    for (uint32_t i = 0; i < u->is.nparts; i++)
-        shore_pages_carried(s->pages, u->is.part[i].page, s->base_step + 1);
 }
 
 bool shore_step_lost(struct shore_step *s) {

@@ -8,37 +8,6 @@
 #include "drive/fleet/fleet.h"
 #include "step/step_impl.h"
 
-int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
-                     struct shore_update *out, struct shore_diag *diag) {
-    struct shore_step *s = u->step;
-    const struct given *given = made ? &u->made : &u->now;
-    size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
-    *out = (struct shore_update){
-        .size = sizeof *out,
-        .base_step = made ? s->made_base : s->base_step,
-        .attempt = shore_fleet_attempt(s->fleet),
-        .block = u->is.block,
-        .segment = segment,
-        .count = count,
-        .form = given->narrow || (!made && u->place == PLACE_ASIDE) ? s->options.form : SHORE_GRADIENT_FP32,
-        .coefficient = coefficient,
-        .groups = given->groups,
-        .ngroups = given->ngroups,
-        .order = u->is.block, /* what the next forward pass needs first */
-    };
-    int rc = s->options.encode ? s->options.encode(s->options.ctx, (uint32_t)(u - s->units), segment, out, diag)
-                               : SHORE_STEP_WHOLE;
-    if (rc != SHORE_STEP_WHOLE) return rc;
-    if (!made && u->place == PLACE_ASIDE) return 0; /* the drives have it */
-    if (given->gather) {
-        out->gather = given->gather;
-        out->ngather = given->ngather;
-    } else {
-        out->gradient = given->narrow ? (const void *)(given->narrow + skipped) : given->gradient + skipped;
-    }
-    return 0;
-}
-
 /* ---- segments ------------------------------------------------------------------------------------------------------
  */
 
@@ -120,6 +89,10 @@ int shore__unit_put_aside(struct unit *u, struct shore_diag *diag) {
     return shore__fail(diag, rc, "gradients cannot be spilled: %s", shore_error_text(rc));
 }
 
+bool shore_step_speculates(const struct shore_step *s) {
+    return s->speculates && !s->broken && !s->stale;
+}
+
 int shore_step_send(struct shore_step *s, uint32_t unit, uint32_t segment, uint32_t count, struct shore_diag *diag) {
     return shore_step_speculates(s) ? shore__unit_send(&s->units[unit], segment, count, 1, diag) : 0;
 }
@@ -150,6 +123,14 @@ static bool is_gone(const struct shore_step *s) {
     for (uint32_t i = 0; i < s->nunits; i++)
         if (s->units[i].place == PLACE_GONE) return true;
     return false;
+}
+
+void shore_step_carried(struct shore_step *s, uint32_t unit) {
+    struct unit *u = &s->units[unit];
+    if (!u->is.count) return;
+    shore__held_carried(u);
+    for (uint32_t i = 0; i < u->is.nparts; i++)
+        shore_pages_carried(s->pages, u->is.part[i].page, s->base_step + 1);
 }
 
 /* Units without a gradient stay as they are. */
