@@ -7,8 +7,6 @@
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
 #include "drive/layout.h"
-#include "near/update.h"
-#include "number/gather.h"
 
 int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
                       enum shore_fetch_kind kind, void *dst, struct shore_completion done) {
@@ -42,63 +40,13 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     return 0;
 }
 
-/* What a request to update says beside its groups, as a drive of this host counts it. */
-#define UPDATE_BYTES 104u
-
-static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
-    bool sparse = u->form == SHORE_GRADIENT_SPARSE;
-    shore__link_count(f, d, sparse ? SHORE__LINK_IN_COMPRESSED : SHORE__LINK_IN_GRADIENTS,
-                      shore__update_gradient_bytes(&f->config, u));
-    shore__link_count(f, d, SHORE__LINK_IN_STATE, shore__update_residual_bytes(&f->config, u));
-    shore__link_count(f, d, SHORE__LINK_OUT_PARAMS, shore__update_bytes_out(&f->config, u));
-    shore__link_count(f, d, SHORE__LINK_CONTROL, UPDATE_BYTES + u->ngroups * sizeof *u->groups);
-}
-
-static void send_to(struct shore__join *join, uint32_t d, struct shore__range range) {
-    struct shore_fleet *f = join->fleet;
-    struct shore__drive *drive = f->drives[d];
-    int rc;
-    if (join->kind != SHORE__JOIN_UPDATE) {
-        struct shore_store part = {
-            .base_step = join->update.base_step,
-            .attempt = join->update.attempt,
-            .block = join->update.block,
-            .segment = range.first,
-            .count = range.count,
-            .order = join->update.order,
-        };
-        if (join->kind == SHORE__JOIN_CARRY) {
-            rc = drive->ops->carry(drive, &part, shore__share_completion(join, d));
-        } else {
-            part.state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f);
-            shore__link_count(f, d, SHORE__LINK_IN_STATE, part.count * shore_fleet_state_bytes(f));
-            rc = drive->ops->store(drive, &part, shore__share_completion(join, d));
-        }
-    } else {
-        struct shore_update part = shore__update_part(&f->config, &join->update, range.first, range.count);
-        count_update(f, d, &part);
-        rc = drive->ops->update(drive, &part, shore__share_completion(join, d));
-    }
-    if (rc) shore__share_refused(join, d, rc);
-}
-
-/* Initial state is a store that belongs to no step. */
-void shore__fleet_send_update(struct shore__join *join) {
-    struct shore_fleet *f = join->fleet;
-    const struct shore_update *whole = &join->update;
-    for (uint32_t d = 0; d < f->ndrives; d++) {
-        struct shore__range range;
-        if (shore__fleet_intersect(f, whole->block, d, whole->segment, whole->count, &range)) send_to(join, d, range);
-    }
-    shore__join_share_done(join, 0, NULL);
-}
-
 /* Sends it, or holds it back until the commit of its base step is through. */
 static int submit_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *update = &join->update;
     bool hold = false, broken = false;
     int rc = 0;
+    join->ended = shore__fleet_update_ended;
     pthread_mutex_lock(&f->lock);
     if (!f->ready) {
         rc = -EINVAL;
@@ -133,21 +81,6 @@ static int submit_update(struct shore__join *join) {
     else if (!hold)
         shore__fleet_send_update(join);
     return 0;
-}
-
-const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
-    const struct shore_layout_block *block = &f->layout->blocks[update->block];
-    bool adam = shore__optimizer(f->config.optimizer)->corrects_bias;
-    if (update->coefficient == 0)
-        return "coefficient is 0, which would multiply the gradient by 0: 1 leaves it as it is";
-    for (uint32_t t = 0; t < block->ntensors; t++) {
-        const struct shore_hyper *h = &update->groups[block->tensors[t].group];
-        if (adam && !h->frozen && h->inv_sqrt_bias2 == 0)
-            return "inv_sqrt_bias2 of a group is 0: shore_hyper_at_step() fills it in";
-    }
-    const struct shore__gather_list list = {update->gather, update->ngather};
-    if (update->gather && update->form == SHORE_GRADIENT_SPARSE) return "a gather list cannot be of form SPARSE";
-    return update->gather ? shore__gather_fault(&list, block) : NULL;
 }
 
 int shore_fleet_update(struct shore_fleet *f, const struct shore_update *given, struct shore_completion done) {

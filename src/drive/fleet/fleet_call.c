@@ -38,17 +38,6 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
 
 /* Scratch: stripes of 1 MiB go round the drives, by their shares. */
 
-struct shore__scratch_part shore__join_scratch_part(const struct shore__join *join, uint32_t i) {
-    const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES, end = join->scratch_at + join->scratch_bytes;
-    uint64_t number = join->scratch_at / stripe + i;
-    struct shore__scratch_part p = {.at = i ? number * stripe : join->scratch_at};
-    p.bytes = join->nparts == 1 ? join->scratch_bytes : (number + 1) * stripe - p.at;
-    if (p.bytes > end - p.at) p.bytes = end - p.at;
-    p.drive = shore__stripes_find(&join->fleet->stripes, number, &p.local);
-    p.local = p.local * stripe + p.at % stripe;
-    return p;
-}
-
 uint32_t shore__fleet_scratch_parts(const struct shore_fleet *f, uint64_t offset, uint64_t bytes) {
     const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES;
     return f->ndrives == 1 ? 1 : (uint32_t)((offset + bytes - 1) / stripe - offset / stripe + 1);

@@ -39,21 +39,24 @@ static void commit_go(struct shore_fleet *f, struct shore__join *join, bool refu
     }
 }
 
-void shore__fleet_update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag) {
+void shore__fleet_update_ended(struct shore__join *ended) {
+    struct shore_fleet *f = ended->fleet;
+    shore__join_complete(ended);
     bool refused;
     pthread_mutex_lock(&f->lock);
     assert(f->outstanding > 0);
     f->outstanding--;
-    if (rc && attempt == f->attempt && !f->attempt_rc) {
-        f->attempt_rc = rc;
-        f->attempt_diag = *diag;
+    if (ended->rc && ended->update.attempt == f->attempt && !f->attempt_rc) {
+        f->attempt_rc = ended->rc;
+        f->attempt_diag = ended->diag;
     }
     struct shore__join *join = commit_due(f, &refused);
     pthread_mutex_unlock(&f->lock);
     if (join) commit_go(f, join, refused);
 }
 
-void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *join) {
+static void commit_ended(struct shore__join *join) {
+    struct shore_fleet *f = join->fleet;
     int rc = join->rc;
     pthread_mutex_lock(&f->lock);
     assert(f->commit == join && f->commit_sent);
@@ -77,7 +80,7 @@ void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *joi
     f->commit = NULL;
     f->commit_sent = false;
     pthread_mutex_unlock(&f->lock);
-    join->done.fn(join->done.ctx, rc, rc ? &join->diag : NULL);
+    shore__join_complete(join);
     while (held) {
         struct shore__join *next = held->next;
         if (rc) {
@@ -87,13 +90,13 @@ void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *joi
         }
         held = next;
     }
-    shore__join_free(join);
 }
 
 static struct shore__join *commit_join(struct shore_fleet *f, const struct shore_commit *commit,
                                        struct shore_completion done) {
     struct shore__join *join = shore__join_new(f, SHORE__JOIN_COMMIT, commit->metrics_bytes + commit->blob_bytes, done);
     if (!join) return NULL;
+    join->ended = commit_ended;
     join->commit = *commit;
     join->commit.metrics = join->tail;
     join->commit.blob = join->tail + commit->metrics_bytes;

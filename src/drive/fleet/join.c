@@ -47,6 +47,17 @@ static void join_fail(struct shore__join *join, int rc, const struct shore_diag 
     }
 }
 
+struct shore__scratch_part shore__join_scratch_part(const struct shore__join *join, uint32_t i) {
+    const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES, end = join->scratch_at + join->scratch_bytes;
+    uint64_t number = join->scratch_at / stripe + i;
+    struct shore__scratch_part p = {.at = i ? number * stripe : join->scratch_at};
+    p.bytes = join->nparts == 1 ? join->scratch_bytes : (number + 1) * stripe - p.at;
+    if (p.bytes > end - p.at) p.bytes = end - p.at;
+    p.drive = shore__stripes_find(&join->fleet->stripes, number, &p.local);
+    p.local = p.local * stripe + p.at % stripe;
+    return p;
+}
+
 static void say_damaged(struct shore__join *join, uint32_t part) {
     join_fail(join, SHORE_ECORRUPT, NULL);
     if (!join->seals_each && join->nparts > 1) {
@@ -83,22 +94,21 @@ static void explain_fetch(struct shore__join *join) {
     pthread_mutex_unlock(&f->lock);
 }
 
+void shore__join_complete(struct shore__join *join) {
+    join->done.fn(join->done.ctx, join->rc, join->rc ? &join->diag : NULL);
+}
+
 void shore__join_share_done(struct shore__join *join, int rc, const struct shore_diag *diag) {
     if (rc) join_fail(join, rc, diag);
     unsigned left = atomic_fetch_sub(&join->left, 1);
     assert(left > 0);
     if (left > 1) return;
-    struct shore_fleet *f = join->fleet;
-    if (join->kind == SHORE__JOIN_COMMIT) {
-        shore__fleet_commit_finished(f, join);
-        return;
-    }
     if (join->kind == SHORE__JOIN_FETCH && join->rc == SHORE_ECORRUPT) explain_fetch(join);
     if ((join->kind == SHORE__JOIN_PUT || join->kind == SHORE__JOIN_GET) && !join->rc) finish_seals(join);
-    const struct shore_diag *sentence = join->rc ? &join->diag : NULL;
-    join->done.fn(join->done.ctx, join->rc, sentence);
-    if (join->kind == SHORE__JOIN_UPDATE || join->kind == SHORE__JOIN_STORE || join->kind == SHORE__JOIN_CARRY)
-        shore__fleet_update_finished(f, join->update.attempt, join->rc, sentence);
+    if (join->ended)
+        join->ended(join);
+    else
+        shore__join_complete(join);
     shore__join_free(join);
 }
 
@@ -147,19 +157,6 @@ bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_
     assert(first >= segment && end <= segment + count);
     *out = (struct shore__range){first, end - first};
     return true;
-}
-
-int shore__fleet_check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count) {
-    if (block >= f->layout->nblocks || count == 0) return -EINVAL;
-    uint32_t segments = f->layout->blocks[block].segments;
-    return segment >= segments || count > segments - segment ? -EINVAL : 0;
-}
-
-bool shore__fleet_is_ready(struct shore_fleet *f) {
-    pthread_mutex_lock(&f->lock);
-    bool ready = f->ready;
-    pthread_mutex_unlock(&f->lock);
-    return ready;
 }
 
 int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why) {

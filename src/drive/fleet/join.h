@@ -28,6 +28,8 @@ struct shore__join {
     struct shore_fleet *fleet;
     enum shore__join_kind kind;
     struct shore_completion done;
+    /* Runs after the last share, in place of the completion, which it calls in its turn. NULL: the completion alone. */
+    void (*ended)(struct shore__join *join);
     atomic_uint left;
     atomic_bool failed; /* who sets it writes rc and diag */
     int rc;
@@ -55,28 +57,30 @@ struct shore_completion shore__share_completion(struct shore__join *join, uint32
 void shore__share_refused(struct shore__join *join, uint32_t d, int rc);
 /* One share is done: after the last one, the caller's completion runs. */
 void shore__join_share_done(struct shore__join *join, int rc, const struct shore_diag *diag);
+/* Calls that completion. */
+void shore__join_complete(struct shore__join *join);
 
 /* The common part of drive d's range and [segment, segment + count). */
 bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_t d, uint32_t segment, uint32_t count,
                             struct shore__range *out);
+/* fleet_check.c */
 int shore__fleet_check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count);
 bool shore__fleet_is_ready(struct shore_fleet *f);
 
 /* Refuses a request by its completion, which has words, as a code has not. Returns 0. */
 int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why);
 
-/* fleet_call.c: part i of what is put to scratch or got: which drive has it, and where. */
+/* Part i of what is put to scratch or got: which drive has it, and where. */
 struct shore__scratch_part {
     uint64_t at, bytes, local;
     uint32_t drive;
 };
 struct shore__scratch_part shore__join_scratch_part(const struct shore__join *join, uint32_t i);
 
-/* fleet.c: an update, a store or what is carried goes to its drives. */
+/* fleet_send.c: an update, a store or what is carried goes to its drives. */
 void shore__fleet_send_update(struct shore__join *join);
 
-/* fleet_commit.c: of each update that was counted as outstanding; and of the commit. */
-void shore__fleet_update_finished(struct shore_fleet *f, uint64_t attempt, int rc, const struct shore_diag *diag);
-void shore__fleet_commit_finished(struct shore_fleet *f, struct shore__join *join);
+/* fleet_commit.c: how each update ends that was counted as outstanding. */
+void shore__fleet_update_ended(struct shore__join *join);
 
 #endif
