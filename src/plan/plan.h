@@ -1,5 +1,4 @@
-/* A plan while it is made, and when it is there. plan.c lays out and sums what the rules (rules.c) have chosen.
- */
+/* A plan while it is made, and when it is there. fates.c lays out and sums what the rules (rules.c) have chosen. */
 #ifndef SHORE_PLAN_PLAN_H
 #define SHORE_PLAN_PLAN_H
 
@@ -18,10 +17,12 @@ struct shore__choice {
     bool held, drives, workspace, holes;
 };
 
+#define SHORE__NO_ROW UINT32_MAX
+
 struct shore__fate {
     enum shore_way way;
     bool full;
-    uint32_t row;   /* of those that were laid out; UINT32_MAX: none */
+    uint32_t row;   /* of those that were laid out, or SHORE__NO_ROW */
     uint64_t bytes; /* of one */
     uint64_t count; /* 0: it is not there */
     uint64_t at;    /* in its row */

@@ -1,0 +1,215 @@
+/* What becomes of each tensor by what was chosen: its fate, its row, and the sum. */
+#include "plan/plan.h"
+
+uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full) {
+    return full && t->full_bytes ? t->full_bytes : t->bytes;
+}
+
+const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum shore_role role, size_t nth) {
+    const struct shore_program *p = plan->program;
+    for (uint32_t i = 0; i < p->ntensors; i++)
+        if (p->tensor[i].role == role && nth-- == 0) return &p->tensor[i];
+    return NULL;
+}
+
+/* ---- what becomes of each tensor -----------------------------------------------------------------------------------
+ */
+
+static enum shore_way stays(bool so) {
+    return so ? SHORE_WAY_KEEP : SHORE_WAY_MOVE;
+}
+
+static struct shore__fate of_parameters(const struct shore_plan *plan, const struct shore_tensor *t, size_t nth) {
+    const struct shore__choice *c = &plan->choice;
+    size_t kept = t->role == SHORE_ROLE_LAYER ? c->layers : t->role == SHORE_ROLE_TABLE ? c->tables : c->lookups;
+    return (struct shore__fate){.way = stays(nth < kept), .count = 1};
+}
+
+static struct shore__fate of_activation(const struct shore_plan *plan, const struct shore_tensor *t, size_t nth) {
+    const struct shore__choice *c = &plan->choice;
+    if (t->role == SHORE_ROLE_INPUT)
+        return (struct shore__fate){.way = stays(plan->count[SHORE_ROLE_INPUT] - nth <= c->inputs), .count = 1};
+    struct shore__fate fate = {.way = SHORE_WAY_KEEP, .full = nth < c->full_inner, .count = 1};
+    if (nth >= c->inner) fate.way = nth - c->inner < c->moved_inner ? SHORE_WAY_MOVE : SHORE_WAY_AGAIN;
+    return fate;
+}
+
+/* Of what is there in an amount: so many, or so many bytes more than the least. */
+static struct shore__fate of_amount(const struct shore_plan *plan, const struct shore_tensor *t) {
+    const struct shore__choice *c = &plan->choice;
+    struct shore__fate fate = {.way = SHORE_WAY_KEEP, .count = 1};
+    uint64_t more = 0;
+    if (t->role == SHORE_ROLE_LOGITS) fate.count = c->logits;
+    if (t->role == SHORE_ROLE_HOST) fate.count = c->host_buffers * c->host_segments;
+    if (t->role == SHORE_ROLE_DRIVES) fate.full = c->drives;
+    if (t->role == SHORE_ROLE_WORKSPACE) fate.full = c->workspace;
+    if (t->role == SHORE_ROLE_HOLES) fate.count = c->holes;
+    if (t->role == SHORE_ROLE_POOL) more = c->pool;
+    if (t->role == SHORE_ROLE_GRADIENTS) more = c->gradients;
+    if (t->role == SHORE_ROLE_SPARE) more = c->spare;
+    fate.bytes = shore__tensor_bytes(t, fate.full) + more;
+    return fate;
+}
+
+static struct shore__fate fate_of(const struct shore_plan *plan, const struct shore_tensor *t, size_t nth) {
+    switch (t->role) {
+    case SHORE_ROLE_LAYER:
+    case SHORE_ROLE_TABLE:
+    case SHORE_ROLE_LOOKUP:
+        return of_parameters(plan, t, nth);
+    case SHORE_ROLE_INPUT:
+    case SHORE_ROLE_INNER:
+        return of_activation(plan, t, nth);
+    case SHORE_ROLE_HELD:
+        return (struct shore__fate){.way = stays(plan->choice.held), .count = 1};
+    case SHORE_ROLE_PIECE:
+        return (struct shore__fate){.way = SHORE_WAY_MOVE, .count = 1};
+    case SHORE_ROLE_BUFFERS:
+        return (struct shore__fate){.way = SHORE_WAY_KEEP};
+    default:
+        return of_amount(plan, t);
+    }
+}
+
+static bool is_there(const struct shore_plan *plan, const struct shore_tensor *t) {
+    return (!t->with || plan->fate[t->with - 1].way == SHORE_WAY_KEEP) &&
+           (!t->without || plan->fate[t->without - 1].way != SHORE_WAY_KEEP);
+}
+
+/* How many buffers, if any tensor passes through them. */
+static size_t buffers_of(const struct shore_plan *plan, enum shore_role role, const struct shore_tensor *buffers) {
+    switch (role) {
+    case SHORE_ROLE_LAYER:
+    case SHORE_ROLE_TABLE:
+    case SHORE_ROLE_LOOKUP:
+        return plan->choice.page_buffers;
+    case SHORE_ROLE_PIECE:
+        return plan->choice.piece_buffers;
+    default:
+        return buffers->most;
+    }
+}
+
+static void fill_buffers(struct shore_plan *plan, uint32_t id) {
+    const struct shore_program *p = plan->program;
+    const struct shore_tensor *buffers = &p->tensor[id];
+    struct shore__fate *fate = &plan->fate[id];
+    fate->bytes = 0;
+    for (uint32_t i = 0; i < p->ntensors; i++) {
+        const struct shore_tensor *t = &p->tensor[i];
+        const struct shore__fate *of = &plan->fate[i];
+        if (t->group != buffers->group || t->role == SHORE_ROLE_BUFFERS || !of->count) continue;
+        /* while the rules raise what stays of inner tensors, any of them may still be one that moves */
+        bool passes = t->role == SHORE_ROLE_INNER ? plan->choice.moved_inner > 0 : of->way == SHORE_WAY_MOVE;
+        if (!passes && !buffers->there) continue;
+        fate->count = buffers_of(plan, t->role, buffers);
+        if (buffers->there) fate->count = fate->count > buffers->index;
+        if (t->bytes > fate->bytes) fate->bytes = t->bytes;
+    }
+}
+
+static void choose(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    size_t nth[SHORE_ROLES] = {0};
+    for (uint32_t i = 0; i < p->ntensors; i++) {
+        const struct shore_tensor *t = &p->tensor[i];
+        plan->fate[i] = fate_of(plan, t, nth[t->role]++);
+    }
+}
+
+/* What follows from what was chosen: sizes, what goes with others, and the buffers that what moves passes through. */
+static void derive(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    size_t moved[SHORE_ROLES] = {0};
+    for (uint32_t i = 0; i < p->ntensors; i++) {
+        struct shore__fate *fate = &plan->fate[i];
+        fate->row = SHORE__NO_ROW;
+        if (!fate->bytes) fate->bytes = shore__tensor_bytes(&p->tensor[i], fate->full);
+        if (!is_there(plan, &p->tensor[i])) *fate = (struct shore__fate){.row = SHORE__NO_ROW, .bytes = fate->bytes};
+        if (fate->way == SHORE_WAY_MOVE) fate->moved = moved[p->tensor[i].role]++;
+    }
+    for (uint32_t i = 0; i < p->ntensors; i++)
+        if (p->tensor[i].role == SHORE_ROLE_BUFFERS) fill_buffers(plan, i);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------
+ */
+
+static enum shore__region_kind kind_of(enum shore_place place) {
+    static const enum shore__region_kind kinds[] = {
+        [SHORE_PLACE_DEVICE] = SHORE__REGION_DEVICE,
+        [SHORE_PLACE_PINNED] = SHORE__REGION_PINNED,
+        [SHORE_PLACE_PLAIN] = SHORE__REGION_PLAIN,
+        [SHORE_PLACE_BOTH] = SHORE__REGION_BOTH,
+    };
+    return kinds[place];
+}
+
+static uint32_t add_row(struct shore_plan *plan, uint32_t id, uint32_t index, uint64_t bytes) {
+    const struct shore_tensor *t = &plan->program->tensor[id];
+    uint32_t row = plan->rows.count;
+    shore__regions_add(&plan->rows, t->key, index, kind_of(t->place), bytes, plan->live[id]);
+    for (uint32_t i = row; i < plan->rows.count; i++)
+        plan->rows.item[i].name = t->name;
+    return row;
+}
+
+/* Tensors from `first` on that share its row; returns where the next one begins. */
+static uint32_t add_shared(struct shore_plan *plan, uint32_t first) {
+    const struct shore_program *p = plan->program;
+    const struct shore_tensor *of = &p->tensor[first];
+    uint64_t bytes = 0;
+    uint32_t end = first;
+    for (; end < p->ntensors && p->tensor[end].key == of->key && p->tensor[end].index == of->index; end++) {
+        struct shore__fate *fate = &plan->fate[end];
+        if (fate->way != SHORE_WAY_KEEP) continue;
+        fate->row = plan->rows.count;
+        fate->at = bytes;
+        bytes += fate->bytes * fate->count;
+    }
+    if (bytes) add_row(plan, first, of->index, bytes);
+    return end;
+}
+
+/* Adds rows; returns the sum of what has no place here. */
+static uint64_t add_rows(struct shore_plan *plan) {
+    const struct shore_program *p = plan->program;
+    uint64_t own = 0;
+    shore__regions_clear(&plan->rows);
+    for (uint32_t i = 0; i < p->ntensors;) {
+        const struct shore_tensor *t = &p->tensor[i];
+        struct shore__fate *fate = &plan->fate[i];
+        if (t->place == SHORE_PLACE_OWN) {
+            if (fate->way == SHORE_WAY_KEEP) own += fate->bytes * fate->count;
+            i++;
+        } else if (t->role == SHORE_ROLE_BUFFERS) {
+            fate->row = fate->bytes && fate->count ? plan->rows.count : SHORE__NO_ROW;
+            for (uint32_t b = 0; b < fate->count && fate->bytes; b++)
+                add_row(plan, i, t->index + b, fate->bytes);
+            i++;
+        } else
+            i = add_shared(plan, i);
+    }
+    return own;
+}
+
+uint64_t shore__plan_sum(void *ctx) {
+    struct shore_plan *plan = ctx;
+    choose(plan);
+    return shore__plan_lay_out(plan);
+}
+
+uint64_t shore__plan_lay_out(struct shore_plan *plan) {
+    derive(plan);
+    uint64_t own = add_rows(plan);
+    plan->total_bytes = own + shore__regions_lay_out(&plan->rows);
+    return plan->total_bytes;
+}
+
+void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full) {
+    struct shore__fate *fate = &plan->fate[tensor];
+    bool inner = plan->program->tensor[tensor].role == SHORE_ROLE_INNER;
+    plan->choice.moved_inner += inner && way == SHORE_WAY_MOVE;
+    plan->choice.moved_inner -= inner && fate->way == SHORE_WAY_MOVE;
+    *fate = (struct shore__fate){.way = way, .full = full, .count = 1};
+}
