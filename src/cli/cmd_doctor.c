@@ -1,20 +1,10 @@
 #include "cli/doctor.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "drive/address.h"
-
-enum { ASK_SECONDS = 10 };
 
 struct args {
     struct shore__strings drives;
@@ -39,66 +29,6 @@ static const struct shore__command_line line = {
         "ends. Block devices are not measured. Exit code 1: something that is needed does not work.",
     SHORE__OPTIONS(options),
 };
-
-void shore__report_add(struct shore__report *r, const char *what, enum shore__verdict verdict, const char *advice,
-                       json_t *facts, const char *format, ...) {
-    static const char *const words[] = {"OK", "WARN", "FAIL"}, *const keys[] = {"ok", "warn", "fail"};
-    char text[1500], plain[2000];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    r->count[verdict]++;
-    json_t *o = json_pack("{s:o,s:s,s:o}", "check", shore__clean_json(what, strlen(what)), "status", keys[verdict],
-                          "text", shore__clean_json(text, strlen(text)));
-    if (o && advice) json_object_set_new(o, "advice", shore__clean_json(advice, strlen(advice)));
-    json_object_update_new(o, facts);
-    json_array_append_new(r->checks, o);
-    if (r->json) return;
-    printf("%-5s %s: %s%s%s\n", words[verdict], shore__shown(what).text,
-           shore__printable(text, strlen(text), plain, sizeof plain), advice ? "; " : "", advice ? advice : "");
-    fflush(stdout);
-}
-
-/* Up to the end of what it says, or of its time; whether it ended. */
-static bool listen_to(int fd, char *out, size_t bytes) {
-    uint64_t deadline = shore__now_ns() + ASK_SECONDS * UINT64_C(1000000000);
-    size_t used = 0;
-    for (;;) {
-        char rest[256];
-        struct pollfd ready = {.fd = fd, .events = POLLIN};
-        uint64_t now = shore__now_ns();
-        if (now >= deadline) break;
-        if (poll(&ready, 1, (int)((deadline - now) / 1000000) + 1) <= 0) continue;
-        bool full = used + 1 >= bytes;
-        ssize_t n = full ? read(fd, rest, sizeof rest) : read(fd, out + used, bytes - 1 - used);
-        if (n <= 0) return n == 0;
-        if (!full) used += (size_t)n;
-        out[used] = '\0';
-    }
-    return false;
-}
-
-bool shore__doctor_ask(char *const *words, char *out, size_t bytes) {
-    int said[2], status = 0;
-    pid_t child;
-    posix_spawn_file_actions_t actions;
-    out[0] = '\0';
-    if (pipe2(said, O_CLOEXEC)) return false;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, said[1], STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, said[1], STDERR_FILENO);
-    bool started = posix_spawnp(&child, words[0], &actions, NULL, words, environ) == 0;
-    posix_spawn_file_actions_destroy(&actions);
-    close(said[1]);
-    bool ended = started && listen_to(said[0], out, bytes);
-    close(said[0]);
-    if (started && !ended) kill(child, SIGKILL);
-    /* one that hangs in its driver does not even die */
-    bool gone = started && waitpid(child, &status, ended ? 0 : WNOHANG) == child;
-    return gone && ended && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out[0];
-}
 
 static void look_at_drives(struct shore__report *r, const struct shore__strings *drives) {
     struct shore__whereabouts *places = calloc(drives->count + 1, sizeof *places);
