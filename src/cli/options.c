@@ -36,39 +36,6 @@ static int find_remote(const struct shore__command_line *line, const char *name)
     return -1;
 }
 
-int shore__option_find(const struct shore__command_line *line, const char *name) {
-    for (size_t i = 0; i < line->noptions; i++) {
-        const struct shore__option *o = &line->options[i];
-        if (o->kind == SHORE__OPTION_HEADING) continue;
-        size_t c = 0;
-        while (name[c] && (name[c] == '_' ? '-' : name[c]) == o->name[c])
-            c++;
-        if (!name[c] && !o->name[c]) return (int)i;
-    }
-    return -1;
-}
-
-bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option) {
-    for (const char *const *name = line->without; name && *name; name++)
-        if (strcmp(*name, option->name) == 0) return false;
-    return true;
-}
-
-bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name) {
-    int i = shore__option_find(line, name);
-    return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
-}
-
-const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes) {
-    unsigned index = 0;
-    memcpy(&index, variable, option->bytes);
-    const char *c = option->choices;
-    for (; index && strchr(c, '|'); index--)
-        c = strchr(c, '|') + 1;
-    snprintf(out, bytes, "%.*s", (int)strcspn(c, "|"), c);
-    return out;
-}
-
 /* A flag, or a key of a --config file, which has no flags that are about the command line itself. */
 static int unknown(const struct shore__command_line *line, const char *name, bool key, struct shore_diag *diag) {
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];

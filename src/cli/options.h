@@ -92,7 +92,7 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
                          struct shore__parsed *parsed, struct shore_diag *diag);
 /* Texts and lists that target owns. */
 void shore__options_free(const struct shore__command_line *line, void *target);
-/* Index of an option by name ('_' for '-' is taken), or -1. */
+/* command_line.c. Index of an option by name ('_' for '-' is taken), or -1. */
 int shore__option_find(const struct shore__command_line *line, const char *name);
 /* The command takes it. */
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
