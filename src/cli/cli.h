@@ -100,8 +100,7 @@ bool shore__cli_redraws(void);
 /* Progress: one line that is redrawn there; elsewhere a plain line, with the time of day, each time `keep` is set.
  * Threading: any. */
 void shore__cli_progress(const char *text, bool keep);
-void shore__cli_progress_end(void);  /* leaves the line that is there, but for one of shore__cli_work() */
-bool shore__cli_shows_passing(void); /* one of those stands on the terminal; for signal handlers too */
+void shore__cli_progress_end(void); /* leaves the line that is there, but for one of shore__cli_work() */
 /* shore__progress_fn of longer work. ctx: its name, or NULL for silence. Nonzero once a signal came. */
 int shore__cli_work(void *name, uint64_t done_bytes, uint64_t total_bytes);
 
@@ -115,6 +114,8 @@ void shore__cli_put_text(FILE *out, const char *text, size_t bytes);
  * one, unless it is SIGHUP, ends the process at once. */
 void shore__cli_catch_signals(const char *promise);
 bool shore__cli_stop_wanted(void);
+/* A line that is of no use once its work is done stands on the terminal: what a signal says takes its place. */
+void shore__cli_passes(bool passes);
 
 /* ---- resources --------------------------------------------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +12,14 @@
 
 static struct {
     pthread_mutex_t lock;
-    bool open;                     /* a progress line stands on the terminal, its line not ended */
-    volatile sig_atomic_t passing; /* and is of no use once its work is done */
+    bool open, passing; /* a progress line stands on the terminal, not ended; it is of no use once its work is done */
     uint64_t drawn_ns, worked_ns;
 } screen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void end_line(void) {
     if (screen.open) fputs(screen.passing ? "\r\033[K" : "\n", stderr);
     screen.open = false;
-    screen.passing = 0;
+    shore__cli_passes(screen.passing = false);
 }
 
 void shore__cli_say(const char *format, ...) {
@@ -144,10 +142,6 @@ static int fitting(const char *text, int columns) {
     return end > 0 ? end : columns;
 }
 
-bool shore__cli_shows_passing(void) {
-    return screen.passing;
-}
-
 static void draw(const char *text, bool keep, bool passing) {
     const uint64_t redraw_ns = 100000000;
     pthread_mutex_lock(&screen.lock);
@@ -158,7 +152,7 @@ static void draw(const char *text, bool keep, bool passing) {
             int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
             fprintf(stderr, "\r%.*s\033[K", fitting(text, width), text); /* a wrapped line cannot be redrawn */
             screen.open = true;
-            screen.passing = passing;
+            shore__cli_passes(screen.passing = passing);
             screen.drawn_ns = now;
             if (keep) end_line();
         }

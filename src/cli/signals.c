@@ -4,7 +4,7 @@
 
 #include "cli/cli.h"
 
-static volatile sig_atomic_t signals_seen;
+static volatile sig_atomic_t signals_seen, line_passes;
 static const char *first_answer;
 
 static void answer(const char *text) {
@@ -15,7 +15,7 @@ static void answer(const char *text) {
 static void on_signal(int number) {
     if (number == SIGHUP && signals_seen) return; /* a closed terminal sends one, and so does its shell */
     if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
-    answer(shore__cli_shows_passing() ? "\r\033[K" : "\n");
+    answer(line_passes ? "\r\033[K" : "\n");
     answer(first_answer);
 }
 
@@ -34,6 +34,10 @@ void shore__cli_catch_signals(const char *promise) {
     if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup has it ignored */
     /* a reader of our output that goes away must not end the training */
     signal(SIGPIPE, SIG_IGN);
+}
+
+void shore__cli_passes(bool passes) {
+    line_passes = passes;
 }
 
 bool shore__cli_stop_wanted(void) {
