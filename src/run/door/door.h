@@ -23,6 +23,8 @@ struct shore_run {
 /* -EROFS; -EBUSY while a commit is pending, -EINVAL without drives. */
 int shore__door_writable(const struct shore_run *r, struct shore_diag *diag);
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag);
+/* Says what the run noted, once. */
+void shore__door_say(struct shore_run *r);
 /* Metrics as of the step that is committed. */
 int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag);
 

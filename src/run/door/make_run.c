@@ -20,12 +20,6 @@ static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {
     return r;
 }
 
-static void say(struct shore_run *r) {
-    if (r->run->note && r->note) r->note(r->note_ctx, r->run->note);
-    free(r->run->note);
-    r->run->note = NULL;
-}
-
 static bool is_begun(const char *path) {
     return shore__is_run(path) || shore__path_exists(path, "making/plan.json");
 }
@@ -112,7 +106,7 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
     if (rc == 0) run->layout = run->contents->layout;
     if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
     if (rc == 0) rc = shore__making_begin(run, asked.fleet.overwrite, diag);
-    if (rc == 0) say(r);
+    if (rc == 0) shore__door_say(r);
     if (rc == 0) rc = create_fleet(r, &asked.fleet, diag);
     if (rc < 0)
         give_up(r);
@@ -168,18 +162,6 @@ static int record_opening(struct shore_run *r, const struct shore_run_opening *h
     return shore__run_record_change(r->run, info.step, what, diag);
 }
 
-int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
-    char line[4096];
-    uint32_t bytes = sizeof line - 1;
-    shore_fleet_info(r->fleet, &info);
-    if (shore_fleet_metrics(r->fleet, line, &bytes)) bytes = 0;
-    line[bytes] = '\0';
-    int rc = shore__metrics_recover(r->run, info.step, line, diag);
-    say(r);
-    return rc;
-}
-
 static int open_all(struct shore_run *r, const char *path, const struct shore_run_opening *how,
                     struct shore_diag *diag) {
     struct shore__strings moved = {0};
@@ -199,7 +181,7 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     if (rc == 0) rc = shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);
     shore__strings_free(&moved);
     if (rc) return rc;
-    say(r);
+    shore__door_say(r);
     rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
     if (rc == 0 && !how->without_drives)
         rc = how->snapshot ? shore__snapshot_open(r->run, how->snapshot, &r->fleet, diag) : open_fleet(r, how, diag);

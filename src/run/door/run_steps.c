@@ -36,6 +36,24 @@ int shore_run_record(struct shore_run *r, uint64_t step, const char *what, const
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
+void shore__door_say(struct shore_run *r) {
+    if (r->run->note && r->note) r->note(r->note_ctx, r->run->note);
+    free(r->run->note);
+    r->run->note = NULL;
+}
+
+int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    char line[4096];
+    uint32_t bytes = sizeof line - 1;
+    shore_fleet_info(r->fleet, &info);
+    if (shore_fleet_metrics(r->fleet, line, &bytes)) bytes = 0;
+    line[bytes] = '\0';
+    int rc = shore__metrics_recover(r->run, info.step, line, diag);
+    shore__door_say(r);
+    return rc;
+}
+
 /* The step comes first, as whoever reads the last line alone expects. */
 static int make_line(uint64_t step, const char *metrics, char **out, struct shore_diag *diag) {
     char name[64], *rest = NULL;
