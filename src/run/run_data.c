@@ -106,14 +106,6 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
     return 0;
 }
 
-void shore__run_close_texts(struct shore__run *run) {
-    shore__dataset_close(run->train);
-    shore__dataset_close(run->val);
-    shore__tokenizer_close(run->tokenizer);
-    run->train = run->val = NULL;
-    run->tokenizer = NULL;
-}
-
 /* Its data too; what is wrong with them is noted. */
 static int with_data(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
     struct shore_diag why;

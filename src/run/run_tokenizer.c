@@ -42,6 +42,14 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     return open_bytes(out, diag);
 }
 
+void shore__run_close_texts(struct shore__run *run) {
+    shore__dataset_close(run->train);
+    shore__dataset_close(run->val);
+    shore__tokenizer_close(run->tokenizer);
+    run->train = run->val = NULL;
+    run->tokenizer = NULL;
+}
+
 int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
     const char *name = run->private->tokenizer_name;
     run->private->close_texts = shore__run_close_texts;
