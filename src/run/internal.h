@@ -73,7 +73,9 @@ int shore__refuse_adapter(const char *directory, struct shore_diag *diag);
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
 /* The step of the last whole line, or 0. */
 uint64_t shore__metrics_last(const struct shore__run *run);
-/* Writes run.json durably. */
+/* Writes run.json durably, as the run is in memory. */
+int shore__run_put(struct shore__run *run, struct shore_diag *diag);
+/* The same, at home where it is now, unless it may be a copy. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
 /* Makes the token files of its data in a directory, and counts which tokens are trained on. */
 int shore__run_tokenize(struct shore__run *run, const char *directory, shore__progress_fn progress, void *ctx,

@@ -48,6 +48,9 @@ struct shore__run {
     struct shore__run_private *private;
 };
 
+/* Says a sentence to note, unless that is NULL. */
+__attribute__((format(printf, 3, 4))) void shore__note(shore__note_fn note, void *ctx, const char *format, ...);
+
 /* Where initial or imported weights come from. */
 struct shore__source;
 /* From random numbers; or from a Hugging Face directory (checks that all tensors are there with the right shapes,

@@ -1,10 +1,8 @@
 /* Whether a directory is the run that its volumes belong to, or a copy of it: both say the same of the volumes. So
- * run.json, and the draft of a making, record the directory that they were written in: its path, and a mark that
+ * run.json, and the plan of a making, record the directory that they were written in: its path, and a mark that
  * renaming keeps and no copy has. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,40 +14,6 @@
 #include "run/lives/making.h"
 #include "run/lives/volumes.h"
 #include "run/paths.h"
-
-/* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
-static char *mark_of(const char *directory) {
-    struct statx st;
-    char *mark = NULL;
-    if (statx(AT_FDCWD, directory, 0, STATX_INO | STATX_BTIME, &st)) return NULL;
-    int n = st.stx_mask & STATX_BTIME ? asprintf(&mark, "%" PRIu64 "-%" PRId64 ".%09" PRIu32, (uint64_t)st.stx_ino,
-                                                 (int64_t)st.stx_btime.tv_sec, (uint32_t)st.stx_btime.tv_nsec)
-                                      : asprintf(&mark, "%" PRIu64, (uint64_t)st.stx_ino);
-    return n < 0 ? NULL : mark;
-}
-
-void shore__origin_free(struct shore__origin *origin) {
-    free(origin->home);
-    free(origin->mark);
-    *origin = (struct shore__origin){0};
-}
-
-int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag) {
-    char *home = realpath(path, NULL);
-    if (!home) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", path, strerror(errno));
-    shore__origin_free(origin);
-    *origin = (struct shore__origin){home, mark_of(home)};
-    return 0;
-}
-
-bool shore__origin_is_current(const char *path, const struct shore__origin *origin) {
-    struct shore__origin now = {0};
-    bool current =
-        shore__origin_take(path, &now, NULL) || (origin->home && strcmp(origin->home, now.home) == 0 &&
-                                                 (!now.mark || (origin->mark && !strcmp(origin->mark, now.mark))));
-    shore__origin_free(&now);
-    return current;
-}
 
 static bool same_directory(const char *a, const char *b) {
     struct stat here, there;
@@ -72,11 +36,12 @@ static enum relation relation_of(const char *path, const uint64_t fleet_id[2], c
     struct shore__draft draft = {0};
     struct shore__run *run = shore__run_peek(path);
     enum relation relation = !run && shore__is_run(path) ? UNKNOWN : NONE;
-    char *mark = mark_of(path);
+    char *mark = shore__directory_mark(path);
     if (run && memcmp(run->fleet_id, fleet_id, sizeof run->fleet_id) == 0) {
         relation = !drives || have_a_drive_in_common(&run->settings.drives, drives) ? SHARES : OWNS;
         *marked = mark && run->private->origin.mark && strcmp(mark, run->private->origin.mark) == 0;
-    } else if (!shore__draft_read(path, &draft, NULL) && !memcmp(draft.fleet_id, fleet_id, sizeof draft.fleet_id)) {
+    } else if (shore__draft_read(path, &draft, NULL) == 0 &&
+               memcmp(draft.fleet_id, fleet_id, sizeof draft.fleet_id) == 0) {
         relation = SHARES;
         *marked = mark && draft.origin.mark && strcmp(mark, draft.origin.mark) == 0;
     }
@@ -98,7 +63,7 @@ static char *find_marked(const char *beside, const char *mark, const uint64_t fl
         if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) ||
             (uint64_t)st.st_ino != strtoull(mark, NULL, 10))
             continue;
-        char *path = shore__path_join(parent, entry->d_name), *own = path ? mark_of(path) : NULL;
+        char *path = shore__path_join(parent, entry->d_name), *own = path ? shore__directory_mark(path) : NULL;
         bool marked = false;
         if (own && strcmp(own, mark) == 0 && relation_of(path, fleet_id, NULL, &marked) == SHARES) {
             found = path;
@@ -115,7 +80,7 @@ static char *find_marked(const char *beside, const char *mark, const uint64_t fl
 enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
                                         const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                         char **original) {
-    char *mark = mark_of(path), *real = realpath(path, NULL);
+    char *mark = shore__directory_mark(path), *real = realpath(path, NULL);
     bool at_home = !origin->home || same_directory(path, origin->home), home_marked = false;
     bool marked = mark && origin->mark && strcmp(mark, origin->mark) == 0;
     enum relation home = at_home ? NONE : relation_of(origin->home, fleet_id, drives, &home_marked);
@@ -200,19 +165,4 @@ void shore__run_say_standing(struct shore__run *run) {
     if (n > 0) shore__run_remember(run, text);
     free(text);
     free(original);
-}
-
-int shore__run_claim(const char *path, struct shore_diag *diag) {
-    struct shore__run *run = NULL;
-    bool made = shore__is_run(path), begun = shore__path_exists(path, "making/plan.json");
-    int rc = made || begun ? shore__run_alloc(path, &run, diag) : shore__not_a_run(path, diag);
-    if (rc == 0) rc = shore__run_lock(run, diag);
-    if (rc == 0 && made) rc = shore__run_read(run, diag);
-    if (rc == 0 && made && shore__run_standing(run) == SHORE__RUN_COPY)
-        rc = shore__run_refuse_copy(run, SHORE__RUN_COPY, diag);
-    if (rc == 0 && made) rc = shore__origin_take(path, &run->private->origin, diag);
-    if (rc == 0 && made) rc = shore__run_write(run, diag);
-    if (rc == 0 && begun) rc = shore__draft_claim(path, diag);
-    shore__run_free(run);
-    return rc;
 }

@@ -25,6 +25,9 @@ enum shore__standing shore__run_standing(const struct shore__run *run);
 int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing from, struct shore_diag *diag);
 /* Into run->note, unless it is the run itself. */
 void shore__run_say_standing(struct shore__run *run);
+/* origin.c */
+/* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
+char *shore__directory_mark(const char *directory);
 int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag);
 bool shore__origin_is_current(const char *path, const struct shore__origin *origin);
 void shore__origin_free(struct shore__origin *origin);

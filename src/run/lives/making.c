@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,49 +31,6 @@
 
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
 
-int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag) {
-    json_t *j = NULL;
-    *out = (struct shore__draft){0};
-    int rc = shore__journal_read(run_path, MAKING "/" DRAFT, &j, diag);
-    const json_t *volumes = json_object_get(j, "volumes");
-    if (rc == 0 && (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id) ||
-                    (volumes && shore__addresses_from_json(volumes, &out->fresh))))
-        rc = shore__fail(diag, SHORE_EINPUT, "%s/" MAKING "/" DRAFT ": has been changed by hand; remove %s/" MAKING,
-                         run_path, run_path);
-    out->moving = json_is_true(json_object_get(j, "moving"));
-    const char *home = json_string_value(json_object_get(j, "home"));
-    const char *mark = json_string_value(json_object_get(j, "directory"));
-    const char *maker = json_string_value(json_object_get(j, "maker"));
-    out->maker = maker ? strdup(maker) : NULL;
-    out->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
-    if (rc < 0) shore__draft_free(out);
-    json_decref(j);
-    return rc;
-}
-
-void shore__draft_free(struct shore__draft *draft) {
-    shore__addresses_free(&draft->fresh);
-    shore__origin_free(&draft->origin);
-    free(draft->maker);
-    draft->maker = NULL;
-}
-
-/* Of the directory as it is now, whatever the draft says of it. */
-static int write_draft(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag) {
-    struct shore__origin origin = {0};
-    char fleet[33];
-    int rc = shore__origin_take(run_path, &origin, diag);
-    if (rc < 0) return rc;
-    shore__fleet_id_text(draft->fleet_id, fleet);
-    json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
-    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
-                          shore__texts_to_json(draft->fresh.text, draft->fresh.count), "moving", draft->moving, "home",
-                          home ? home : json_null(), "directory", origin.mark, "maker", draft->maker);
-    rc = shore__journal_write(run_path, MAKING "/" DRAFT, j, diag);
-    shore__origin_free(&origin);
-    return rc;
-}
-
 static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__draft draft = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
@@ -82,21 +38,7 @@ static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
         .moving = run->private->moving,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
-    return write_draft(run->path, &draft, diag);
-}
-
-int shore__draft_claim(const char *run_path, struct shore_diag *diag) {
-    struct shore__draft draft;
-    char *original = NULL;
-    int rc = shore__draft_read(run_path, &draft, diag);
-    if (rc < 0) return rc;
-    if (shore__standing_of(run_path, &draft.origin, draft.fleet_id, NULL, &original) == SHORE__RUN_COPY)
-        rc = shore__draft_refuse_copy(run_path, &draft, diag);
-    else
-        rc = write_draft(run_path, &draft, diag);
-    free(original);
-    shore__draft_free(&draft);
-    return rc;
+    return shore__draft_write(run->path, &draft, diag);
 }
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
@@ -461,4 +403,30 @@ void shore__run_undo(struct shore__run *run) {
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;
+}
+
+/* Of a file of this host that these drives do not name themselves. */
+static uint64_t taken_by(const char *drive, const struct shore__addresses *drives) {
+    struct stat st;
+    char *volume = NULL;
+    bool counts = shore__kind_of(drive)->has_file && shore__volume_path(drive, &volume, NULL) == 0 &&
+                  !shore__addresses_have(drives, volume) && stat(volume, &st) == 0 && S_ISREG(st.st_mode);
+    free(volume);
+    return counts ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
+uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives) {
+    struct shore__draft draft = {0};
+    struct shore__run *run = shore__run_peek(run_path);
+    uint64_t bytes = 0;
+    if (!run) run = shore__run_overwritten(run_path);
+    shore__draft_read(run_path, &draft, NULL);
+    for (size_t i = 0; i < draft.fresh.count; i++)
+        bytes += taken_by(draft.fresh.text[i], drives);
+    for (size_t i = 0; run && i < run->settings.drives.count; i++)
+        if (!shore__addresses_have(&draft.fresh, run->settings.drives.text[i]))
+            bytes += taken_by(run->settings.drives.text[i], drives);
+    shore__draft_free(&draft);
+    shore__run_free(run);
+    return bytes;
 }

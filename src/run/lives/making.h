@@ -22,9 +22,11 @@ struct shore__draft {
     bool moving;
     char *maker; /* another program; NULL: train or import */
 };
+/* SHORE_EMISSING: there is none. */
+int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
 void shore__draft_free(struct shore__draft *draft);
-/* What is being made there is the directory's own from now on. */
-int shore__draft_claim(const char *run_path, struct shore_diag *diag);
+/* Of the directory as it is now, whatever the draft says of it. */
+int shore__draft_write(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
 void shore__making_remove(const char *run_path);
 /* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
@@ -34,8 +36,6 @@ int shore__run_recall(const char *path, struct shore_diag *diag);
 struct shore__run *shore__run_overwritten(const char *run_path);
 /* Removes its volumes, once the run that takes its place stands; what stays is said. overwritten: may be NULL. */
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
-/* SHORE_EMISSING: there is none. */
-int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
 /* SHORE_EUSAGE: they are not the directory's own to remove. */
 int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
 

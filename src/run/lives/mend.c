@@ -1,21 +1,8 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
 #include "run/lives/mend.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "run/internal.h"
 #include "run/lives/snapshots.h"
-
-void shore__note(shore__note_fn note, void *ctx, const char *format, ...) {
-    char text[1400];
-    va_list args;
-    if (!note) return;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    note(ctx, text);
-}
 
 bool shore__run_is_interrupted(const char *run_path) {
     return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);

@@ -18,9 +18,6 @@ bool shore__move_is_interrupted(const char *run_path, bool for_writing);
 int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
 void shore__move_forget(const char *run_path);
 
-/* Says a sentence to note, unless that is NULL. */
-__attribute__((format(printf, 3, 4))) void shore__note(shore__note_fn note, void *ctx, const char *format, ...);
-
 bool shore__rollback_is_interrupted(const char *run_path);
 int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag);
 void shore__rollback_forget(const char *run_path);

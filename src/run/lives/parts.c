@@ -5,7 +5,6 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lives/mend.h"
 #include "run/lives/snapshots.h"
 #include "run/lives/volumes.h"
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
@@ -148,32 +147,6 @@ int shore__run_find_home(struct shore__run *run, struct shore_diag *diag) {
     free(run->private->home);
     run->private->home = realpath(run->path, NULL);
     return run->private->home ? 0 : shore__fail(diag, -errno, "%s: cannot be resolved: %s", run->path, strerror(errno));
-}
-
-/* Of a file of this host that these drives do not name themselves. */
-static uint64_t taken_by(const char *drive, const struct shore__addresses *drives) {
-    struct stat st;
-    char *volume = NULL;
-    bool counts = shore__kind_of(drive)->has_file && shore__volume_path(drive, &volume, NULL) == 0 &&
-                  !shore__addresses_have(drives, volume) && stat(volume, &st) == 0 && S_ISREG(st.st_mode);
-    free(volume);
-    return counts ? (uint64_t)st.st_blocks * 512 : 0;
-}
-
-uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives) {
-    struct shore__draft draft = {0};
-    struct shore__run *run = shore__run_peek(run_path);
-    uint64_t bytes = 0;
-    if (!run) run = shore__run_overwritten(run_path);
-    shore__draft_read(run_path, &draft, NULL);
-    for (size_t i = 0; i < draft.fresh.count; i++)
-        bytes += taken_by(draft.fresh.text[i], drives);
-    for (size_t i = 0; run && i < run->settings.drives.count; i++)
-        if (!shore__addresses_have(&draft.fresh, run->settings.drives.text[i]))
-            bytes += taken_by(run->settings.drives.text[i], drives);
-    shore__draft_free(&draft);
-    shore__run_free(run);
-    return bytes;
 }
 
 void shore__run_new_fleet(const struct shore__run *run, struct shore_fleet_options *options) {

@@ -16,7 +16,6 @@
 #include "files/atomic.h"
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
-#include "run/lives/mend.h"
 #include "run/lives/snapshots.h"
 #include "run/lives/volumes.h"
 #include "run/paths.h"

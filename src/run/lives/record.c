@@ -1,0 +1,57 @@
+/* What run.json is to say from now on: a change, or whose the directory is. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "run/internal.h"
+#include "run/lives/making.h"
+#include "run/lives/snapshots.h"
+#include "run/paths.h"
+
+int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
+    /* a run that was moved is at home where it is now, and so is a copy that was given drives of its own */
+    int rc =
+        shore__run_standing(run) == SHORE__RUN_ITSELF ? shore__origin_take(run->path, &run->private->origin, diag) : 0;
+    return rc ? rc : shore__run_put(run, diag);
+}
+
+int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag) {
+    json_t *change = json_pack("{s:I, s:s}", "step", (json_int_t)step, "what", what);
+    if (!change || json_array_append_new(run->changes, change) < 0)
+        return shore__fail(diag, -ENOMEM, "%s: out of memory", run->path);
+    if (run->making) return 0;
+    int rc = shore__snapshots_follow(run->path, &run->private->moved, diag);
+    if (rc == 0) rc = shore__run_write(run, diag);
+    if (rc == 0) shore__addresses_free(&run->private->moved);
+    return rc;
+}
+
+/* What is being made there is the directory's own from now on. */
+static int claim_making(const char *run_path, struct shore_diag *diag) {
+    struct shore__draft draft;
+    char *original = NULL;
+    int rc = shore__draft_read(run_path, &draft, diag);
+    if (rc < 0) return rc;
+    if (shore__standing_of(run_path, &draft.origin, draft.fleet_id, NULL, &original) == SHORE__RUN_COPY)
+        rc = shore__draft_refuse_copy(run_path, &draft, diag);
+    else
+        rc = shore__draft_write(run_path, &draft, diag);
+    free(original);
+    shore__draft_free(&draft);
+    return rc;
+}
+
+int shore__run_claim(const char *path, struct shore_diag *diag) {
+    struct shore__run *run = NULL;
+    bool made = shore__is_run(path), begun = shore__path_exists(path, "making/plan.json");
+    int rc = made || begun ? shore__run_alloc(path, &run, diag) : shore__not_a_run(path, diag);
+    if (rc == 0) rc = shore__run_lock(run, diag);
+    if (rc == 0 && made) rc = shore__run_read(run, diag);
+    if (rc == 0 && made && shore__run_standing(run) == SHORE__RUN_COPY)
+        rc = shore__run_refuse_copy(run, SHORE__RUN_COPY, diag);
+    if (rc == 0 && made) rc = shore__origin_take(path, &run->private->origin, diag);
+    if (rc == 0 && made) rc = shore__run_write(run, diag);
+    if (rc == 0 && begun) rc = claim_making(path, diag);
+    shore__run_free(run);
+    return rc;
+}
