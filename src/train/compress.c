@@ -127,7 +127,7 @@ void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segm
 static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
                                "anew (--residual saved would keep it on the drives)";
-    shore__train_note(t, "%s", what);
+    train_note(t, "%s", what);
     return shore__run_record_change(t->run, step, what, diag);
 }
 
@@ -272,10 +272,10 @@ static void judge(struct trainer *t, double dropped) {
     if (z->ndropped >= STEPS_TO_JUDGE) return;
     z->dropped += dropped;
     if (++z->ndropped < STEPS_TO_JUDGE || z->dropped < large * STEPS_TO_JUDGE) return;
-    shore__train_note(t, "compression %s %.0f %% of the gradients' energy over the first %u steps: %s",
-                      t->s->error_feedback ? "holds back" : "drops", 100 * z->dropped / STEPS_TO_JUDGE, STEPS_TO_JUDGE,
-                      t->s->error_feedback ? "training may lag; send more (--compress)"
-                                           : "training may suffer; send more (--compress), or use --error-feedback on");
+    train_note(t, "compression %s %.0f %% of the gradients' energy over the first %u steps: %s",
+               t->s->error_feedback ? "holds back" : "drops", 100 * z->dropped / STEPS_TO_JUDGE, STEPS_TO_JUDGE,
+               t->s->error_feedback ? "training may lag; send more (--compress)"
+                                    : "training may suffer; send more (--compress), or use --error-feedback on");
 }
 
 double shore__compress_dropped(struct trainer *t) {

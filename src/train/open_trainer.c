@@ -11,7 +11,7 @@
 
 static void say_emulated(const struct trainer *t) {
     const struct shore__emulation *e = shore__tempo_emulation(t->tempo);
-    if (e) shore__train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
+    if (e) train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
 }
 
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
@@ -29,7 +29,7 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
 
 /* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */
 static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
-    shore__train_note(t, "from step %llu on: %s", (unsigned long long)step, t->run->change);
+    train_note(t, "from step %llu on: %s", (unsigned long long)step, t->run->change);
     return shore__run_record_change(t->run, step, t->run->change, diag);
 }
 
@@ -51,7 +51,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     snprintf(what, sizeof what, "processor changed from '%s' to '%s': results may differ in the last bits from here on",
              t->run->processor, processor);
     snprintf(t->run->processor, sizeof t->run->processor, "%s", processor);
-    shore__train_note(t, "%s", what);
+    train_note(t, "%s", what);
     return shore__run_record_change(t->run, info.step, what, diag);
 }
 
@@ -72,7 +72,7 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     }
     line[bytes] = 0;
     int rc = shore__metrics_recover(t->run, info.step, line, diag);
-    if (!rc && t->run->note) shore__train_note(t, "%s", t->run->note);
+    if (!rc && t->run->note) train_note(t, "%s", t->run->note);
     free(t->run->note); /* once: a connection that breaks comes here again */
     t->run->note = NULL;
     return rc;

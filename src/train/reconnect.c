@@ -29,7 +29,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     t->patience.go_on = go_on; /* until this function ends */
     give_up_attempt(t);
     shore_patience_begin(&t->patience, diag, &said);
-    shore__train_note(t, "%s", said.text);
+    train_note(t, "%s", said.text);
     while ((rc = shore_patience_try(&t->patience, rc, &why)) > 0) {
         if (stop_asked(t))
             return shore__fail_of(
@@ -45,7 +45,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
         *diag = why;
         return rc;
     }
-    shore__train_note(t, "%s", said.text);
+    train_note(t, "%s", said.text);
     *step = info.step;
     return 0;
 }

@@ -34,7 +34,7 @@ int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *dia
                             shore__memory_both(&t->memory, SHORE__ROW_SAMPLE, 0), row->bytes, &start, 1, &how, emit,
                             &made, diag);
     if (rc == SHORE_ENONFINITE) { /* a step that is not finite is refused by itself, or skipped as was asked */
-        shore__train_note(t, "no sample after step %llu: %s", (unsigned long long)step, diag->text);
+        train_note(t, "no sample after step %llu: %s", (unsigned long long)step, diag->text);
         return 0;
     }
     if (!rc) rc = shore__tokenizer_decode(t->run->tokenizer, made.ids, made.count, &text);

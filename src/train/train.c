@@ -1,28 +1,16 @@
 #include "train/train.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "train/trainer.h"
 
-void shore__train_note(const struct trainer *t, const char *format, ...) {
-    char text[sizeof(struct shore_diag) + 256];
-    va_list args;
-    if (!t->events->note) return;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    t->events->note(t->events->ctx, text);
-}
-
 static int refuse(struct trainer *t, struct shore_diag *diag) {
     unsigned long long step = t->base_step + 1;
     bool loss = !isfinite(t->report.loss);
     if (t->s->skip_nonfinite) {
-        shore__train_note(t, "step %llu is skipped: its %s is not finite", step, loss ? "loss" : "gradient norm");
+        train_note(t, "step %llu is skipped: its %s is not finite", step, loss ? "loss" : "gradient norm");
         t->report.skipped = true;
         /* the next step reads what this one leaves where it is: not before the commit says so */
         int rc = shore__commit_submit(t, true, diag);
@@ -81,7 +69,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
 static void save_residual(struct trainer *t) {
     struct shore_diag diag = {0};
     if (shore__compress_save(t, &diag))
-        shore__train_note(t, "what compression has left out of the gradients so far is lost: %s", diag.text);
+        train_note(t, "what compression has left out of the gradients so far is lost: %s", diag.text);
 }
 
 static bool snapshot_due(const struct trainer *t, uint64_t step) {
@@ -95,7 +83,7 @@ static void snapshot(struct trainer *t, uint64_t step) {
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     if (rc) {
         t->result->missed_snapshots++;
-        shore__train_note(t, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
+        train_note(t, "warning: no snapshot of step %llu: %s", (unsigned long long)step, why.text);
     }
     shore__commit_begin_counting(t);
 }

@@ -62,8 +62,8 @@ static inline uint64_t train_last_step(const struct shore__settings *s) {
     return s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
 }
 
-/* train.c: said to whoever listens. */
-__attribute__((format(printf, 2, 3))) void shore__train_note(const struct trainer *t, const char *format, ...);
+/* Said to whoever listens. */
+#define train_note(t, ...) shore__note((t)->events->note, (t)->events->ctx, __VA_ARGS__)
 
 /* open_trainer.c: run, s, m, events and result are set. fresh, overwrite and accept_step: see shore__train(). Closed
  * by the caller, also if it could not be opened. */
