@@ -56,8 +56,8 @@ const char *shore__tempo_speeds(const struct shore__tempo *t);
 /* What it changes of a plan: its drives' speeds, where none were given, and the memory that it has. */
 void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *facts);
 
-/* A block's part of a pass was computed since start_ns, for a share of the batch; returns when it is over there. t NULL:
- * at once. */
+/* A block's part of a pass was computed since start_ns, for a share of the batch; returns when it is over there. t
+ * NULL: at once. */
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward);
 
