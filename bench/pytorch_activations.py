@@ -1,11 +1,12 @@
-"""Memory that activations take in a step of a PyTorch model, and its time, plain or with activations on drives; prints one line of JSON.
+"""Memory that activations take in a step of a PyTorch model, and its time, plain or with activations on drives; prints
+one line of JSON.
 
     python bench/pytorch_activations.py --model bert --with plain
     python bench/pytorch_activations.py --model bert --with drives --run /mnt/nvme/run
 
-peak_mib: the most that tensors' storages, made in forward and backward, take together with the pool that activations pass through;
-without gradients of parameters, which both keep. It is taken in a step of its own; seconds and processor (of all threads) are of
-steps that nobody watches. went_mib: what left memory, a step.
+peak_mib: the most that tensors' storages, made in forward and backward, take together with the pool that activations
+pass through; without gradients of parameters, which both keep. It is taken in a step of its own; seconds and processor
+(of all threads) are of steps that nobody watches. went_mib: what left memory, a step.
 """
 
 import argparse
@@ -23,9 +24,13 @@ from torch.utils._pytree import tree_leaves
 
 MODELS = {  # configuration, class, what it is given beside the labels
     "gpt": (lambda: transformers.GPT2Config(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0), transformers.GPT2LMHeadModel),
-    "bert": (lambda: transformers.BertConfig(hidden_dropout_prob=0, attention_probs_dropout_prob=0), transformers.BertForMaskedLM),
-    "t5": (lambda: transformers.T5Config(dropout_rate=0, decoder_start_token_id=0), transformers.T5ForConditionalGeneration),  # t5-small's shape
-    "llama": (lambda: transformers.LlamaConfig(vocab_size=32000, hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
+    "bert": (lambda: transformers.BertConfig(hidden_dropout_prob=0, attention_probs_dropout_prob=0),
+             transformers.BertForMaskedLM),
+    # t5-small's shape
+    "t5": (lambda: transformers.T5Config(dropout_rate=0, decoder_start_token_id=0),
+           transformers.T5ForConditionalGeneration),
+    "llama": (lambda: transformers.LlamaConfig(vocab_size=32000, hidden_size=768, intermediate_size=2048,
+                                               num_hidden_layers=12,
                                                num_attention_heads=12), transformers.LlamaForCausalLM),
 }
 
@@ -81,7 +86,8 @@ def main():
         shutil.rmtree(a.run, ignore_errors=True)
         engine = longshore.wrap(model, run=a.run, memory=a.memory, activations=a.how)
     x = torch.randint(2, config.vocab_size, (a.batch, a.seq_len))
-    batch = {"input_ids": x, "labels": x} if a.model in ("t5", "bert") else {"input_ids": x, "labels": x, "use_cache": False}
+    batch = {"input_ids": x, "labels": x} if a.model in ("t5", "bert") else {"input_ids": x, "labels": x,
+                                                                             "use_cache": False}
 
     def step():
         loss = model(**batch).loss
@@ -114,7 +120,8 @@ def main():
         "with": a.how, "model": a.model, "precision": a.precision, "threads": a.threads,
         "peak_mib": round((tracked.most + (store.pool_bytes if store else 0)) / 2**20, 1),
         "median": round(statistics.median(seconds[1:]), 3), "seconds": [round(s, 3) for s in seconds[1:]],
-        "processor": round(statistics.median(processor[1:]), 3), "went_mib": round((store.counts.taken_bytes - went) / 2**20, 1) if store else 0,
+        "processor": round(statistics.median(processor[1:]), 3),
+        "went_mib": round((store.counts.taken_bytes - went) / 2**20, 1) if store else 0,
         "pool_mib": round(store.pool_bytes / 2**20, 1) if store else 0, "torch": torch.__version__}), flush=True)
     if engine is not None:
         engine.close()

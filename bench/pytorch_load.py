@@ -1,9 +1,11 @@
-"""Memory that loading a model of 1.5 billion parameters takes, by from_pretrained within longshore.init() and wrap(); prints one line of JSON.
+"""Memory that loading a model of 1.5 billion parameters takes, by from_pretrained within longshore.init() and wrap();
+prints one line of JSON.
 
     python bench/pytorch_load.py --directory /mnt/nvme/load
 
-Writes random weights of GPT-2's largest shape there (bf16, in shards, 3.1 GB; kept for the next time), and a run beside them (44 GB of
-disk, 27 GB with --moments 8bit; removed at the end). peak_mib: the largest resident size above what importing torch, transformers and longshore takes.
+Writes random weights of GPT-2's largest shape there (bf16, in shards, 3.1 GB; kept for the next time), and a run beside
+them (44 GB of disk, 27 GB with --moments 8bit; removed at the end). peak_mib: the largest resident size above what
+importing torch, transformers and longshore takes.
 """
 
 import argparse
@@ -51,7 +53,8 @@ def main():
     p.add_argument("--directory", required=True)
     p.add_argument("--memory", default="1GiB")
     p.add_argument("--moments", choices=["fp32", "8bit"], default="fp32")
-    p.add_argument("--write", action="store_true", help="the weights, and no more: memory that it takes is not measured")
+    p.add_argument("--write", action="store_true",
+                   help="the weights, and no more: memory that it takes is not measured")
     a = p.parse_args()
     weights, run = os.path.join(a.directory, "weights"), os.path.join(a.directory, "run")
     config = transformers.GPT2Config(n_layer=48, n_embd=1600, n_head=25)
@@ -67,7 +70,8 @@ def main():
         model = transformers.AutoModelForCausalLM.from_pretrained(weights, dtype=torch.bfloat16)
     loaded, loaded_mib = time.perf_counter(), resident_mib("VmHWM") - before
     engine = longshore.wrap(model, lr=1e-4, moments=a.moments)
-    out = {"parameters": sum(q.numel() for q in model.parameters()), "memory": a.memory, "load_s": round(loaded - start, 1),
+    out = {"parameters": sum(q.numel() for q in model.parameters()), "memory": a.memory,
+           "load_s": round(loaded - start, 1),
            "load_peak_mib": round(loaded_mib), "wrap_s": round(time.perf_counter() - loaded, 1),
            "peak_mib": round(resident_mib("VmHWM") - before), "slots": engine.streams.slots, "torch": torch.__version__}
     engine.close()

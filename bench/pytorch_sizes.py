@@ -1,9 +1,11 @@
-"""Disk, memory and time that models of Llama's shapes take from PyTorch: computed by the planner, nothing is made or measured.
+"""Disk, memory and time that models of Llama's shapes take from PyTorch: computed by the planner, nothing is made or
+measured.
 
     python bench/pytorch_sizes.py [--rate 3e9]
 
-disk: of the run. memory: the least budget. step: bytes of state that a step reads and writes, at --rate bytes a second of all drives
-together; forward and backward compute beside it. Parameters are bf16, the optimizer is AdamW. Prints rows of a Markdown table.
+disk: of the run. memory: the least budget. step: bytes of state that a step reads and writes, at --rate bytes a second
+of all drives together; forward and backward compute beside it. Parameters are bf16, the optimizer is AdamW. Prints rows
+of a Markdown table.
 """
 
 import argparse
@@ -21,10 +23,13 @@ from longshore.run import memory_plan
 from longshore.run.state import Layout, fleet_options
 
 SHAPES = {
-    "1B (Llama 3.2)": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
+    "1B (Llama 3.2)": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+                           num_key_value_heads=8,
                            vocab_size=128256, tie_word_embeddings=True),
-    "7B (Llama 2)": dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000),
-    "70B (Llama 2)": dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+    "7B (Llama 2)": dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+                         vocab_size=32000),
+    "70B (Llama 2)": dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+                          num_key_value_heads=8,
                           vocab_size=32000),
 }
 MOVED = {"fp32": 24.01, "8bit": 12.33}  # bytes that UPDATE reads and writes a parameter: docs/measurements.md
@@ -54,8 +59,8 @@ def main():
             for moments in MOVED:
                 parameters, disk, least = sizes(shape, moments, drive)
                 seconds = parameters * (MOVED[moments] + FETCHED) / a.rate
-                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | {native.readable(least)} "
-                      f"| {seconds:,.0f} s |", flush=True)
+                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | "
+                      f"{native.readable(least)} | {seconds:,.0f} s |", flush=True)
 
 
 if __name__ == "__main__":

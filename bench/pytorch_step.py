@@ -3,8 +3,9 @@
     python bench/pytorch_step.py --model gpt2-124m --with plain --precision fp32
     python bench/pytorch_step.py --model qwen2.5-0.5b --with longshore --memory 2GiB --storage bf16 --run /mnt/nvme/run
 
-seconds: of each step after the first ones (--warm). processor: seconds of all threads, a step. resident_mib: the largest resident size above what importing torch and transformers
-takes. fetched_mib: of parameters, a step. Weights are random: no step's time depends on them.
+seconds: of each step after the first ones (--warm). processor: seconds of all threads, a step. resident_mib: the
+largest resident size above what importing torch and transformers takes. fetched_mib: of parameters, a step. Weights are
+random: no step's time depends on them.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def main():
     torch.manual_seed(0)
     before = resident_mib()
     config = SHAPES[a.model]()
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "sdpa"  # noqa: SLF001
     dtype = torch.bfloat16 if a.precision == "bf16" else torch.float32
     model_class = transformers.AutoModelForCausalLM
 
@@ -76,7 +77,8 @@ def main():
         shutil.rmtree(a.run, ignore_errors=True)
         with longshore.init(a.run, drives=a.drive, memory=a.memory):
             model = model_class.from_config(config, dtype=dtype)
-        engine = longshore.wrap(model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations, compile=a.compile)
+        engine = longshore.wrap(model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations,
+                                compile=a.compile)
     model.train()
     if a.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -127,8 +129,10 @@ def main():
         profile.disable()
         profile.dump_stats(a.profile)
     out = {"with": a.engine, "model": a.model, "precision": a.precision, "tokens": a.batch * a.seq_len * a.accumulate,
-           "threads": a.threads, "median": round(statistics.median(seconds), 3), "seconds": [round(s, 3) for s in seconds],
-           "processor": round(statistics.median(processor), 3), "resident_mib": round(resident_mib("VmHWM") - before), "torch": torch.__version__}
+           "threads": a.threads, "median": round(statistics.median(seconds), 3),
+           "seconds": [round(s, 3) for s in seconds],
+           "processor": round(statistics.median(processor), 3), "resident_mib": round(resident_mib("VmHWM") - before),
+           "torch": torch.__version__}
     if a.engine == "longshore":
         out.update(storage=engine.how["storage"], memory=a.memory, slots=engine.streams.slots,
                    fetched_mib=round((engine.fetched_bytes - fetched) / a.steps / 2**20, 1), layer_major=a.layer_major)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A network that is no language model: a small residual CNN learns which quarter of an image is bright, state on a drive.
+"""A network that is no language model: a small residual CNN learns which quarter of an image is bright, state on a
+drive.
 
     python examples/python/any_module.py runs/cnn
 """

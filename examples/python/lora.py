@@ -18,7 +18,8 @@ def main():
     parser.add_argument("text", help="a file of UTF-8 text")
     parser.add_argument("out", help="directory for the adapters")
     parser.add_argument("--run", required=True, help="the run's directory")
-    parser.add_argument("--drive", nargs="+", help="directories, files or devices for the state; by default the run's directory")
+    parser.add_argument("--drive", nargs="+",
+                        help="directories, files or devices for the state; by default the run's directory")
     parser.add_argument("--memory", help="what Longshore may hold: 2GiB")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seq-len", type=int, default=256)
@@ -30,7 +31,8 @@ def main():
     with open(args.text, encoding="utf-8") as f:
         ids = AutoTokenizer.from_pretrained(args.model)(f.read(), return_tensors="pt").input_ids[0]
 
-    with longshore.wrap(model, lr=1e-3, clip=1.0, storage="bf16") as engine:  # the frozen base has no moments, and no update
+    # the frozen base has no moments, and no update
+    with longshore.wrap(model, lr=1e-3, clip=1.0, storage="bf16") as engine:
         engine.train()
         while engine.step_number < args.steps:
             generator = torch.Generator().manual_seed(engine.step_number)

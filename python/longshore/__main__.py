@@ -9,8 +9,8 @@ import longshore
 
 _HELP = """longshore {version}: {program}
 
-python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `python -m longshore --help`
-python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or transformers' Trainer with --deepspeed, as it is
+python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `... --help`
+python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or for a Trainer with --deepspeed
 python -m longshore.deepspeed.zero_to_fp32 DIR OUT  makes a checkpoint's weights files
 import longshore                                    init, wrap, resume, resident, verify
 from longshore.transformers import Trainer          transformers' Trainer by one changed import
@@ -30,8 +30,8 @@ def main():
     if arguments == ["--version"]:
         print(f"longshore {longshore.__version__}")
     elif arguments and arguments[0] not in ("--help", "-h"):
-        sys.exit("python -m longshore: the program `longshore`, which does this, is not installed: `make install` of the sources puts it there, and "
-                 "PATH says where")
+        sys.exit("python -m longshore: the program `longshore`, which does this, is not installed: `make install` of "
+                 "the sources puts it there, and PATH says where")
     else:
         where = f"the program is {program}" if program else "the program `longshore` is not installed, or not on PATH"
         print(_HELP.format(version=longshore.__version__, program=where), end="")

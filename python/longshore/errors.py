@@ -2,7 +2,8 @@
 
 
 class LongshoreError(RuntimeError):
-    """An operation of the engine failed. ``code`` is the engine's, of ``include/longshore/error.h``, or a negated errno."""
+    """An operation of the engine failed. ``code`` is the engine's, of ``include/longshore/error.h``, or a negated
+    errno."""
 
     def __init__(self, text, code=0):
         super().__init__(text)

@@ -5,7 +5,8 @@ import contextlib
 import threading
 
 _STOP = _signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGXCPU
-_ALL = (*_STOP, _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGALRM, _signal.SIGCHLD)  # whose handlers raise, or close the engine
+# whose handlers raise, or close the engine
+_ALL = (*_STOP, _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGALRM, _signal.SIGCHLD)
 _main = threading.main_thread().ident
 _depth = 0
 _instead = {}  # of each signal: the handler in whose place _later() is

@@ -1,9 +1,10 @@
 """PyTorch's threads give their processors away while they wait.
 
-OpenMP's threads spin for milliseconds at the end of each parallel operation, in case another one follows. Here drives compute beside
-them, and blocks are waited for: where two cores are to be had, spinning takes as long as computing. GNU's runtime spins only as long
-as its threads are not more than processors (libgomp's do_spin(): gomp_managed_threads > gomp_available_cpus); so one more thread has
-a team of its own, and sleeps. OMP_WAIT_POLICY or GOMP_SPINCOUNT, where they are set, say otherwise.
+OpenMP's threads spin for milliseconds at the end of each parallel operation, in case another one follows. Here drives
+compute beside them, and blocks are waited for: where two cores are to be had, spinning takes as long as computing.
+GNU's runtime spins only as long as its threads are not more than processors (libgomp's do_spin(): gomp_managed_threads
+> gomp_available_cpus); so one more thread has a team of its own, and sleeps. OMP_WAIT_POLICY or GOMP_SPINCOUNT, where
+they are set, say otherwise.
 """
 
 import atexit
@@ -19,7 +20,8 @@ _PARALLEL = 1 << 20  # elements: an operation on so many is parallel
 
 def stop():
     """Once a process, and again in one that is forked off."""
-    if torch.get_num_threads() > 1 and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() and _begun.acquire(blocking=False):
+    if (torch.get_num_threads() > 1 and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
+        and _begun.acquire(blocking=False)):
         rests = threading.Event()
         threading.Thread(target=_rest, args=(rests,), name="longshore-openmp", daemon=True).start()
         _resting.append(rests)
@@ -35,7 +37,8 @@ def _rest(rests):
 
 @atexit.register
 def _await():
-    """The interpreter ends threads that are within PyTorch by unwinding them, which aborts the process; this one is left where it rests."""
+    """The interpreter ends threads that are within PyTorch by unwinding them, which aborts the process; this one is
+    left where it rests."""
     for rests in _resting:
         rests.wait()
 

@@ -1,6 +1,7 @@
 """Progress of work that takes long: a bar in a terminal or a notebook, records of the logger `longshore` elsewhere.
 
-Nothing is shown for the first two seconds. After that a record comes every ten seconds at least, whatever the work waits for.
+Nothing is shown for the first two seconds. After that a record comes every ten seconds at least, whatever the work
+waits for.
 """
 
 import logging
@@ -16,8 +17,10 @@ _log = logging.getLogger("longshore")
 
 
 def _bar_class():
-    """tqdm's class for where this process shows something to a person; None: it does not, tqdm is not there, or somebody has a bar."""
-    notebook = type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell" if "IPython" in sys.modules else False
+    """tqdm's class for where this process shows something to a person; None: it does not, tqdm is not there, or
+    somebody has a bar."""
+    notebook = (type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell" if "IPython" in sys.modules
+                else False)
     if not notebook and not (sys.stderr is not None and sys.stderr.isatty()):
         return None
     try:
@@ -38,9 +41,9 @@ def say(text):
 class Progress:
     """A context in which something takes long; add() says how far it is.
 
-    what: "saving out". total: how much there is to do, in bytes or in unit; None: nobody knows. head: a line that is said before
-    anything is shown. stays: whether a bar stays there when it is full. ticks: whether a thread looks at the clock, for work that
-    waits without calling add()."""
+    what: "saving out". total: how much there is to do, in bytes or in unit; None: nobody knows. head: a line that is
+    said before anything is shown. stays: whether a bar stays there when it is full. ticks: whether a thread looks at
+    the clock, for work that waits without calling add()."""
 
     def __init__(self, what, total=None, unit="B", head=None, stays=True, ticks=True):
         self.what, self.total, self.unit, self.head, self.stays, self.ticks = what, total, unit, head, stays, ticks
@@ -50,7 +53,8 @@ class Progress:
     def __enter__(self):
         self.begun = clock()
         self.due = self.begun + SILENT_SECONDS
-        self.thread = threading.Thread(target=self._tick, name="longshore-progress", daemon=True) if self.ticks else None
+        self.thread = (threading.Thread(target=self._tick, name="longshore-progress", daemon=True) if self.ticks
+                       else None)
         if self.thread is not None:
             self.thread.start()
         return self
@@ -88,7 +92,8 @@ class Progress:
             say(self.head)
         if bar is not None:
             scale = {"unit_scale": True, "unit_divisor": 1024} if self.unit == "B" else {}
-            self.bar = bar(desc=f"longshore: {self.what}", total=self.total, unit=self.unit if self.unit == "B" else f" {self.unit}",
+            self.bar = bar(desc=f"longshore: {self.what}", total=self.total,
+                           unit=self.unit if self.unit == "B" else f" {self.unit}",
                            leave=self.stays, file=sys.stderr, dynamic_ncols=True, **scale)
             self.bar.start_t -= clock() - self.begun  # which is when the work began
         if self.bar is not None:
@@ -110,7 +115,8 @@ class Progress:
         if not self.total:
             return f"{self.what}: {done}, {rate}/s"
         left = max(self.total - self.done, 0) * seconds / self.done
-        return f"{self.what}: {done} of {self._amount(self.total)} ({min(self.done / self.total, 1):.0%}), {rate}/s, {left:.0f} s to go"
+        return (f"{self.what}: {done} of {self._amount(self.total)} ({min(self.done / self.total, 1):.0%}), {rate}/s, "
+                f"{left:.0f} s to go")
 
     def _amount(self, n):
         return native.readable(int(n)) if self.unit == "B" else f"{n:.4g} {self.unit}"
@@ -123,10 +129,12 @@ class Step:
         self.progress, self.seconds = None, 0  # of the step that is being made; that the one before took
 
     def begin(self, number, layers, *passes):
-        """The first forward pass of a step. passes: how many are to come, as far as somebody has said it; each goes back, too."""
+        """The first forward pass of a step. passes: how many are to come, as far as somebody has said it; each goes
+        back, too."""
         if self.progress is None and layers:
             total = 2 * layers * max(n for n in passes if isinstance(n, int))
-            self.progress = Progress(f"step {number}", total, "layers", stays=False, ticks=self.seconds > SILENT_SECONDS).__enter__()
+            self.progress = Progress(f"step {number}", total, "layers", stays=False,
+                                     ticks=self.seconds > SILENT_SECONDS).__enter__()
 
     def add(self):
         """A layer computes."""
@@ -142,8 +150,8 @@ class Step:
 
 
 def of_work(progress):
-    """A struct shore_work that reports to a Progress, and a list that gets what interrupted it: whoever has called the library raises
-    that. The library calls back on the caller's own thread."""
+    """A struct shore_work that reports to a Progress, and a list that gets what interrupted it: whoever has called the
+    library raises that. The library calls back on the caller's own thread."""
     raised = []
 
     def report(ctx, done, total):

@@ -1,4 +1,5 @@
-"""Names that PyTorch does not document, and what this package needs them for: all of them are here. Tried with PyTorch 2.4, 2.6 to 2.9."""
+"""Names that PyTorch does not document, and what this package needs them for: all of them are here. Tried with PyTorch
+2.4, 2.6 to 2.9."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def loads(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
 
 
 def in_functional_call() -> bool:
-    """Whether torch.func.functional_call() runs, which has put other values in the place of parameters, and takes them away again."""
+    """Whether torch.func.functional_call() runs, which has put other values in the place of parameters, and takes them
+    away again."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not stateless._functional_call.__code__:
         frame = frame.f_back

@@ -41,30 +41,40 @@ _OPTIMIZERS = {  # None: the class that transformers gives
     "adagrad": None,
 }
 
-_WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the snapshot, and save_only_model=True
-in its place. trainer.save_model(DIR) writes those of the present step."""
+_WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the
+snapshot, and save_only_model=True in its place. trainer.save_model(DIR) writes those of the present step."""
 
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
-    """transformers' TrainingArguments, and where the state lives. bf16: the model is computed in bfloat16, with masters in
-    fp32. A Trainer takes transformers' own as well, with the defaults here."""
+    """transformers' TrainingArguments, and where the state lives. bf16: the model is computed in bfloat16, with masters
+    in fp32. A Trainer takes transformers' own as well, with the defaults here."""
 
     run: str = field(default=None, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
     drives: list[str] = field(
-        default=None, metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
+        default=None,
+        metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
     )
-    memory: str = field(default=None, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
-    storage: str = field(default=None, metadata={"help": "bf16 or fp32: what lies on the drives and is fetched; by default the parameters' dtype"})
-    activations: str = field(default=None, metadata={"help": "memory, drives or auto: where what autograd saves waits for backward"})
+    memory: str = field(default=None,
+                        metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
+    storage: str = field(default=None,
+                         metadata={"help": "bf16 or fp32: what lies on the drives and is fetched; by default the "
+                                           "parameters' dtype"})
+    activations: str = field(default=None,
+                             metadata={"help": "memory, drives or auto: where what autograd saves waits for backward"})
     activation_room: str = field(default=None, metadata={"help": "on the drives for activations, as 64GiB"})
-    compress: str = field(default=None, metadata={"help": "top1%% or so: the share of each block's gradients that is sent to the drives"})
+    compress: str = field(default=None,
+                          metadata={"help": "top1%% or so: the share of each block's gradients that is sent to the "
+                                            "drives"})
     compress_after: int = field(default=None, metadata={"help": "steps with whole gradients before compress"})
-    moments_from: str = field(default=None, metadata={"help": "directory of save_pretrained(moments=True): the optimizer goes on with these"})
+    moments_from: str = field(default=None,
+                              metadata={"help": "directory of save_pretrained(moments=True): the optimizer goes on "
+                                                "with these"})
     overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
     layer_major: bool = field(
         default=None,
-        metadata={"help": "fetch each layer once for all micro-batches of a step; by default where only transformers' own code runs in between"},
+        metadata={"help": "fetch each layer once for all micro-batches of a step; by default where only transformers' "
+                          "own code runs in between"},
     )
     checkpoint_weights: bool = field(
         default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"}
@@ -76,7 +86,8 @@ class TrainingArguments(transformers.TrainingArguments):
             raise LongshoreError("fp16: is not to be had: bf16=True, whose range needs no loss scale")
         if self.deepspeed:
             raise LongshoreError(
-                "deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own Trainer with it"
+                "deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own "
+                "Trainer with it"
             )
         self.bf16 = False  # the model is made so, instead of autocast
         self.use_cpu = True
@@ -96,15 +107,18 @@ class Trainer(transformers.Trainer):
         self._clips_to = 0.0
         self._resumes = False
         self._saves_weights = True
-        refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer", "give the model itself, which the Trainer wraps "
-                      "(TrainingArguments(run=, drives=, memory=)), or whose run it goes on with (train(resume_from_checkpoint=))")
+        refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer",
+                      "give the model itself, which the Trainer wraps "
+                      "(TrainingArguments(run=, drives=, memory=)), or whose run it goes on with "
+                      "(train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
         # parameters stay where they are, and gradients are not in them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
         self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> transformers.trainer_utils.TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args,
+              **kwargs) -> transformers.trainer_utils.TrainOutput:
         """As transformers'; resumed, the run goes on with the same bits."""
         self._resumes = bool(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -112,13 +126,15 @@ class Trainer(transformers.Trainer):
     # ---- the model goes onto the drives
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments, model: torch.nn.Module | None = None) -> tuple:
+    def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments,
+                                     model: torch.nn.Module | None = None) -> tuple:
         """As transformers', for what the engine can do; without other libraries for the names of theirs."""
         name = str(getattr(args.optim, "value", args.optim))
         if name not in _OPTIMIZERS:
             raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
         if getattr(args, "optim_target_modules", None):
-            raise LongshoreError("optim_target_modules: is for GaLore and its kin, which are not to be had; take it out")
+            raise LongshoreError("optim_target_modules: is for GaLore and its kin, which are not to be had; take it "
+                                 "out")
         kind = _OPTIMIZERS[name]
         if kind is None:
             kind, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
@@ -138,7 +154,8 @@ class Trainer(transformers.Trainer):
 
     def _put_on_drives(self, given):
         args = self.args
-        said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}  # the rest wrap() decides
+        # the rest wrap() decides
+        said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}
         made_in = init.of(self.model)
         if getattr(args, "computes_in_bf16", False):
             precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
@@ -160,16 +177,19 @@ class Trainer(transformers.Trainer):
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
             if bool(args.torch_compile) != bool(engine.how.get("compile") is not None):
-                _log.warning("torch_compile: the run was made %s it, and goes on so", "without" if args.torch_compile else "with")
+                _log.warning("torch_compile: the run was made %s it, and goes on so",
+                             "without" if args.torch_compile else "with")
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = retrain.engine_of(self.model)
             if engine is None:
-                init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), "train(resume_from_checkpoint=True)",
+                init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False),
+                                "train(resume_from_checkpoint=True)",
                                  "TrainingArguments(overwrite_run=True)")
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-            engine = wrap.wrap(self.model, run=run, compile=compiles, **how) if engine is None else retrain.again(engine, place, **how)
+            engine = (wrap.wrap(self.model, run=run, compile=compiles, **how) if engine is None
+                      else retrain.again(engine, place, **how))
         self.engine, self.optimizer = engine, engine.optimizer
         self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:
@@ -185,8 +205,10 @@ class Trainer(transformers.Trainer):
 
     def _clip(self, parameters, max_norm, norm_type=2):
         """step() clips, while it updates; where a callback looks at gradients in between, it finds them clipped."""
-        if norm_type == 2 and all(known_packages.is_known(callback.on_pre_optimizer_step) for callback in self.callback_handler.callbacks):
-            self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to  # by infinity it asks for the norm
+        if norm_type == 2 and all(known_packages.is_known(callback.on_pre_optimizer_step)
+                                  for callback in self.callback_handler.callbacks):
+            # by infinity it asks for the norm
+            self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to
             return torch.tensor(self.engine.grad_norm())
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
@@ -197,7 +219,8 @@ class Trainer(transformers.Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """The whole model as safetensors, streamed; a checkpoint is a snapshot of the run, and needs none."""
-        self._saves_weights = not _internal_call or self.args.save_only_model or getattr(self.args, "checkpoint_weights", False)
+        self._saves_weights = (not _internal_call or self.args.save_only_model
+                               or getattr(self.args, "checkpoint_weights", False))
         try:
             super().save_model(output_dir, _internal_call)
         finally:
@@ -247,7 +270,8 @@ class Trainer(transformers.Trainer):
         if checkpoint_directory is None:
             return
         checkpoint.load(self.engine, checkpoint_directory)
-        self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint_directory, "scheduler.pt"), weights_only=True))
+        self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint_directory, "scheduler.pt"),
+                                                     weights_only=True))
 
     def _load_best_model(self):
         checkpoint.load(self.engine, self.state.best_model_checkpoint)

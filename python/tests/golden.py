@@ -1,16 +1,18 @@
-"""Golden trainings of the package: what a case of a grid of models, budgets, drives and ways comes to, in one line each.
+"""Golden trainings of the package: what a case of a grid of models, budgets, drives and ways comes to, in one line
+each.
 
     golden.py [--native FILE] DIRECTORY CASE...    cases as "stack-least-local-plain"; DIRECTORY: where they are made
     golden.py --until N DIRECTORY CASE...          stops at a step, and leaves the runs there
     golden.py --resume DIRECTORY CASE...           goes on with them to the end
     golden.py --list [--all]                       cases that two builds are compared in
 
---budgets FILE: lines of an earlier training, whose budgets (memory=) are those of these cases, whatever the least is now.
+--budgets FILE: lines of an earlier training, whose budgets (memory=) are those of these cases, whatever the least is
+now.
 
-The gradients of the models in EXACT are whole numbers times a power of two, which are functions of the batch alone: no kernel, no
-version of PyTorch and no order of a sum decides a bit. What they come to is committed; that of REAL is compared between two builds.
-native: an extension that says what it hands over to drives (tests/tools/trace.c), in the place of the package's.
-Only public names of the package are used, so that one file drives the packages of two commits.
+The gradients of the models in EXACT are whole numbers times a power of two, which are functions of the batch alone: no
+kernel, no version of PyTorch and no order of a sum decides a bit. What they come to is committed; that of REAL is
+compared between two builds. native: an extension that says what it hands over to drives (tests/tools/trace.c), in the
+place of the package's. Only public names of the package are used, so that one file drives the packages of two commits.
 """
 
 import argparse
@@ -29,12 +31,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 EXACT, REAL = ("stack", "tied", "untied", "frozen"), ("gpt2", "llama", "t5", "cnn")
 BUDGETS, DRIVES, WAYS = ("least", "middle", "all"), ("local", "ram", "ssh"), ("plain", "topk", "8bit", "clip")
 STEPS = 4
-PLANNED = ("ring_bytes", "slots", "gradient_bytes", "pool_bytes", "room_bytes", "aside_bytes", "spare_bytes", "compression_bytes", "total_bytes")
+PLANNED = ("ring_bytes", "slots", "gradient_bytes", "pool_bytes", "room_bytes", "aside_bytes", "spare_bytes",
+           "compression_bytes", "total_bytes")
 
 
 def pairs(models):
     """Cases in which each two values of two axes meet."""
-    return [f"{models[i]}-{BUDGETS[(i + j) % 3]}-{DRIVES[(i + 2 * j) % 3]}-{WAYS[j]}" for i in range(4) for j in range(4)]
+    return [f"{models[i]}-{BUDGETS[(i + j) % 3]}-{DRIVES[(i + 2 * j) % 3]}-{WAYS[j]}" for i in range(4)
+            for j in range(4)]
 
 
 def grid(models):
@@ -105,7 +109,8 @@ def exact_batch(step, number, scale=(1.0, 0.5, 4.0, 0.25)):
         return torch.randint(-3, 4, shape, generator=g).float()
 
     ids = torch.randint(0, 700, (2, 6), generator=g) * torch.randint(0, 2, (2, 6), generator=g)
-    return {"ids": ids, "a": whole(2, 6, 192), "c": whole(2, 6, 192) * scale[step % 4] / 64, "d": whole(2, 6, 700) * scale[step % 4] / 64}
+    return {"ids": ids, "a": whole(2, 6, 192), "c": whole(2, 6, 192) * scale[step % 4] / 64,
+            "d": whole(2, 6, 700) * scale[step % 4] / 64}
 
 
 def made(kind):
@@ -197,7 +202,8 @@ def run(case, directory, far, until, memory=None):
     moved = sum(int(line.split()[1]) for line in sends if line.startswith("moved "))
     sends = [line for line in sends if not line.startswith("moved ")]
     keys = ("grad_norm", "dropped_energy") if kind in EXACT else ("loss", "grad_norm", "dropped_energy")
-    return {"memory": memory, "digest": digest, "numbers": hashed([str(line.get(k)) for line in said for k in keys]), "plan": hashed(plan),
+    return {"memory": memory, "digest": digest, "numbers": hashed([str(line.get(k)) for line in said for k in keys]),
+            "plan": hashed(plan),
             "sends": hashed(sends) if sends else "unknown", "bytes": "any" if "discard" in sends else str(moved)}
 
 
@@ -233,7 +239,8 @@ def main():
     if not far:
         sys.exit("golden.py: no program stands for the far side of ssh: LONGSHORE or PATH names it")
     asked.directory = asked.directory.resolve()
-    budgets = {line.split()[0]: int(re.search(r" memory=(\d+)", line)[1]) for line in asked.budgets.read_text().splitlines()} if asked.budgets else {}
+    budgets = ({line.split()[0]: int(re.search(r" memory=(\d+)", line)[1])
+                for line in asked.budgets.read_text().splitlines()} if asked.budgets else {})
     for case in asked.cases:
         if asked.resume:
             said = resume(case, asked.directory)

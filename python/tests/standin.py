@@ -1,6 +1,8 @@
-"""A device that no machine has (standin_device.cpp), built once with the compiler that is there, and what PyTorch is told of it.
+"""A device that no machine has (standin_device.cpp), built once with the compiler that is there, and what PyTorch is
+told of it.
 
-It changes PyTorch for the whole process: tests use it in processes of their own, before anything asks for an accelerator.
+It changes PyTorch for the whole process: tests use it in processes of their own, before anything asks for an
+accelerator.
 """
 
 import hashlib
@@ -31,11 +33,14 @@ def _of_torch(directory):
 def build():
     """Builds it, if nobody has. Returns the library."""
     text = _SOURCE.read_bytes() + torch.__version__.encode()
-    path = pathlib.Path(tempfile.gettempdir()) / f"longshore-standin-{os.getuid()}-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    name = f"longshore-standin-{os.getuid()}-{hashlib.sha256(text).hexdigest()[:16]}.so"
+    path = pathlib.Path(tempfile.gettempdir()) / name
     if not path.exists():
         made = path.with_suffix(f".{os.getpid()}")
-        subprocess.run(["g++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{_of_torch('include')}", str(_SOURCE), "-o", str(made),
-                        f"-L{_of_torch('lib')}", "-ltorch_cpu", "-lc10", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"], check=True)
+        subprocess.run(["g++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{_of_torch('include')}", str(_SOURCE),
+                        "-o", str(made),
+                        f"-L{_of_torch('lib')}", "-ltorch_cpu", "-lc10",
+                        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"], check=True)
         made.rename(path)
     return path
 

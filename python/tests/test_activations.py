@@ -233,7 +233,8 @@ def test_what_stays(store):
     leaf = torch.randn(64, 64, requires_grad=True)
     store.begin(nn.Module(), (big,), {})
     huge = torch.randn(64 << 10)
-    for t in (big.t(), leaf, torch.randn(8), torch.randn(64, 64).to_sparse(), torch.randn(4096, dtype=torch.complex64).conj(), huge,
+    for t in (big.t(), leaf, torch.randn(8), torch.randn(64, 64).to_sparse(),
+              torch.randn(4096, dtype=torch.complex64).conj(), huge,
               torch.randn(64, 64)[0]):
         saved = store.pack(t)
         assert type(saved) is Stayed and saved.value() is t
@@ -285,7 +286,8 @@ def test_backward_that_changes_what_it_was_given_is_told(store):
         store.unpack(saved).mul_(2)
         if not in_pool:
             _push_out(store)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation: 64x64 float32, as backward got it before"):
+        with pytest.raises(RuntimeError,
+                           match="modified by an inplace operation: 64x64 float32, as backward got it before"):
             store.unpack(saved)
 
 
@@ -362,7 +364,8 @@ def test_a_drive_that_gives_back_something_else(tmp_path, seed, small):
                 other = activations.Buffer(4096)  # over what was saved first
                 longshore.native.Wait(lib.shore_fleet_scratch_put, engine.state.fleet, 0, other.nbytes, other.pointer,
                                       ffi.new("unsigned char[16]")).result()
-                with pytest.raises(longshore.LongshoreError, match="what forward has saved, .*float32, cannot be read back|other bytes"):
+                with pytest.raises(longshore.LongshoreError,
+                                   match="what forward has saved, .*float32, cannot be read back|other bytes"):
                     engine.backward(loss)
                 del loss
                 nothing_is_taken(engine)

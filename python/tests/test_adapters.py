@@ -1,5 +1,5 @@
-"""Adapters of peft, and frozen weights, on a base that is streamed: one layer in memory at a time, and nothing moves for what is
-frozen."""
+"""Adapters of peft, and frozen weights, on a base that is streamed: one layer in memory at a time, and nothing moves
+for what is frozen."""
 
 import copy
 import json
@@ -38,10 +38,14 @@ KINDS = {
     "modules": lambda _: peft.get_peft_model(llama(), lora(modules_to_save=["lm_head", "input_layernorm"])),
     "tokens": lambda _: peft.get_peft_model(llama(), lora(trainable_token_indices=[3, 7])),
     "loaded": loaded_adapter,
-    "ia3": lambda _: peft.get_peft_model(llama(), peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"], init_ia3_weights=False)),
+    "ia3": lambda _: peft.get_peft_model(llama(),
+                                         peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"],
+                                                        init_ia3_weights=False)),
     "vera": lambda _: peft.get_peft_model(llama(), peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
     "mixed": lambda _: peft.get_peft_model(llama(), lora(layers_to_transform=[1])),
-    "tied": lambda _: peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"], trainable_token_indices={"wte": [2]})),
+    "tied": lambda _: peft.get_peft_model(gpt2(),
+                                          peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"],
+                                                          trainable_token_indices={"wte": [2]})),
 }
 
 
@@ -127,9 +131,13 @@ def injected(model, config, name="default"):
 
 
 ONTO = {
-    "lora": lambda model: peft.get_peft_model(model, peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False)),
-    "vera": lambda model: peft.get_peft_model(model, peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
-    "injected": lambda model: injected(model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "mine"),
+    "lora": lambda model: peft.get_peft_model(model,
+                                              peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"],
+                                                              init_lora_weights=False)),
+    "vera": lambda model: peft.get_peft_model(model,
+                                              peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
+    "injected": lambda model: injected(model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False),
+                                       "mine"),
 }
 
 
@@ -167,7 +175,8 @@ def test_what_a_trainer_saves_of_adapters(kind, tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
     batch = tokens(1)[0]
-    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2, save_steps=2, report_to=[], disable_tqdm=True)
+    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2,
+                             save_steps=2, report_to=[], disable_tqdm=True)
     rows = [{key: value[0] for key, value in batch.items()}] * 4
     trainer = Trainer(ONTO[kind](grown(tmp_path, 1, False)), args, train_dataset=rows)
     trainer.train()
@@ -192,7 +201,8 @@ def test_what_deepspeed_gives_of_adapters(tmp_path, seed):
     model.save_pretrained(tmp_path / "saved", state_dict=given)
     with torch.no_grad():
         expected = engine.eval()(**batch).loss
-        assert abs(loaded("lora", grown(tmp_path, 2, False), tmp_path / "saved").eval()(**batch).loss - expected) < 1e-5 * expected
+        again = loaded("lora", grown(tmp_path, 2, False), tmp_path / "saved").eval()(**batch).loss
+        assert abs(again - expected) < 1e-5 * expected
     assert not any("k_proj" in name for name in given)
     engine.destroy()
 
@@ -222,7 +232,9 @@ def test_several_adapters_without_a_model_of_pefts(tmp_path, seed):
 def test_what_is_trained_beside_adapters_is_named(tmp_path, seed):
     model = peft.get_peft_model(llama(), lora())
     model.base_model.model.model.norm.weight.requires_grad_(True)
-    with engine_for(model, tmp_path) as engine, pytest.warns(UserWarning, match="model.norm.weight: trained, but no part of an adapter.*modules_to_save"):
+    with engine_for(model, tmp_path) as engine, pytest.warns(UserWarning,
+                                                             match="model.norm.weight: trained, but no part of an "
+                                                                   "adapter.*modules_to_save"):
         engine.save_pretrained(tmp_path / "out")
 
 
@@ -304,7 +316,8 @@ def test_adapters_in_bf16_on_a_bf16_base(tmp_path, seed):
 
 
 def test_what_is_frozen_takes_no_room(tmp_path, seed):
-    """Two slots of moments, gradients put aside: only for what is trained, also after a snapshot and what is written by hand."""
+    """Two slots of moments, gradients put aside: only for what is trained, also after a snapshot and what is written by
+    hand."""
     def taken():
         [volume] = (tmp_path / "run-drive").glob("longshore*.volume")
         assert volume.stat().st_size > whole

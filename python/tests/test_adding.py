@@ -18,13 +18,15 @@ def test_the_page_names_every_file():
     page = (TOP / "docs" / "adding.md").read_text()
     section = page.partition("## An optimizer")[2].partition("\n## ")[0]
     listed = {name for name in re.findall(r"`([\w./]+)`", section) if name.startswith(("src/", "include/", "python/"))}
-    found = {str(path.relative_to(TOP)) for part in ("src", "include", "python/longshore") for path in (TOP / part).rglob("*")
+    found = {str(path.relative_to(TOP)) for part in ("src", "include", "python/longshore")
+             for path in (TOP / part).rglob("*")
              if path.suffix in (".c", ".h", ".py") and "adagrad" in path.read_text().lower()}
     assert listed == found
 
 
 def test_every_path_of_the_page_is_there():
-    for name in re.findall(r"`((?:src|include|python|tests|docs|scripts)/[\w./*-]+)`", (TOP / "docs" / "adding.md").read_text()):
+    for name in re.findall(r"`((?:src|include|python|tests|docs|scripts)/[\w./*-]+)`",
+                           (TOP / "docs" / "adding.md").read_text()):
         assert list(TOP.glob(name)), name
 
 

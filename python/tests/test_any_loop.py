@@ -33,7 +33,8 @@ class Pair:
         make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
         self.optimizer = make(self.plain.parameters(), lr=1e-2, weight_decay=0.1)
         with monkeypatch.context() as patched:
-            self.engine = engine_for(model, directory, slots=chance.choice([None, 1, 2]), gradient_bytes=chance.choice([None, 0, 40000, 200000]),
+            self.engine = engine_for(model, directory, slots=chance.choice([None, 1, 2]),
+                                     gradient_bytes=chance.choice([None, 0, 40000, 200000]),
                                      monkeypatch=patched, lr=1e-2, clip=self.clip, optimizer=kind,
                                      activations=chance.choice(["memory", "memory", "drives"]), activation_room="64MiB")
 
@@ -48,7 +49,8 @@ class Pair:
         batch = next(self.batches)
         loss, expected = self.engine(**batch).loss, self.plain(**batch).loss
         assert loss.item() == pytest.approx(expected.item(), rel=4e-6)
-        self.chance.choice([torch.Tensor.backward, lambda loss: self.engine.backward(loss, last=self.chance.random() < 0.5)])(loss)
+        self.chance.choice([torch.Tensor.backward,
+                            lambda loss: self.engine.backward(loss, last=self.chance.random() < 0.5)])(loss)
         expected.backward()
         self.passed = True
 
@@ -61,7 +63,8 @@ class Pair:
             self.passed = True
 
     def step(self):
-        with contextlib.nullcontext() if self.passed else pytest.raises(longshore.LongshoreError, match="no backward pass has come"):
+        with contextlib.nullcontext() if self.passed else pytest.raises(longshore.LongshoreError,
+                                                                        match="no backward pass has come"):
             self.chance.choice([self.engine.step, self.engine.optimizer.step])()
         self.passed = False
         if self.clip:
@@ -85,7 +88,8 @@ class Pair:
                 q.grad.mul_(0.5)
 
     def drop(self):
-        self.chance.choice([self.engine.optimizer.zero_grad, self.engine.module.zero_grad, self.engine.drop_gradients])()
+        self.chance.choice([self.engine.optimizer.zero_grad, self.engine.module.zero_grad,
+                            self.engine.drop_gradients])()
         self.optimizer.zero_grad()
 
     def drop_one(self):
@@ -99,7 +103,8 @@ class Pair:
 
     def evaluate(self):
         with torch.no_grad():
-            assert self.engine(**tokens(1)[0]).loss.item() == pytest.approx(self.plain(**tokens(1)[0]).loss.item(), rel=4e-6)
+            assert self.engine(**tokens(1)[0]).loss.item() == pytest.approx(self.plain(**tokens(1)[0]).loss.item(),
+                                                                            rel=4e-6)
 
     def read(self):
         for p, q in self.parameters():

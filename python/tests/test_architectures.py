@@ -1,4 +1,5 @@
-"""Models of many kinds, in fewer slots than they have layers: the numbers of PyTorch, and the same bits whatever is kept."""
+"""Models of many kinds, in fewer slots than they have layers: the numbers of PyTorch, and the same bits whatever is
+kept."""
 
 import copy
 import random
@@ -14,7 +15,8 @@ import longshore
 from longshore.run import wrap
 from models import VOCAB, tokens
 
-SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2,
              head_dim=8, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=0)
 
 
@@ -26,13 +28,15 @@ def causal(kind, **more):
 
 def bert():
     from transformers import BertConfig, BertForMaskedLM
-    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+                                      intermediate_size=48,
                                       max_position_embeddings=32))
 
 
 def t5():
     from transformers import T5Config, T5ForConditionalGeneration
-    return T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_decoder_layers=2, num_heads=4,
+    return T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2,
+                                               num_decoder_layers=2, num_heads=4,
                                                dropout_rate=0.1, decoder_start_token_id=0))
 
 
@@ -119,8 +123,10 @@ class Sizes(nn.Module):
 
 
 MODELS = {
-    "bert": bert, "t5": t5, "llama": lambda: causal("Llama"), "qwen3": lambda: causal("Qwen3"), "gemma2": lambda: causal("Gemma2"),
-    "qwen2_moe": lambda: causal("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16),
+    "bert": bert, "t5": t5, "llama": lambda: causal("Llama"), "qwen3": lambda: causal("Qwen3"),
+    "gemma2": lambda: causal("Gemma2"),
+    "qwen2_moe": lambda: causal("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+                                shared_expert_intermediate_size=16),
     "routed": lambda: Language(Routed), "repeated": lambda: Repeated(feed_forward), "reaching": Reaching,
     "sharing": Sharing, "sizes": lambda: Language(Sizes),
 }
@@ -146,7 +152,8 @@ def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
 
     with monkeypatch.context() as patched:
         patched.setattr(wrap, "plan", other)
-        return longshore.wrap(model, run=tmp_path / name, **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+        return longshore.wrap(model, run=tmp_path / name,
+                              **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
 
 
 def loss_of(output):
@@ -218,7 +225,8 @@ def t5_encoder():
 
 @pytest.mark.parametrize("kind", [PassingOn, t5_encoder])
 def test_what_layers_pass_on(kind, tmp_path, seed, monkeypatch):
-    """It has its gradient in the middle of the backward pass of the one that made it, whose memory nobody takes then."""
+    """It has its gradient in the middle of the backward pass of the one that made it, whose memory nobody takes
+    then."""
     digests = set()
     for slots in (1, 2, 3):
         torch.manual_seed(seed)
@@ -242,10 +250,13 @@ def test_resumed_without_values(kind, tmp_path, seed, monkeypatch):
         assert kind != "llama" or engine.module.config.limits == [0.0, float("inf")]
 
 
-@pytest.mark.parametrize("kind, storage", [("sharing", "bf16"), ("sizes", "fp32"), ("t5", "bf16"), ("qwen2_moe", "fp32"), ("repeated", "bf16"), ("reaching", "fp32")])
+@pytest.mark.parametrize("kind, storage",
+                         [("sharing", "bf16"), ("sizes", "fp32"), ("t5", "bf16"), ("qwen2_moe", "fp32"),
+                          ("repeated", "bf16"), ("reaching", "fp32")])
 def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
     digests = []
-    for n, (slots, gradients, together) in enumerate([(9, None, False), (1, 0, False), (2, None, False), (1, None, True)]):
+    for n, (slots, gradients, together) in enumerate([(9, None, False), (1, 0, False), (2, None, False),
+                                                      (1, None, True)]):
         torch.manual_seed(seed)
         model = MODELS[kind]().train()
         with engine_of(model, tmp_path, f"run{n}", monkeypatch, slots, gradients, storage=storage) as engine:
@@ -291,7 +302,8 @@ def test_several_gradients_in_a_pass_are_added_in_order(tmp_path, seed, monkeypa
 
 
 class Drawing(Language):
-    """Which layers are passed by, and what is added, are drawn by Python and NumPy, as some models of transformers do it."""
+    """Which layers are passed by, and what is added, are drawn by Python and NumPy, as some models of transformers do
+    it."""
 
     def __init__(self):
         super().__init__(feed_forward)
@@ -319,7 +331,8 @@ def test_numbers_drawn_by_python_and_numpy(tmp_path, seed, monkeypatch):
 
 
 class Leaving(Language):
-    """Losses of its routers are left in the modules, in one place or another, and hidden states are collected by another forward()."""
+    """Losses of its routers are left in the modules, in one place or another, and hidden states are collected by
+    another forward()."""
 
     class Layer(nn.Module):
         def __init__(self):

@@ -62,8 +62,10 @@ def test_too_little_names_each_with_what_it_needs(tmp_path, seed):
         with pytest.raises(longshore.BudgetError) as said:
             wrap(gpt2(), tmp_path / "reference")
         said = str(said.value)
-        assert re.search(r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) needs [0-9.]+[KM]iB", said)
-        assert native.size(re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]) >= 2 * policy.plan.least_bytes
+        assert re.search(r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) "
+                         r"needs [0-9.]+[KM]iB", said)
+        least = re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]
+        assert native.size(least) >= 2 * policy.plan.least_bytes
         assert not (tmp_path / "reference").exists()
         policy.close()
         assert shared.left == shared.memory
@@ -88,8 +90,10 @@ def test_a_share_is_free_again_once_its_engine_is_closed(tmp_path, seed):
 
 def test_a_part_of_its_own(tmp_path, seed):
     with longshore.budget(memory="64MiB", engines=3) as shared:
-        with wrap(gpt2(), tmp_path / "policy", memory="48MiB") as policy, wrap(frozen(), tmp_path / "reference") as reference:
-            assert policy.memory().budget == held(policy) <= 48 << 20 and shared.left == (64 << 20) - held(policy) - held(reference)
+        with wrap(gpt2(), tmp_path / "policy", memory="48MiB") as policy, wrap(frozen(),
+                                                                               tmp_path / "reference") as reference:
+            assert (policy.memory().budget == held(policy) <= 48 << 20
+                    and shared.left == (64 << 20) - held(policy) - held(reference))
         with pytest.raises(longshore.BudgetError, match="needs 65MiB .*give budget.. more"):
             wrap(gpt2(), tmp_path / "more", memory="65MiB")
 

@@ -1,4 +1,5 @@
-"""Buffers that change their size in training, as observers of quantization and banks of features do: as in PyTorch, and resumed so."""
+"""Buffers that change their size in training, as observers of quantization and banks of features do: as in PyTorch, and
+resumed so."""
 
 import copy
 import re
@@ -86,7 +87,8 @@ def test_buffers_that_grow(make, tmp_path, seed):
     assert train(engine, None, engine_step(engine), xs[2:6]) == pytest.approx(expected, rel=1e-6)
     engine.close()
     engine = longshore.resume(tmp_path / "run", make())
-    again, buffers = dict(engine.module.named_buffers(remove_duplicate=False)), dict(plain.named_buffers(remove_duplicate=False))
+    again, buffers = (dict(engine.module.named_buffers(remove_duplicate=False)),
+                      dict(plain.named_buffers(remove_duplicate=False)))
     assert again.keys() == buffers.keys()
     for name, b in buffers.items():
         assert b.dtype == again[name].dtype and torch.allclose(b, again[name], atol=1e-6), name
@@ -113,7 +115,8 @@ def test_a_model_that_was_warmed_up_before(tmp_path, seed):
 def test_what_does_not_fit_is_named(tmp_path, seed):
     with engine_for(Bank(), tmp_path) as engine:
         train(engine, None, engine_step(engine), batches(2))
-    with pytest.raises(longshore.LongshoreError, match=re.escape("the model is not the run's: bank is [3, 4] and was [16, 4]")):
+    with pytest.raises(longshore.LongshoreError,
+                       match=re.escape("the model is not the run's: bank is [3, 4] and was [16, 4]")):
         longshore.resume(tmp_path / "run", Bank(other=3))
     with longshore.resume(tmp_path / "run", Bank(other=16)) as engine:
         engine(batches(1)[0])
@@ -163,7 +166,8 @@ def test_what_a_user_has_rounded_stays_so(tmp_path, seed):
 
 
 def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
-    """Projections that adapters do not save are made beside the base's weights, which a model without values does not have."""
+    """Projections that adapters do not save are made beside the base's weights, which a model without values does not
+    have."""
     def adapted():
         torch.manual_seed(1)
         return peft.get_peft_model(llama(), peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False))
@@ -172,7 +176,8 @@ def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()
         loss = engine(**tokens(1)[0]).loss
-    with pytest.raises(longshore.LongshoreError, match="vera_A.* is a buffer that no state_dict.* give resume.. the module itself"):
+    with pytest.raises(longshore.LongshoreError,
+                       match="vera_A.* is a buffer that no state_dict.* give resume.. the module itself"):
         longshore.resume(tmp_path / "run")
     with longshore.resume(tmp_path / "run", adapted()) as engine:
         assert torch.equal(engine(**tokens(1)[0]).loss, loss)

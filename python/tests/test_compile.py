@@ -1,4 +1,5 @@
-"""torch.compile of a model whose parameters come and go: the numbers of PyTorch, and the same bits in one slot and in two."""
+"""torch.compile of a model whose parameters come and go: the numbers of PyTorch, and the same bits in one slot and in
+two."""
 
 import copy
 import os
@@ -14,7 +15,8 @@ from test_architectures import Language, feed_forward, in_memory, loss_of
 from test_loop import engine_for
 
 
-@pytest.mark.parametrize("backend", os.environ.get("LONGSHORE_TEST_COMPILE", "").split())  # "aot_eager inductor": take a minute
+# "aot_eager inductor": take a minute
+@pytest.mark.parametrize("backend", os.environ.get("LONGSHORE_TEST_COMPILE", "").split())
 def test_a_compiled_model(backend, tmp_path, seed, monkeypatch):
     digests = []
     for n, slots in enumerate((1, 2)):
@@ -23,7 +25,8 @@ def test_a_compiled_model(backend, tmp_path, seed, monkeypatch):
         model = Language(feed_forward, 2).eval()
         if not n:
             expected = in_memory(copy.deepcopy(model), seed, tokens(3))
-        with monkeypatch.context() as patched, engine_for(model, tmp_path, f"run{n}", slots, monkeypatch=patched) as engine:
+        with monkeypatch.context() as patched, engine_for(model, tmp_path, f"run{n}", slots,
+                                                          monkeypatch=patched) as engine:
             engine.module.compile(backend=backend)
             losses = []
             for batch in tokens(3):
@@ -56,12 +59,14 @@ def checkpointed():
 
 def adapted():
     peft = pytest.importorskip("peft")
-    return peft.get_peft_model(gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", lora_dropout=0.0))
+    return peft.get_peft_model(gpt2(),
+                               peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", lora_dropout=0.0))
 
 
 @pytest.mark.parametrize("make", [gpt2, checkpointed, adapted])
 def test_compiled_blocks(make, tmp_path, seed, monkeypatch, anew):
-    """The losses of blocks that are not compiled; the same bits in one slot, in all, and resumed; no graph anew after the second step."""
+    """The losses of blocks that are not compiled; the same bits in one slot, in all, and resumed; no graph anew after
+    the second step."""
     digests, expected = [], None
     for n, (slots, backend) in enumerate([(None, False), (1, "aot_eager"), (None, "aot_eager")]):
         torch.manual_seed(seed)
@@ -102,7 +107,9 @@ def test_inductor(tmp_path, seed, anew):
     losses, made = [], []
     for compiles in (False, True):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(8, 16), *[nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(3)]).train()
+        model = nn.Sequential(nn.Linear(8, 16),
+                              *[nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+                                for _ in range(3)]).train()
         batches = [torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(n)) for n in range(4)]
         with engine_for(model, tmp_path, f"run-{compiles}", compile=compiles) as engine:
             for batch in batches:
@@ -128,7 +135,8 @@ def test_more_layers_than_dynamo_takes_by_itself(tmp_path, seed, anew):
 
 
 def test_what_cannot_be_compiled(tmp_path, monkeypatch):
-    for value, said in [("inductr", "inductr"), (3, "compile=3; it is True"), ({"bakend": "inductor"}, "bakend='inductor' is nothing"),
+    for value, said in [("inductr", "inductr"), (3, "compile=3; it is True"),
+                        ({"bakend": "inductor"}, "bakend='inductor' is nothing"),
                         ({"backend": print}, "backend=<built-in")]:
         with pytest.raises(ValueError, match=said):
             longshore.wrap(gpt2(), run=tmp_path / "run", compile=value)

@@ -1,4 +1,5 @@
-"""Top-k compression: the largest elements of each block's gradients, exactly; the rest waits; the same bits whatever is kept."""
+"""Top-k compression: the largest elements of each block's gradients, exactly; the rest waits; the same bits whatever is
+kept."""
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import longshore
 import longshore.deepspeed as deepspeed
 from longshore.native import lib
 from longshore.run.state import Buffer
-from longshore.step import compression, parameter_state
+from longshore.step import parameter_state
 from longshore.step.gradients import Gradients
 from models import gpt2, tokens
 from test_loop import engine_for
@@ -22,7 +23,8 @@ def fetched(engine, number, kind, dtype):
 
 
 def state_of(engine, number):
-    return fetched(engine, number, lib.SHORE_FETCH_MASTER, torch.float32), fetched(engine, number, lib.SHORE_FETCH_R, torch.bfloat16)
+    return (fetched(engine, number, lib.SHORE_FETCH_MASTER, torch.float32),
+            fetched(engine, number, lib.SHORE_FETCH_R, torch.bfloat16))
 
 
 def expected(engine, number, before, coefficient, share):
@@ -63,7 +65,8 @@ def test_what_is_sent_and_what_waits(tmp_path, seed, clip):
 def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, early=True, resumes=()):
     torch.manual_seed(seed)
     monkeypatch.setattr(Gradients, "speculate", lib.SHORE_SPECULATE_ON if early else lib.SHORE_SPECULATE_OFF)
-    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots, gradients, monkeypatch, clip=0.5, compress=0.05, compress_after=1, moments="8bit")
+    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots, gradients, monkeypatch, clip=0.5,
+                        compress=0.05, compress_after=1, moments="8bit")
     batches = tokens(8)
     for step in range(4):
         if step in resumes:
@@ -84,7 +87,8 @@ def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, earl
 
 
 def test_same_bits_whatever_is_kept(tmp_path, seed, monkeypatch):
-    ways = [("loop",), ("loop", 1, 0), ("loop", 2, None, False), ("together", 1), ("stale", 2, 0), ("loop", None, None, True, (1, 3))]
+    ways = [("loop",), ("loop", 1, 0), ("loop", 2, None, False), ("together", 1), ("stale", 2, 0),
+            ("loop", None, None, True, (1, 3))]
     assert len({run(tmp_path, f"run{n}", seed, monkeypatch, *way) for n, way in enumerate(ways)}) == 1
 
 

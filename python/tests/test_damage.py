@@ -37,7 +37,8 @@ def written(data):
 def reshaped(path):
     from safetensors.torch import load_file, save_file
     tensors = load_file(path)
-    save_file({name: torch.zeros(3, 5) if n == 0 else t for n, (name, t) in enumerate(sorted(tensors.items()))}, path, {"format": "pt"})
+    save_file({name: torch.zeros(3, 5) if n == 0 else t for n, (name, t) in enumerate(sorted(tensors.items()))}, path,
+              {"format": "pt"})
 
 
 def flipped(path):

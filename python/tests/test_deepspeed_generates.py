@@ -1,4 +1,5 @@
-"""Scripts that generate while they train, and that hold several engines: what they reach for in ZeRO-3 is there, with PyTorch's numbers."""
+"""Scripts that generate while they train, and that hold several engines: what they reach for in ZeRO-3 is there, with
+PyTorch's numbers."""
 
 import copy
 import itertools
@@ -26,7 +27,8 @@ def made(model, path, trains=True):
 
 def hooks_off(engine):
     """As TRL and OpenRLHF take ZeRO-3's hooks off."""
-    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)  # of one that is not trained it is the optimizer
+    # of one that is not trained it is the optimizer
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     for _, p in itertools.chain(offload.module.named_parameters(), offload.module.ds_external_parameters()):
         p.ds_active_sub_modules.clear()
     for hook in offload.forward_hooks + offload.backward_hooks:
@@ -35,7 +37,8 @@ def hooks_off(engine):
 
 
 def hooks_on(engine):
-    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)  # of one that is not trained it is the optimizer
+    # of one that is not trained it is the optimizer
+    offload = getattr(engine.optimizer, "parameter_offload", engine.optimizer)
     if not offload.param_coordinator.is_invalid_trace():
         offload.param_coordinator._invalidate_trace()
     offload._register_deepspeed_module(offload.module)
@@ -85,7 +88,8 @@ def test_generates_with_hooks_taken_off(tmp_path, seed):
 
 
 def test_a_second_engine_follows_the_first(tmp_path, seed, caplog):
-    """Parameters of two engines, gathered together: each is its own engine's, and both are written back where they changed."""
+    """Parameters of two engines, gathered together: each is its own engine's, and both are written back where they
+    changed."""
     plain, slow = gpt2(), gpt2()
     engine, follower = made(copy.deepcopy(plain), tmp_path), made(copy.deepcopy(slow), tmp_path, trains=False)
     optimizer = adamw(plain)
@@ -160,8 +164,10 @@ def test_where_a_second_model_lies(tmp_path, seed, caplog, monkeypatch):
     engine = made(gpt2(), tmp_path / "nvme")
     assert f"nvme_path: made {tmp_path}/nvme on the file system of /" in caplog.text
     config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
-    follower = deepspeed.initialize(model=gpt2(), config=config)[0]  # as TRL writes it, where offload_optimizer alone had a path
-    assert os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme") and "its state lies beside the first one's" in caplog.text
+    # as TRL writes it, where offload_optimizer alone had a path
+    follower = deepspeed.initialize(model=gpt2(), config=config)[0]
+    assert (os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme")
+            and "its state lies beside the first one's" in caplog.text)
     assert "runs of earlier jobs" not in caplog.text and caplog.text.count("nvme_path: made") == 1
     for of in (engine, follower):
         of.destroy()

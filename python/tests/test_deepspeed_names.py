@@ -16,7 +16,8 @@ import longshore.deepspeed as deepspeed
 NAMES = os.path.join(os.path.dirname(deepspeed.__file__), "..", "integrations", "deepspeed_names.txt")
 USES = {  # what scripts do with a name: what the sentence says works instead
     ("moe.layer", "MoE", lambda kind: kind(hidden_size=8)): "experts of an ordinary nn.Module",
-    ("moe.utils", "split_params_into_different_moe_groups_for_optimizer", lambda call: call([])): "experts of an ordinary nn.Module",
+    ("moe.utils", "split_params_into_different_moe_groups_for_optimizer", lambda call: call([])): "experts of an "
+                                                                                                  "ordinary nn.Module",
     ("pipe", "PipelineModule", lambda kind: kind(layers=[])): "engine.train_batch",
     ("runtime.pipe.topology", "ProcessTopology", lambda kind: kind([], [])): "engine.train_batch",
     ("", "PipelineModule", lambda kind: kind(layers=[])): "engine.train_batch",
@@ -61,7 +62,8 @@ def test_classes_may_be_asked_for():
 
 def test_what_is_there_is_the_same_under_each_name():
     assert deepspeed.runtime.engine.DeepSpeedEngine is deepspeed.DeepSpeedEngine
-    assert deepspeed.ops.adam.cpu_adam.DeepSpeedCPUAdam is deepspeed.ops.adam.DeepSpeedCPUAdam is deepspeed.ops.DeepSpeedCPUAdam
+    adam = deepspeed.ops.adam
+    assert adam.cpu_adam.DeepSpeedCPUAdam is adam.DeepSpeedCPUAdam is deepspeed.ops.DeepSpeedCPUAdam
     assert deepspeed.runtime.zero.partition_parameters.ZeroParamStatus is deepspeed.zero.ZeroParamStatus
     assert deepspeed.runtime.lr_schedules.WarmupLR is deepspeed.lr_schedules.WarmupLR
     assert deepspeed.runtime.zero.config.ZeroStageEnum.weights == 3
@@ -99,7 +101,8 @@ deepspeed.moe.layer.MoE(8)
 
 def test_every_name_is_imported_under_the_launcher(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path,
+                          capture_output=True, text=True)
     assert "deepspeed.pipeline: DeepSpeed" in done.stdout and "did you mean deepspeed.pipe" in done.stdout, done.stderr
     assert done.returncode == 1 and "deepspeed.moe.layer.MoE: has nothing behind it" in done.stderr
 
@@ -107,7 +110,8 @@ def test_every_name_is_imported_under_the_launcher(tmp_path):
 @pytest.mark.parametrize("arguments, why", [
     (["nothere.py"], "nothere.py: is not there"),
     (["."], r"\.: is a directory without a __main__.py"),
-    (["--deepspeed", "ds.json", "train.py"], "--deepspeed: is no option of this launcher; what is the script's comes after SCRIPT"),
+    (["--deepspeed", "ds.json", "train.py"],
+     "--deepspeed: is no option of this launcher; what is the script's comes after SCRIPT"),
     (["--num_gpus", "2", "train.py"], "one process owns a run"),
 ])
 def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, why):

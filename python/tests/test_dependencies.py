@@ -29,7 +29,8 @@ import torch, longshore
 run = sys.argv[1]
 
 def model():
-    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 4))
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5),
+                               torch.nn.Linear(8, 4))
 
 def step(engine):
     engine.backward(engine(torch.ones(4, 8)).square().mean())
@@ -64,7 +65,9 @@ def closure(name, found):
     if distribution.name.lower() in found:
         return
     top = (distribution.read_text("top_level.txt") or "").split()
-    found[distribution.name.lower()] = {*top, *(part.partition(".")[0] for f in distribution.files or () if (part := f.parts[0]) and f.suffix in (".py", ".so"))}
+    found[distribution.name.lower()] = {*top,
+                                        *(part.partition(".")[0] for f in distribution.files
+                                          or () if (part := f.parts[0]) and f.suffix in (".py", ".so"))}
     for required in distribution.requires or ():
         if "extra ==" not in required:
             closure(re.match(r"[\w.-]+", required)[0], found)
@@ -80,6 +83,7 @@ def test_trains_with_what_is_required_alone(without, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(NOTHING_ELSE + TRAINING)
     path = os.pathsep.join(p for p in sys.path if p)
-    out = subprocess.run([sys.executable, script, tmp_path / "run", ",".join(sorted(allowed))], capture_output=True, text=True, timeout=300,
+    out = subprocess.run([sys.executable, script, tmp_path / "run", ",".join(sorted(allowed))], capture_output=True,
+                         text=True, timeout=300,
                          env={**os.environ, "PYTHONPATH": path})
     assert out.returncode == 0, out.stderr

@@ -1,4 +1,5 @@
-"""Scripts whose last step cannot be committed when they end: said, and seen in the status that job schedulers look at."""
+"""Scripts whose last step cannot be committed when they end: said, and seen in the status that job schedulers look
+at."""
 
 import os
 import subprocess
@@ -15,7 +16,8 @@ import torch, longshore
 atexit.register(lambda: print("a later handler", file=sys.stderr, flush=True))
 
 def trained(lr):
-    engine = longshore.wrap(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)), run=sys.argv[1], lr=lr, weight_decay=0.0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    engine = longshore.wrap(model, run=sys.argv[1], lr=lr, weight_decay=0.0)
     torch.manual_seed(0)
     engine.backward(engine(torch.randn(4, 8)).square().sum())
     engine.step()

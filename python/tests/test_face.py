@@ -34,8 +34,9 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     elements = sum(p.numel() for p in engine.module.parameters())
     engine.backward(engine(**tokens(1)[0]).loss)
     engine.step()
-    assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters on {', '.join(engine.state.drives)}, "
-                            f"memory {longshore.native.readable(engine.memory().budget)}>")
+    assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters "
+                            f"on {', '.join(engine.state.drives)}, memory "
+                            f"{longshore.native.readable(engine.memory().budget)}>")
     memory = engine.memory()
     assert repr(memory) == str(memory)
     engine.close()
@@ -47,7 +48,8 @@ def _hold(thing):
     return {"best": [thing]}
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps, lambda engine: copy.deepcopy(_hold(engine)),
+@pytest.mark.parametrize("duplicate",
+                         [copy.copy, copy.deepcopy, pickle.dumps, lambda engine: copy.deepcopy(_hold(engine)),
                                        lambda engine: torch.save(_hold(engine), os.devnull)])
 def test_an_engine_that_is_not_copied_trains_on(duplicate, tmp_path, seed):
     with engine_for(Cnn(), tmp_path) as engine:
@@ -63,8 +65,10 @@ def test_what_is_public(tmp_path, seed):
     assert sorted(n for n in dir(longshore) if not n.startswith("_")) == sorted(longshore.__all__)
     assert longshore.__version__.count(".") == 2
     with engine_for(Cnn(), tmp_path) as engine:
-        assert {"backward", "step", "module", "optimizer", "accumulate", "memory", "close", "step_number", "training"} <= set(dir(engine))
-        assert not {n for n in dir(engine) if n.startswith("_") or n in ("streams", "layout", "how", "plan", "state", "lineage", "patience", "gone")}
+        assert {"backward", "step", "module", "optimizer", "accumulate", "memory", "close", "step_number",
+                "training"} <= set(dir(engine))
+        assert not {n for n in dir(engine) if n.startswith("_")
+                    or n in ("streams", "layout", "how", "plan", "state", "lineage", "patience", "gone")}
         assert all(hasattr(engine, name) for name in dir(engine))
 
 
@@ -75,16 +79,20 @@ def test_what_the_module_has_is_passed_on(tmp_path, seed):
         assert [n for n, _ in engine.named_parameters()] == [n for n, _ in model.named_parameters()]
         assert list(engine.modules())[0] is model and engine.state_dict().keys() == model.state_dict().keys()
         x = tokens(1)[0]["input_ids"]
-        assert torch.equal(engine.generate(x, max_new_tokens=2, do_sample=False), model.generate(x, max_new_tokens=2, do_sample=False))
+        assert torch.equal(engine.generate(x, max_new_tokens=2, do_sample=False),
+                           model.generate(x, max_new_tokens=2, do_sample=False))
         engine.training = False
         assert not model.training and engine.train().training and model.training
         assert engine.to("cpu") is engine and engine.float() is engine and engine.apply(lambda m: None) is engine
         for convert in (engine.half, lambda: engine.to(torch.bfloat16)):
-            with pytest.raises(longshore.AbsentParameterError, match="convert, resize and replace parameters before longshore.wrap"):
+            with pytest.raises(longshore.AbsentParameterError,
+                               match="convert, resize and replace parameters before longshore.wrap"):
                 convert()
-        with pytest.raises(AttributeError, match="there is no paramters here, and its module, a GPT2LMHeadModel, has none"):
+        with pytest.raises(AttributeError,
+                           match="there is no paramters here, and its module, a GPT2LMHeadModel, has none"):
             engine.paramters
-        assert not hasattr(engine, "_hf_peft_config_loaded") and not hasattr(engine, "__deepcopy__") and not hasattr(engine, "_parameters")
+        assert (not hasattr(engine, "_hf_peft_config_loaded") and not hasattr(engine, "__deepcopy__")
+                and not hasattr(engine, "_parameters"))
         engine.backward(engine.forward(**tokens(1)[0]).loss)
         assert engine.step().step == 1
     bare = longshore.Engine.__new__(longshore.Engine)
@@ -116,11 +124,14 @@ def test_an_engine_is_no_model(tmp_path, seed):
             longshore.wrap(engine)
         with pytest.raises(ValueError, match="deepspeed.initialize: this is an Engine, .*: give the model itself"):
             deepspeed.initialize(model=engine, config={})
-        with pytest.raises(ValueError, match="Trainer: this is an Engine, .*: give the model itself, which the Trainer wraps"):
+        with pytest.raises(ValueError,
+                           match="Trainer: this is an Engine, .*: give the model itself, which the Trainer wraps"):
             Trainer(engine, TrainingArguments(str(tmp_path / "out")))
         rows = [{key: value[0] for key, value in tokens(1)[0].items()}] * 4
-        args = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[], max_steps=1, disable_tqdm=True)
-        with pytest.raises((AttributeError, longshore.LongshoreError, ValueError)):  # transformers' own asks for what only a module has
+        args = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[], max_steps=1,
+                                              disable_tqdm=True)
+        # transformers' own asks for what only a module has
+        with pytest.raises((AttributeError, longshore.LongshoreError, ValueError)):
             transformers.Trainer(engine, args, train_dataset=rows).train()
 
 
@@ -138,7 +149,8 @@ def test_the_package_as_a_program(installed, monkeypatch, capsys, tmp_path):
     if installed:
         (tmp_path / "longshore").touch(0o755)
     said = run()
-    assert said.startswith(f"longshore {longshore.__version__}: the program") and "python -m longshore.deepspeed SCRIPT" in said
+    assert (said.startswith(f"longshore {longshore.__version__}: the program")
+            and "python -m longshore.deepspeed SCRIPT" in said)
     if installed:
         with pytest.raises(SystemExit):
             run("inspect", "a")

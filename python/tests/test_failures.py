@@ -33,7 +33,8 @@ def failing_at(monkeypatch, planned):
                 raise Planned(f"planned: {name}")
 
     call, begin, end = native.call, native.Wait.__init__, native.Wait.result
-    monkeypatch.setattr(native, "call", lambda function, *args, **how: (before(str(function)), call(function, *args, **how))[1])
+    monkeypatch.setattr(native, "call",
+                        lambda function, *args, **how: (before(str(function)), call(function, *args, **how))[1])
 
     def init(self, *args, **how):
         self._wait = None
@@ -60,7 +61,8 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
     failing_at(monkeypatch, planned)
     for disturbed in (False, True):
         torch.manual_seed(seed)
-        with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, f"run{disturbed}", slots=slots, gradient_bytes=0 if slots == 1 else None,
+        with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, f"run{disturbed}", slots=slots,
+                        gradient_bytes=0 if slots == 1 else None,
                         monkeypatch=monkeypatch, clip=0.5 if slots == 1 else 0) as engine:
             engine.train()
             at = 0
@@ -85,12 +87,13 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
 
 
 def test_a_line_of_metrics_that_cannot_be_written(tmp_path, seed):
-    """Its step is committed, and the engine is at it: once there is room again, the line is written and the next step follows."""
+    """Its step is committed, and the engine is at it: once there is room again, the line is written and the next step
+    follows."""
     digests, batches = [], tokens(4, length=4)
     for disturbed in (False, True):
         torch.manual_seed(seed)
         with engine_for(gpt2(layers=2), tmp_path, f"run{disturbed}") as engine:
-            metrics, failed = tmp_path / f"run{disturbed}" / "metrics.jsonl", 0
+            metrics, failed, kept = tmp_path / f"run{disturbed}" / "metrics.jsonl", 0, b""
             while engine.step_number < len(batches):
                 try:
                     engine.backward(engine(**batches[engine.step_number]).loss)
@@ -98,7 +101,8 @@ def test_a_line_of_metrics_that_cannot_be_written(tmp_path, seed):
                 except longshore.LongshoreError as failure:
                     assert "metrics.jsonl: " in str(failure)
                     failed += 1
-                    assert engine.step_number == 1 + failed  # the third is made, and is committed by the next that needs it
+                    # the third is made, and is committed by the next that needs it
+                    assert engine.step_number == 1 + failed
                     if failed == 1:
                         metrics.mkdir()  # not for the next one either
                     else:
@@ -155,7 +159,8 @@ def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatc
         except longshore.LongshoreError as failure:
             assert was_planned(failure)
             planned["left"] = None
-            for p in engine.module.parameters() if engine.state is None else ():  # it stays open where the other run cannot be looked at
+            # it stays open where the other run cannot be looked at
+            for p in engine.module.parameters() if engine.state is None else ():
                 with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
                     p.detach()
             engine.close()

@@ -1,7 +1,8 @@
-"""What golden trainings come to, as it was committed: digests, norms, plans, what is handed over to drives in which order, bytes moved.
+"""What golden trainings come to, as it was committed: digests, norms, plans, what is handed over to drives in which
+order, bytes moved.
 
-GRID=all: every case of the grid instead of those in which each two of its values meet. GOLDEN=write takes what this build does for
-right: look at `git diff` then, and say in the commit what has changed and why.
+GRID=all: every case of the grid instead of those in which each two of its values meet. GOLDEN=write takes what this
+build does for right: look at `git diff` then, and say in the commit what has changed and why.
 """
 
 import os
@@ -19,7 +20,8 @@ TRACED = TREE / "build" / "traced" / "_native.abi3.so"
 def test_golden_trainings(tmp_path):
     writes = os.environ.get("GOLDEN") == "write"
     cases = golden.grid(golden.EXACT) if writes or os.environ.get("GRID") == "all" else golden.pairs(golden.EXACT)
-    command = [sys.executable, golden.__file__, "--native", str(TRACED), "--budgets", str(COMMITTED), str(tmp_path), *cases]
+    command = [sys.executable, golden.__file__, "--native", str(TRACED), "--budgets", str(COMMITTED), str(tmp_path),
+               *cases]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     if writes:
         COMMITTED.write_text("".join(f"{line}\n" for line in found))

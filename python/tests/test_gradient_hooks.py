@@ -1,4 +1,5 @@
-"""Hooks of a script on gradients see, whenever they were set, what they see in PyTorch, and what they make of it counts."""
+"""Hooks of a script on gradients see, whenever they were set, what they see in PyTorch, and what they make of it
+counts."""
 
 import copy
 
@@ -25,7 +26,8 @@ def test_hooks_see_the_sum_so_far(way, before, room, tmp_path, seed, monkeypatch
 
     def hook(model, seen):
         for name, p in model.named_parameters():
-            p.register_post_accumulate_grad_hook(lambda p, name=name: seen.setdefault(name, []).append(p.grad.detach().clone()))
+            p.register_post_accumulate_grad_hook(
+                lambda p, name=name: seen.setdefault(name, []).append(p.grad.detach().clone()))
 
     hook(plain, expected)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
@@ -75,7 +77,8 @@ def test_what_hooks_make_of_a_gradient_counts(how, way, tmp_path, seed):
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
         handles = [m.get_parameter(name).register_post_accumulate_grad_hook(how)
-                   for m in (model, plain) for name in ("layers.1.inner.weight", "layers.1.inner.bias", "heads.0.weight")]
+                   for m in (model, plain)
+                   for name in ("layers.1.inner.weight", "layers.1.inner.bias", "heads.0.weight")]
         engine.accumulate = 3
         for step in range(3):
             if step == 2:
@@ -104,8 +107,10 @@ def test_sums_of_bfloat16(tmp_path, seed):
         for scale in (1.0, 1e-3, 1e-3):
             engine.backward(engine(torch.ones(5, 8, dtype=torch.bfloat16)).float().sum() * scale)
         assert [g.dtype for g in seen] == [torch.bfloat16] * 3
-        assert torch.equal(model.stem.bias.grad.to(torch.bfloat16), seen[2]) and not torch.equal(model.stem.bias.grad.float(), seen[2].float())
-        torch.testing.assert_close(model.stem.weight.grad + 0, 8 * seen[0].float()[:, None].expand(8, 8), rtol=2e-2, atol=1e-2)
+        assert (torch.equal(model.stem.bias.grad.to(torch.bfloat16), seen[2])
+                and not torch.equal(model.stem.bias.grad.float(), seen[2].float()))
+        torch.testing.assert_close(model.stem.weight.grad + 0, 8 * seen[0].float()[:, None].expand(8, 8), rtol=2e-2,
+                                   atol=1e-2)
 
 
 def test_steps_within_backward_are_refused(tmp_path, seed):

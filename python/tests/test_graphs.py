@@ -1,4 +1,5 @@
-"""Micro-batches that one backward pass of autograd computes: their sums are those of one after the other, in every bit."""
+"""Micro-batches that one backward pass of autograd computes: their sums are those of one after the other, in every
+bit."""
 
 import queue
 
@@ -15,7 +16,8 @@ CAME = queue.SimpleQueue()  # in backward: (number of autograd's pass, place of 
 
 
 class Tied(nn.Module):
-    """A table that is looked up twice before the layers, used once by each, and is the head; and a layer that is computed with three times."""
+    """A table that is looked up twice before the layers, used once by each, and is the head; and a layer that is
+    computed with three times."""
 
     def __init__(self, dtype, checkpoints):
         super().__init__()
@@ -72,6 +74,7 @@ def test_a_hook_of_a_parameter_of_several_turns(tmp_path, seed, monkeypatch):
     for together in (False, True):
         torch.manual_seed(seed)
         seen.append([])
-        told.append(trained(Tied(torch.float32, False), tmp_path, f"run{together}", monkeypatch, together, lambda g: seen[-1].append(g.clone()) or g * 2))
+        told.append(trained(Tied(torch.float32, False), tmp_path, f"run{together}", monkeypatch, together,
+                            lambda g: seen[-1].append(g.clone()) or g * 2))
     assert told[0][0] == told[1][0] and told[0][1] == pytest.approx(told[1][1])
     assert len(seen[0]) == 9 and all(map(torch.equal, *seen))

@@ -1,4 +1,5 @@
-"""What is computed, kept, broken off or dropped between the calls of a step: the numbers of PyTorch, or an exception that says why not."""
+"""What is computed, kept, broken off or dropped between the calls of a step: the numbers of PyTorch, or an exception
+that says why not."""
 
 import copy
 import gc
@@ -47,7 +48,8 @@ def test_what_is_kept_is_a_copy(tmp_path, seed):
     batch = tokens(1)[0]
     with engine_for(model, tmp_path, clip=0) as engine:
         loss = engine(**batch).loss
-        kept = [model.state_dict(), {n: p.detach() for n, p in model.named_parameters()}, {n: p.data for n, p in model.named_parameters()}]
+        kept = [model.state_dict(), {n: p.detach() for n, p in model.named_parameters()},
+                {n: p.data for n, p in model.named_parameters()}]
         engine.backward(loss)
         assert engine.gradients.has_sent()
         for _ in range(2):
@@ -158,7 +160,8 @@ class Handing(Layers):
         return x @ self.layers[0].handed.t()
 
 
-@pytest.mark.skipif(not hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"), reason="of later versions of PyTorch")
+@pytest.mark.skipif(not hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"),
+                    reason="of later versions of PyTorch")
 @pytest.mark.parametrize("storage", ["fp32", "bf16"])
 @pytest.mark.parametrize("detaches", [False, True])
 def test_views_that_nobody_sees(detaches, storage, tmp_path, seed, monkeypatch):
@@ -168,7 +171,8 @@ def test_views_that_nobody_sees(detaches, storage, tmp_path, seed, monkeypatch):
     with torch.no_grad():
         expected = plain(x)
     for slots in (1, 2, 3):
-        with engine_for(copy.deepcopy(model), tmp_path, f"run{slots}", slots=slots, monkeypatch=monkeypatch, storage=storage) as engine:
+        with engine_for(copy.deepcopy(model), tmp_path, f"run{slots}", slots=slots, monkeypatch=monkeypatch,
+                        storage=storage) as engine:
             for grad in (False, True):
                 with torch.set_grad_enabled(grad):
                     if slots == 3:
@@ -202,16 +206,19 @@ def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
 def test_transforms(slots, tmp_path, seed, monkeypatch):
     """Of those that take hooks of what is saved."""
     model, x = Layers(), torch.randn(4, 16)
-    expected = torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1], torch.autograd.functional.jacobian(model, x)
+    expected = (torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1],
+                torch.autograd.functional.jacobian(model, x))
     with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
-        found = torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1], torch.autograd.functional.jacobian(model, x)
+        found = (torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1],
+                 torch.autograd.functional.jacobian(model, x))
         assert all(torch.equal(a, b) for a, b in zip(found, expected))
         assert torch.equal(engine(x), expected[0])
 
 
 @pytest.mark.parametrize("kind", [lambda p: p * 2, lambda p: nn.Parameter(p * 2)], ids=["tensor", "parameter"])
 def test_other_values_by_functional_call(kind, tmp_path, seed, monkeypatch):
-    """As averages of weights are tried, or models of weights that are learned: for one call, of the model or of a part."""
+    """As averages of weights are tried, or models of weights that are learned: for one call, of the model or of a
+    part."""
     model, x = Layers(), torch.randn(4, 16)
     plain = copy.deepcopy(model)
 
@@ -306,7 +313,8 @@ def test_what_resident_holds_stays(tmp_path, seed, monkeypatch):
     with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
         with longshore.resident(first):
             view = first.data
-            with pytest.raises(longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0, which longshore.resident.* holds"):
+            with pytest.raises(longshore.LongshoreError,
+                               match="transformer.h.1: .*transformer.h.0, which longshore.resident.* holds"):
                 engine(**batch)
             with pytest.raises(longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0"):
                 with longshore.resident(second):
@@ -327,7 +335,8 @@ def test_what_resident_changed_before_an_exception_is_forgotten(slots, tmp_path,
                 p.add_(1)
                 1 / 0
         with torch.no_grad():
-            assert torch.equal(engine(**batch).loss, plain(**batch).loss) and torch.equal(p * 1, plain.transformer.h[0].ln_1.weight)
+            assert torch.equal(engine(**batch).loss, plain(**batch).loss)
+            assert torch.equal(p * 1, plain.transformer.h[0].ln_1.weight)
         assert engine.step_number == 0
 
 
@@ -444,7 +453,8 @@ def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
 
 
 def test_engines_that_are_dropped(tmp_path, seed):
-    """They are closed, and go with their memory: at once, where another one is made of their run. Whoever has the model has its engine."""
+    """They are closed, and go with their memory: at once, where another one is made of their run. Whoever has the model
+    has its engine."""
     engine = engine_for(gpt2(layers=2), tmp_path)
     loss = engine(**tokens(1)[0]).loss
     engine.backward(loss)
@@ -469,7 +479,8 @@ def test_engines_that_are_dropped(tmp_path, seed):
 def test_engines_that_are_dropped_with_a_step_begun(tmp_path, seed):
     """In whatever order the collector comes to what they are made of."""
     for n in range(3):
-        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None, activations="drives" if n > 1 else "memory",
+        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None,
+                            activations="drives" if n > 1 else "memory",
                             activation_room="64MiB")
         engine.accumulate = 2
         for batch in tokens(3):

@@ -1,4 +1,5 @@
-"""What breaks a step off: exceptions, Ctrl-C and other signals at any instant. The step was not made, or was, and nothing is left behind."""
+"""What breaks a step off: exceptions, Ctrl-C and other signals at any instant. The step was not made, or was, and
+nothing is left behind."""
 
 import random
 import signal
@@ -22,7 +23,8 @@ def one(engine, batch):
 def trained(tmp_path, seed, monkeypatch, disturb, name, together=False, steps=3):
     """The digest after some steps with dropout in one slot, disturbed before the second."""
     torch.manual_seed(seed)
-    with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0, monkeypatch=monkeypatch) as engine:
+    with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0,
+                    monkeypatch=monkeypatch) as engine:
         engine.train()
         for i, batch in enumerate(tokens(steps, length=6)):
             if i == 1 and disturb is not None:
@@ -82,8 +84,10 @@ def breaking(where, what):
 def test_exceptions_leave_nothing_behind(together, tmp_path, seed, monkeypatch):
     expected = trained(tmp_path, seed, monkeypatch, None, "plain", together)
     places = ["layer's forward", "before the layer's own hooks", "layer's backward", "gradient"]
-    for n, (where, what) in enumerate([(place, KeyboardInterrupt()) for place in places] + [(places[0], Planned()), (places[3], Planned())]):
-        assert trained(tmp_path, seed, monkeypatch, breaking(where, what), f"run{n}", together) == expected, (where, what)
+    for n, (where, what) in enumerate([(place, KeyboardInterrupt()) for place in places]
+                                      + [(places[0], Planned()), (places[3], Planned())]):
+        came = trained(tmp_path, seed, monkeypatch, breaking(where, what), f"run{n}", together)
+        assert came == expected, (where, what)
 
 
 def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
@@ -126,7 +130,8 @@ def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch
             tries = 0
             while engine.step_number < len(batches):
                 tries += 1
-                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill, (threading.main_thread().ident, signum))
+                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill,
+                                        (threading.main_thread().ident, signum))
                 try:
                     engine.backward(engine(**batches[engine.step_number]).loss)
                     if interrupted:
@@ -144,12 +149,14 @@ def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
-    """As schedulers want it: the engine is closed in the handler, wherever it was, and the run goes on with the same bits."""
+    """As schedulers want it: the engine is closed in the handler, wherever it was, and the run goes on with the same
+    bits."""
     expected = trained(tmp_path, seed, monkeypatch, None, "plain", together, steps=8)[0]
     rnd, batches = random.Random(seed), tokens(8, length=6)
     before, came, tries = signal.getsignal(signal.SIGTERM), [], 8
     torch.manual_seed(seed)
-    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0, monkeypatch=monkeypatch)
+    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0,
+                        monkeypatch=monkeypatch)
 
     def close(signum, frame):
         came.append(signum)  # maybe behind the last step: it cannot be said when
@@ -163,7 +170,8 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
             if engine.state is None:
                 engine = longshore.resume(tmp_path / "run")
             engine.train()
-            timer, tries = threading.Timer(rnd.uniform(0, 0.1), signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)), tries - 1
+            timer, tries = threading.Timer(rnd.uniform(0, 0.1), signal.pthread_kill,
+                                           (threading.main_thread().ident, signal.SIGTERM)), tries - 1
             try:
                 if tries > 0:
                     timer.start()
@@ -174,7 +182,8 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
                     break
                 timer.join()
             except (SystemExit, longshore.LongshoreError) as stopped:
-                assert raises if isinstance(stopped, SystemExit) else "is closed" in str(stopped)  # in a destructor Python ignores it
+                # in a destructor Python ignores it
+                assert raises if isinstance(stopped, SystemExit) else "is closed" in str(stopped)
             timer.join()
             time.sleep(0.001)
     except SystemExit:

@@ -31,7 +31,8 @@ def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, mon
         monkeypatch.setattr(wrap, "plan", smaller)
     drive = tmp_path / f"{name}-drive"
     drive.mkdir()
-    return longshore.wrap(model, run=tmp_path / name, drives=[drive], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+    return longshore.wrap(model, run=tmp_path / name, drives=[drive],
+                          **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
 
 
 @pytest.mark.parametrize("kind", LANGUAGE)
@@ -74,7 +75,9 @@ def wide(n=3, width=896):
     return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(n)])
 
 
-@pytest.mark.parametrize("how", [{}, {"clip": 0.5}, {"storage": "bf16"}, {"moments": "8bit"}, {"optimizer": "sgd", "momentum": 0.9}])
+@pytest.mark.parametrize("how",
+                         [{}, {"clip": 0.5}, {"storage": "bf16"}, {"moments": "8bit"},
+                          {"optimizer": "sgd", "momentum": 0.9}])
 def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how):
     digests, read = set(), []
     for n, spare in enumerate([0, 6 << 20, 1 << 30]):
@@ -82,7 +85,8 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
         model, x = wide(), torch.randn(8, 2, 896)
         model.register_parameter("unused", torch.nn.Parameter(torch.ones(900000)))
         with engine_for(model, tmp_path, f"run{n}", monkeypatch=monkeypatch, **how) as engine:
-            engine.plan.spare_bytes, engine.plan.aside_bytes, engine.gradients.room = spare, 0, engine.gradients.most_bytes(True)
+            engine.plan.spare_bytes, engine.plan.aside_bytes = spare, 0
+            engine.gradients.room = engine.gradients.most_bytes(True)
             engine.gradients.open(engine.state)
             for i, batch in enumerate(x):
                 engine.accumulate = 2 if i > 5 else 1  # gradients become fp32, and take more
@@ -188,7 +192,9 @@ def test_openmp_threads_do_not_spin(tmp_path, monkeypatch):
     torch.set_num_threads(2)
     try:
         for n, (policy, more) in enumerate([("active", 0), (None, 1), (None, 1)]):
-            monkeypatch.setenv("OMP_WAIT_POLICY", policy) if policy else monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+            monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+            if policy:
+                monkeypatch.setenv("OMP_WAIT_POLICY", policy)
             engine_for(Cnn(), tmp_path, f"run{n}").close()
             assert len(resting()) == before + more
     finally:
@@ -209,7 +215,8 @@ def test_clipping_after_speculation_is_exact(tmp_path, seed, monkeypatch):
 
 
 def test_norms_a_little_above_clip_send_the_state_once_a_step(tmp_path, seed):
-    """What was sent as if nothing is clipped would be sent again. A step that remembers no norms sends the same bits."""
+    """What was sent as if nothing is clipped would be sent again. A step that remembers no norms sends the same
+    bits."""
     def steps(name, clip, resumes=()):
         torch.manual_seed(seed)
         engine, norms, sent, before = engine_for(gpt2(), tmp_path, name, clip=clip, lr=1e-5), [], [], 0
@@ -266,7 +273,8 @@ class Scaled(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True) for _ in range(2)])
+        self.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
+                                           for _ in range(2)])
 
     def forward(self, x):
         for layer in self.layers:
@@ -297,12 +305,14 @@ def test_threads_of_micro_batches_are_as_their_callers(tmp_path, seed):
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize("kind", [dict, collections.UserDict, lambda b: types.MappingProxyType(b), lambda b: [b["input_ids"]]],
+@pytest.mark.parametrize("kind",
+                         [dict, collections.UserDict, lambda b: types.MappingProxyType(b), lambda b: [b["input_ids"]]],
                          ids=["dict", "UserDict", "mapping", "list"])
 def test_what_a_micro_batch_may_be(kind, tmp_path, seed):
     """BatchEncoding, which collators of transformers give, is a UserDict."""
     with engine_for(gpt2(), tmp_path) as engine:
-        assert engine.train_batch([kind(b) for b in tokens(2)], lambda output, batch: output.logits.square().mean()).step == 1
+        assert engine.train_batch([kind(b) for b in tokens(2)],
+                                  lambda output, batch: output.logits.square().mean()).step == 1
 
 
 def test_micro_batches_of_several_shapes(tmp_path, seed, monkeypatch):
@@ -368,7 +378,9 @@ def test_train_batch_that_fails_leaves_the_engine_usable(tmp_path, seed):
         torch.manual_seed(seed)
         with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
             if n:
-                def loss_fn(output, batch, calls=[]):
+                calls = []
+
+                def loss_fn(output, batch, calls=calls):
                     calls.append(1)
                     if len(calls) == 3:
                         raise RuntimeError("of the third")
@@ -459,7 +471,7 @@ def test_an_exception_in_backward_leaves_the_engine_usable(tmp_path, seed):
         with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
             for i, batch in enumerate(tokens(3)):
                 if n and i == 1:
-                    loss = engine(**batch).loss
+                    loss = engine(**batch).loss  # noqa: F841  of a pass that nothing comes of
 
                     def fail(g):
                         raise KeyboardInterrupt

@@ -1,4 +1,5 @@
-"""PyTorch's own database of modules: each that trains takes three steps beside torch.optim.AdamW, and is the same afterwards."""
+"""PyTorch's own database of modules: each that trains takes three steps beside torch.optim.AdamW, and is the same
+afterwards."""
 
 import copy
 import sys
@@ -21,7 +22,8 @@ EPS = 1e-3  # so that a gradient which is nothing but rounding, as that of an at
 
 
 def database():
-    sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))  # of which it needs the name alone
+    # of which it needs the name alone
+    sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
     with mock.patch("torch.backends.disable_global_flags"):  # other tests of this process may set some
         from torch.testing._internal.common_modules import module_db
     return [info for info in module_db if torch.float32 in info.dtypes]
@@ -30,7 +32,8 @@ def database():
 def losses(model, call, step):
     out = []
     for _ in range(3):
-        args, kwargs = tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, (call.args, call.kwargs))
+        args, kwargs = tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t,
+                                (call.args, call.kwargs))
         found = [t for t in tree_leaves(model(*args, **kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
         loss = sum(t.square().mean() for t in found)
         step(loss)
@@ -95,8 +98,10 @@ def test_a_lazy_module_is_run_first(make, name, tmp_path, seed):
     with pytest.raises(longshore.LongshoreError, match=said):
         longshore.wrap(model)
     with pytest.raises(longshore.LongshoreError, match=said):
-        Trainer(make(), TrainingArguments(tmp_path / "out", bf16=True, max_steps=1, report_to=[]), train_dataset=[{"input": torch.ones(3)}]).train()
-    config = {"train_batch_size": 1, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"}, "longshore": {"run": str(tmp_path / "other")}}
+        Trainer(make(), TrainingArguments(tmp_path / "out", bf16=True, max_steps=1, report_to=[]),
+                train_dataset=[{"input": torch.ones(3)}]).train()
+    config = {"train_batch_size": 1, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
+              "longshore": {"run": str(tmp_path / "other")}}
     with pytest.raises(longshore.LongshoreError, match=said):
         deepspeed.initialize(model=make(), config=config)
     model(torch.rand(2, 3))

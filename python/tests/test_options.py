@@ -1,4 +1,5 @@
-"""Each option of wrap() has its place in TrainingArguments and in DeepSpeed's configuration, or is said to have none."""
+"""Each option of wrap() has its place in TrainingArguments and in DeepSpeed's configuration, or is said to have
+none."""
 
 import dataclasses
 import inspect
@@ -12,8 +13,10 @@ from longshore.integrations.deepspeed_config import HONOURED
 from longshore.run.options import ARGUMENTS, SECTION
 from models import gpt2, tokens
 
-PLACED = {"storage": "bf16", "activations": "drives", "activation_room": "16MiB", "compress": "top50%", "compress_after": 1}
-# Options that are not Longshore's own: (what says it in TrainingArguments, what says it in a configuration of DeepSpeed). None: nothing,
+PLACED = {"storage": "bf16", "activations": "drives", "activation_room": "16MiB", "compress": "top50%",
+          "compress_after": 1}
+# Options that are not Longshore's own: (what says it in TrainingArguments, what says it in a configuration of
+# DeepSpeed). None: nothing,
 # wrap()'s default counts.
 OTHERS = {
     "lr": ("learning_rate", "optimizer.params.lr"),
@@ -32,7 +35,8 @@ OTHERS = {
 
 def test_every_option_is_in_the_list():
     assert sorted([*OTHERS, *SECTION]) == sorted(inspect.signature(longshore.wrap).parameters.keys() - {"model"})
-    for option, said in [*((option, said) for option, (_, said) in OTHERS.items()), *((option, f"longshore.{option}") for option in SECTION)]:
+    for option, said in [*((option, said) for option, (_, said) in OTHERS.items()),
+                         *((option, f"longshore.{option}") for option in SECTION)]:
         where, _, key = (said or "").rpartition(".")
         assert said is None or where == "optimizer.params" or key in HONOURED[where], option
 
@@ -51,12 +55,14 @@ def took_all(engine):
     how = engine.how
     assert (how["storage"], how["activations"], how["compress"], how["compress_after"]) == ("bf16", "drives", 0.5, 1)
     assert engine.state.scratch_bytes == 16 << 20
-    counts = {n for block, had in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(block.tensors, had) if t.trains}
+    counts = {n for block, had in zip(engine.layout.blocks, engine.cycle.counts)
+              for t, n in zip(block.tensors, had) if t.trains}
     assert counts == {2 + engine.step_number}
 
 
 def test_deepspeed_takes_them(tmp_path, seed, caplog):
-    config = {"optimizer": {"type": "AdamW"}, "longshore": {"run": str(tmp_path / "run"), "moments_from": saved(tmp_path), **PLACED}}
+    config = {"optimizer": {"type": "AdamW"},
+              "longshore": {"run": str(tmp_path / "run"), "moments_from": saved(tmp_path), **PLACED}}
     engine = deepspeed.initialize(model=gpt2(layers=2), config=config)[0]
     took_all(engine.engine)
     for batch in tokens(2):
@@ -70,7 +76,8 @@ def test_deepspeed_takes_them(tmp_path, seed, caplog):
     took_all(engine.engine)
     engine.destroy()
     said = [r.getMessage() for r in caplog.records if "goes on as it was made" in r.getMessage()]
-    assert said and "activations drives, and not memory; compress 0.5, and not top10%" in said[0] and "storage" not in said[0]
+    assert (said and "activations drives, and not memory; compress 0.5, and not top10%" in said[0]
+            and "storage" not in said[0])
 
 
 def test_a_trainer_takes_them(tmp_path, seed, caplog):
@@ -84,7 +91,8 @@ def test_a_trainer_takes_them(tmp_path, seed, caplog):
     assert set(ARGUMENTS) <= fields - {f.name for f in dataclasses.fields(transformers.TrainingArguments)}
 
     def trainer(model=None, out="out", steps=2, **more):
-        args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / f"{out}-run"), moments_from=str(tmp_path / "saved"), **{**PLACED, **more})
+        args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / f"{out}-run"),
+                         moments_from=str(tmp_path / "saved"), **{**PLACED, **more})
         args.max_steps, args.save_strategy, args.save_steps, args.output_dir = steps, "steps", 2, str(tmp_path / out)
         return Trainer(model or gpt2(layers=2), args, train_dataset=Sentences(40))
 
@@ -92,7 +100,8 @@ def test_a_trainer_takes_them(tmp_path, seed, caplog):
     ours = trainer()
     ours.train()
     took_all(ours.engine)
-    with pytest.raises(longshore.LongshoreError, match="second training .*compress_after 1, and not 3; moments_from, and its moments begin anew"):
+    with pytest.raises(longshore.LongshoreError,
+                       match="second training .*compress_after 1, and not 3; moments_from, and its moments begin anew"):
         trainer(ours.model, out="other", compress_after=3).train()
     ours.engine.close()
     ours = trainer(steps=4, storage="fp32")

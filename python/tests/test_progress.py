@@ -1,4 +1,5 @@
-"""What a person sees while something takes long: nothing for two seconds, then a bar in a terminal, records elsewhere."""
+"""What a person sees while something takes long: nothing for two seconds, then a bar in a terminal, records
+elsewhere."""
 
 import io
 import logging
@@ -87,7 +88,8 @@ def test_a_bar_in_a_terminal(monkeypatch, caplog):
             clock.now = second
             shown.add(4 << 20)
     said = terminal.getvalue()
-    assert said.startswith("longshore: a model, on a drive\n") and "longshore: copying: 100%" in said and "100M/100M" in said
+    assert (said.startswith("longshore: a model, on a drive\n") and "longshore: copying: 100%" in said
+            and "100M/100M" in said)
     assert not records(caplog)
     assert progress._bar_class() is not None  # which is nobody's now
 
@@ -110,9 +112,11 @@ def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
         engine.snapshot("one")
     Clock(monkeypatch, 3 if what == "resume" else 0)
     end = progress.Progress.__exit__
-    monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])  # instead of its thread
+    # instead of its thread
+    monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])
     longshore.resume(how["run"], nn.Sequential(*[nn.Linear(200, 200) for _ in range(3)])).close()
-    wanted = {"init": "making the model: ", "wrap": "writing the initial state: ", "resume": "opening ", "save_pretrained": "saving out: ",
+    wanted = {"init": "making the model: ", "wrap": "writing the initial state: ", "resume": "opening ",
+              "save_pretrained": "saving out: ",
               "snapshot": "snapshot one: ", "step": "step 1: 1 layers of 6 layers"}
     assert any(text.startswith(wanted[what]) for text in records(caplog)), records(caplog)
     if what == "wrap":

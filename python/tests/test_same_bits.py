@@ -52,7 +52,8 @@ def expected(tmp_path_factory):
 @pytest.mark.parametrize("drives", ["directory", "two directories", "file", "memory", SSH])
 @pytest.mark.parametrize("slots, together", [(None, False), (None, True), (1, False), (1, True)], ids=str)
 def test_same_bits(slots, together, drives, moments, expected, tmp_path, seed, monkeypatch):
-    with kept(slots), make(tmp_path / "run", drives_of(drives, tmp_path / "drives", monkeypatch), seed, moments=moments) as engine:
+    with kept(slots), make(tmp_path / "run", drives_of(drives, tmp_path / "drives", monkeypatch), seed,
+                           moments=moments) as engine:
         assert train(engine, STEPS, seed, together) == expected(moments, seed)
 
 
@@ -73,7 +74,8 @@ def test_kills(drives, tmp_path, seed, monkeypatch):
 
 @pytest.mark.usefixtures("one_thread")
 def test_kills_while_checkpoints_are_saved(tmp_path, seed, monkeypatch):
-    """Each is there whole, with what it said that it is of, or not at all; of the run nothing is lost, and no snapshot is left over."""
+    """Each is there whole, with what it said that it is of, or not at all; of the run nothing is lost, and no snapshot
+    is left over."""
     places, instants = drives_of("directory", tmp_path / "drives", monkeypatch), random.Random(seed)
     run, saved = tmp_path / "run", tmp_path / "checkpoints"
     saved.mkdir()

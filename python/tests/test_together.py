@@ -173,8 +173,10 @@ def counts_at_the_beginning(model, x, i):
     return mean(model, x)
 
 
-ALL = [task, scale_that_is_a_tensor, class_of_the_model, entry_of_a_dict, list_in_place, plain_object, within_a_plain_object, reference_without_adapters,
-       only_the_last_adapter_off, frozen_for_a_pass, hooks_for_a_pass, hook_of_all_modules, evaluated_reference, head_put_in_place,
+ALL = [task, scale_that_is_a_tensor, class_of_the_model, entry_of_a_dict, list_in_place, plain_object,
+       within_a_plain_object, reference_without_adapters,
+       only_the_last_adapter_off, frozen_for_a_pass, hooks_for_a_pass, hook_of_all_modules, evaluated_reference,
+       head_put_in_place,
        losses_collected_in_a_list, counts_at_the_end, counts_at_the_beginning]
 
 
@@ -192,7 +194,9 @@ def trained(model, loss_of, batches):
 
 
 @pytest.mark.parametrize("loss_of", ALL, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("room", [{}, {"slots": 1, "gradient_bytes": 0, "activations": "drives", "activation_room": "64MiB"}], ids=["", "little"])
+@pytest.mark.parametrize("room",
+                         [{}, {"slots": 1, "gradient_bytes": 0, "activations": "drives", "activation_room": "64MiB"}],
+                         ids=["", "little"])
 def test_what_a_pass_changes_of_modules(loss_of, room, tmp_path, seed, monkeypatch):
     model = Net()
     model.said["collected"] = []
@@ -226,7 +230,8 @@ class Drawing(nn.Module):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_random_numbers_beside_the_model(alone, tmp_path, seed):
-    """Those that a loss draws are other ones for each micro-batch and in each step, and so are those of two passes of a micro-batch."""
+    """Those that a loss draws are other ones for each micro-batch and in each step, and so are those of two passes of a
+    micro-batch."""
     told = []
     for n, together in enumerate((False, True)):
         torch.manual_seed(seed)
@@ -303,7 +308,8 @@ class Told(nn.Module):
 
 @pytest.mark.parametrize("first", [0, 1, 3])
 def test_what_layers_are_told_and_what_they_share(first, tmp_path, seed, caplog):
-    """Seen before the first of them, or before each; what a layer keeps in what they share is the next one's, as in a loop."""
+    """Seen before the first of them, or before each; what a layer keeps in what they share is the next one's, as in a
+    loop."""
     model, batches = Told(first), list(torch.randn(4, 5, 8))
     expected, _ = trained(copy.deepcopy(model), lambda model, x, i: mean(model, x), batches)
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine, caplog.at_level(logging.INFO, "longshore"):

@@ -1,5 +1,5 @@
-"""Micro-batches that are computed together: what nobody can put back. Tensors that a pass changes in place, and what the model's own code keeps in
-globals and closures."""
+"""Micro-batches that are computed together: what nobody can put back. Tensors that a pass changes in place, and what
+the model's own code keeps in globals and closures."""
 
 import copy
 import logging
@@ -29,7 +29,8 @@ class Block(nn.Module):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.layers, self.head = nn.Linear(8, 8), nn.ModuleList([self.block() for _ in range(3)]), nn.Linear(8, 4)
+        self.stem, self.layers, self.head = nn.Linear(8, 8), nn.ModuleList([self.block()
+                                                                            for _ in range(3)]), nn.Linear(8, 4)
         self.register_buffer("average", torch.zeros(8))
         self.plain, self.kept = torch.zeros(8), {"average": torch.zeros(8)}
 
@@ -130,14 +131,16 @@ class Closures(Net):
             layer.register_forward_hook(lambda module, args, out: out * now["factor"])
 
 
-ALL = [WrittenBefore, WrittenAfter, WrittenThroughData, NoBuffer, InAContainer, OfTheFirstLayer, SharedStatistics, Global, GlobalThatAHookSets, Closures]
+ALL = [WrittenBefore, WrittenAfter, WrittenThroughData, NoBuffer, InAContainer, OfTheFirstLayer, SharedStatistics,
+       Global, GlobalThatAHookSets, Closures]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_what_stays_changed(kind, tmp_path, seed, monkeypatch, caplog):
     monkeypatch.setitem(globals(), "FACTOR", 1.0)
     plain, model, batches = kind(), None, list(torch.randn(4, 5, 8))
-    model = copy.deepcopy(plain) if kind is not Closures else Closures()  # a copy's hooks have the closures of the first
+    # a copy's hooks have the closures of the first
+    model = copy.deepcopy(plain) if kind is not Closures else Closures()
     model.load_state_dict(plain.state_dict())
     expected, plain = trained(plain, lambda model, x, i: mean(model, x), batches)
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine, caplog.at_level(logging.INFO, "longshore"):
@@ -156,7 +159,8 @@ class Norms(Net):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.head = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))
+        self.stem, self.head = (
+            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4)))
 
     class block(Block):
         def __init__(self):

@@ -17,7 +17,8 @@ def layers():
 
 
 def same(model, plain):
-    return all(torch.allclose(p.detach() + 0, q, rtol=1e-6, atol=1e-7) for p, q in zip(model.parameters(), plain.parameters()))
+    return all(torch.allclose(p.detach() + 0, q, rtol=1e-6, atol=1e-7)
+               for p, q in zip(model.parameters(), plain.parameters()))
 
 
 @pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
@@ -26,7 +27,8 @@ def test_a_step_of_nothing(on_nonfinite, tmp_path, seed):
         digest = engine.digest()
         for step in (engine.step, engine.optimizer.step):
             engine(X).sum()  # forgotten: backward()
-            with pytest.raises(longshore.LongshoreError, match=r"step: no backward pass has come since step 0 was made; .*engine.backward\(loss\)"):
+            with pytest.raises(longshore.LongshoreError,
+                               match=r"step: no backward pass has come since step 0 was made; .*engine.backward\("):
                 step()
         assert engine.step_number == 0 and engine.digest() == digest
         engine.backward(engine(X).sum())
@@ -86,7 +88,8 @@ def test_gradients_that_a_script_sets_itself(passes, tmp_path, seed):
 def test_under_deepspeed(tmp_path, seed):
     model = layers()
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
-        "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
         "longshore": {"run": str(tmp_path / "run")}})
     for _ in range(2):
         engine.backward(engine(X).sum())

@@ -1,7 +1,7 @@
 """DeepSpeed's surface on a Longshore run: `import longshore.deepspeed as deepspeed`.
 
-One process; parameters, gradients and the optimizer's state lie on drives. `python -m longshore.deepspeed train.py ...` runs
-a script that imports `deepspeed` itself, or transformers with --deepspeed.
+One process; parameters, gradients and the optimizer's state lie on drives. `python -m longshore.deepspeed train.py ...`
+runs a script that imports `deepspeed` itself, or transformers with --deepspeed.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ def initialize(
 ) -> tuple:
     """Puts a model on drives, as the configuration says. Returns (engine, optimizer, data loader, scheduler).
 
-    config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW, Adam, SGD,
-    Adagrad), or what makes one of parameters; by default the configuration's. model_parameters: what is trained, or groups.
-    lr_scheduler: one, or what makes it of the optimizer. training_data: a data set, for the loader.
+    config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW,
+    Adam, SGD, Adagrad), or what makes one of parameters; by default the configuration's. model_parameters: what is
+    trained, or groups. lr_scheduler: one, or what makes it of the optimizer. training_data: a data set, for the loader.
 
-    The state lies in a directory of this job in nvme_path, or where "longshore": {"run": DIRECTORY} says; one that is there
-    is not overwritten: load_checkpoint() goes on with it. Raises ConfigError, BudgetError, BusyError.
+    The state lies in a directory of this job in nvme_path, or where "longshore": {"run": DIRECTORY} says; one that is
+    there is not overwritten: load_checkpoint() goes on with it. Raises ConfigError, BudgetError, BusyError.
     """
     refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
@@ -109,8 +109,10 @@ def initialize(
     init_distributed()
     monitor = Monitors(settings.monitors)
     how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
-    precision.cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool())
-    there = settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
+    precision.cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True,
+                   spool=zero.spool())
+    there = (settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json"))
+             and not settings.overwrite)
     places = []
     if there:
         if trains:
@@ -118,7 +120,8 @@ def initialize(
         try:
             engine = wrap.resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
-            raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a directory", e.code) from None
+            raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a "
+                            "directory", e.code) from None
         say_what_stays(engine, settings)
         engine.how.update(clip=settings.clip, on_nonfinite="skip")
         settings.dtype = engine.how["compute"]
@@ -129,7 +132,8 @@ def initialize(
         try:
             engine = wrap.wrap(
                 model,
-                **{**settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None, "overwrite": settings.overwrite},
+                **{**settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None,
+                   "overwrite": settings.overwrite},
                 clip=settings.clip,
                 on_nonfinite="skip",
                 **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
@@ -156,14 +160,16 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
     deepspeed_import.layer_major()
-    out = DeepSpeedEngine(engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there, trains=trains)
+    out = DeepSpeedEngine(engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there,
+                          trains=trains)
     loader = None
     if training_data is not None:
         sampler = None
         if hasattr(training_data, "__len__"):
             sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
         loader = torch.utils.data.DataLoader(
-            training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn, drop_last=settings.drop_last
+            training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn,
+            drop_last=settings.drop_last
         )
         out.training_dataloader = loader
     global _before
@@ -188,7 +194,8 @@ def _optimizer(settings, optimizer, parameters, model):
 def _scheduler(settings, given, optimizer):
     if given is not None:
         if not callable(given) and not hasattr(given, "step"):
-            raise ValueError(f"deepspeed.initialize: lr_scheduler is a scheduler, or what makes one of the optimizer, and not {given!r}")
+            raise ValueError("deepspeed.initialize: lr_scheduler is a scheduler, or what makes one of the optimizer, "
+                             f"and not {given!r}")
         if isinstance(given, type) or not hasattr(given, "step"):
             return given(optimizer)
         return rebind(given, optimizer)
@@ -204,8 +211,8 @@ def _scheduler(settings, given, optimizer):
     kinds = {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
-        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: {', '.join(lr_schedules.VALID_LR_SCHEDULES)}, "
-                          f"and torch's{_config.meant(name, kinds)}")
+        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: "
+                          f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, and torch's{_config.meant(name, kinds)}")
     for key, value in params.items():
         if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
             raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and no number")
@@ -216,8 +223,8 @@ def _scheduler(settings, given, optimizer):
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given, and what follows it
-    is the script's, unless its name ends in .json."""
+    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given, and
+    what follows it is the script's, unless its name ends in .json."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
     group.add_argument(
         "--deepspeed",
@@ -242,8 +249,10 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 
 def init_inference(*args, **kwargs):
-    raise LongshoreError("deepspeed.init_inference: is not to be had; longshore.wrap(model, ...), then engine.module.generate()")
+    raise LongshoreError("deepspeed.init_inference: is not to be had; longshore.wrap(model, ...), then "
+                         "engine.module.generate()")
 
 
 def tp_model_init(*args, **kwargs):
-    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not to be had; a model larger than memory needs none here")
+    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not to be had; a model larger than memory "
+                         "needs none here")

@@ -27,20 +27,23 @@ from .zero import ZeroParamStatus
 
 
 class DeepSpeedEngine(nn.Module):
-    """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's, ``module`` the model."""
+    """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's,
+    ``module`` the model."""
 
     def __init__(self, engine, settings, config, monitor, *, undecided=False, fresh=False, trains=True):
-        """engine: longshore's. undecided: the run was there before, and nobody has said yet that it is wanted. fresh: it is of
-        this job, and was made now."""
+        """engine: longshore's. undecided: the run was there before, and nobody has said yet that it is wanted. fresh:
+        it is of this job, and was made now."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
         engine.meter.say = logger.info  # what the first step took
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
-        self.optimizer = engine.optimizer if trains else offload if settings.stage == 3 else None  # as DeepSpeed has it, and TRL asks for it
+        # as DeepSpeed has it, and TRL asks for it
+        self.optimizer = engine.optimizer if trains else offload if settings.stage == 3 else None
         self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None
-        self.sparse_tensor_module_names = set()  # of gradients that go to other processes as sparse tensors: there are none
+        # of gradients that go to other processes as sparse tensors: there are none
+        self.sparse_tensor_module_names = set()
         self.device = torch.device("cpu")
         self.local_rank = self.global_rank = 0
         self.world_size = self.dp_world_size = self.mp_world_size = 1
@@ -50,7 +53,8 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches = 0  # of the step that is under way
         self._steps_scheduler = engine.lr_scheduler is not None
         if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it to the script")
+            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it "
+                     "to the script")
             self._steps_scheduler = False
         self._norm = None
         self._applied = False  # the last step() has made one
@@ -59,9 +63,12 @@ class DeepSpeedEngine(nn.Module):
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         if settings.casts or settings.casts_all:
-            engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True)
-        if settings.stage or settings.dtype != "fp32":  # its optimizers' norm is of their groups; without one, of the whole model
-            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine.optimizer.group_of])
+            engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True,
+                                                    prepend=True)
+        # its optimizers' norm is of their groups; without one, of the whole model
+        if settings.stage or settings.dtype != "fp32":
+            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad
+                                      and id(p) not in engine.optimizer.group_of])
         divide = Divide(self)
         for p in engine.module.parameters():
             if p.requires_grad:
@@ -78,7 +85,8 @@ class DeepSpeedEngine(nn.Module):
             return getattr(self.module, name)
         except AttributeError:
             kind = type(self.module).__name__
-            raise AttributeError(f"DeepSpeedEngine: there is no {name} here, and the model, a {kind}, has none", name=name) from None
+            raise AttributeError(f"DeepSpeedEngine: there is no {name} here, and the model, a {kind}, has none",
+                                 name=name) from None
 
     global_steps, global_samples = counter("global_steps"), counter("global_samples")
     micro_steps, skipped_steps = counter("micro_steps"), counter("skipped_steps")
@@ -92,8 +100,8 @@ class DeepSpeedEngine(nn.Module):
     def _decide(self):
         if self._undecided:
             raise ExistsError(
-                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() goes on from one "
-                "of its "
+                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() "
+                "goes on from one of its "
                 'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew'
             )
 
@@ -119,7 +127,8 @@ class DeepSpeedEngine(nn.Module):
             return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
-        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss, divided so."""
+        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the
+        loss, divided so."""
         self._decide()
         if retain_graph:
             raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
@@ -153,7 +162,8 @@ class DeepSpeedEngine(nn.Module):
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         """Says whether the present micro-batch is the last of its step; None: the configuration does."""
         if not self.settings.managed:
-            raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() is the boundary")
+            raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() "
+                                 "is the boundary")
         self._boundary = is_boundary
 
     @contextlib.contextmanager
@@ -166,8 +176,9 @@ class DeepSpeedEngine(nn.Module):
             self._boundary = before
 
     def step(self, lr_kwargs: dict | None = None) -> None:
-        """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the configuration says
-        managed_gradient_accumulation: false, after the last backward() alone. lr_kwargs: what the scheduler's step() is told."""
+        """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the
+        configuration says managed_gradient_accumulation: false, after the last backward() alone. lr_kwargs: what the
+        scheduler's step() is told."""
         self._decide()
         if not self._trains:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
@@ -178,11 +189,13 @@ class DeepSpeedEngine(nn.Module):
         if not boundary:
             return
         if 0 < self.engine.cycle.backwards < self._micro_batches:
-            say_once("zero_grad() between the micro-batches of a step drops what those before it brought: call it after the step, if at all")
+            say_once("zero_grad() between the micro-batches of a step drops what those before it brought: call it "
+                     "after the step, if at all")
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
-        samples = self.train_batch_size() if self.settings.managed else self.settings.micro_batch * self.engine.cycle.backwards
+        samples = (self.train_batch_size() if self.settings.managed
+                   else self.settings.micro_batch * self.engine.cycle.backwards)
         with self._timed("step"), self._or_anew():
             result = step()
         self._micro_batches = 0
@@ -200,8 +213,8 @@ class DeepSpeedEngine(nn.Module):
         return result
 
     def train_batch(self, data_iter: Iterable, loss_fn: Callable | None = None) -> torch.Tensor:
-        """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once for all
-        of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
+        """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once
+        for all of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
         self._decide()
         if not hasattr(data_iter, "__next__"):
             data_iter = iter(data_iter)
@@ -214,12 +227,14 @@ class DeepSpeedEngine(nn.Module):
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print
         if self.settings.monitors:
-            self.monitor.write([("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])], self.counters.global_samples)
+            self.monitor.write([("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])],
+                               self.counters.global_samples)
         if every and every != float("inf") and steps % every == 0:
-            times = ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items()) if self.settings.breakdown else ""
+            times = (", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items())
+                     if self.settings.breakdown else "")
             logger.info(
-                f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, mom={self.get_mom()}, "
-                f"norm={self._norm:.6g}"
+                f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, "
+                f"mom={self.get_mom()}, norm={self._norm:.6g}"
                 + (f", {times}" if times else "")
             )
             if not self._said_memory:
@@ -236,7 +251,8 @@ class DeepSpeedEngine(nn.Module):
         return self._norm
 
     def was_step_applied(self) -> bool:
-        """Whether the last step() has changed the parameters: not between those of gradient_accumulation_steps, nor where it was skipped."""
+        """Whether the last step() has changed the parameters: not between those of gradient_accumulation_steps, nor
+        where it was skipped."""
         return self._applied
 
     # ---- checkpoints
@@ -256,7 +272,8 @@ class DeepSpeedEngine(nn.Module):
         if self._micro_batches:
             say_once("save_checkpoint() between the micro-batches of a step: who loads it begins with a whole step")
             counters["micro_steps"] -= self._micro_batches
-        checkpoint.save(self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": counters})
+        checkpoint.save(self.engine, os.path.join(save_dir, tag),
+                        {"client_state": client_state or {}, "counters": counters})
         if save_latest:
             path = os.path.join(save_dir, "latest")
             with open(path + ".partial", "w", encoding="utf-8") as f:
@@ -275,11 +292,13 @@ class DeepSpeedEngine(nn.Module):
         load_module_only: bool = False,
         custom_load_fn: None = None,
     ) -> tuple:
-        """Goes on from a checkpoint, with the same bits: in the run that it is of, or in this engine's own, where another engine works on
-        that one. load_optimizer_states=False: moments stay this engine's; load_module_only: counters and scheduler, too; both as a step
-        of its own run. Returns its directory and the client_state; (None, None): none is there."""
+        """Goes on from a checkpoint, with the same bits: in the run that it is of, or in this engine's own, where
+        another engine works on that one. load_optimizer_states=False: moments stay this engine's; load_module_only:
+        counters and scheduler, too; both as a step of its own run. Returns its directory and the client_state; (None,
+        None): none is there."""
         if custom_load_fn is not None:
-            raise LongshoreError("load_checkpoint: custom_load_fn is not to be had: a checkpoint has no state_dict that it could load")
+            raise LongshoreError("load_checkpoint: custom_load_fn is not to be had: a checkpoint has no state_dict "
+                                 "that it could load")
         whole = load_optimizer_states and not load_module_only
         if not whole:
             self._decide()
@@ -293,14 +312,17 @@ class DeepSpeedEngine(nn.Module):
             logger.warning(f"{directory}: is not there: no checkpoint is loaded")
             return None, None
         if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
-            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's own become a model by its zero_to_fp32.py")
-        scheduler = self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
+            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's own become a model by its "
+                               "zero_to_fp32.py")
+        scheduler = (self.lr_scheduler.state_dict() if self.lr_scheduler is not None
+                     and not load_lr_scheduler_states else None)
         before = self.engine.state.path
         unused = self._fresh and self.engine.step_number == 0
         followed = [] if load_module_only else ["deepspeed"]
         if followed and self.lr_scheduler is not None:
             followed.append("lr_scheduler")
-        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=not self._trains)
+        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed,
+                                any_optimizer=not self._trains)
         self._micro_batches = 0
         if load_module_only:
             return directory, extra["client_state"]
@@ -336,11 +358,14 @@ class DeepSpeedEngine(nn.Module):
     module_state_dict = _zero3_consolidated_16bit_state_dict
 
     def save_16bit_model(
-        self, save_dir: str | os.PathLike, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
+        self, save_dir: str | os.PathLike, save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False
     ) -> bool:
-        """Writes the parameters as one file. Returns False where the configuration does not ask for it, as DeepSpeed does."""
+        """Writes the parameters as one file. Returns False where the configuration does not ask for it, as DeepSpeed
+        does."""
         if self.settings.stage == 3 and not self.settings.gathers:
-            logger.warning(f"{save_filename} is not saved: zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
+            logger.warning(f"{save_filename} is not saved: "
+                           "zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
             return False
         os.makedirs(save_dir, exist_ok=True)
         values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
@@ -353,7 +378,8 @@ class DeepSpeedEngine(nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None) -> None:
+    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
+                        max_shard_size: int | str | None = None) -> None:
         """As longshore.Engine's: streamed, as safetensors."""
         self.engine.save_pretrained(directory, dtype, max_shard_size)
 
@@ -385,9 +411,11 @@ class DeepSpeedEngine(nn.Module):
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Other micro-batches a step from here on: after step(), and not between those of one."""
         if self._micro_batches:
-            raise LongshoreError("set_train_batch_size: call it after a whole step: gradients of this one are divided by the old number")
+            raise LongshoreError("set_train_batch_size: call it after a whole step: gradients of this one are divided "
+                                 "by the old number")
         if train_batch_size % self.settings.micro_batch:
-            raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, {self.settings.micro_batch}")
+            raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, "
+                             f"{self.settings.micro_batch}")
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
 
     def zero_optimization(self) -> bool:
@@ -430,7 +458,8 @@ class DeepSpeedEngine(nn.Module):
         return self
 
     def _apply(self, fn, recurse=True):
-        raise LongshoreError("the parameters lie on drives in the dtype that the configuration gives: set bf16.enabled there")
+        raise LongshoreError("the parameters lie on drives in the dtype that the configuration gives: set "
+                             "bf16.enabled there")
 
     def half(self) -> DeepSpeedEngine:
         return self.to(torch.float16)
@@ -441,7 +470,8 @@ class DeepSpeedEngine(nn.Module):
     def float(self) -> DeepSpeedEngine:
         return self.to(torch.float32)
 
-    def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None, **kwargs) -> None:
+    def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None,
+                **kwargs) -> None:
         """torch.compile of each layer, between which blocks come and go; of the model where it has none that repeat."""
         layers = [name for name in self.engine.how["layers"] if name]
         if layers:
@@ -461,6 +491,7 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self.engine.streams.why = ("the engine is closed, as by a second train() of its Trainer; save_model(DIR) before, and give the next Trainer "
-                                   "from_pretrained(DIR); longshore.resume() opens the run again")
+        self.engine.streams.why = ("the engine is closed, as by a second train() of its Trainer; save_model(DIR) "
+                                   "before, and give the next Trainer from_pretrained(DIR); longshore.resume() opens "
+                                   "the run again")
         self.engine.close()

@@ -6,7 +6,8 @@ from ..errors import LongshoreError
 
 
 def _refuse_step(self, closure=None):
-    raise LongshoreError(f"{type(self).__name__}.step: give the optimizer to deepspeed.initialize(), whose engine makes the step")
+    raise LongshoreError(f"{type(self).__name__}.step: give the optimizer to deepspeed.initialize(), whose engine "
+                         "makes the step")
 
 
 class DeepSpeedCPUAdam(torch.optim.AdamW):

@@ -13,7 +13,7 @@ from ..native import readable
 from ..step import parameter_state
 from ..step.optimizer_table import OPTIMIZERS
 from .accelerator import get_accelerator
-from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module
+from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, unset_z3_leaf_modules, z3_leaf_module  # noqa: F401  DeepSpeed has them here, too
 
 
 def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
@@ -45,7 +45,8 @@ def _moment(param, key, function):
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """The fp32 master of a parameter at the committed step, as a copy."""
-    return parameter_state.read(param, "master") if getattr(param, "longshore", None) is not None else param.detach().float().clone()
+    return (parameter_state.read(param, "master") if getattr(param, "longshore", None) is not None
+            else param.detach().float().clone())
 
 
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
@@ -55,7 +56,8 @@ def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor:
-    """A moment of a parameter, fp32, as a copy: exp_avg and exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum (Adagrad)."""
+    """A moment of a parameter, fp32, as a copy: exp_avg and exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum
+    (Adagrad)."""
     return parameter_state.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
 
 
@@ -85,7 +87,8 @@ def safe_update_full_grad_vectorized(param_list: list, update_func: Callable) ->
 # of one process: its part is the whole
 safe_get_local_fp32_param, safe_set_local_fp32_param = safe_get_full_fp32_param, safe_set_full_fp32_param
 safe_get_local_grad, safe_set_local_grad = safe_get_full_grad, safe_set_full_grad
-safe_get_local_optimizer_state, safe_set_local_optimizer_state = safe_get_full_optimizer_state, safe_set_full_optimizer_state
+safe_get_local_optimizer_state, safe_set_local_optimizer_state = (safe_get_full_optimizer_state,
+                                                                  safe_set_full_optimizer_state)
 
 
 class RepeatingLoader:

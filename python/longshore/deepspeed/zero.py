@@ -34,7 +34,8 @@ class ZeroParamStatus(enum.Enum):
 
 class Init:
     """Models that are made while this is open have their parameters in files beside the state, until initialize() takes
-    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), dtype what is made where the model does not say."""
+    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), dtype what is made where the model does
+    not say."""
 
     _depth = 0
 
@@ -95,7 +96,8 @@ def spool() -> Any:
 
 
 class GatheredParameters:
-    """Parameters in memory while this is open: see longshore.resident(). modifier_rank: what is changed is written back."""
+    """Parameters in memory while this is open: see longshore.resident(). modifier_rank: what is changed is written
+    back."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         if isinstance(params, torch.Tensor):
@@ -141,7 +143,7 @@ def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
     """Marks a module, or takes its mark off."""
-    setattr(model, "_z3_leaf", flag)
+    vars(model)["_z3_leaf"] = flag
 
 
 def z3_leaf_module(module: torch.nn.Module) -> bool:
@@ -154,9 +156,12 @@ def get_z3_leaf_modules(model: torch.nn.Module) -> list:
     return [module for module in model.modules() if z3_leaf_module(module)]
 
 
-def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True, flag: bool = True) -> list:
-    """Marks the modules of these classes, or of classes with these names, and returns them. ValueError: there are none."""
-    kinds, names = tuple(c for c in leaf_module_classes if isinstance(c, type)), [c for c in leaf_module_classes if isinstance(c, str)]
+def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True,
+                        flag: bool = True) -> list:
+    """Marks the modules of these classes, or of classes with these names, and returns them. ValueError: there are
+    none."""
+    kinds = tuple(c for c in leaf_module_classes if isinstance(c, type))
+    names = [c for c in leaf_module_classes if isinstance(c, str)]
     found = []
     for module in model.modules():
         kind = type(module)

@@ -34,10 +34,11 @@ def _export(state, directory):
 
 
 def get_fp32_state_dict_from_zero_checkpoint(
-    checkpoint_dir: str | os.PathLike, tag: str | None = None, exclude_frozen_parameters: bool = False, lazy_mode: bool = False
+    checkpoint_dir: str | os.PathLike, tag: str | None = None, exclude_frozen_parameters: bool = False,
+    lazy_mode: bool = False
 ) -> dict[str, torch.Tensor]:
-    """{name: fp32 tensor} of a checkpoint (by default the one that `latest` names), with buffers. The tensors are mapped from a file
-    that is gone from its directory already, so that lazy_mode changes nothing."""
+    """{name: fp32 tensor} of a checkpoint (by default the one that `latest` names), with buffers. The tensors are
+    mapped from a file that is gone from its directory already, so that lazy_mode changes nothing."""
     said = checkpoint.read(_find(checkpoint_dir, tag))
     with contextlib.closing(State.open(said["run"], read_only=True, snapshot=said["snapshot"])) as state:
         out = export.through_files(checkpoint_dir, lambda directory: _export(state, directory))
@@ -59,8 +60,8 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Writes the fp32 parameters of a checkpoint as model.safetensors (safe_serialization) or pytorch_model.bin, in shards of at most
-    max_shard_size with an index; None: one file."""
+    """Writes the fp32 parameters of a checkpoint as model.safetensors (safe_serialization) or pytorch_model.bin, in
+    shards of at most max_shard_size with an index; None: one file."""
     there = os.listdir(output_dir) if os.path.isdir(output_dir) else []
     there = [name for name in there if re.match(r"(pytorch_)?model[-.]", name)]
     if there:
@@ -80,7 +81,8 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     for number, shard in enumerate(shards, 1):
         file = stem + (f"-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "") + end
         index.update(dict.fromkeys(shard, file))
-        write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization)
+        write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file),
+              safe_serialization)
     if len(shards) > 1:
         said = {"metadata": {"total_size": sum(value.nbytes for value in values.values())}, "weight_map": index}
         with open(os.path.join(output_dir, stem + end + ".index.json"), "w", encoding="utf-8") as f:
@@ -90,7 +92,8 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 def load_state_dict_from_zero_checkpoint(
     model: torch.nn.Module, checkpoint_dir: str | os.PathLike, tag: str | None = None
 ) -> torch.nn.Module:
-    """Gives a model the parameters of a checkpoint. One whose parameters are on drives goes back to the checkpoint as a whole."""
+    """Gives a model the parameters of a checkpoint. One whose parameters are on drives goes back to the checkpoint as a
+    whole."""
     handle = getattr(next(model.parameters(), None), "longshore", None)
     if handle is not None:
         checkpoint.load(handle.streams.engine(), _find(checkpoint_dir, tag))
@@ -101,12 +104,14 @@ def load_state_dict_from_zero_checkpoint(
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="python -m longshore.deepspeed.zero_to_fp32", description="Writes the fp32 parameters of a checkpoint for PyTorch."
+        prog="python -m longshore.deepspeed.zero_to_fp32",
+        description="Writes the fp32 parameters of a checkpoint for PyTorch."
     )
     parser.add_argument("checkpoint_dir", help="directory that holds the checkpoint's, and `latest`")
     parser.add_argument("output_dir")
     parser.add_argument("--max_shard_size", default="5GB", help="of a file")
-    parser.add_argument("--safe_serialization", action="store_true", help="model.safetensors instead of pytorch_model.bin")
+    parser.add_argument("--safe_serialization", action="store_true",
+                        help="model.safetensors instead of pytorch_model.bin")
     parser.add_argument("-t", "--tag", help="of the checkpoint; by default what `latest` says")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
     said = vars(parser.parse_args(argv))

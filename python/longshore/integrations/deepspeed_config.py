@@ -32,15 +32,15 @@ def _keys(sections):
 
 HONOURED = _keys({
     "": """
-        train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer scheduler bf16 bfloat16
-        fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore tensorboard csv_monitor wandb
-        dataloader_drop_last aio managed_gradient_accumulation""",
+        train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
+        scheduler bf16 bfloat16 fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore
+        tensorboard csv_monitor wandb dataloader_drop_last aio managed_gradient_accumulation""",
     "longshore": f"{' '.join(SECTION)} resume layer_major",
     "optimizer": "type params",
     "scheduler": "type params",
     "zero_optimization": """
-        stage offload_param offload_optimizer stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
-        gather_16bit_weights_on_model_save aio""",
+        stage offload_param offload_optimizer stage3_gather_16bit_weights_on_model_save
+        stage3_gather_fp16_weights_on_model_save gather_16bit_weights_on_model_save aio""",
     "zero_optimization.offload_param": "device nvme_path",
     "zero_optimization.offload_optimizer": "device nvme_path",
     "bf16": "enabled auto_cast",
@@ -52,25 +52,29 @@ HONOURED = _keys({
 })
 HINTS = _keys({
     "": """
-        zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients gradient_predivide_factor communication_data_type
-        seq_parallel_communication_data_type gradient_allreduce_op sparse_gradients disable_allgather dump_state memory_breakdown
-        data_types compile comms_logger flops_profiler activation_checkpointing disable_python_gc log_level comms_config graph_harvesting
-        vocabulary_size nebula use_data_before_expert_parallelism timers zero_allow_comm_data_type check_grad_overflow""",
+        zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients gradient_predivide_factor
+        communication_data_type seq_parallel_communication_data_type gradient_allreduce_op sparse_gradients
+        disable_allgather dump_state memory_breakdown data_types compile comms_logger flops_profiler
+        activation_checkpointing disable_python_gc log_level comms_config graph_harvesting vocabulary_size
+        nebula use_data_before_expert_parallelism timers zero_allow_comm_data_type check_grad_overflow""",
     "aio": "block_size queue_depth thread_count intra_op_parallelism single_submit overlap_events use_gds",
     "zero_optimization": """
-        contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce allgather_partitions allgather_bucket_size
-        overlap_comm compute_grad_norm load_from_fp32_weights elastic_checkpoint sub_group_size round_robin_gradients
-        stage3_prefetch_bucket_size stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_live_parameters
-        stage3_max_reuse_distance stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential
-        prefetch_bucket_size param_persistence_threshold model_persistence_threshold max_live_parameters max_reuse_distance
-        ignore_unused_parameters legacy_stage1 parameter_alignment memory_efficient_linear pipeline_loading_checkpoint
-        override_module_apply log_trace_cache_warnings enable_sanity_checks leaf_module cpu_offload_use_pin_memory grad_hooks
-        module_granularity_threshold use_all_reduce_for_fetch_params allgather_sequential""",
+        contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
+        allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
+        elastic_checkpoint sub_group_size round_robin_gradients stage3_prefetch_bucket_size
+        stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_live_parameters
+        stage3_max_reuse_distance stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params
+        stage3_allgather_sequential prefetch_bucket_size param_persistence_threshold model_persistence_threshold
+        max_live_parameters max_reuse_distance ignore_unused_parameters legacy_stage1 parameter_alignment
+        memory_efficient_linear pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings
+        enable_sanity_checks leaf_module cpu_offload_use_pin_memory grad_hooks module_granularity_threshold
+        use_all_reduce_for_fetch_params allgather_sequential""",
     "optimizer": "legacy_fusion",
     "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
     "zero_optimization.offload_optimizer": """
         buffer_count pin_memory pipeline pipeline_read pipeline_write fast_init ratio cpuadam_cores_perc""",
-    "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states bf16_master_weights_and_grads",
+    "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states "
+            "bf16_master_weights_and_grads",
     "fp16": """
         loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale opt_level
         fp16_master_weights_and_grads""",
@@ -115,8 +119,8 @@ REFUSED = {  # where it is asked for: why, and what to do
 _TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
 _FREE = set("""
-    optimizer.params scheduler.params data_types flops_profiler activation_checkpointing comms_logger compile zero_optimization.leaf_module
-    checkpoint.writer checkpoint.parallel_write nebula""".split())
+    optimizer.params scheduler.params data_types flops_profiler activation_checkpointing comms_logger compile
+    zero_optimization.leaf_module checkpoint.writer checkpoint.parallel_write nebula""".split())
 
 
 def meant(word, known, prefix=""):
@@ -196,7 +200,8 @@ def _check(config, where=""):
             inner = "aio" if key == "aio" else full
             if isinstance(value, dict) and full not in _FREE:
                 hinted += _check(value, inner)
-            elif not isinstance(value, dict) and value is not None and (inner in {**HONOURED, **HINTS} or key == "params") and value != "auto":
+            elif not isinstance(value, dict) and value is not None and (inner in {**HONOURED, **HINTS}
+                                                                        or key == "params") and value != "auto":
                 raise ConfigError(f"{full}: is an object, and was given {value!r}")
             if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
                 raise ConfigError(f"{full}: {value!r} is no text")
@@ -204,7 +209,8 @@ def _check(config, where=""):
 
 
 def _spread(config):
-    """A key that is a path, as TRL writes those of a reference model, is where it says; what is there already counts."""
+    """A key that is a path, as TRL writes those of a reference model, is where it says; what is there already
+    counts."""
     out = {key: value for key, value in config.items() if "." not in str(key)}
     for path, value in config.items():
         if path not in out:
@@ -296,23 +302,26 @@ def _batches(config):
         steps = max(1, total // micro)
     if total is not None and total != micro * steps:
         raise ConfigError(
-            f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times gradient_accumulation_steps {steps}, "
-            "for one process"
+            f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times "
+            f"gradient_accumulation_steps {steps}, for one process"
         )
     return micro, steps
 
 
 def settings(config, places=()):
-    """Of a configuration that load() has read. places: where the state lives if it does not say so. Raises ConfigError."""
+    """Of a configuration that load() has read. places: where the state lives if it does not say so. Raises
+    ConfigError."""
     if not isinstance(config, dict):
         raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
     config = _spread(config)
     hinted = _check(config)
     if hinted:
-        say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": {{"memory": SIZE}}')
+        say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": '
+                 f'{{"memory": SIZE}}')
     autos = _autos(config)
     if autos:
-        say_once(f'"auto", which transformers and Accelerate fill in, and nobody has: defaults are taken for {", ".join(autos)}')
+        say_once('"auto", which transformers and Accelerate fill in, and nobody has: defaults are taken for '
+                 f'{", ".join(autos)}')
     out = Settings()
     out.said = {option: value for option in SECTION if (value := _get(config, f"longshore.{option}")) is not None}
     out.run, out.drives, out.memory = (out.said.get(option) for option in ("run", "drives", "memory"))
@@ -330,16 +339,18 @@ def settings(config, places=()):
             raise ConfigError(f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{said}")
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "cpu":
-            say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far as the budget goes")
+            say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far "
+                     "as the budget goes")
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
     if not out.run and not out.nvme_paths and places:
         out.nvme_paths = list(places)
-        say_once(f"no nvme_path is given for another model of this script: its state lies beside the first one's, in {', '.join(places)}")
+        say_once("no nvme_path is given for another model of this script: its state lies beside the first one's, in "
+                 f"{', '.join(places)}")
     if not out.run and not out.nvme_paths:
         raise ConfigError(
-            'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": DIRECTORY}, '
-            'or "longshore": {"run": DIRECTORY}'
+            'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": '
+            'DIRECTORY}, or "longshore": {"run": DIRECTORY}'
         )
     out.stage = _number(config, "zero_optimization.stage", int, 0, 0, 3)
     out.micro_batch, out.accumulate = _batches(config)
@@ -387,4 +398,5 @@ def hyper(said):
         refuse_numbers(given, "optimizer.params.")
     except ValueError as e:
         raise ConfigError(str(e)) from None
-    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0, **({"lr": 1e-2, "eps": 1e-10} if name == "adagrad" else {}), **given}
+    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0,
+            **({"lr": 1e-2, "eps": 1e-10} if name == "adagrad" else {}), **given}

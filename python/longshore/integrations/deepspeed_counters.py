@@ -18,4 +18,5 @@ class Counters:
 
 def counter(name):
     """An attribute of an engine, which scripts also write to."""
-    return property(lambda engine: getattr(engine.counters, name), lambda engine, value: setattr(engine.counters, name, value))
+    return property(lambda engine: getattr(engine.counters, name),
+                    lambda engine, value: setattr(engine.counters, name, value))

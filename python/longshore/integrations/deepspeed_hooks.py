@@ -1,4 +1,5 @@
-"""What the engine hooks to a model: inputs come in its precision, and gradients as parts of a step; and what libraries take for its hooks."""
+"""What the engine hooks to a model: inputs come in its precision, and gradients as parts of a step; and what libraries
+take for its hooks."""
 
 import weakref
 
@@ -9,16 +10,19 @@ from ..torch_internals import tree_map
 
 def take_half(module, args, kwargs):
     """What a script has made for fp16 is computed with in bfloat16."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs))
+    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t,
+                    (args, kwargs))
 
 
 def take_all(module, args, kwargs):
     """auto_cast: inputs come in any precision."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, (args, kwargs))
+    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
+                    (args, kwargs))
 
 
 class Divide:
-    """A hook of parameters: what a script's own loss.backward() brings is a part of gradient_accumulation_steps, too."""
+    """A hook of parameters: what a script's own loss.backward() brings is a part of gradient_accumulation_steps,
+    too."""
 
     def __init__(self, engine):
         self.engine = weakref.ref(engine)  # what tensors hold is not seen by the collector
@@ -30,7 +34,8 @@ class Divide:
 
 
 class ParameterOffload:
-    """What libraries reach for to take ZeRO-3's hooks off for a while, and to put them back: there are none in the way."""
+    """What libraries reach for to take ZeRO-3's hooks off for a while, and to put them back: there are none in the
+    way."""
 
     def __init__(self, module):
         self.module, self.forward_hooks, self.backward_hooks = module, [], []

@@ -16,11 +16,13 @@ def _take_bf16(arguments):
 
 
 def _leave_optimizers(accelerate):
-    """Accelerate makes a DeepSpeedCPUAdam of whatever optimizer it is given; initialize() takes it as it is, or refuses it by name."""
+    """Accelerate makes a DeepSpeedCPUAdam of whatever optimizer it is given; initialize() takes it as it is, or refuses
+    it by name."""
     accelerate.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
 
 
-_CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers}  # modules of others: what is done to them when they have been imported
+# modules of others: what is done to them when they have been imported
+_CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers}
 
 
 class _Installed(Finder):
@@ -41,7 +43,8 @@ class _Installed(Finder):
 class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename):
         if filename in ("METADATA", "PKG-INFO"):
-            return f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {VERSION}\nSummary: longshore.deepspeed stands in for it\n"
+            return (f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {VERSION}\nSummary: longshore.deepspeed stands "
+                    "in for it\n")
         return None
 
     def locate_file(self, path):
@@ -70,12 +73,13 @@ def install():
 
 
 def layer_major():
-    """In this process transformers' Trainer fetches each layer once a step, and not for each micro-batch: it has them all at
-    hand before it computes with the first."""
+    """In this process transformers' Trainer fetches each layer once a step, and not for each micro-batch: it has them
+    all at hand before it computes with the first."""
     trainer = sys.modules.get("transformers.trainer")
     if trainer is None or not any(isinstance(finder, _Installed) for finder in sys.meta_path):
         return
     from ..deepspeed.engine import DeepSpeedEngine
     from . import trainer_steps
 
-    trainer_steps.extend(trainer.Trainer, lambda self: self.model_wrapped if isinstance(self.model_wrapped, DeepSpeedEngine) else None)
+    trainer_steps.extend(trainer.Trainer,
+                         lambda self: self.model_wrapped if isinstance(self.model_wrapped, DeepSpeedEngine) else None)

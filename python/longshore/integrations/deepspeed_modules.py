@@ -1,4 +1,5 @@
-"""Modules of DeepSpeed by their names there: those that are here, and those that only say that there is nothing behind them."""
+"""Modules of DeepSpeed by their names there: those that are here, and those that only say that there is nothing behind
+them."""
 
 import enum
 import importlib
@@ -54,10 +55,13 @@ def _texts(name, values):
 
 _SMALL = {  # of modules without a file of their own here: what has something behind it
     "checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
-    "git_version_info": {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {}, "accelerator_name": "cpu"},
+    "git_version_info": {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {},
+                         "accelerator_name": "cpu"},
     "runtime.utils": {"see_memory_usage": _see_memory_usage},
     "runtime.zero.config": {
-        "ZeroStageEnum": enum.IntEnum("ZeroStageEnum", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3, "max_stage": 3})
+        "ZeroStageEnum": enum.IntEnum("ZeroStageEnum",
+                                      {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3,
+                                       "max_stage": 3})
     },
     "runtime.zero.offload_config": {
         **_texts("OffloadDeviceEnum", "none cpu nvme"),
@@ -81,7 +85,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         inner = self._inner(name)
         if inner not in _REAL and not deepspeed_names.is_module(inner):
-            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such module{deepspeed_names.near(inner)}", name=name)
+            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such "
+                                      f"module{deepspeed_names.near(inner)}", name=name)
         spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.origin = HERE
         return spec

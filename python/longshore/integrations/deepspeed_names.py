@@ -1,6 +1,7 @@
 """Names of DeepSpeed that have nothing behind them here: they can be imported, and say so where they are used.
 
-deepspeed_names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt stays an ImportError.
+deepspeed_names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt
+stays an ImportError.
 """
 
 import abc
@@ -16,7 +17,8 @@ _IN_PROCESS = "there is one process, which has the whole model and the whole bat
 _INSTEAD = {  # what works, by the beginning of a name
     "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
     "autotuning": 'memory is planned from "longshore": {"memory": SIZE}',
-    "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads what they write",
+    "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads "
+                  "what they write",
     "comm": _IN_PROCESS + ", so that nothing is communicated; torch.distributed answers for it",
     "compile": "torch.compile of the model before initialize(), or engine.compile()",
     "compression": "torch.ao.quantization and torch.nn.utils.prune change a model before initialize()",
@@ -30,16 +32,20 @@ _INSTEAD = {  # what works, by the beginning of a name
     "moe": "experts of an ordinary nn.Module stream from the drives as they are hit",
     "monitor": '"tensorboard", "csv_monitor" and "wandb" of the configuration write what it wrote',
     "nvme": "`longshore drive bench` measures a drive",
-    "ops": "Adam, AdamW, Adagrad and SGD, of torch.optim or the configuration, are updated beside the drives, and no operator is compiled",
+    "ops": "Adam, AdamW, Adagrad and SGD, of torch.optim or the configuration, are updated beside the drives, and no "
+           "operator is compiled",
     "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
     "ops.transformer": "give initialize() the model as transformers has it",
-    "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
+    "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
+            "micro-batches",
     "profiling": 'torch.profiler sees everything, and "wall_clock_breakdown" prints times',
-    "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that it takes",
+    "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that "
+               "it takes",
     "runtime.config": "give the dict, or the file, to deepspeed.initialize(config=...)",
     "runtime.data_pipeline": "torch.utils.data has loaders and samplers",
     "runtime.fp16": "bf16 and fp16 of the configuration are computed in bfloat16, without a loss scale",
-    "runtime.pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
+    "runtime.pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
+                    "micro-batches",
     "runtime.sequence_parallel": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
     "sequence": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
     "utils.groups": _IN_PROCESS + ": deepspeed.comm.get_world_size() is 1",
@@ -90,17 +96,18 @@ class _Value:
             raise AttributeError(name)
         self._used()
 
-    __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __bool__ = __len__ = __iter__ = __int__ = __float__ = __index__ = _used
-    __contains__ = __getitem__ = __call__ = __add__ = __radd__ = __mod__ = __format__ = __lt__ = __gt__ = __le__ = __ge__ = _used
+    __eq__ = __ne__ = __hash__ = __str__ = __repr__ = __bool__ = __len__ = __iter__ = __int__ = __float__ = _used
+    __contains__ = __getitem__ = __call__ = __add__ = __radd__ = __mod__ = __format__ = __lt__ = __gt__ = _used
+    __le__ = __ge__ = __index__ = _used
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _placeholder(name):
     last = name.rpartition(".")[2]
     return _Value(name) if last.isupper() else _Kind(last, (), {"longshore_name": name, "__module__": "deepspeed"})
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _known():
     """{module: names in it}, modules as they are below deepspeed; "*" is whatever is asked for."""
     with open(os.path.join(os.path.dirname(__file__), "deepspeed_names.txt"), encoding="utf-8") as f:
@@ -122,7 +129,8 @@ def near(module):
 
 
 def attach(module, *others):
-    """Lets a Python module give placeholders for what it has not itself. others: the modules below deepspeed that it stands for."""
+    """Lets a Python module give placeholders for what it has not itself. others: the modules below deepspeed that it
+    stands for."""
 
     def missing(name):
         if not name.startswith("__"):
@@ -134,6 +142,7 @@ def attach(module, *others):
                     return _placeholder(inner)
         known = [n for other in others for n in _known().get(other or ".", ())] + list(vars(module))
         hint = "" if name.startswith("_") else meant(name, known)
-        raise AttributeError(f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}", name=name, obj=module)
+        raise AttributeError(f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}",
+                             name=name, obj=module)
 
     module.__getattr__ = missing

@@ -46,6 +46,7 @@ def say_weights(engine, directory, tag):
     checkpoint.say_weights(engine, directory, tag, _WEIGHTS)
 
 
-_WEIGHTS = """zero_to_fp32.py here does the same. "stage3_gather_16bit_weights_on_model_save": true in the configuration's "zero_optimization" lets
-transformers' Trainer write them with each checkpoint that comes, or in its place (save_only_model=True). Under longshore.transformers'
-TrainingArguments it is checkpoint_weights=True. engine.save_pretrained(DIR) writes those of the present step."""
+_WEIGHTS = """zero_to_fp32.py here does the same. "stage3_gather_16bit_weights_on_model_save": true in the
+configuration's "zero_optimization" lets transformers' Trainer write them with each checkpoint that comes, or in its
+place (save_only_model=True). Under longshore.transformers' TrainingArguments it is checkpoint_weights=True.
+engine.save_pretrained(DIR) writes those of the present step."""

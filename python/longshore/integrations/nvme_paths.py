@@ -16,7 +16,8 @@ def _cannot(path, e):
 
 
 def make(path):
-    """A directory that a configuration names, as DeepSpeed makes it: a drive that is not mounted is said, and not noticed otherwise."""
+    """A directory that a configuration names, as DeepSpeed makes it: a drive that is not mounted is said, and not
+    noticed otherwise."""
     path = os.path.abspath(path)
     if os.path.isdir(path):
         return
@@ -38,8 +39,9 @@ def named(config):
 
 
 def of_others(engine):
-    """Where a model lies whose configuration does not say it, as that of a reference model, which has no optimizer: where the one of an open
-    engine does, or where transformers' configuration says. engine: the one that was made last, or None."""
+    """Where a model lies whose configuration does not say it, as that of a reference model, which has no optimizer:
+    where the one of an open engine does, or where transformers' configuration says. engine: the one that was made last,
+    or None."""
     if engine is not None and engine.engine.state is not None:
         return engine.settings.nvme_paths
     transformers = sys.modules.get("transformers.integrations.deepspeed")
@@ -54,11 +56,13 @@ def of_job(nvme_paths):
         os.path.join(p, d)
         for p in nvme_paths
         for d in sorted(os.listdir(p))
-        if d.startswith("longshore-") and os.path.realpath(os.path.join(p, d)) not in _ours and os.path.exists(os.path.join(p, d, "run.json"))
+        if d.startswith("longshore-") and os.path.realpath(os.path.join(p, d)) not in _ours
+        and os.path.exists(os.path.join(p, d, "run.json"))
     ]
     if earlier:
         say_once(
-            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no checkpoint is of it"
+            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no "
+            "checkpoint is of it"
         )
     name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
     for number in itertools.count():

@@ -1,7 +1,8 @@
 """Steps of transformers' Trainer layer by layer: it collects the micro-batches of a step first, so that the first
 training_step() computes all of them, and the others say what came of theirs.
 
-By default only where nothing but transformers' own code runs in between; otherwise they are computed one after the other.
+By default only where nothing but transformers' own code runs in between; otherwise they are computed one after the
+other.
 """
 
 import functools
@@ -42,7 +43,8 @@ def extend(trainer_class, engine_of):
     if "longshore_steps" in vars(trainer_class):
         return
     trainer_class.longshore_steps = True
-    own = {name: vars(trainer_class)[name] for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
+    own = {name: vars(trainer_class)[name]
+           for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
 
     def before(self, name):
         """The method as it is without this."""
@@ -60,12 +62,14 @@ def extend(trainer_class, engine_of):
             self._longshore_step = None
             return before(self, "training_step")(model, inputs, num_items_in_batch)
         if not made.next(inputs):
-            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() is given other inputs than the micro-batch has, and all of "
-                                 "them are computed when it is called first; leave layer_major out, which computes one after the other")
+            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() is given other inputs than "
+                                 "the micro-batch has, and all of them are computed when it is called first; leave "
+                                 "layer_major out, which computes one after the other")
         if made.losses is None:
             model.train()
             made.losses = self._longshore_losses = engine.backward_together(
-                made.samples, lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch), divide=False
+                made.samples, lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch),
+                divide=False
             )
             made.note()
         if made.number == len(made.losses) and hasattr(engine, "step_together") and self.accelerator.sync_gradients:
@@ -83,8 +87,8 @@ def _goes_together(trainer, engine, methods):
     code = None if wanted else own_code_of(trainer, of_step.module, methods)
     if code is not None and not getattr(trainer, "longshore_said", False):
         trainer.longshore_said = True
-        _log.info("%s is not known to keep nothing from one micro-batch to the next: those of a step are computed one after the other "
-                  "(layer_major=True: together, each layer fetched once for all of them)", code)
+        _log.info("%s is not known to keep nothing from one micro-batch to the next: those of a step are computed one "
+                  "after the other (layer_major=True: together, each layer fetched once for all of them)", code)
     return code is None
 
 

@@ -1,8 +1,8 @@
 """What a parameter is while its value lies on the drives.
 
-The object stays, with its shape, dtype and place in the tree; only its class changes, so that whatever asks for the value
-comes here. A question gets a copy that is fetched; what would write, or would need the value again in backward, gets an
-exception that names the parameter.
+The object stays, with its shape, dtype and place in the tree; only its class changes, so that whatever asks for the
+value comes here. A question gets a copy that is fetched; what would write, or would need the value again in backward,
+gets an exception that names the parameter.
 """
 
 import contextlib
@@ -28,11 +28,13 @@ _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to g
 _ABOUT = {
     "__get__": {
         "shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "layout", "ndim", "names", "is_meta",
-        "is_cpu", "is_cuda", "is_sparse", "is_quantized", "is_mps", "is_xla", "is_xpu", "is_nested", "itemsize", "nbytes",
+        "is_cpu", "is_cuda", "is_sparse", "is_quantized", "is_mps", "is_xla", "is_xpu", "is_nested", "itemsize",
+        "nbytes",
         "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr", "retains_grad", "name", "volatile",
         "_grad", "is_sparse_csr", "is_mkldnn", "is_vulkan", "is_maia", "is_mtia", "is_ipu", "is_hpu", "grad_dtype",
     },
-    "__set__": {"requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_grad", "grad_dtype", "names"},
+    "__set__": {"requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_grad", "grad_dtype",
+                "names"},
     "__delete__": {"grad", "_grad"},
 }
 _METHODS = {
@@ -43,12 +45,15 @@ _METHODS = {
     "_has_compatible_shallow_copy_type",
 }
 _COPIES = {  # that autograd does not follow
-    "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf", "argmax", "argmin",
+    "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf",
+           "argmax", "argmin",
     "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "count_nonzero",
 }
 
 
-_IN_PLACE = {"__setitem__"} | {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")}
+_IN_PLACE = {"__setitem__"} | {f"__i{name}__"
+                               for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
+                                            "xor", "lshift", "rshift")}
 
 
 def is_about(func):
@@ -77,11 +82,12 @@ class Fetched(torch.Tensor):
         for written in tensors(target):
             if isinstance(written, Fetched) and func is torch.Tensor.requires_grad_:  # nn.Parameter() of it, mostly
                 if written.longshore_advice is not IN_PASS:
-                    raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives; parametrize before "
-                                               "longshore.wrap(), and clone() what is to be a tensor of its own")
+                    raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the "
+                                               "drives; parametrize before longshore.wrap(), and clone() what is to "
+                                               "be a tensor of its own")
             elif isinstance(written, Fetched):
-                raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the drives, and writing to it would "
-                                           f"be lost; {written.longshore_advice}")
+                raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the "
+                                           f"drives, and writing to it would be lost; {written.longshore_advice}")
         if func is torch.Tensor.__iter__:
             return iter(args[0].unbind(0))
         if func is torch.Tensor.__repr__:
@@ -126,7 +132,8 @@ class Handle:
     def __init__(self, streams, block, index, name, kind):
         self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
         self.view = self.version = self.users = None
-        self.bits = None  # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
+        # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
+        self.bits = None
         self.out = 0  # resident() contexts in which it has memory of its own
 
     def copy(self):
@@ -165,7 +172,7 @@ class Absent(nn.Parameter):
                 watch(absents[0].longshore)
             out = func(*args, **kwargs)
             for p in absents:
-                out = p.longshore.streams.places.apart(out, absents, lambda t: _apart(t, p))
+                out = p.longshore.streams.places.apart(out, absents, lambda t, p=p: _apart(t, p))
                 p.longshore.streams.retire([p.longshore.block])
             return out
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it

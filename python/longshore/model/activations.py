@@ -1,14 +1,15 @@
 """What autograd saves in forward, in the library's store until backward asks for it.
 
-A storage that autograd saves something of is copied into the store (``store.h``), which writes it to the drives from there;
-the graph keeps its place instead, so that its memory goes as soon as nobody else has it. Every tensor that lies in one storage
-at one version shares the copy, and each is given back with its own offset, shape, strides and dtype. In backward, what comes
-next is read ahead.
+A storage that autograd saves something of is copied into the store (``store.h``), which writes it to the drives from
+there; the graph keeps its place instead, so that its memory goes as soon as nobody else has it. Every tensor that lies
+in one storage at one version shares the copy, and each is given back with its own offset, shape, strides and dtype. In
+backward, what comes next is read ahead.
 
-What stays in memory, as autograd has it: small tensors, inputs and buffers of the model, leaves, subclasses and layouts that
-are more than bytes, what is computed again within backward, and whatever the store has no room for.
+What stays in memory, as autograd has it: small tensors, inputs and buffers of the model, leaves, subclasses and layouts
+that are more than bytes, what is computed again within backward, and whatever the store has no room for.
 
-A change that autograd cannot see (through ``.data``) between two times that one tensor is saved is not seen here either.
+A change that autograd cannot see (through ``.data``) between two times that one tensor is saved is not seen here
+either.
 """
 
 import itertools
@@ -59,13 +60,15 @@ class Stayed:
 
     def __init__(self, tensor, mark=None):
         # a parameter that has other data for a while is given its own again
-        self.tensor, self.version, self.mark = tensor.detach() if hasattr(tensor, "longshore") else tensor, version_of(tensor), mark
+        self.tensor, self.version, self.mark = (tensor.detach() if hasattr(tensor, "longshore") else tensor,
+                                                version_of(tensor), mark)
 
     def value(self):
         if version_of(self.tensor) != self.version:
             raise RuntimeError(
                 f"one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                f"{tuple(self.tensor.shape)} tensor is at version {version_of(self.tensor)}; expected version {self.version}")
+                f"{tuple(self.tensor.shape)} tensor is at version {version_of(self.tensor)}; expected version "
+                f"{self.version}")
         return self.tensor
 
 
@@ -77,11 +80,13 @@ class Activations:
     """What goes of one engine. Thread-safe."""
 
     def __init__(self, state, kind, pool_bytes, scratch_bytes, least=None):
-        """kind: "drives" waits for the drives where the pool is full; "auto" leaves in memory what they do not keep up with."""
+        """kind: "drives" waits for the drives where the pool is full; "auto" leaves in memory what they do not keep up
+        with."""
         self.state, self.waits = state, kind == "drives"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
-        options = native.new("struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes, adapts=not self.waits)
+        options = native.new("struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes,
+                             adapts=not self.waits)
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
@@ -147,7 +152,8 @@ class Activations:
             return False  # its data may be changed, and count no version
         if base(tensor) is tensor and tensor.nbytes != nbytes:
             return False  # of unsafe_chunk(), say: it counts changes for itself, and its version is not its storage's
-        if tensor.nbytes * 8 < nbytes and (storage_id(storage), storage.data_ptr(), version_of(tensor)) not in self.known:
+        if tensor.nbytes * 8 < nbytes and (storage_id(storage), storage.data_ptr(),
+                                           version_of(tensor)) not in self.known:
             return False  # a small part of something larger, which may be somebody's anyway
         return storage.data_ptr() not in self.local.held
 
@@ -192,8 +198,8 @@ class Activations:
         entry = saved.entry
         with self.lock:
             if any(version_of(watch) for watch in entry.watches):
-                raise RuntimeError(f"one of the variables needed for gradient computation has been modified by an inplace operation: "
-                                   f"{entry.what}, as backward got it before")
+                raise RuntimeError("one of the variables needed for gradient computation has been modified by an "
+                                   f"inplace operation: {entry.what}, as backward got it before")
             memory = entry.given and entry.given()
             if memory is None:
                 memory = self._bring(entry)
@@ -219,8 +225,8 @@ class Activations:
             native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
             return own.bytes
         except LongshoreError as failure:
-            raise LongshoreError(f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the gradients of this step and "
-                                 "make it again", failure.code) from failure
+            raise LongshoreError(f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the "
+                                 "gradients of this step and make it again", failure.code) from failure
 
     def _ahead(self, saved):
         """Begins to read what backward will ask for next: what was saved together with this, and before."""
@@ -247,5 +253,6 @@ class Activations:
 
 def _is_plain(tensor):
     """Its storage is all there is to it."""
-    return (type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and tensor.device.type != "meta"
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+            and tensor.device.type != "meta"
             and not tensor.is_conj() and not tensor.is_neg() and not tensor.is_inference())

@@ -55,8 +55,8 @@ def put_on(base, recorded):
 
 
 def original_rows(model):
-    """{name: (module, adapter)} of buffers that no state_dict() has: peft keeps the frozen rows of a vocabulary there, in the place of which
-    others are trained."""
+    """{name: (module, adapter)} of buffers that no state_dict() has: peft keeps the frozen rows of a vocabulary there,
+    in the place of which others are trained."""
     return {f"{name}.trainable_tokens_original.{adapter}": (module, adapter) for name, module in model.named_modules()
             if type(module).__name__ == "TrainableTokensLayer" for adapter in module.trainable_tokens_original}
 
@@ -64,25 +64,29 @@ def original_rows(model):
 def fill_original_rows(model):
     """Of a model that was made without values, from the vocabulary, which is there now."""
     for module, adapter in original_rows(model).values():
-        module.trainable_tokens_original[adapter].copy_(module.get_base_layer().weight.detach()[module.token_indices[adapter]])
+        rows = module.get_base_layer().weight.detach()[module.token_indices[adapter]]
+        module.trainable_tokens_original[adapter].copy_(rows)
 
 
 def saved_alone(model):
-    """Whether adapters are saved without what they stand on: those of a PeftModel, and those that transformers' add_adapter() made."""
+    """Whether adapters are saved without what they stand on: those of a PeftModel, and those that transformers'
+    add_adapter() made."""
     transformers = sys.modules.get("transformers")
-    injected = getattr(model, "_hf_peft_config_loaded", False) and transformers is not None and isinstance(model, transformers.PreTrainedModel)
+    injected = (getattr(model, "_hf_peft_config_loaded", False) and transformers is not None
+                and isinstance(model, transformers.PreTrainedModel))
     return injected or base_of(model) is not model
 
 
 def save(model, directory, dtype=None, most_bytes=None):
-    """Writes what loads all adapters of a model, as peft does. dtype: of what is floating; None: as it is. most_bytes: of a file."""
+    """Writes what loads all adapters of a model, as peft does. dtype: of what is floating; None: as it is. most_bytes:
+    of a file."""
     values = tensors_of(model)
     if dtype is not None:
         values = {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
     nbytes = sum(value.nbytes for value in values.values())
     if most_bytes is not None and nbytes > most_bytes:
-        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as one file, here of "
-                         f"{native.readable(nbytes)}; leave it out")
+        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as one "
+                         f"file, here of {native.readable(nbytes)}; leave it out")
     if base_of(model) is not model:
         model.save_pretrained(directory, state_dict=values)
     else:
@@ -90,7 +94,8 @@ def save(model, directory, dtype=None, most_bytes=None):
 
 
 def _save_injected(model, values, directory):
-    """As transformers does it, which takes one active adapter alone: it lies in the directory, and others in directories of their names."""
+    """As transformers does it, which takes one active adapter alone: it lies in the directory, and others in
+    directories of their names."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -105,8 +110,8 @@ def _save_injected(model, values, directory):
 
 
 def tensors_of(model):
-    """{name: value} of what peft saves of all adapters, also where it is frozen (a vocabulary that was resized) or a buffer
-    (projections); what else is of the base is not fetched."""
+    """{name: value} of what peft saves of all adapters, also where it is frozen (a vocabulary that was resized) or a
+    buffer (projections); what else is of the base is not fetched."""
     names = names_of(model)
     return {name: value.detach() * 1 for name, value in model.state_dict(keep_vars=True).items() if name in names}
 
@@ -120,11 +125,13 @@ def names_of(model):
     for name in model.peft_config:
         saved |= {id(t) for t in get_peft_model_state_dict(model, state_dict=there, adapter_name=name).values()}
     prefix = getattr(getattr(model, "base_model", None), "prefix", None)
-    resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}  # a file may have less of them
+    # a file may have less of them
+    resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}
     lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
     if lost:
-        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: trained, but no part of an adapter, so that peft does not "
-                      "save it; name it in modules_to_save of the adapter's configuration (the run keeps it)", stacklevel=4)
+        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: trained, but no part of an "
+                      "adapter, so that peft does not save it; name it in modules_to_save of the adapter's "
+                      "configuration (the run keeps it)", stacklevel=4)
     return {name for name, value in there.items() if id(value) in saved | resized}
 
 
@@ -135,8 +142,9 @@ def refuse_merging(model):
 
     def refusing(name):
         def refuse(*args, **kwargs):
-            raise LongshoreError(f"{name}: the base lies on drives, and the run keeps the adapters apart; engine.save_pretrained(DIR) "
-                                 "writes them, and PeftModel.from_pretrained(BASE, DIR).merge_and_unload() merges them, in memory")
+            raise LongshoreError(f"{name}: the base lies on drives, and the run keeps the adapters apart; "
+                                 "engine.save_pretrained(DIR) writes them, and PeftModel.from_pretrained(BASE, "
+                                 "DIR).merge_and_unload() merges them, in memory")
         return refuse
 
     for name in ("merge_and_unload", "merge_adapter", "unmerge_adapter", "unload"):
@@ -151,8 +159,10 @@ def _allocating(model, allocate):
     def update_and_allocate(*args, **kwargs):
         if any(isinstance(p, Absent) and p.grad is None for n, p in model.named_parameters() if "lora_" in n):
             raise AbsentParameterError(
-                "update_and_allocate: changes adapters, and needs gradients that engine.step() takes; keep {p: p.grad.clone() for p in adapters} before "
-                "the step, and behind it, inside `with longshore.resident(adapters, write=True):`, give each p.grad its own, and call this; zero_grad() follows")
+                "update_and_allocate: changes adapters, and needs gradients that engine.step() takes; keep {p: "
+                "p.grad.clone() for p in adapters} before the step, and behind it, inside `with "
+                "longshore.resident(adapters, write=True):`, give each p.grad its own, and call this; zero_grad() "
+                "follows")
         return allocate(*args, **kwargs)
 
     return update_and_allocate

@@ -54,7 +54,8 @@ class Block:
 
 
 def _is_list(module):
-    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(1 for c in module.children() if _has_parameters(c)) > 1
+    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(1 for c in module.children()
+                                                                      if _has_parameters(c)) > 1
 
 
 def _has_parameters(module):
@@ -93,10 +94,11 @@ def dtype_of(model):
 
 
 def partition(model, layers=None):
-    """Blocks of a model, in the order of its tree. layers: names of the modules that are blocks of their own; None: found.
+    """Blocks of a model, in the order of its tree. layers: names of the modules that are blocks of their own; None:
+    found.
 
-    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them; so do those of the
-    dtype that fewer elements have, which stay in memory.
+    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them; so do
+    those of the dtype that fewer elements have, which stay in memory.
     """
     compute = dtype_of(model)
     if isinstance(layers, str):
@@ -127,17 +129,19 @@ def partition(model, layers=None):
                 for first in range(0, len(some), TENSORS_MOST):
                     suffix = ("" if dtype == compute else "." + NAME_OF[dtype]) + ("" if trains else ".frozen")
                     suffix += f"#{first // TENSORS_MOST}" if first else ""
-                    blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer and dtype == compute, trains, name))
+                    blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer and dtype == compute,
+                                        trains, name))
 
     left, owners = [], {}
-    inside = {name: next((l for l in layers if name == l or name.startswith(l + ".")), None) for name in modules}
+    inside = {name: next((layer for layer in layers if f"{name}.".startswith(f"{layer}.")), None) for name in modules}
     for name, module in modules.items():
         for p in parameters_of(module).values():
             owners.setdefault(id(p), {}).setdefault(id(module), inside[name])
     for name, module in modules.items():
         pairs = [(f"{name}.{n}" if name else n, p) for n, p in parameters_of(module).items() if p is not None]
         # of modules of several layers, which compute with it beside their own: it is none's
-        shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1 and None not in owners[id(p)].values()]
+        shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1
+                  and None not in owners[id(p)].values()]
         if inside[name] is None:
             left.append((name, pairs))
         elif shared:
@@ -159,40 +163,47 @@ def check(model):
     """Raises for what cannot be streamed, however it is made."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing would fetch its parameters; "
-                                 "wrap the module that it was made of")
+            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing "
+                                 "would fetch its parameters; wrap the module that it was made of")
     _check_dtypes(model)
     for name, b in persistent_buffers(model).items():
         if b.layout != torch.strided:
-            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; register_buffer(..., "
-                                 "persistent=False) it, and make it with the model")
+            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; "
+                                 "register_buffer(..., persistent=False) it, and make it with the model")
     # of the same memory one after the other: an update of one would not show in the other
-    of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel() and p.is_contiguous())
+    of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel()
+                       and p.is_contiguous())
     for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
         if following < first + nbytes and (p.requires_grad or q.requires_grad):
-            raise LongshoreError(f"wrap: {name} and {other} share memory, and are two parameters; let them be one (a.weight = b.weight), or "
-                                 "clone() one of them")
+            raise LongshoreError(f"wrap: {name} and {other} share memory, and are two parameters; let them be one "
+                                 "(a.weight = b.weight), or clone() one of them")
 
 
 def _check_dtypes(model):
     parameters = {name: p for name, p in model.named_parameters() if p.numel()}
     for name, p in parameters.items():
         if p.dtype not in NAME_OF:
-            advice = ("load or make the model as float32, which holds all that float16 does" if p.dtype == torch.float16 else
+            advice = ("load or make the model as float32, which holds all that float16 does" if p.dtype == torch.float16
+                      else
                       "make the model as float32" if p.is_floating_point() else
-                      "keep the real and the imaginary part as two, torch.view_as_complex() joins them" if p.is_complex() else
-                      "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing trains it")
-            raise LongshoreError(f"wrap: a parameter is of one dtype, float32 or bfloat16: {name} is {_said(p.dtype)}; {advice}")
+                      "keep the real and the imaginary part as two, torch.view_as_complex() joins them"
+                      if p.is_complex() else
+                      "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing "
+                      "trains it")
+            raise LongshoreError(f"wrap: a parameter is of one dtype, float32 or bfloat16: {name} is "
+                                 f"{_said(p.dtype)}; {advice}")
     compute = dtype_of(model)
     beside = sorted(((p.nbytes, name) for name, p in parameters.items() if p.dtype != compute), reverse=True)
     if sum(nbytes for nbytes, _ in beside) > BESIDE_BYTES:
         other = _said(next(iter(NAME_OF.keys() - {compute})))
         names = ", ".join(f"{name} {readable(nbytes)}" for nbytes, name in beside[:3])
-        advice = ("make the adapters with autocast_adapter_dtype=False: masters are float32 anyway" if hasattr(model, "peft_config") else
+        advice = ("make the adapters with autocast_adapter_dtype=False: masters are float32 anyway"
+                  if hasattr(model, "peft_config") else
                   "load the model as float32: wrap(..., storage='bf16') fetches half of it")
-        raise LongshoreError(f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay in memory: "
-                             f"{readable(sum(nbytes for nbytes, _ in beside))} together, and {readable(BESIDE_BYTES)} is the most ({names}"
-                             f"{', ...' if len(beside) > 3 else ''}); {advice}")
+        raise LongshoreError(f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay "
+                             f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and "
+                             f"{readable(BESIDE_BYTES)} is the most ({names}{', ...' if len(beside) > 3 else ''}); "
+                             f"{advice}")
 
 
 def _said(dtype):
@@ -200,20 +211,24 @@ def _said(dtype):
 
 
 def mark_rest(blocks, model, compute):
-    """Marks what is left over of the tree and may take turns with layers, which are of dtype compute: modules of PyTorch's own that nothing
-    is tied to, as embeddings and heads are, and are not small beside the rest."""
-    modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors) for b in blocks)
+    """Marks what is left over of the tree and may take turns with layers, which are of dtype compute: modules of
+    PyTorch's own that nothing is tied to, as embeddings and heads are, and are not small beside the rest."""
+    modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors)
+                                                                           for b in blocks)
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None
-        if (not block.layer and not block.buffers and block.dtype == compute and type(module).__module__.startswith("torch.nn.modules") and not any(map(_has_parameters, module.children()))
-                and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors) and 8 * sum(t.elems for t in block.tensors) > most):
+        if (not block.layer and not block.buffers and block.dtype == compute
+            and type(module).__module__.startswith("torch.nn.modules")
+            and not any(map(_has_parameters, module.children()))
+                and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
+            and 8 * sum(t.elems for t in block.tensors) > most):
             block.module, block.may_share = owner, True
 
 
 def of_buffers(model, most_bytes):
-    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none otherwise. What
-    is not finite or has no exact fp32 form is not among them."""
+    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none
+    otherwise. What is not finite or has no exact fp32 form is not among them."""
     exact = torch.float32, torch.bfloat16, torch.float16
     tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
                if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]
@@ -231,9 +246,9 @@ def persistent_buffers(model):
 
 
 def layers_in(blocks, elems):
-    """Numbers of the blocks of each layer that repeats: what is frozen of it, what is trained, the largest first, so that those
-    which come first, or second, in their layers are of a size and share memory. elems(number): of a block. Of what is left over, the head
-    comes after the layers, as in forward."""
+    """Numbers of the blocks of each layer that repeats: what is frozen of it, what is trained, the largest first, so
+    that those which come first, or second, in their layers are of a size and share memory. elems(number): of a block.
+    Of what is left over, the head comes after the layers, as in forward."""
     layers = {}
     rest = [n for n, block in enumerate(blocks) if block.may_share]
     repeated = [n for n in range(len(blocks)) if n not in rest]

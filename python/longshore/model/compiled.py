@@ -1,7 +1,7 @@
 """Compiled blocks: torch.compile of each layer, as wrap(compile=...) and a Trainer's torch_compile ask for it.
 
-Layers are compiled one by one, since blocks come and go between them. Last bits may differ from those of layers that are not compiled,
-so that it is part of what a run is made with, and resume() does the same.
+Layers are compiled one by one, since blocks come and go between them. Last bits may differ from those of layers that
+are not compiled, so that it is part of what a run is made with, and resume() does the same.
 """
 
 import inspect
@@ -20,10 +20,12 @@ def told(value):
         return None
     value = {} if value is True else {"backend": value} if isinstance(value, str) else value
     if not isinstance(value, dict):
-        raise ValueError(f"wrap: compile={value!r}; it is True, the name of a backend (\"inductor\"), or a dict of {', '.join(_KEYS)}")
+        raise ValueError(f"wrap: compile={value!r}; it is True, the name of a backend (\"inductor\"), or a dict of "
+                         f"{', '.join(_KEYS)}")
     for key, given in value.items():
         if key not in _KEYS or not isinstance(given, (_KEYS[key], type(None))):
-            raise ValueError(f"wrap: compile: {key}={given!r} is nothing that can be kept in a run; it takes {', '.join(_KEYS)} as torch.compile has them")
+            raise ValueError(f"wrap: compile: {key}={given!r} is nothing that can be kept in a run; it takes "
+                             f"{', '.join(_KEYS)} as torch.compile has them")
     return dict(value)
 
 
@@ -33,12 +35,13 @@ def compile_blocks(model, names, how):
     if how is None:
         return
     if not layers:
-        raise LongshoreError(f"compile: {type(model).__name__} has no layers that repeat: name modules with wrap(layers=[...]), or compile the "
-                             "model by its own compile() before wrap()")
+        raise LongshoreError(f"compile: {type(model).__name__} has no layers that repeat: name modules with "
+                             "wrap(layers=[...]), or compile the model by its own compile() before wrap()")
     if how.get("backend", "inductor") == "inductor":
         _refuse_without_compiler()
     modules = dict(model.named_modules())
-    # transformers' layers know their number, and get a graph each where they fill a cache; beyond the limit they are not compiled
+    # transformers' layers know their number, and get a graph each where they fill a cache; beyond the limit they are
+    # not compiled
     limit = max(recompile_limit(), 8 + 4 * len(layers))
     more = {}
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
@@ -61,5 +64,5 @@ def _refuse_without_compiler():
     try:
         cpp_builder.get_cpp_compiler()
     except InvalidCxxCompiler as why:
-        raise LongshoreError("compile: torch's inductor needs a C++ compiler, and finds none: apt install g++, or CXX=PATH, or "
-                             "compile=\"aot_eager\"") from why
+        raise LongshoreError("compile: torch's inductor needs a C++ compiler, and finds none: apt install g++, or "
+                             "CXX=PATH, or compile=\"aot_eager\"") from why

@@ -1,4 +1,5 @@
-"""Devices that modules compute on. The host's memory is C's, and what crosses between the two goes by streams: who needs it waits for an event."""
+"""Devices that modules compute on. The host's memory is C's, and what crosses between the two goes by streams: who
+needs it waits for an event."""
 
 import queue
 import threading
@@ -22,7 +23,8 @@ def accelerators():
 
 def random_states():
     """{kind: states of its devices' generators}"""
-    return {kind: [getattr(torch, kind).get_rng_state(n) for n in range(getattr(torch, kind).device_count())] for kind in accelerators()}
+    return {kind: [getattr(torch, kind).get_rng_state(n) for n in range(getattr(torch, kind).device_count())]
+            for kind in accelerators()}
 
 
 def set_random_states(states):
@@ -83,7 +85,8 @@ class Slots:
 
 
 class Landing:
-    """Gradients on their way from a device. One thread takes each of them when it is there, in the order in which they came."""
+    """Gradients on their way from a device. One thread takes each of them when it is there, in the order in which they
+    came."""
 
     def __init__(self, device):
         self.device, self.stream = device, torch.Stream(device)
@@ -116,8 +119,8 @@ class Landing:
             del landed, event, here, g, take
 
     def end(self):
-        """Returns when all are taken. Raises what one could not be taken for. The thread that takes them, which drops them where a drive
-        was lost, does not wait for itself."""
+        """Returns when all are taken. Raises what one could not be taken for. The thread that takes them, which drops
+        them where a drive was lost, does not wait for itself."""
         if threading.current_thread() is self._taker:
             return
         coming, self.coming = self.coming, []
@@ -132,5 +135,5 @@ def _landed(future):
     try:
         return future.exception(TIMEOUT_SECONDS)
     except TimeoutError:
-        return LongshoreError(f"the device has not gone on for {TIMEOUT_SECONDS:g} seconds (device_timeout), and is taken to be lost; what "
-                              "was committed is whole: longshore.resume() goes on with it")
+        return LongshoreError(f"the device has not gone on for {TIMEOUT_SECONDS:g} seconds (device_timeout), and is "
+                              "taken to be lost; what was committed is whole: longshore.resume() goes on with it")

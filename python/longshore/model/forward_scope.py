@@ -47,7 +47,8 @@ class Running(threading.local):
         self.modules.append((whose, blocks))
         for streamed in blocks:
             streamed.pins += 1
-        if self.hooks is None and checkpoint_that_saves() is None:  # also without gradients: what is inside may want them
+        # also without gradients: what is inside may want them
+        if self.hooks is None and checkpoint_that_saves() is None:
             self.hooks, self.since = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), len(self.modules)
             self.hooks.__enter__()
 

@@ -1,4 +1,5 @@
-"""Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be fetched."""
+"""Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be
+fetched."""
 
 import weakref
 
@@ -51,8 +52,8 @@ def check(streams):
                         thawed, p.requires_grad = thawed or handle.name, False
             if handle.out:
                 if p.shape != handle.view.shape or p.dtype != handle.view.dtype:
-                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and {list(p.shape)} and {p.dtype} was "
-                                         "put in its place")
+                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and "
+                                         f"{list(p.shape)} and {p.dtype} was put in its place")
             elif streamed.present and is_elsewhere(p, handle):
                 wrong, p.data = wrong or handle.name, handle.view
                 handle.version = version_of(p)
@@ -61,13 +62,14 @@ def check(streams):
     if wrong:
         _refuse_replaced(wrong)
     if thawed:
-        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; what is to be thawed later trains at wrap() (requires_grad, also of "
-                             "adapters that are not active yet): freeze it after wrap(), and thaw it again")
+        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; what is to be thawed later trains at "
+                             "wrap() (requires_grad, also of adapters that are not active yet): freeze it after "
+                             "wrap(), and thaw it again")
 
 
 def _refuse_replaced(name):
-    raise LongshoreError(f"{name}: was converted or replaced after wrap(), and has been put back; convert, resize, prune, parametrize and "
-                         f"replace parameters before wrap(); to give one other values, {CHANGE}")
+    raise LongshoreError(f"{name}: was converted or replaced after wrap(), and has been put back; convert, resize, "
+                         f"prune, parametrize and replace parameters before wrap(); to give one other values, {CHANGE}")
 
 
 def _put_back(streams):
@@ -88,8 +90,9 @@ def before_step(streams, what):
     """Raises where a step, or what it would make, is not what the model looks like."""
     refuse_within_backward(what)
     if streams.copies_bytes:
-        raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` gives parameters are not the "
-                             "run's, and it has not ended; leave it first (model.state_dict() and model.save_pretrained() have them)")
+        raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` "
+                             "gives parameters are not the run's, and it has not ended; leave it first "
+                             "(model.state_dict() and model.save_pretrained() have them)")
     replaced = _put_back(streams)
     if replaced:
         _refuse_replaced(replaced)
@@ -97,8 +100,8 @@ def before_step(streams, what):
     there = set(engine.module.modules()) if engine is not None else ()
     for full, (module, _) in streams.owners.items() if engine is not None else ():
         if module not in there:
-            raise LongshoreError(f"{full}: its module is not in the model any more, and what stands in its place trains in no run; replace modules "
-                                 "before wrap()")
+            raise LongshoreError(f"{full}: its module is not in the model any more, and what stands in its place "
+                                 "trains in no run; replace modules before wrap()")
 
 
 def refuse_within_backward(what):
@@ -120,7 +123,8 @@ class ModelHook:
         streams = self.streams
         streams.inside.enter(streams)
         check(streams)
-        if streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends and torch.is_grad_enabled():
+        if (streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends
+            and torch.is_grad_enabled()):
             streams.activations.begin(module, args, kwargs)
             streams.inside.sends = True
 
@@ -176,8 +180,10 @@ class ModuleHook:
         if self.shares_slots and not all(streamed.pins for streamed in blocks):
             output = streams.places.apart(output)
             streams.retire(blocks)
-        if self.is_layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:  # whose backward asks nothing of it
-            given = {id(t) for t in tree_leaves((args, kwargs))}  # what a layer passes on has its gradient when another one computes
+        # whose backward asks nothing of it
+        if self.is_layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:
+            # what a layer passes on has its gradient when another one computes
+            given = {id(t) for t in tree_leaves((args, kwargs))}
             for t in tree_leaves(output):
                 if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
                     t.register_hook(lambda gradient: self.pre_backward(module))

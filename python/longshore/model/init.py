@@ -39,15 +39,16 @@ class Making:
 @contextlib.contextmanager
 def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False,
          resume: bool = False) -> Iterator[object]:
-    """A context in which a model is made or loaded without ever being in memory as a whole. What is made in it belongs to it: wrap()
-    makes its run.
+    """A context in which a model is made or loaded without ever being in memory as a whole. What is made in it belongs
+    to it: wrap() makes its run.
 
-    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files, block
-    devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half of the
-    machine's, or what is useful, if that is less. overwrite: replaces a run that is there. resume: a run that is there is gone on
-    with, as a Trainer's train(resume_from_checkpoint=True) does. Nothing is made before wrap().
+    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files,
+    block devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half
+    of the machine's, or what is useful, if that is less. overwrite: replaces a run that is there. resume: a run that is
+    there is gone on with, as a Trainer's train(resume_from_checkpoint=True) does. Nothing is made before wrap().
 
-    Raises ExistsError where a run is there, MissingError for a drive that is not, ValueError for what is no size: before a model is loaded.
+    Raises ExistsError where a run is there, MissingError for a drive that is not, ValueError for what is no size:
+    before a model is loaded.
     """
     global _open
     if _open is not None:
@@ -56,7 +57,8 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     if memory is not None:
         native.size(memory)
     if not (resume and is_run(making.run)):
-        check(making.run, making.drives or [making.run], overwrite, "; for a Trainer that resumes: longshore.init(..., resume=True)")
+        check(making.run, making.drives or [making.run], overwrite,
+              "; for a Trainer that resumes: longshore.init(..., resume=True)")
     _open = making
     try:
         with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
@@ -87,18 +89,22 @@ def is_run(path):
 
 
 def check(run, drives, overwrite, more=""):
-    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model. more: to be said where one is there."""
+    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model. more: to be said
+    where one is there."""
     refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True", more)
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
-    fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)  # the run's own is made with it
-    native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet))
+    # the run's own is made with it
+    fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)
+    native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)),
+                native.new("struct shore_run_making", fleet=fleet))
 
 
 def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """One that is there. resuming, overwriting: what a user writes instead."""
     lifecycle.refuse_second(run)
     if is_run(run) and not overwrite:
-        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}", lib.SHORE_EEXISTS)
+        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}",
+                          lib.SHORE_EEXISTS)
 
 
 def places(run, drives):
@@ -109,8 +115,8 @@ def places(run, drives):
             found.append(_directory(drive))
     if not found:
         found = [_directory(run)]
-        _log.warning("%s: no drive of the run is a file system of this machine: weights that are loaded lie in files of %s until "
-                     "they are on the drives", run, found[0])
+        _log.warning("%s: no drive of the run is a file system of this machine: weights that are loaded lie in files "
+                     "of %s until they are on the drives", run, found[0])
     return list(dict.fromkeys(found))
 
 
@@ -129,19 +135,23 @@ def _directory(path):
 
 
 def place(making, run, drives, memory, overwrite):
-    """(run, drives, memory, overwrite) of a model, which may have been made in an init(). What wrap() is told comes first."""
+    """(run, drives, memory, overwrite) of a model, which may have been made in an init(). What wrap() is told comes
+    first."""
     if making is None:
         if run is None:
-            raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside longshore.init(DIRECTORY)")
+            raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside "
+                             "longshore.init(DIRECTORY)")
         run = _named(run, "wrap")
         return run, drives_of(drives) or [run], memory, bool(overwrite)
     other = run is not None and os.path.realpath(run) != os.path.realpath(making.run)
     if other:
-        _log.warning("wrap: run=%r counts, and not %r of the longshore.init() that the model was made in", os.fspath(run), making.run)
+        _log.warning("wrap: run=%r counts, and not %r of the longshore.init() that the model was made in",
+                     os.fspath(run), making.run)
     if overwrite is None:
         overwrite = making.overwrite and not other
     run = _named(run, "wrap") if run is not None else making.run
-    return run, drives_of(drives) or making.drives or [run], making.memory if memory is None else memory, bool(overwrite)
+    return (run, drives_of(drives) or making.drives or [run], making.memory if memory is None else memory,
+            bool(overwrite))
 
 
 # ---- whose a model is ------------------------------------------------------------------------------------------------
@@ -151,8 +161,8 @@ def of(model):
     """The Making that a model, or a part of it, was made in; None: none."""
     found = [w.making for w in _left if w.making is not None and any(m in w.modules for m in model.modules())]
     if len(found) > 1:
-        raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of longshore.init({found[1].run!r}); make "
-                             "all of it in one")
+        raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of "
+                             f"longshore.init({found[1].run!r}); make all of it in one")
     return found[0] if found else None
 
 
@@ -177,7 +187,8 @@ class _Watch:
         self.what, self.instead, self.making, self.trained = what, instead, making, False
         self.modules = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
         for module in modules:
-            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say) for p in parameters_of(module).values()
+            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say)
+                                    for p in parameters_of(module).values()
                                     if p is not None and not is_lazy(p) and p.requires_grad and p.is_leaf]
         self._steps = register_optimizer_step_pre_hook(self._before_step)
 
@@ -200,7 +211,8 @@ class _Watch:
             self.trained = True
             self._unhook(list(self.modules))
             self._steps.remove()
-            _log.warning("%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process ends; %s", self.what,
+            _log.warning("%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process "
+                         "ends; %s", self.what,
                          self.instead)
 
     def _unhook(self, modules):
@@ -225,5 +237,5 @@ class _Watch:
 def _say_what_is_gone():
     for watched in _left:
         if watched.trained:
-            _log.warning("%s was trained, but was never an engine's: no run was made, and what was trained is gone unless the script has "
-                         "saved it", watched.what)
+            _log.warning("%s was trained, but was never an engine's: no run was made, and what was trained is gone "
+                         "unless the script has saved it", watched.what)

@@ -1,9 +1,9 @@
 """Parameters of a model that is being made, in files on a drive instead of memory.
 
-Inside `longshore.init(...)` every parameter that a module registers gets a file for its memory: mapped, so that whatever
-initialises, loads, ties or resizes it works as in memory, with the same numbers, and given back to the system as it
-goes. wrap() reads them one by one, and the files go. Weights that a library maps from its own files, as transformers does,
-stay there, and what was read of them is given back, too.
+Inside `longshore.init(...)` every parameter that a module registers gets a file for its memory: mapped, so that
+whatever initialises, loads, ties or resizes it works as in memory, with the same numbers, and given back to the system
+as it goes. wrap() reads them one by one, and the files go. Weights that a library maps from its own files, as
+transformers does, stay there, and what was read of them is given back, too.
 """
 
 import atexit
@@ -61,8 +61,8 @@ class Spool:
         return tensor
 
     def _file(self, nbytes):
-        """A descriptor of one that has its room: a page of a mapping that there is no room for ends the process. The emptiest file system
-        is asked first."""
+        """A descriptor of one that has its room: a page of a mapping that there is no room for ends the process. The
+        emptiest file system is asked first."""
         has = []
         for directory in sorted(self.directories, key=_free_bytes, reverse=True):
             try:
@@ -77,8 +77,8 @@ class Spool:
             except OSError as failure:
                 why = "" if failure.errno == errno.ENOSPC else f" ({os.strerror(failure.errno)})"
                 has.append(f"{directory} has {native.readable(_free_bytes(directory))}{why}")
-        self.failure = LongshoreError(f"no room for the model: a parameter needs {native.readable(nbytes)}, {', '.join(has)}; free space, or "
-                                      f"add a drive: {self.more}")
+        self.failure = LongshoreError(f"no room for the model: a parameter needs {native.readable(nbytes)}, "
+                                      f"{', '.join(has)}; free space, or add a drive: {self.more}")
         raise self.failure
 
     def take(self, tensor):
@@ -162,11 +162,12 @@ def spooling(directories, more):
 
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
-        whole = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model") and not how.get("mmap")
+        whole = (isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
+                 and not how.get("mmap"))
         if whole and not shapes and os.path.exists(f) and damaged_files.is_old(f):
             refused.append(LongshoreError(
-                f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where memory is enough: "
-                "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
+                f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where "
+                "memory is enough: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
             raise refused[0]
         return load_before(f, *args, **how)
 
@@ -182,7 +183,8 @@ def spooling(directories, more):
 
     # initialisation goes through all of it again, in places that no hook sees
     watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
-    nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__, torch.load = register_parameter, init, setstate, load
+    nn.Module.register_parameter, nn.Module.__init__ = register_parameter, init
+    nn.Module.__setstate__, torch.load = setstate, load
     watcher.start()
     atexit.register(end)  # of a process that ends within
     try:
@@ -193,9 +195,11 @@ def spooling(directories, more):
     except Exception as said:
         for failure in (*refused[:1], spool.failure):
             if failure is not None and said is not failure:
-                raise failure from said  # transformers 4 says that the file is none of PyTorch's, and 5 that it cannot be converted
+                # transformers 4 says that the file is none of PyTorch's, and 5 that it cannot be converted
+                raise failure from said
         raise
     finally:
         end()
         atexit.unregister(end)
-        nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__, torch.load = before, init_before, setstate_before, load_before
+        nn.Module.register_parameter, nn.Module.__init__ = before, init_before
+        nn.Module.__setstate__, torch.load = setstate_before, load_before

@@ -1,5 +1,5 @@
-"""load_state_dict() of a model whose parameters lie on drives, of a part of it, or of what it is a part of: all that it copies is committed
-together when it ends, as a step of its own."""
+"""load_state_dict() of a model whose parameters lie on drives, of a part of it, or of what it is a part of: all that it
+copies is committed together when it ends, as a step of its own."""
 
 import weakref
 
@@ -30,8 +30,8 @@ class Loading:
                        if prefix + name in state_dict and getattr(p, "longshore", None) is not None}
         if self.coming and local_metadata.get("assign_to_params_buffers"):
             self._forget()
-            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and stay the objects that they are; without "
-                                       "assign=True their values are written")
+            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and stay the "
+                                       "objects that they are; without assign=True their values are written")
 
     def takes(self, param, value):
         """Whether it is what PyTorch copies into a parameter now, and is kept until the end."""
@@ -47,5 +47,6 @@ class Loading:
         self._forget()
         if copied and not errors:  # which load_state_dict() raises
             streams = self.streams()
-            parameter_state.write_back(streams.engine(), [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
+            parameter_state.write_back(streams.engine(),
+                                       [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
                               lambda p: copied.get(id(p)))

@@ -1,5 +1,5 @@
-"""A model becomes bfloat16 or float32 where a script asks for that: what is float32 on purpose stays so, and what is rounded beside
-parameters is said by name."""
+"""A model becomes bfloat16 or float32 where a script asks for that: what is float32 on purpose stays so, and what is
+rounded beside parameters is said by name."""
 
 import copy
 import logging
@@ -14,17 +14,19 @@ from ..torch_internals import BatchNorm, buffers_of
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 
 _log = logging.getLogger("longshore")
-_OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")  # between a module's name and its parameter's
+# between a module's name and its parameter's
+_OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")
 
 
 @torch.no_grad()
 def cast(model, dtype, buffers=False, spool=None):
-    """Parameters become dtype, one at a time, and in a file where they were in one (spool). Of transformers' models all is as
-    from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict become dtype, too, as
-    DeepSpeed has it. Of a model that is bfloat16 but for a few parameters these stay."""
+    """Parameters become dtype, one at a time, and in a file where they were in one (spool). Of transformers' models all
+    is as from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict
+    become dtype, too, as DeepSpeed has it. Of a model that is bfloat16 but for a few parameters these stay."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
-    kept = _beside(model, dtype, loaded) | (set() if buffers or dtype != torch.bfloat16 else _with_statistics(model, loaded))
+    kept = _beside(model, dtype, loaded) | (set() if buffers
+                                            or dtype != torch.bfloat16 else _with_statistics(model, loaded))
     for p in model.parameters():
         to = loaded.get(id(p), dtype)
         others = id(p) in kept or getattr(p, "longshore", None) is not None or p.is_meta
@@ -61,8 +63,8 @@ def _cast_buffers(model, dtype, loaded, all_that_are_saved):
     if rounded:
         _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
     if stay:
-        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where the model adds them to "
-                  f"what it computes in {said}")
+        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where "
+                  f"the model adds them to what it computes in {said}")
 
 
 def _names(names):
@@ -70,11 +72,12 @@ def _names(names):
 
 
 def _beside(model, dtype, loaded):
-    """ids of float32 parameters of a model that is bfloat16 otherwise, as its maker has left them: adapters, norms. Too many of them would
-    be refused, and their masters are float32 anyway."""
+    """ids of float32 parameters of a model that is bfloat16 otherwise, as its maker has left them: adapters, norms. Too
+    many of them would be refused, and their masters are float32 anyway."""
     if dtype != torch.bfloat16 or dtype_of(model) != dtype:
         return set()
-    few = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32 and loaded.get(id(p)) != torch.float32}
+    few = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32
+           and loaded.get(id(p)) != torch.float32}
     nbytes = sum(p.nbytes for p in few.values())
     if nbytes <= BESIDE_BYTES:
         return {id(p) for p in few.values()}
@@ -101,10 +104,13 @@ def _as_loaded(model, dtype):
 
 
 def _of_pretrained(model, dtype):
-    form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"  # transformers 4 means whole parts of a name
-    strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ()]
+    # transformers 4 means whole parts of a name
+    form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"
+    strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None)
+              or ()]
     there = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    saved, made, out = {*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)}, _made_in(model, dtype), {}
+    saved, made, out = ({*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)},
+                        _made_in(model, dtype), {})
     for full, t in there:
         name = _OF_PEFT.sub("", full)
         if full in saved and any(re.search(part, name) for part in strict):
@@ -115,12 +121,14 @@ def _of_pretrained(model, dtype):
 
 
 def _made_in(model, dtype):
-    """{name: dtype} of what a new model of the same configuration has; {}: its class makes none of a configuration alone."""
+    """{name: dtype} of what a new model of the same configuration has; {}: its class makes none of a configuration
+    alone."""
     config, random, before = copy.deepcopy(model.config), commit_blob.random_now(), torch.get_default_dtype()
     configs = [config]
     for inner in configs:
         inner.dtype = dtype
-        configs += [c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ())) if c is not None]
+        configs += [c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ()))
+                    if c is not None]
     try:
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
@@ -130,4 +138,5 @@ def _made_in(model, dtype):
     finally:
         torch.set_default_dtype(before)
         commit_blob.put_random(random)
-    return {name: t.dtype for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}
+    return {name: t.dtype
+            for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}

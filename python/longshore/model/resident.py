@@ -33,7 +33,8 @@ def _put_in_place(blocks):
         if p.data_ptr() != handle.view.data_ptr():
             given, p.data = p.data, handle.view
             if given.shape != handle.view.shape:
-                raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)}, and {list(given.shape)} was put in its place")
+                raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)}, and {list(given.shape)} was put "
+                                     "in its place")
             handle.view.copy_(given)
 
 
@@ -58,11 +59,11 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
 
     write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
     else changes; moments stay as they are. Between backward() and step() it raises, since gradients would be dropped.
-    write="temporary": what is changed counts in every forward and backward pass within the context, and gradients of these in the
-    step; at its end the values from before are back. Nothing is committed or dropped. step() comes after it. It takes memory for a copy
-    of the parameters, and raises BudgetError where there is none.
-    write=False: a change raises AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what
-    needs the memory of one while the context lasts. After an exception in the context what it has changed is forgotten.
+    write="temporary": what is changed counts in every forward and backward pass within the context, and gradients of
+    these in the step; at its end the values from before are back. Nothing is committed or dropped. step() comes after
+    it. It takes memory for a copy of the parameters, and raises BudgetError where there is none. write=False: a change
+    raises AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what needs
+    the memory of one while the context lasts. After an exception in the context what it has changed is forgotten.
     """
     if write not in (False, True, "temporary"):
         raise ValueError(f"resident: write={write!r}; it is False, True or \"temporary\"")
@@ -73,7 +74,8 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
             by_streams.setdefault(id(handle.streams), (handle.streams, []))[1].append(p)
     with contextlib.ExitStack() as all_of_them:
         for streams, some in by_streams.values():
-            all_of_them.enter_context(temporary(streams, some) if write == "temporary" else _resident(streams, some, write))
+            all_of_them.enter_context(temporary(streams, some) if write == "temporary"
+                                      else _resident(streams, some, write))
         yield
 
 
@@ -83,8 +85,8 @@ def _refuse_sharing(blocks):
         other = slots.setdefault(id(b.slot), b)
         if other is not b:
             raise LongshoreError(
-                f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, or ask for one "
-                "after the other")
+                f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, "
+                "or ask for one after the other")
 
 
 @contextlib.contextmanager

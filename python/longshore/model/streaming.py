@@ -1,12 +1,12 @@
 """Parameters on demand: blocks come into memory before they are computed with, and others make room for them.
 
-Layer n of those that repeat lies in slot `n modulo slots`, always the same one, so that what autograd keeps of a parameter
-is at the same address in backward. What is frozen of a layer and what is trained lie side by side there. Hooks of modules
-fetch; what autograd saves of a parameter is kept as its place and looked up again, so that it is the value itself, whoever had
-the slot in between.
+Layer n of those that repeat lies in slot `n modulo slots`, always the same one, so that what autograd keeps of a
+parameter is at the same address in backward. What is frozen of a layer and what is trained lie side by side there.
+Hooks of modules fetch; what autograd saves of a parameter is kept as its place and looked up again, so that it is the
+value itself, whoever had the slot in between.
 
-Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot, and
-widened within it. Those of the dtype that fewer elements have stay in memory, as they are.
+Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot,
+and widened within it. Those of the dtype that fewer elements have stay in memory, as they are.
 """
 
 import contextlib
@@ -34,7 +34,8 @@ FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_
 class Slot:
     def __init__(self, base, nbytes, widens):
         self.base, self.nbytes, self.holds = base, nbytes, None
-        self.put = self.crossed = self.used = None  # on a device: what of it is there; events of when it was, and of who computes with that
+        # on a device: what of it is there; events of when it was, and of who computes with that
+        self.put = self.crossed = self.used = None
         self.fetched = base + (nbytes // 2 if widens else 0)  # where what comes of the drives is put
 
 
@@ -57,8 +58,8 @@ class Streamed:
 
 class Streams:
     def __init__(self, layout, compute, storage, slots, where=None):
-        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated layers. where: a device that
-        modules compute on; None: the CPU."""
+        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated
+        layers. where: a device that modules compute on; None: the CPU."""
         self.layout, self.compute, self.storage = layout, compute, storage
         self.state = self.pages = self.gradients = None  # until it is sealed
         self.mapped = None  # {name: value}, while a model saves itself
@@ -95,7 +96,8 @@ class Streams:
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None
         self.copies_bytes = 0  # of parameters that have memory of their own for a while
-        self.why = "the engine is closed; longshore.resume() opens its run again"  # nothing can be had, where state is None
+        # nothing can be had, where state is None
+        self.why = "the engine is closed; longshore.resume() opens its run again"
         forks.leave_in_children(self)
 
     def open(self, state):
@@ -113,9 +115,11 @@ class Streams:
         buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
         for pool, buffer in zip(pools, buffers):
             pool.nbuffers, pool.buffers = 1, buffer
-        options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools, kind=FETCH[self.storage],
+        options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools,
+                             kind=FETCH[self.storage],
                              npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0)
-        self.pages = ffi.gc(native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close)
+        self.pages = ffi.gc(native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options),
+                            lib.shore_pages_close)
         self.state = state
         self.contents += 1
         for streamed in self.blocks:  # of another state there is nothing
@@ -208,7 +212,8 @@ class Streams:
             self.away.fill(streamed.slot)
         try:
             if streamed.widens:
-                native.call(lib.shore_pages_take, self.pages, streamed.number, ffi.cast("float *", self.base + streamed.slot.base))
+                native.call(lib.shore_pages_take, self.pages, streamed.number,
+                            ffi.cast("float *", self.base + streamed.slot.base))
                 streamed.step = self.state.step
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
@@ -228,7 +233,8 @@ class Streams:
                 raise LongshoreError(f"{streamed.block.name}: {self.why}")
             old = streamed.slot.holds
             if old is not None and old is not streamed:
-                self._refuse_to_evict(old, f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
+                self._refuse_to_evict(old,
+                                      f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
                 self.hide(old)
                 old.step, streamed.over = -1, old if old.pins else None
                 if not old.pins:
@@ -249,15 +255,16 @@ class Streams:
         if old.kept:
             raise LongshoreError(f"{why}, which longshore.resident() holds: leave that first, or give more memory")
         if self.inside.others():
-            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after the other, or give more "
-                                 "memory")
+            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after "
+                                 "the other, or give more memory")
         if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
-            raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, use_reentrant=True, or "
-                                 "give more memory")
+            raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, "
+                                 "use_reentrant=True, or give more memory")
 
     @contextlib.contextmanager
     def lent(self, blocks):
-        """Outside of forward and backward, while something is computed with parameters of blocks that stay whose gradients count."""
+        """Outside of forward and backward, while something is computed with parameters of blocks that stay whose
+        gradients count."""
         with self.lock, contextlib.ExitStack() as saving:
             if checkpoint_that_saves() is None:
                 saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
@@ -269,8 +276,8 @@ class Streams:
                 self.rest()
 
     def reach(self, streamed):
-        """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that takes nobody
-        the memory that he computes with."""
+        """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that
+        takes nobody the memory that he computes with."""
         if self.inside.modules or in_backward():
             with self.lock:
                 old = streamed.slot.holds
@@ -285,7 +292,8 @@ class Streams:
             return
         with self.lock:
             old = streamed.slot.holds
-            if streamed.widens and streamed.step == self.state.step or self.away is not None and not self.away.may_fill(streamed.slot):
+            if (streamed.widens and streamed.step == self.state.step or self.away is not None
+                and not self.away.may_fill(streamed.slot)):
                 return
             if old is not None and old is not streamed:
                 if old.pins or self.inside.others():
@@ -322,10 +330,12 @@ class Streams:
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
             segment = first // SEGMENT
             count = (first + n - 1) // SEGMENT - segment + 1
-            self.gradients.step.tell(lib.shore_step_wait, streamed.number)  # for its update; why that failed, the commit says
+            # for its update; why that failed, the commit says
+            self.gradients.step.tell(lib.shore_step_wait, streamed.number)
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
-            recovery.persist(self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
+            recovery.persist(self.engine(),
+                             lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
             values = buffer.view(streamed.storage)[first - segment * SEGMENT:][:n]
             return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
 
@@ -357,7 +367,8 @@ class Streams:
 
     @whole
     def lost(self):
-        """Nothing is under way of what drives were lost with. What is computed with stays as it is. Returns whether gradients were on them."""
+        """Nothing is under way of what drives were lost with. What is computed with stays as it is. Returns whether
+        gradients were on them."""
         with self.lock:
             for streamed in self.blocks:
                 if streamed.present and not streamed.widens:
@@ -405,8 +416,8 @@ class Streams:
 
     @whole
     def retire(self, blocks):
-        """In forward, nobody computes with these: views that are made of them from here on are views of copies. Where their memory was
-        that of a forward which goes on, it has it back."""
+        """In forward, nobody computes with these: views that are made of them from here on are views of copies. Where
+        their memory was that of a forward which goes on, it has it back."""
         if not in_backward():
             with self.lock:
                 for streamed in blocks:
@@ -419,7 +430,8 @@ class Streams:
 
     @whole
     def rest(self):
-        """Nobody computes. Who asks for a parameter from here on gets a copy, which no update changes, and who writes to it is told."""
+        """Nobody computes. Who asks for a parameter from here on gets a copy, which no update changes, and who writes
+        to it is told."""
         with self.lock:
             for streamed in self.blocks:
                 if not streamed.pins:
@@ -441,5 +453,6 @@ class Streams:
         if type(packed) in (Stayed, Asked):
             return packed.value()
         if self.activations is None:
-            raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its activations went to")
+            raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its "
+                                 "activations went to")
         return self.activations.unpack(packed)

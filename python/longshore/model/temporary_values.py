@@ -1,5 +1,5 @@
-"""Other values in the place of parameters for a while: perturbed ones, averages. They have memory of their own, so that slots, drives and
-updates stay what they are, and at the end the parameters are what the run says."""
+"""Other values in the place of parameters for a while: perturbed ones, averages. They have memory of their own, so that
+slots, drives and updates stay what they are, and at the end the parameters are what the run says."""
 
 import contextlib
 
@@ -38,8 +38,9 @@ def _room(engine, nbytes):
     free = max(budget - plan.total_bytes - streams.copies_bytes, 0)
     if nbytes > free:
         raise BudgetError(
-            f"resident(write=\"temporary\"): a copy of these parameters takes {native.readable(nbytes)}, and of memory={native.readable(budget)} "
-            f"{native.readable(free)} is left: give {native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters", lib.SHORE_EBUDGET)
+            f"resident(write=\"temporary\"): a copy of these parameters takes {native.readable(nbytes)}, and of "
+            f"memory={native.readable(budget)} {native.readable(free)} is left: give "
+            f"{native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters", lib.SHORE_EBUDGET)
     streams.copies_bytes += nbytes
     plan.spare_bytes = min(spare, free - nbytes)
     try:
@@ -55,7 +56,8 @@ def _take_out(p):
     handle = p.longshore
     with DisableTorchFunctionSubclass():
         data = p.data if handle.out else handle.view
-        pending = handle.block.present and version_of(p) != handle.version  # changes that resident(write=True) commits later
+        # changes that resident(write=True) commits later
+        pending = handle.block.present and version_of(p) != handle.version
         p.data = data.clone() if handle.out else handle.copy()
         p.__class__ = handle.kind
     if not handle.out:
@@ -68,7 +70,8 @@ def _put_in(p, data, pending):
     handle = p.longshore
     handle.out -= 1
     with DisableTorchFunctionSubclass():
-        p.data = data if handle.out else handle.view  # which is another one, where somebody has kept a view of that from before
+        # which is another one, where somebody has kept a view of that from before
+        p.data = data if handle.out else handle.view
     if not handle.out:
         handle.users += 1
         p.__class__ = handle.kind if handle.block.present else Absent

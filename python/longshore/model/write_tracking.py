@@ -1,7 +1,8 @@
 """What is written to a parameter that is in memory is seen when its block leaves.
 
-A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for `.data` has the bits looked
-at when the block leaves, and so has every small parameter in its block's first pass, whoever writes to it in whatever way.
+A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for
+`.data` has the bits looked at when the block leaves, and so has every small parameter in its block's first pass,
+whoever writes to it in whatever way.
 """
 
 import ctypes
@@ -12,10 +13,10 @@ from torch import nn
 
 from ..torch_internals import storage_users, version_of
 
-CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or write=\"temporary\", at whose end it is put "
-          "back")
-IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or change the parameter between "
-           "steps, inside `with longshore.resident(parameter, write=True):`")
+CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or "
+          "write=\"temporary\", at whose end it is put back")
+IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or "
+           "change the parameter between steps, inside `with longshore.resident(parameter, write=True):`")
 LOOK_BYTES = 16 << 20  # of a parameter that is looked at in its first pass
 
 
@@ -62,7 +63,8 @@ def watch_first(streamed):
 
 
 def changed(p, handle):
-    """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays watched."""
+    """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays
+    watched."""
     if handle.out:
         return False
     if version_of(p) != handle.version or is_elsewhere(p, handle):
@@ -80,7 +82,8 @@ def changed(p, handle):
 def is_elsewhere(p, handle):
     """Whether somebody has given it other data."""
     view = handle.view
-    return p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape or p.stride() != view.stride()
+    return (p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape
+            or p.stride() != view.stride())
 
 
 def say_lost(streams, handle):
@@ -88,7 +91,7 @@ def say_lost(streams, handle):
     for full in handle.block.block.tensors[handle.index].names:
         module, name = streams.owners[full]
         if name == "weight" and getattr(module, "max_norm", None) is not None:
-            return (f"{full}: its module renormalizes it in forward (max_norm), which would be lost; give the module max_norm=None, and before each "
-                    f"forward call torch.embedding_renorm_(weight.data, ids, {module.max_norm}, {module.norm_type}) inside `with "
-                    "longshore.resident(weight, write=True):`")
+            return (f"{full}: its module renormalizes it in forward (max_norm), which would be lost; give the module "
+                    "max_norm=None, and before each forward call torch.embedding_renorm_(weight.data, ids, "
+                    f"{module.max_norm}, {module.norm_type}) inside `with longshore.resident(weight, write=True):`")
     return f"{handle.name}: was changed in forward or backward, which would be lost; {IN_PASS}"

@@ -1,4 +1,5 @@
-"""glibc's allocator, from which PyTorch's tensors and Python's objects come: what it has lent, what it keeps, and giving that back."""
+"""glibc's allocator, from which PyTorch's tensors and Python's objects come: what it has lent, what it keeps, and
+giving that back."""
 
 import ctypes
 import os
@@ -9,7 +10,9 @@ _LEAST_SECONDS, _SHARE = 1.0, 200  # between two walks; of the time that one too
 
 
 class _Info(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+    _fields_ = [(name, ctypes.c_size_t)
+                for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+                             "fordblks", "keepcost")]
 
 
 _libc = ctypes.CDLL(None)
@@ -48,4 +51,5 @@ class Keeper:
         self.next = began + _LEAST_SECONDS
         if held()[1] >= LEAST_BYTES:
             given, took = give_back(), time.monotonic() - began
-            self.next += _SHARE * took * (1 if given >= LEAST_BYTES else 16)  # what comes back is mapped again, in about that time
+            # what comes back is mapped again, in about that time
+            self.next += _SHARE * took * (1 if given >= LEAST_BYTES else 16)

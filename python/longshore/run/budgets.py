@@ -19,9 +19,10 @@ class budget:
             policy = longshore.wrap(model, run="runs/policy", drives=[...])
             reference = longshore.wrap(frozen, run="runs/reference", drives=[...])
 
-    memory: for all of them together. engines: how many there will be. Each gets an equal part of what is left for those to come, and
-    leaves them what it cannot use; memory= of wrap() or resume() is its part instead. What an engine has is free again once it is
-    closed: ``with longshore.budget(...) as shared:`` and, later, ``with shared:`` make another one in its place.
+    memory: for all of them together. engines: how many there will be. Each gets an equal part of what is left for those
+    to come, and leaves them what it cannot use; memory= of wrap() or resume() is its part instead. What an engine has
+    is free again once it is closed: ``with longshore.budget(...) as shared:`` and, later, ``with shared:`` make another
+    one in its place.
 
     Raises BudgetError where they need more together, which names each with its part. Budgets do not nest.
     """
@@ -35,8 +36,8 @@ class budget:
     def __enter__(self) -> budget:
         global _current
         if _current is not None:
-            raise ValueError("budget: one budget is entered already, and they do not nest: leave it first, or give wrap() and resume() "
-                             "memory=, which is a part of it")
+            raise ValueError("budget: one budget is entered already, and they do not nest: leave it first, or give "
+                             "wrap() and resume() memory=, which is a part of it")
         _current = self
         return self
 
@@ -62,13 +63,15 @@ class budget:
         share = max(least, left // max(1, self.engines - len(made))) if wanted is None else wanted
         if max(share, least) <= left:
             return share
-        others = "".join(f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} at least), "
+        others = "".join(f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} "
+                         "at least), "
                          for engine, name in made)
         together = sum(_held(engine) for engine, _ in made) + max(share, least)
         minimum = sum(engine.plan.least_bytes for engine, _ in made) + least
-        raise BudgetError(f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} needs "
-                          f"{native.readable_up(max(share, least))} ({native.readable_up(least)} at least), {native.readable_up(together)} "
-                          f"together: minimum {native.readable_up(minimum)}; give budget() more, the others less with memory=, or close() one",
+        raise BudgetError(f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} "
+                          f"needs {native.readable_up(max(share, least))} ({native.readable_up(least)} at least), "
+                          f"{native.readable_up(together)} together: minimum {native.readable_up(minimum)}; give "
+                          "budget() more, the others less with memory=, or close() one",
                           lib.SHORE_EBUDGET)
 
 
@@ -82,7 +85,8 @@ def left() -> int | None:
 
 
 def share(who: str, wanted: int | None, least: int) -> int | None:
-    """Bytes for one more engine: what it wants, which None leaves to the budget that is entered, if one is. Raises BudgetError."""
+    """Bytes for one more engine: what it wants, which None leaves to the budget that is entered, if one is. Raises
+    BudgetError."""
     return wanted if _current is None else _current.share(who, wanted, least)
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: a snapshot of the run, and a small directory that names it.
 
-They cost what the file system needs to share blocks, and the directory may be moved. It stays loadable after later steps
-and after kills, as long as the run is there; a checkpoint that is deleted by shutil.rmtree(), as trainers delete theirs,
-takes its snapshot with it.
+They cost what the file system needs to share blocks, and the directory may be moved. It stays loadable after later
+steps and after kills, as long as the run is there; a checkpoint that is deleted by shutil.rmtree(), as trainers delete
+theirs, takes its snapshot with it.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from .state import State, rollback
 
 FILE = "longshore.json"
 README = "README.txt"
-OTHERS = "longshore.others.json"  # snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
+# snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
+OTHERS = "longshore.others.json"
 _FICLONE = 0x40049409
 _said = set()  # runs whose checkpoints' disk is known
 _said_weights = set()  # runs of which it is said that checkpoints have no weights
@@ -41,15 +42,16 @@ def read(directory):
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except FileNotFoundError:
-        stopped = ", since its saving or deleting was stopped; it may be deleted, or saved again" if _others(directory) else ""
+        stopped = (", since its saving or deleting was stopped; it may be deleted, or saved again" if _others(directory)
+                   else "")
         raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}{stopped}") from None
     except ValueError:
         raise LongshoreError(f"{path}: is damaged: not JSON") from None
 
 
 def save(engine, directory, extra=None):
-    """Keeps the committed state as a snapshot, and names it in a directory, which is made. extra: what load() gives back,
-    plain values. An older checkpoint in the directory goes, once this one stands."""
+    """Keeps the committed state as a snapshot, and names it in a directory, which is made. extra: what load() gives
+    back, plain values. An older checkpoint in the directory goes, once this one stands."""
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
     state = engine.state
@@ -80,8 +82,9 @@ def save(engine, directory, extra=None):
 
 
 def say_weights(engine, directory, tag, ways):
-    """Writes into a directory beside a checkpoint what puts weights there, so that from_pretrained() loads it; where there are none yet.
-    tag: of the checkpoint; "." for the directory's own. ways: what writes them into those that come."""
+    """Writes into a directory beside a checkpoint what puts weights there, so that from_pretrained() loads it; where
+    there are none yet. tag: of the checkpoint; "." for the directory's own. ways: what writes them into those that
+    come."""
     there, path = os.listdir(directory), os.path.join(directory, README)
     if any(name.endswith(".safetensors") or re.match(r"(pytorch|adapter)_model.*\.bin", name) for name in there):
         return
@@ -89,19 +92,22 @@ def say_weights(engine, directory, tag, ways):
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
         if not f.read().startswith(first):
             return  # a user's own
+    loads, out = (("here, so that from_pretrained() loads the directory", ".") if "config.json" in there
+                  else ("into another directory", "OUT"))
     with open(path, "w", encoding="utf-8") as f:
         f.write(f"""{first}: they lie in a snapshot of the run
 {engine.state.path}, which {FILE} names.
 
-This puts them {"here, so that from_pretrained() loads the directory" if "config.json" in there else "into another directory"}:
+This puts them {loads}:
 
-    python -m longshore.deepspeed.zero_to_fp32 . {"." if "config.json" in there else "OUT"} --tag {tag} --safe_serialization
+    python -m longshore.deepspeed.zero_to_fp32 . {out} --tag {tag} --safe_serialization
 
 {ways}
 """)
     if engine.state.path not in _said_weights:
         _said_weights.add(engine.state.path)
-        logging.getLogger("longshore").info("%s: has no weights, but a snapshot of the run: %s there says what loads them", directory, README)
+        logging.getLogger("longshore").info("%s: has no weights, but a snapshot of the run: %s there says what loads "
+                                            "them", directory, README)
 
 
 def shares_blocks(directory):
@@ -117,10 +123,12 @@ def shares_blocks(directory):
 
 
 def _bytes_of(state):
-    """What a snapshot takes where blocks cannot be shared, and what only the first one takes: blocks that rest are the same in each."""
+    """What a snapshot takes where blocks cannot be shared, and what only the first one takes: blocks that rest are the
+    same in each."""
     layout, info = lib.shore_run_layout(state.run), native.new("struct shore_run_info")
     lib.shore_run_info(state.run, info)
-    frozen = sum(block.segments for block in layout.blocks[0:layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS)
+    frozen = sum(block.segments
+                 for block in layout.blocks[0:layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS)
     bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5  # of an element: the master, and a code of m's zero
     return (layout.segments - frozen) * lib.shore_fleet_state_bytes(state.fleet), frozen * native.SEGMENT * bytes_kept
 
@@ -130,13 +138,15 @@ def _say_disk(state):
     if state.path in _said:
         return
     _said.add(state.path)
-    places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)}
+    places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d)
+              and not stat.S_ISBLK(os.stat(d).st_mode)}
     whole = sorted(place for place in places if not shares_blocks(place))
     if whole:
         each, frozen = _bytes_of(state)
         once = f", and the first {native.readable(frozen)} more, which all share, of what is frozen" if frozen else ""
-        warnings.warn(f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot share blocks between files, "
-                      "as XFS and btrfs can; keep few of them (save_total_limit)", stacklevel=3)
+        warnings.warn(f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot "
+                      "share blocks between files, as XFS and btrfs can; keep few of them (save_total_limit)",
+                      stacklevel=3)
 
 
 def same_optimizer(run, wanted):
@@ -144,19 +154,21 @@ def same_optimizer(run, wanted):
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
     if made != wanted:
-        raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make another run and take the "
-                             "parameters alone")
+        raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make "
+                             "another run and take the parameters alone")
 
 
 def load(engine, directory, weights_only=False, followed=(), any_optimizer=False):
-    """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another engine works
-    on that one, in its own run, as a step of its own. weights_only: the parameters and buffers, with what is named in followed, always
-    so; moments, counts and random states stay as they are. any_optimizer: no step is to be made. Returns what save() was given as extra."""
+    """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another
+    engine works on that one, in its own run, as a step of its own. weights_only: the parameters and buffers, with what
+    is named in followed, always so; moments, counts and random states stay as they are. any_optimizer: no step is to be
+    made. Returns what save() was given as extra."""
     said = read(directory)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
-            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its place into {FILE}")
+            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its "
+                               f"place into {FILE}")
         run = engine.state.path  # moved: it says itself whether it has the snapshot
     if weights_only:
         step = _take_over(engine, run, said["snapshot"], followed)
@@ -173,7 +185,8 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
                 raise
             step = _take_over(engine, run, said["snapshot"])
     if step != said["step"]:
-        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} of {step}")
+        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} "
+                             f"of {step}")
     if not weights_only:
         commit_blob.restore_groups(said, engine)
     _engines.add(engine)
@@ -181,8 +194,8 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
 
 
 def _take_over(engine, run, snapshot, followed=None):
-    """Commits what a run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns that which it had
-    there. followed: only parameters, buffers, and what is followed under these names."""
+    """Commits what a run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns
+    that which it had there. followed: only parameters, buffers, and what is followed under these names."""
     if engine.state is None:
         raise LongshoreError("a checkpoint: the engine is closed")
     engine.drop_gradients()
@@ -192,8 +205,9 @@ def _take_over(engine, run, snapshot, followed=None):
     try:
         other.layout.continue_as(engine.layout, run)
         if followed is None and other.kinds != engine.state.kinds:
-            raise LongshoreError(f"{run}: has another optimizer or other moments than {engine.state.path}, into which its state is to be "
-                                 "copied, since another engine works on it; close that one, or ask for the same optimizer")
+            raise LongshoreError(f"{run}: has another optimizer or other moments than {engine.state.path}, into which "
+                                 "its state is to be copied, since another engine works on it; close that one, or ask "
+                                 "for the same optimizer")
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # which are stored with the step
                 engine.state.copy(other, number, masters=followed is not None)
@@ -239,7 +253,8 @@ def _others(directory):
 
 
 def snapshots_of(directory):
-    """(run, name) of the snapshots that a directory names, its checkpoint's first. Of others some may not be there any more."""
+    """(run, name) of the snapshots that a directory names, its checkpoint's first. Of others some may not be there any
+    more."""
     found = []
     with contextlib.suppress(LongshoreError, KeyError, OSError):
         said = read(directory)
@@ -289,7 +304,8 @@ def reopen(engine, run, snapshot=None):
     try:
         state.layout.continue_as(engine.layout, run)
         if engine.compression and not state.made.residual:
-            raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or make it anew")
+            raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or "
+                                 "make it anew")
         engine.state = state
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)

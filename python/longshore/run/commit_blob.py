@@ -31,7 +31,8 @@ def _bytes(data):
 
 def tensor_out(t):
     t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b"")}
+    return {"dtype": str(t.dtype), "shape": list(t.shape),
+            "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b"")}
 
 
 def tensor_in(o):
@@ -84,7 +85,8 @@ def back(value):
 def random_states():
     """random_now(), as JSON."""
     state, (version, numbers, gauss), numpy, devices = random_now()
-    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss], "torch": tensor_out(state)}
+    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
+           "torch": tensor_out(state)}
     if devices:
         out["devices"] = {kind: [tensor_out(state) for state in states] for kind, states in devices.items()}
     if numpy is not None and numpy[0] == "MT19937":
@@ -98,11 +100,13 @@ def set_random_states(states):
     raw = base64.b64decode(numbers)
     random.setstate((version, tuple(int.from_bytes(raw[i:i + 4], "little") for i in range(0, len(raw), 4)), gauss))
     torch.set_rng_state(tensor_in(states["torch"]))
-    device.set_random_states({kind: [tensor_in(state) for state in each] for kind, each in states.get("devices", {}).items()})
+    device.set_random_states({kind: [tensor_in(state) for state in each]
+                              for kind, each in states.get("devices", {}).items()})
     if "numpy" in states:
         import numpy
         keys, pos, has_gauss, cached = states["numpy"]
-        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached))
+        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss,
+                                cached))
 
 
 def random_now():
@@ -173,8 +177,8 @@ def _buffers(buffers):
 
 
 def of_start(buffers, layout, lineage, counts):
-    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has. lineage, counts: as the
-    engine has them, where it does not begin anew."""
+    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has. lineage,
+    counts: as the engine has them, where it does not begin anew."""
     before = {"lineage": lineage, "behind": _behind(layout, lineage[1], counts)} if lineage else {}
     return _bytes(_pack({"format": 1, "random": random_states(), **before, **_buffers(buffers)}))
 
@@ -201,9 +205,10 @@ def _pack(out):
 
 
 def _behind(layout, steps, counts):
-    """By how many steps the updates of each trained tensor are fewer than the steps, in the order of the blocks; []: of none. Without
-    names: a model may have thousands of experts that are not hit in every step."""
-    behind = [steps - counts[b][i] for b, block in enumerate(layout.blocks) for i, t in enumerate(block.tensors) if t.trains]
+    """By how many steps the updates of each trained tensor are fewer than the steps, in the order of the blocks; []: of
+    none. Without names: a model may have thousands of experts that are not hit in every step."""
+    behind = [steps - counts[b][i] for b, block in enumerate(layout.blocks)
+              for i, t in enumerate(block.tensors) if t.trains]
     return behind if any(behind) else []
 
 
@@ -223,7 +228,8 @@ def finish(engine, out):
         parts = {**out, **{f"buffer {name}": b["bytes"] for name, b in out["buffers"].items()}}
         del parts["buffers"]
         sizes = {k: len(json.dumps(v)) for k, v in parts.items()}
-        raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
+        raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the "
+                             "most: "
                              + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
                              + "; register_buffer(..., persistent=False) what need not be kept")
     return blob
@@ -245,8 +251,9 @@ def store_buffers(engine):
                 b = buffers.get(tensor.name)
                 if b is None or tuple(b.shape) != tensor.shape or b.dtype != tensor.dtype:
                     now = "gone" if b is None else f"{list(b.shape)} {b.dtype}"
-                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at wrap(), is {now}, and is too "
-                                         "large to change: make it as it is at last, or register_buffer(..., persistent=False)")
+                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at "
+                                         f"wrap(), is {now}, and is too large to change: make it as it is at last, or "
+                                         "register_buffer(..., persistent=False)")
                 value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
             engine.state.begin_store(number, value)
     return any(block.buffers for block in layout.blocks)
@@ -266,9 +273,11 @@ def restore_buffers(engine, position, state):
 
 
 def _putting(model, names):
-    """put(name, value): the buffer becomes this value, of whatever shape and dtype. names: all that are put; a buffer that has one of these
-    alone stays the object that it is, and other modules that have it, too, get what it becomes."""
-    there, modules = dict(model.named_buffers(remove_duplicate=False)), dict(model.named_modules(remove_duplicate=False))
+    """put(name, value): the buffer becomes this value, of whatever shape and dtype. names: all that are put; a buffer
+    that has one of these alone stays the object that it is, and other modules that have it, too, get what it
+    becomes."""
+    there, modules = (dict(model.named_buffers(remove_duplicate=False)),
+                      dict(model.named_modules(remove_duplicate=False)))
     same = {}
     for name, b in there.items():
         same.setdefault(id(b), []).append(name)
@@ -290,9 +299,10 @@ def _putting(model, names):
 
 
 def unfit_buffers(model, saved, state):
-    """Sentences of buffers of a model that resume() was given which are not the run's. One that had another size when the run was made,
-    or whose module takes another size, as observers do, is right. saved: of of()."""
-    modules, buffers = dict(model.named_modules(remove_duplicate=False)), dict(model.named_buffers(remove_duplicate=False))
+    """Sentences of buffers of a model that resume() was given which are not the run's. One that had another size when
+    the run was made, or whose module takes another size, as observers do, is right. saved: of of()."""
+    modules, buffers = (dict(model.named_modules(remove_duplicate=False)),
+                        dict(model.named_buffers(remove_duplicate=False)))
     made, wrong = _made_with(state).get("buffers", {}), []
     for name, b in saved.get("buffers", {}).items():
         owner, _, last = name.rpartition(".")
@@ -318,7 +328,8 @@ def restore_groups(position, engine):
 
 
 def _first_seed(state):
-    """The run's. One of 2**63 and more is a real number in an older run.json; PyTorch's state of the same moment begins with it."""
+    """The run's. One of 2**63 and more is a real number in an older run.json; PyTorch's state of the same moment begins
+    with it."""
     seed = state.program["engine"]["seed"]
     if isinstance(seed, int):
         return seed
@@ -326,8 +337,8 @@ def _first_seed(state):
     exact = int.from_bytes(base64.b64decode(states["torch"]["bytes"])[:8], sys.byteorder) if states else 0
     if float(exact) == seed:
         return exact
-    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: dropout goes on with other numbers than it would have "
-                                           "had", state.path, seed)
+    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: dropout goes on with other "
+                                           "numbers than it would have had", state.path, seed)
     return min(int(seed), 2**64 - 1)
 
 
@@ -337,7 +348,8 @@ def restore(engine, saved, state):
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
     for counts, block in zip(engine.cycle.counts, engine.layout.blocks):
-        counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors]
+        counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0)
+                     for tensor in block.tensors]
         counts[:] = [by_name.get(tensor.name, count) for tensor, count in zip(block.tensors, counts)]
     for name, thing in engine.followed.items():
         restore_followed(saved, name, thing)

@@ -13,7 +13,8 @@ _INDEX = (".safetensors.index.json", ".bin.index.json")
 
 
 def of(path):
-    """What is wrong with a file of weights, or with the index of several; None: nothing that is seen without reading all of it."""
+    """What is wrong with a file of weights, or with the index of several; None: nothing that is seen without reading
+    all of it."""
     try:
         if path.endswith(_INDEX):
             weight_map(path)
@@ -68,7 +69,8 @@ def named():
 
 
 def _is_weights(path):
-    return path.endswith((".safetensors", *_INDEX)) or (path.endswith(".bin") and os.path.basename(path).startswith("pytorch_model"))
+    return path.endswith((".safetensors", *_INDEX)) or (path.endswith(".bin")
+                                                        and os.path.basename(path).startswith("pytorch_model"))
 
 
 def _of_what_was_read(failure):
@@ -90,8 +92,9 @@ def _of_what_was_read(failure):
     if "mismatch" in str(failure):
         for path in files:
             for name, there, here in _of_other_shapes(path, models):
-                return (f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: take the configuration that "
-                        "belongs to these weights, or load with ignore_mismatched_sizes=True, which begins it anew")
+                return (f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: take the "
+                        "configuration that belongs to these weights, or load with ignore_mismatched_sizes=True, "
+                        "which begins it anew")
     return None
 
 

@@ -20,14 +20,17 @@ from . import commit_blob
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64", torch.int32: "I32",
+_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64",
+          torch.int32: "I32",
           torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
-_NAMES.update({getattr(torch, name): short for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
+_NAMES.update({getattr(torch, name): short
+               for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
 _READ = {short: dtype for dtype, short in _NAMES.items()}
 
 
 def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
-    """As Engine.save_pretrained(). whole: parameters and buffers under their names, and also the base that adapters stand on."""
+    """As Engine.save_pretrained(). whole: parameters and buffers under their names, and also the base that adapters
+    stand on."""
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
@@ -35,18 +38,22 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         raise LongshoreError("save_pretrained: the engine is closed")
     hooks.before_step(engine.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin")) or (moments and name == "optimizer")]
+    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin"))
+               or (moments and name == "optimizer")]
     if weights or os.path.isfile(directory):
-        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to another directory")
+        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to "
+                          "another directory")
     adapted = adapters.saved_alone(engine.module) and not whole
     if moments and adapted:
-        raise ValueError("save_pretrained: moments=True is for whole models; those of adapters stay in the run, which resume() goes on with")
+        raise ValueError("save_pretrained: moments=True is for whole models; those of adapters stay in the run, which "
+                         "resume() goes on with")
     engine.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
     try:
         if adapted:
-            adapters.save(engine.module, partial, dtype and _TORCH[dtype], max_shard_size and native.size(max_shard_size, "max_shard_size"))
+            adapters.save(engine.module, partial, dtype and _TORCH[dtype],
+                          max_shard_size and native.size(max_shard_size, "max_shard_size"))
         elif not whole and _is_diffusers(engine.module) and getattr(engine.module, "_hf_peft_config_loaded", False):
             _save_lora(engine, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(engine.module):
@@ -68,7 +75,9 @@ def _put_in_place(partial, directory, there):
     for name in os.listdir(partial):
         if os.path.isdir(os.path.join(partial, name)) and name in there:
             raise ExistsError(f"{directory}: holds {name} already, which stays; save to another directory")
-    for name in sorted(os.listdir(partial), key=lambda name: (name.endswith("index.json") or name.startswith("model"), name.endswith("index.json"), name)):
+    for name in sorted(os.listdir(partial),
+                       key=lambda name: (name.endswith("index.json") or name.startswith("model"),
+                                         name.endswith("index.json"), name)):
         os.replace(os.path.join(partial, name), os.path.join(directory, name))
     os.rmdir(partial)
 
@@ -93,14 +102,15 @@ def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
     """Parameters and buffers as model.safetensors, or in shards, with moments where they are asked for."""
     extras, keep = _extras(commit_blob.small_buffers(engine))
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
-                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"), moments=moments,
+                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"),
+                     moments=moments,
                      nextras=len(extras), extras=extras)
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
         try:
             native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, work)
         except LongshoreError as stopped:
-            raise (interrupts or [stopped])[0]
+            raise (interrupts or [stopped])[0] from None
     if moments:
         _say_updates(engine, os.path.join(directory, "optimizer", "optimizer.json"))
 
@@ -110,8 +120,8 @@ def _extras(buffers):
     out, keep = ffi.new("struct shore_extra[]", len(buffers)), []
     for extra, (name, b) in zip(out, buffers.items()):
         if b.dtype not in _NAMES:
-            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors has not; register_buffer(..., "
-                                 "persistent=False) it, or keep it in another dtype")
+            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors has not; "
+                                 "register_buffer(..., persistent=False) it, or keep it in another dtype")
         value = b.detach().contiguous()
         names = ffi.new("char[]", name.encode()), ffi.new("char[]", _NAMES[b.dtype].encode())
         keep.append((value, names))
@@ -154,37 +164,43 @@ def _rename(directory, stem):
         os.remove(index)
 
 
-# ---- models that save themselves ---------------------------------------------------------------------------------------
+# ---- models that save themselves
+# ---------------------------------------------------------------------------------------
 
 
 def _let_save(engine, directory, dtype, max_shard_size, moments):
     """The model's own save_pretrained(), for which parameters are mapped from a file meanwhile."""
     model = engine.module
     takes = inspect.signature(model.save_pretrained).parameters
-    _refuse(model, {"dtype": dtype, "moments": moments or None, "max_shard_size": None if "max_shard_size" in takes else max_shard_size})
+    _refuse(model,
+            {"dtype": dtype, "moments": moments or None,
+             "max_shard_size": None if "max_shard_size" in takes else max_shard_size})
     with mapped(engine, os.path.dirname(directory)):
         model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
 
 
 def _save_lora(engine, directory, asked):
-    """Adapters of diffusers' add_adapter(), as its load_lora_adapter() takes them: its from_pretrained() loads no model that has some."""
+    """Adapters of diffusers' add_adapter(), as its load_lora_adapter() takes them: its from_pretrained() loads no model
+    that has some."""
     model = engine.module
     _refuse(model, asked)
     with mapped(engine, os.path.dirname(directory)):
         for name in model.peft_config:
-            model.save_lora_adapter(directory if len(model.peft_config) == 1 else os.path.join(directory, name), adapter_name=name)
+            model.save_lora_adapter(directory if len(model.peft_config) == 1 else os.path.join(directory, name),
+                                    adapter_name=name)
 
 
 def _refuse(model, asked):
     for name, value in asked.items():
         if value is not None:
-            raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, and knows no {name}; leave it out")
+            raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, "
+                             f"and knows no {name}; leave it out")
 
 
 @contextlib.contextmanager
 def mapped(engine, place):
-    """Parameters that are asked for their values have them in a mapped file, whose memory the system may take back. place: a directory for
-    the file, which is gone from there at once."""
+    """Parameters that are asked for their values have them in a mapped file, whose memory the system may take back.
+    place: a directory for the file, which is gone from there at once."""
     engine.streams.mapped = through_files(place, lambda directory: export(engine, directory))
     try:
         yield
@@ -193,8 +209,8 @@ def mapped(engine, place):
 
 
 def through_files(place, write):
-    """{name: tensor} of what write(directory) writes as safetensors, mapped: what is looked at comes into memory, and the system may take
-    it back. place: a directory for the files, which are gone from there at once."""
+    """{name: tensor} of what write(directory) writes as safetensors, mapped: what is looked at comes into memory, and
+    the system may take it back. place: a directory for the files, which are gone from there at once."""
     scratch = tempfile.mkdtemp(prefix=".longshore-", dir=place)
     try:
         directory = os.path.join(scratch, "all")
@@ -219,7 +235,8 @@ def _map(path):
 
 def _say_updates(engine, path):
     """How many the moments have seen, which may differ: a tensor without a gradient is left as it is."""
-    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(block.tensors, ns) if t.trains}
+    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine.cycle.counts)
+              for t, n in zip(block.tensors, ns) if t.trains}
     most = max(counts.values())
     with open(path, encoding="utf-8") as f:
         said = json.load(f)

@@ -27,15 +27,18 @@ class Moments:
         planes = {plane: name for name, plane in known.states.items()}
         if known.takes_momentum:
             self._refuse_other_momentum(os.path.join(self.path, planes["m"]), momentum)
-        self._files = [self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None for plane in "mv"]
+        self._files = [self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None
+                       for plane in "mv"]
 
     def _refuse_other_momentum(self, path, momentum):
         """SGD has a momentum only where it is made with one."""
         there = os.path.isdir(path)
         if there and not momentum:
-            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: wrap(..., momentum=...), or no moments_from")
+            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: wrap(..., "
+                                 "momentum=...), or no moments_from")
         if momentum and not there:
-            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: wrap(..., momentum=0), or no moments_from")
+            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: wrap(..., "
+                                 "momentum=0), or no moments_from")
 
     def _read(self, optimizer):
         path = os.path.join(self.path, "optimizer.json")
@@ -43,16 +46,19 @@ class Moments:
             with open(path, encoding="utf-8") as f:
                 said = json.load(f)
             whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
-            right = type(updates) is int and updates >= 0 and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
+            right = type(updates) is int and updates >= 0 and all(type(n) is int and 0 <= n <= updates
+                                                                  for n in fewer.values())
         except FileNotFoundError:
-            raise MissingError(f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export --moments` or "
-                               "save_pretrained(moments=True) has written") from None
+            raise MissingError(f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export "
+                               "--moments` or save_pretrained(moments=True) has written") from None
         except (ValueError, KeyError, AttributeError, TypeError):
             right = False
         if not right:
-            raise LongshoreError(f"{path}: does not say which optimizer's moments these are, and how many updates they have seen (\"updates\")")
+            raise LongshoreError(f"{path}: does not say which optimizer's moments these are, and how many updates "
+                                 "they have seen (\"updates\")")
         if whose != optimizer:
-            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: wrap(..., optimizer={whose!r}), or no moments_from")
+            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: wrap(..., "
+                                 f"optimizer={whose!r}), or no moments_from")
         return said
 
     def _open(self, name):
@@ -71,7 +77,8 @@ class Moments:
                 opened = safe_open(path, "pt")
                 found.update(dict.fromkeys(opened.keys(), opened))
         except (OSError, ValueError, SafetensorError) as why:
-            raise LongshoreError(f"{path}: the moments cannot be read: {why}; save them again, or wrap without moments_from") from why
+            raise LongshoreError(f"{path}: the moments cannot be read: {why}; save them again, or wrap without "
+                                 "moments_from") from why
         return found
 
     def of(self, names, shape):
@@ -81,8 +88,8 @@ class Moments:
             name = next((n for n in names if files and n in files), None)
             value = files[name].get_tensor(name) if name else None
             if value is not None and tuple(value.shape) != tuple(shape):
-                raise LongshoreError(f"{self.path}: {name} is of shape {list(value.shape)} there, and {list(shape)} in the model: they do not "
-                                     "belong together")
+                raise LongshoreError(f"{self.path}: {name} is of shape {list(value.shape)} there, and {list(shape)} "
+                                     "in the model: they do not belong together")
             out.append(None if value is None else value.float().reshape(-1))
         return out
 
@@ -94,7 +101,8 @@ class Moments:
         counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
                   for b in layout.blocks]
         if self.updates and not any(map(any, counts)):
-            raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, {layout.blocks[0].tensors[0].name} for one")
+            raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, "
+                                 f"{layout.blocks[0].tensors[0].name} for one")
         return counts
 
 
@@ -105,7 +113,8 @@ class Handed:
         self._of = {}
         for name, p in model.named_parameters(remove_duplicate=False):
             if p in optimizer.state:
-                self._of[name] = parse(kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape, optimizer.state[p])
+                self._of[name] = parse(kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape,
+                                       optimizer.state[p])
         self.updates = max((count for count, _ in self._of.values()), default=0)
 
     def _entry(self, names):
@@ -120,15 +129,18 @@ class Handed:
 
 
 def fill(state, model, spool, progress, moments=None):
-    """Writes it, block by block: one piece is written while the next is put together. progress: of the bytes of the model's values, in fp32."""
+    """Writes it, block by block: one piece is written while the next is put together. progress: of the bytes of the
+    model's values, in fp32."""
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     layout, writing = state.layout, None
     with torch.no_grad(), ThreadPoolExecutor(1) as writer:
         for b, block in enumerate(layout.blocks):
-            values = [[parameters[tensor.name].detach().reshape(-1), *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains
+            values = [[parameters[tensor.name].detach().reshape(-1),
+                       *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains
                                                                        else ())] for tensor in block.tensors]
             for segment, count, inside in layout.pieces(b):
-                pieces = [torch.zeros(count * native.SEGMENT) if any(len(v) > i and v[i] is not None for v in values) else None
+                pieces = [torch.zeros(count * native.SEGMENT) if any(len(v) > i and v[i] is not None for v in values)
+                          else None
                           for i in range(3)]
                 for t, at, first, last in inside:
                     for piece, value in zip(pieces, values[t]):

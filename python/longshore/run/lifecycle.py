@@ -1,4 +1,5 @@
-"""Engines whose runs are open. One that is dropped is closed by the collector, or when the process ends: its last step is committed."""
+"""Engines whose runs are open. One that is dropped is closed by the collector, or when the process ends: its last step
+is committed."""
 
 import atexit
 import gc
@@ -32,8 +33,9 @@ def end(engine):
     except Exception as failure:  # the others' steps count, too
         global _failed
         _failed = True
-        _log.error("%s: an engine that was not closed before it was dropped, or the process ended, has not committed its last step: %s; what "
-                   "is committed is whole, and longshore.resume(%r) goes on from there", state.path, failure, state.path)
+        _log.error("%s: an engine that was not closed before it was dropped, or the process ended, has not committed "
+                   "its last step: %s; what is committed is whole, and longshore.resume(%r) goes on from there",
+                   state.path, failure, state.path)
 
 
 @atexit.register
@@ -45,8 +47,8 @@ def _end_all():
 
 
 class _Failing:
-    """In the place of a stream. The interpreter flushes it when all that is to be called at exit has been, and exits with 120, as after
-    other failures of its end."""
+    """In the place of a stream. The interpreter flushes it when all that is to be called at exit has been, and exits
+    with 120, as after other failures of its end."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -69,5 +71,5 @@ def refuse_second(run):
     if _works_on(run):
         gc.collect()
     if _works_on(run):
-        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (one that was not lives as long as its "
-                        "model, its optimizer, or a loss of them)", lib.SHORE_EBUSY)
+        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (one that was not "
+                        "lives as long as its model, its optimizer, or a loss of them)", lib.SHORE_EBUSY)

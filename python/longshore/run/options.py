@@ -1,12 +1,16 @@
-"""Options of wrap() that are Longshore's own: one list, of which transformers' TrainingArguments and DeepSpeed's "longshore" section are made."""
+"""Options of wrap() that are Longshore's own: one list, of which transformers' TrainingArguments and DeepSpeed's
+"longshore" section are made."""
 
 from .. import native
 from ..step.compression import share_of
 
-SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress", "compress_after",
+SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress",
+           "compress_after",
            "moments_from")  # in DeepSpeed's configuration, under "longshore"
-ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]  # of TrainingArguments, where optim and overwrite_run say those
-_OF_THE_START = {"run", "drives", "memory", "overwrite", "moments_from"}  # which say where a run begins, and not how it is
+# of TrainingArguments, where optim and overwrite_run say those
+ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
+# which say where a run begins, and not how it is
+_OF_THE_START = {"run", "drives", "memory", "overwrite", "moments_from"}
 
 
 def that_stay(engine, asked):
@@ -19,6 +23,7 @@ def that_stay(engine, asked):
             made, wanted = engine.state.scratch_bytes, native.size(value, option)
         else:
             made, wanted = how[option], share_of(value) if option == "compress" else value
-        if made != wanted and not (option == "activation_room" and not made):  # without a place on the drives, it has no room
+        # without a place on the drives, it has no room
+        if made != wanted and not (option == "activation_room" and not made):
             other.append(f"{option} {made}, and not {value}")
     return other

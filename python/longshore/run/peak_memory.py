@@ -26,17 +26,20 @@ class Peak:
 
     def forward_ended(self, output):
         self.forward = max(self.forward, memory.process_bytes())
-        self.output_bytes = max(self.output_bytes, sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor)))
+        self.output_bytes = max(self.output_bytes,
+                                sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor)))
 
     def text(self, engine):
         """One sentence of the step that ends now."""
         self.look()
         most = _most() if _most() > self.most_before else max(self.most, self.forward)
         held, size = memory.measure(engine), native.readable
-        beyond, forward, backward = most - memory.imports_bytes(), self.forward - self.before, max(most - self.forward, 0)
-        said = (f"step {engine.state.step + 1}: the process took {size(max(beyond, 0))} at its peak beyond its imports ({size(memory.imports_bytes())}): "
-                f"the engine holds {size(held.held)} of memory {size(held.budget)}; forward brought {size(forward)} of activations "
-                f"(its output, logits say, has {size(self.output_bytes)}), backward {size(backward)} more of gradients")
+        beyond = most - memory.imports_bytes()
+        forward, backward = self.forward - self.before, max(most - self.forward, 0)
+        said = (f"step {engine.state.step + 1}: the process took {size(max(beyond, 0))} at its peak beyond its "
+                f"imports ({size(memory.imports_bytes())}): the engine holds {size(held.held)} of memory "
+                f"{size(held.budget)}; forward brought {size(forward)} of activations (its output, logits say, has "
+                f"{size(self.output_bytes)}), backward {size(backward)} more of gradients")
         return said + _advice(engine, forward, backward) if beyond > held.budget * 5 // 4 else said
 
 

@@ -1,4 +1,5 @@
-"""A model that an engine has is trained anew, as by a second Trainer: in a run of its own, whose first state is what the engine has made."""
+"""A model that an engine has is trained anew, as by a second Trainer: in a run of its own, whose first state is what
+the engine has made."""
 
 import contextlib
 import os
@@ -18,27 +19,31 @@ from .state import Buffer, State
 def engine_of(model):
     """The open engine that has a model's parameters; None: there is none."""
     engines = [p.longshore.streams.engine() for p in model.parameters() if getattr(p, "longshore", None) is not None]
-    return engines[0] if engines and engines[0] is not None and engines[0].state is not None and engines[0].module is model else None
+    return (engines[0] if engines and engines[0] is not None and engines[0].state is not None
+            and engines[0].module is model else None)
 
 
 def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **others):
-    """Lets an open engine go on in another run, with another optimizer of the same kind, whose moments begin anew. The run that it had is
-    closed, and stays. The rest: as wrap() takes it."""
+    """Lets an open engine go on in another run, with another optimizer of the same kind, whose moments begin anew. The
+    run that it had is closed, and stays. The rest: as wrap() takes it."""
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
     given, recorded = wrap.name_groups(engine.module, groups)
-    how = {**engine.how, **numbers, "lr": wrap.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": clip,
+    how = {**engine.how, **numbers, "lr": wrap.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]),
+           "clip": clip,
            "groups": recorded, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
     before = engine.state
     program = {**wrap.program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
     state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
-                         fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes, memory=before.memory_bytes, overwrite=bool(overwrite),
-                         momentum=any(group.get("momentum", numbers["momentum"]) for group in given), scratch_bytes=before.scratch_bytes,
+                         fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes,
+                         memory=before.memory_bytes, overwrite=bool(overwrite),
+                         momentum=any(group.get("momentum", numbers["momentum"]) for group in given),
+                         scratch_bytes=before.scratch_bytes,
                          residual=bool(before.made.residual))
     with contextlib.closing(state):
         _copy(engine, before, state)
@@ -51,20 +56,22 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
 
 
 def _refuse_others(engine, run, wanted, memory, others):
-    instead = ("keep the model by save_model(DIR) of the Trainer that has trained it, engine.close(), and give the next Trainer "
-               "from_pretrained(DIR)")
+    instead = ("keep the model by save_model(DIR) of the Trainer that has trained it, engine.close(), and give the "
+               "next Trainer from_pretrained(DIR)")
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
-        raise LongshoreError(f"{run}: is the run of the training before; give the next Trainer another run= or output_dir, or {instead}")
+        raise LongshoreError(f"{run}: is the run of the training before; give the next Trainer another run= or "
+                             f"output_dir, or {instead}")
     had = engine.how["optimizer"], engine.how["moments"]
     if wanted != had:
-        raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is asked for {wanted[0]} with "
-                             f"{wanted[1]}; {instead}")
-    other = [*that_stay(engine, others), *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
+        raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is "
+                             f"asked for {wanted[0]} with {wanted[1]}; {instead}")
+    other = [*that_stay(engine, others),
+             *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
     if other:
         raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
     if memory is not None and wrap.native.size(memory) != engine.state.memory_bytes:
-        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has {wrap.native.readable(engine.state.memory_bytes)} "
-                             f"until it is closed; {instead}")
+        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has "
+                             f"{wrap.native.readable(engine.state.memory_bytes)} until it is closed; {instead}")
 
 
 def _copy(engine, before, state):

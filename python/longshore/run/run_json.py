@@ -16,8 +16,8 @@ def _number(said):
 
 
 def text(program):
-    """An infinity, which a configuration may hold, is none of JSON's numbers, and the file's whole numbers have 64 bits with a sign, where
-    a seed has 64 without one: both are text."""
+    """An infinity, which a configuration may hold, is none of JSON's numbers, and the file's whole numbers have 64 bits
+    with a sign, where a seed has 64 without one: both are text."""
     def known(value):
         if isinstance(value, dict):
             return {k: known(v) for k, v in value.items()}

@@ -15,7 +15,8 @@ from ..native import Wait, ffi, lib
 from ..step.optimizer_table import OPTIMIZERS
 from . import run_json
 
-_DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16, torch.float16: lib.SHORE_DTYPE_FP16}
+_DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16,
+           torch.float16: lib.SHORE_DTYPE_FP16}
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
@@ -23,14 +24,15 @@ PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or 
 
 
 class Layout:
-    """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what is
-    done to it is decided step by step; blocks that are frozen rest, and take no room for what only updates need."""
+    """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what
+    is done to it is decided step by step; blocks that are frozen rest, and take no room for what only updates need."""
 
     def __init__(self, blocks):
         self.blocks = blocks
         self.c = _make_layout(blocks)
         self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
-        self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))] for b, block in enumerate(blocks)]
+        self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))]
+                        for b, block in enumerate(blocks)]
 
     def elems(self, block):
         return self.segments[block] * native.SEGMENT
@@ -40,8 +42,8 @@ class Layout:
         return self.elems(block) * self.blocks[block].dtype.itemsize
 
     def pieces(self, block):
-        """A block in pieces of at most PIECE segments: (first segment, segments, tensors in it), of which each tensor is
-        (index, its first element in the piece, its first element and last + 1 of the tensor itself)."""
+        """A block in pieces of at most PIECE segments: (first segment, segments, tensors in it), of which each tensor
+        is (index, its first element in the piece, its first element and last + 1 of the tensor itself)."""
         for first in range(0, self.segments[block], PIECE):
             count = min(PIECE, self.segments[block] - first)
             begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
@@ -79,7 +81,8 @@ class Layout:
         theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
         wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
         if wrong or len(mine) != len(theirs) or self.offsets != other.offsets:
-            raise LongshoreError(f"{run}: is of another model: {wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}")
+            raise LongshoreError(f"{run}: is of another model: "
+                                 f"{wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}")
         self.blocks = other.blocks
 
     def shapes(self):
@@ -87,7 +90,8 @@ class Layout:
         tensors = [t for block in self.blocks for t in block.tensors]
         out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
         for shape, tensor in zip(out, tensors):
-            names = [ffi.new("char[]", n.encode()) for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]]
+            names = [ffi.new("char[]", n.encode())
+                     for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]]
             tied = ffi.new("char *[]", names[1:])
             keep += [names, tied]
             shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
@@ -154,14 +158,16 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
     """struct shore_fleet_options of a run of ours, and what it points to. fp32: parameters are fetched as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
-    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths), optimizer=OPTIMIZERS[optimizer].number,
+    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths),
+                         optimizer=OPTIMIZERS[optimizer].number,
                          moments=MOMENTS[moments], fp32_params=fp32, spill=True, note=_note, **more)
     return options, (paths, array)
 
 
 @ffi.callback("void(void *, const char *)")
 def _note(ctx, text):
-    """What the library has to say while it opens a run, and does no harm: of a copy, of damage that was passed by, of slow ways."""
+    """What the library has to say while it opens a run, and does no harm: of a copy, of damage that was passed by, of
+    slow ways."""
     logging.getLogger("longshore").warning("%s", native.text(text))
 
 
@@ -187,21 +193,26 @@ class State:
         self.run = self.fleet = None
 
     @classmethod
-    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False, momentum=False,
+    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False,
+               momentum=False,
                scratch_bytes=0, residual=False):
         """Begins a run; init_block() for all blocks and seal() follow."""
-        fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite, with_momentum=momentum,
+        fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite,
+                                     with_momentum=momentum,
                                      scratch_bytes=scratch_bytes, residual=residual)
         text = ffi.new("char[]", run_json.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
-        (shapes, keep), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
-        return cls(path, layout, native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes), making), 0)
+        (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
+        return cls(path, layout,
+                   native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes),
+                               making), 0)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
-        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own. without_drives (read_only): what
-        the run records, of no step."""
-        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes, without_drives=without_drives,
+        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own. without_drives
+        (read_only): what the run records, of no step."""
+        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes,
+                             without_drives=without_drives,
                              note=ffi.NULL if without_drives else _note)
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
@@ -291,8 +302,8 @@ class State:
                     what=f"{self.layout.blocks[block].name} cannot be carried over")
 
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None):
-        """Writes other parameters, or moments of some tensors (Buffers of fp32, canonical, whole segments) into the next step; the rest
-        stays."""
+        """Writes other parameters, or moments of some tensors (Buffers of fp32, canonical, whole segments) into the
+        next step; the rest stays."""
         images = self._images(block, segment, count)
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
@@ -313,13 +324,15 @@ class State:
         self.kept_images[block] = images, self._store(block, 0, count, images)
 
     def copy(self, other, block, masters=False):
-        """Writes what another run of the same layout has of a block into the next step: of the same kinds, or masters alone."""
+        """Writes what another run of the same layout has of a block into the next step: of the same kinds, or masters
+        alone."""
         most = max(1, PIECE // 4)
         each = 4 * native.SEGMENT if masters else lib.shore_fleet_state_bytes(self.fleet)
         values = Buffer(min(most, self.layout.segments[block]) * each)
         for segment in range(0, self.layout.segments[block], most):
             count = min(most, self.layout.segments[block] - segment)
-            other.fetch(block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment, count).result()
+            other.fetch(block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment,
+                        count).result()
             if masters:
                 self.store_values(block, segment, count, master=values)
             else:
@@ -333,7 +346,8 @@ class State:
     def _store(self, block, segment, count, images):
         store = native.new("struct shore_store", base_step=self.step, attempt=self.attempt, state=images.pointer,
                            block=block, segment=segment, count=count, order=block)
-        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=f"{self.layout.blocks[block].name} cannot be stored")
+        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images,
+                    what=f"{self.layout.blocks[block].name} cannot be stored")
 
     def masters(self, block):
         """A block's fp32 parameters at the committed step."""
@@ -343,7 +357,8 @@ class State:
 
     @property
     def away(self):
-        """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come back."""
+        """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come
+        back."""
         return self.info().away
 
     @property
@@ -366,8 +381,8 @@ class State:
         self.pending = False
 
     def commit(self, skip, metrics, blob):
-        """Begins to commit step `self.step`; the next commit, or settle(), waits for it. metrics: what the run's metrics.jsonl says
-        of it."""
+        """Begins to commit step `self.step`; the next commit, or settle(), waits for it. metrics: what the run's
+        metrics.jsonl says of it."""
         self.settle()
         request = native.new("struct shore_commit", step=self.step,
                              how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED)
@@ -400,7 +415,8 @@ class State:
         return bytes(ffi.buffer(data, size[0]))
 
     def digest(self, deep=False):
-        """Of the committed state: what `longshore inspect --digest` prints. deep: every byte is read and compared first."""
+        """Of the committed state: what `longshore inspect --digest` prints. deep: every byte is read and compared
+        first."""
         self.settle()
         out = ffi.new("unsigned char[16]")
         native.call(lib.shore_fleet_digest, self.fleet, deep, out)

@@ -12,11 +12,11 @@ from .state import State
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
-    """Reads all of a run's committed state on all its drives (or of a snapshot), compares it with its checksums, and returns its digest,
-    as ``longshore inspect RUN --digest`` prints it.
+    """Reads all of a run's committed state on all its drives (or of a snapshot), compares it with its checksums, and
+    returns its digest, as ``longshore inspect RUN --digest`` prints it.
 
-    run: a directory that nobody trains at the moment, or an Engine. Raises LongshoreError that names the drive and what is damaged,
-    MissingError where there is no such run.
+    run: a directory that nobody trains at the moment, or an Engine. Raises LongshoreError that names the drive and what
+    is damaged, MissingError where there is no such run.
     """
     if isinstance(run, Engine):
         if snapshot is not None:

@@ -1,8 +1,8 @@
-"""Top-k compression: of a block's gradients only the largest go to UPDATE, as codes. What is left out waits on the drives, in
-plane R of the run, and is added to the next gradients (error feedback).
+"""Top-k compression: of a block's gradients only the largest go to UPDATE, as codes. What is left out waits on the
+drives, in plane R of the run, and is added to the next gradients (error feedback).
 
-The gradients stay whole until the step is decided: where UPDATE has to run again, they are encoded again, with the residual of
-the committed step and so with the same bits.
+The gradients stay whole until the step is decided: where UPDATE has to run again, they are encoded again, with the
+residual of the committed step and so with the same bits.
 """
 
 import os
@@ -17,7 +17,8 @@ _VALUES = lib.SHORE_SPARSE_BF16
 
 
 def share_of(value):
-    """"top1%" or 0.01, as the program's --compress takes them, as a share; 0 for None and "none": gradients go whole."""
+    """"top1%" or 0.01, as the program's --compress takes them, as a share; 0 for None and "none": gradients go
+    whole."""
     if value is None:
         return 0.0
     share = ffi.new("double *")
@@ -34,9 +35,11 @@ def _code_bytes(layout, share):
     """Of the block whose codes take most."""
     most = 0
     for number in _trained(layout):
-        nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)), layout.segments[number])
+        nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)),
+                                        layout.segments[number])
         if nbytes >= 1 << 32:
-            raise ValueError(f"compress: so much of {layout.blocks[number].name} would take more than 4 GiB; compress more, or not")
+            raise ValueError(f"compress: so much of {layout.blocks[number].name} would take more than 4 GiB; compress "
+                             "more, or not")
         most = max(most, nbytes)
     return most
 
@@ -69,12 +72,13 @@ class Compression:
         layout = gradients.streams.layout
         self.elems = max(layout.elems(number) for number in _trained(layout))
         self.sums = Buffer(4 * self.elems)
-        self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]  # one is encoded while the other is read
+        # one is encoded while the other is read
+        self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]
         self.whole = None  # of a block that was put aside
 
     def encode(self, engine, number, request, values=None):
-        """Fills a request with the codes of a block's gradients (of these {index: gradient}). The step before is committed: its residual
-        is added. Returns SHORE_STEP_WHOLE where they go whole in this step."""
+        """Fills a request with the codes of a block's gradients (of these {index: gradient}). The step before is
+        committed: its residual is added. Returns SHORE_STEP_WHOLE where they go whole in this step."""
         state = engine.state
         if state.step < self.after:
             return lib.SHORE_STEP_WHOLE
@@ -91,7 +95,8 @@ class Compression:
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)
         most = lib.shore_sparse_count(self.share, sum(g.numel() for g in values.values()))
         nbytes = ffi.new("uint64_t *", codes.code.nbytes)
-        native.check(lib.shore_sparse_encode_feedback(_VALUES, layout.segments[number], sums, most, codes.code.pointer, nbytes, codes.offsets,
+        native.check(lib.shore_sparse_encode_feedback(_VALUES, layout.segments[number], sums, most, codes.code.pointer,
+                                                      nbytes, codes.offsets,
                                                       residual), None, f"the gradients of {name} cannot be compressed")
         codes.fill(request)
         return 0

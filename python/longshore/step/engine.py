@@ -27,7 +27,8 @@ from .step_cycle import Phase, StepCycle, StepResult
 
 def optimizer_of(engine, how, groups):
     """engine.optimizer. how: what wrap() was told, as the run records it; groups: as torch.optim takes them."""
-    defaults = {**{k: commit_blob.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")}, "betas": tuple(how["betas"])}
+    defaults = {**{k: commit_blob.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")},
+                "betas": tuple(how["betas"])}
     return Optimizer(engine, groups, defaults)
 
 
@@ -48,11 +49,14 @@ class Engine(Face):
         self.cycle, self.followed = StepCycle(self, state), {}  # what has a state that commits with every step, by name
         self.together = layer_major.Together(self)
         self.gradients = streams.gradients = Gradients(streams, room_bytes)
-        self.compression = Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
+        self.compression = (Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress")
+                            else None)
         self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
-        self.patience, self.gone = native.new("struct shore_patience"), None  # with drives that are lost; why they did not come back
+        # with drives that are lost; why they did not come back
+        self.patience, self.gone = native.new("struct shore_patience"), None
         forks.leave_in_children(self.cycle)
-        self.lineage = [how["seed"], 0]  # of random numbers and counts: a seed, and steps that came before the run's own
+        # of random numbers and counts: a seed, and steps that came before the run's own
+        self.lineage = [how["seed"], 0]
         self.plan = None  # of memory: what the budget was planned to
         self.process_at_wrap_bytes = memory.process_bytes()
         self.own_random, self.meter = commit_blob.OwnRandom(), Meter()
@@ -79,14 +83,16 @@ class Engine(Face):
         self.own_random.end()
 
     def _before_forward(self, module, args, kwargs):
-        """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are run."""
+        """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are
+        run."""
         self.cycle.open_state("forward")
         self.flush()
         self.gradients.hide()
         if module.training and torch.is_grad_enabled() and not in_backward():
             self.own_random.begin(self, self.cycle.forwards)
             self.meter.forward(self.state, args, kwargs)
-            self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes)
+            self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate,
+                                        self.gradients.passes)
 
     def _after_forward(self, module, args, output):
         if not in_backward():
@@ -128,8 +134,8 @@ class Engine(Face):
     def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
         """Adds the gradients of a loss, divided by ``accumulate`` (divide=False: as it is), to those of the step.
 
-        last: step() follows; by default after ``accumulate`` calls. It may be wrong, and costs time then. After an exception
-        the gradients of the step are dropped, and the engine is as it was after the last step.
+        last: step() follows; by default after ``accumulate`` calls. It may be wrong, and costs time then. After an
+        exception the gradients of the step are dropped, and the engine is as it was after the last step.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
@@ -164,9 +170,9 @@ class Engine(Face):
     def step(self) -> StepResult:
         """Makes a step of what backward() has gathered. Returns a StepResult.
 
-        It is committed beside what comes next: durable at the latest when the next step is made, or on return of settle(),
-        snapshot(), digest() or close(). Raises LongshoreError where no backward pass has come, and NotFiniteError where a gradient is not
-        finite (with on_nonfinite="skip" the step counts, and the state stays).
+        It is committed beside what comes next: durable at the latest when the next step is made, or on return of
+        settle(), snapshot(), digest() or close(). Raises LongshoreError where no backward pass has come, and
+        NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step counts, and the state stays).
         """
         self.cycle.open_state("step")
         hooks.before_step(self.streams, "engine.step")
@@ -193,22 +199,25 @@ class Engine(Face):
 
     @whole
     def flush(self) -> None:
-        """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler may
-        be stepped, which belongs to the step."""
+        """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler
+        may be stepped, which belongs to the step."""
         self.cycle.flush()
 
     @whole
     def settle(self) -> None:
-        """Waits until the last step is durable. Where it cannot be committed (NotFiniteError: an update made a parameter that is
-        not finite), the engine is at the step before it."""
+        """Waits until the last step is durable. Where it cannot be committed (NotFiniteError: an update made a
+        parameter that is not finite), the engine is at the step before it."""
         self.cycle.settle()
 
-    def train_batch(self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
-        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes), each block fetched
-        once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a StepResult. The bits are those of backward()
-        for each and step(). All are in one layer at a time: their activations are held together. What a pass changes of modules (attributes,
-        tensors in place, adapters, hooks, requires_grad, train and eval), and of globals and closures of the model's code, is seen: they go on
-        one after the other then, or LongshoreError names it, where they have begun with what it was before. What a loss keeps is not seen.
+    def train_batch(self, micro_batches: Iterable,
+                    loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
+        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes),
+        each block fetched once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a
+        StepResult. The bits are those of backward() for each and step(). All are in one layer at a time: their
+        activations are held together. What a pass changes of modules (attributes, tensors in place, adapters, hooks,
+        requires_grad, train and eval), and of globals and closures of the model's code, is seen: they go on one after
+        the other then, or LongshoreError names it, where they have begun with what it was before. What a loss keeps is
+        not seen.
         """
         hooks.before_step(self.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
@@ -223,19 +232,23 @@ class Engine(Face):
         self.backward_together(micro_batches, loss_of)
         return self.step()
 
-    def backward_together(self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor], divide: bool = True) -> list[float]:
-        """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many there
-        are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as numbers.
+    def backward_together(self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor],
+                          divide: bool = True) -> list[float]:
+        """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many
+        there are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as
+        numbers.
 
-        loss_of runs the model, in a thread of its own for each micro-batch, one at a time. What it changes is seen, or not, as train_batch()
-        says. Random numbers that it draws beside the model come in the order of the turns.
+        loss_of runs the model, in a thread of its own for each micro-batch, one at a time. What it changes is seen, or
+        not, as train_batch() says. Random numbers that it draws beside the model come in the order of the turns.
         """
         return self.together.backward(micro_batches, loss_of, divide)
 
-    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None,
+    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
+                        max_shard_size: int | str | None = None,
                         moments: bool = False) -> None:
-        """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype: "fp32", "bf16", "fp16", by
-        default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and `longshore import`. The directory is whole or not there."""
+        """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype:
+        "fp32", "bf16", "fp16", by default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and
+        `longshore import`. The directory is whole or not there."""
         recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it
@@ -281,6 +294,7 @@ class Engine(Face):
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
-        """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back to a
-        snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one stays as it is."""
+        """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back
+        to a snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one
+        stays as it is."""
         checkpoint.reopen(self, run, snapshot)

@@ -1,4 +1,5 @@
-"""What an engine looks like: how it shows itself, which of its names are public, and what of its module it passes on."""
+"""What an engine looks like: how it shows itself, which of its names are public, and what of its module it passes
+on."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _Engine = TypeVar("_Engine", bound="Face")
 # attributes of an instance that are for its user; what else is there is for the package
 _PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
 # of nn.Module: they return the module, in whose place scripts put what they get
-_RETURN_SELF = {"apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "ipu", "mtia", "requires_grad_", "share_memory", "to", "to_empty", "type", "xpu"}
+_RETURN_SELF = {"apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "ipu", "mtia", "requires_grad_",
+                "share_memory", "to", "to_empty", "type", "xpu"}
 
 
 class Face:
@@ -26,8 +28,8 @@ class Face:
         elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
         memory = native.readable(self.plan.budget_bytes or state.memory_bytes or self.plan.total_bytes)
-        return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} parameters on {drives}, "
-                f"memory {memory}>")
+        return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
+                f"parameters on {drives}, memory {memory}>")
 
     def __enter__(self: _Engine) -> _Engine:
         return self
@@ -37,11 +39,14 @@ class Face:
 
     def __reduce_ex__(self, protocol: object) -> Any:
         """A copy would close the run when it goes."""
-        raise TypeError("an Engine is not copied or pickled, since its run is open once: copy.deepcopy(engine.module) is the model with its "
-                        "values, and longshore.resume() opens the run again, after close() or in another process")
+        raise TypeError("an Engine is not copied or pickled, since its run is open once: copy.deepcopy(engine.module) "
+                        "is the model with its values, and longshore.resume() opens the run again, after close() or "
+                        "in another process")
 
     def __dir__(self) -> list[str]:
-        return sorted({*_PUBLIC, *(name for kind in type(self).__mro__ for name in vars(kind) if not name.startswith("_"))} - {"state"})
+        return sorted({*_PUBLIC,
+                       *(name for kind in type(self).__mro__
+                         for name in vars(kind) if not name.startswith("_"))} - {"state"})
 
     def __getattr__(self, name: str) -> Any:
         """What the engine does not have, and its module has: config, generate, parameters, state_dict, training."""
@@ -53,7 +58,8 @@ class Face:
         try:
             value = getattr(module, name)
         except AttributeError:
-            raise AttributeError(f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has none", name=name, obj=self) from None
+            raise AttributeError(f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has "
+                                 "none", name=name, obj=self) from None
         return _with_engine(self, module, value) if name in _RETURN_SELF and callable(value) else value
 
     @property

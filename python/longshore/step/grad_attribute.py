@@ -1,7 +1,7 @@
 """p.grad between backward() and step(): it stands for the gradient that the engine has, wherever that lies.
 
-Who asks for its value gets a copy, as far as passes have come, added up in fp32; what changes it in place, as `clip_grad_norm_()` does,
-changes what step() takes; and another tensor, or None, in its place counts as in PyTorch.
+Who asks for its value gets a copy, as far as passes have come, added up in fp32; what changes it in place, as
+`clip_grad_norm_()` does, changes what step() takes; and another tensor, or None, in its place counts as in PyTorch.
 """
 
 import torch
@@ -28,8 +28,8 @@ class Gathered(torch.Tensor):
         """A copy, fp32."""
         value = parameter_state.gradient(self.longshore_parameter)
         if value is None:
-            raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its gradients were dropped; clone() what is "
-                                 "wanted afterwards")
+            raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its "
+                                 "gradients were dropped; clone() what is wanted afterwards")
         return value
 
     def __deepcopy__(self, memo):
@@ -49,16 +49,20 @@ class Gathered(torch.Tensor):
                 return func(*args, **kwargs)
         if isinstance(first, Gathered) and (name == "detach" or func == torch.Tensor.data.__get__):
             return first
-        if name.startswith("_foreach_") and len(first) > 1 and not any(isinstance(a, (list, tuple)) for a in (*args[1:], *kwargs.values())):
+        if name.startswith("_foreach_") and len(first) > 1 and not any(isinstance(a, (list, tuple))
+                                                                       for a in (*args[1:], *kwargs.values())):
             outs = [func([g], *args[1:], **kwargs) for g in first]  # one copy at a time
             return None if outs[0] is None else [g for out in outs for g in out]
-        written = {id(g): g for g in tensors(kwargs.get("out", first if writes(func) else None)) if isinstance(g, Gathered)}
+        written = {id(g): g
+                   for g in tensors(kwargs.get("out", first if writes(func) else None)) if isinstance(g, Gathered)}
         copies = {}
 
         def copy(g):
             if isinstance(g, Gathered) and id(g) not in copies:
                 value = g.longshore_value()
-                copies[id(g)] = value if id(g) in written else fetched(value, f"{g.longshore_parameter.longshore.name}.grad", _ADVICE)
+                copies[id(g)] = value if id(g) in written else fetched(value,
+                                                                       f"{g.longshore_parameter.longshore.name}.grad",
+                                                                       _ADVICE)
             return copies.get(id(g), g)
 
         args, kwargs = tree_map(copy, (args, kwargs))
@@ -91,7 +95,8 @@ class Shown:
             found = [(p, p.grad) for p in there]
             for p in there:
                 p.grad = None
-        for p, g in [(p, g.longshore_value() if isinstance(g, Gathered) else g) for p, g in found if g is not self._made[id(p)]]:
+        for p, g in [(p, g.longshore_value() if isinstance(g, Gathered) else g)
+                     for p, g in found if g is not self._made[id(p)]]:
             parameter_state.set_gradient(p, g)
         return any(g is None for _, g in found)
 

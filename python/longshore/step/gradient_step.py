@@ -1,4 +1,5 @@
-"""What becomes of the gradients of one open run's steps: include/longshore/step.h. A block is a unit of it, and a page."""
+"""What becomes of the gradients of one open run's steps: include/longshore/step.h. A block is a unit of it, and a
+page."""
 
 from .. import forks, native
 from ..interrupts import whole
@@ -18,7 +19,8 @@ def _encode(ctx, number, segment, update, diag):
 
 
 class Step:
-    encode = None  # encode(number, request): fills what is sent instead of a block's gradients; SHORE_STEP_WHOLE: they go
+    # encode(number, request): fills what is sent instead of a block's gradients; SHORE_STEP_WHOLE: they go
+    encode = None
 
     def __init__(self, streams, state, encode=None, **options):
         """streams: whose pages are open. options: as of struct shore_step_options."""
@@ -32,7 +34,8 @@ class Step:
         options = native.new(
             "struct shore_step_options", units=units, nunits=len(units), keeps_made=state.away, leave=_leave,
             encode=_encode if encode else ffi.NULL, ctx=self._handle, **options)
-        self.c = ffi.gc(native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options), lib.shore_step_close)
+        self.c = ffi.gc(native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options),
+                        lib.shore_step_close)
         forks.leave_in_children(self)
 
     def leave_to_parent(self):

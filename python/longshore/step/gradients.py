@@ -1,5 +1,5 @@
-"""The gradients of a step: taken as autograd completes them, and added up in fp32. What becomes of a block's when they are
-complete, the library decides (gradient_step.py): they wait here, or on the drives, or are updated with at once.
+"""The gradients of a step: taken as autograd completes them, and added up in fp32. What becomes of a block's when they
+are complete, the library decides (gradient_step.py): they wait here, or on the drives, or are updated with at once.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ def _coming(gradients, block, number):
     def coming(gradient):
         there = gradients()
         if there is None:
-            raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again")
+            raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens "
+                                 "its run again")
         there.coming(there.streams.blocks[block].parameters[number][0])
 
     return coming
@@ -76,7 +77,8 @@ class Gradients:
         self.passes = 1  # backward passes that run together
         self.in_order = None  # gives those of a parameter that may be added, where micro-batches take turns
         self._leaving = set()  # numbers of blocks whose gradients leave memory
-        self.made, self._again = {}, {}  # of the step that was made last, by number of the block, as long as they are needed; while it is sent again
+        # of the step that was made last, by number of the block, as long as they are needed; while it is sent again
+        self.made, self._again = {}, {}
         self._buffer = self._brought = None  # the block whose gradients somebody looks at
         self.shown = Shown()
         self.came = False  # a backward pass, since the step that was made last
@@ -94,7 +96,8 @@ class Gradients:
                 if p.requires_grad:
                     p.register_hook(_coming(there, streamed.number, number))
                     first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
-                    self.ends[id(p)] = [first.id, p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id]
+                    self.ends[id(p)] = [first.id,
+                                        p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id]
 
     def drop_of(self, parameters):
         """Gradients of these count nowhere."""
@@ -111,7 +114,8 @@ class Gradients:
         return 4 * self._elems if several or self.passes > 1 else self._nbytes
 
     def hide(self):
-        """A pass begins, or the step is made: what somebody has done to p.grad counts. With no gradient left it is begun anew."""
+        """A pass begins, or the step is made: what somebody has done to p.grad counts. With no gradient left it is
+        begun anew."""
         if self.shown.hide() and not any(block.had for block in self.blocks):
             self.streams.engine().drop_gradients()
 
@@ -130,7 +134,8 @@ class Gradients:
             self.own = False
 
     def coming(self, p):
-        """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before it."""
+        """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before
+        it."""
         if len(post_accumulate_hooks(p)) > 2:
             self._enclose(post_accumulate_hooks(p), self.ends[id(p)])
         task = graph_task()
@@ -162,7 +167,8 @@ class Gradients:
                          if id(p) in self.ends and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
 
     def take(self, p):
-        """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in PyTorch."""
+        """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in
+        PyTorch."""
         g, p.grad = p.grad, None
         if g is None or id(p) in self.nobodys:
             return
@@ -187,10 +193,12 @@ class Gradients:
         g, p.grad = p.grad, None
         handle = p.longshore
         sum = self.blocks[handle.block.number].held[handle.index]
-        same = g is lent and version_of(g) == version and g.is_contiguous() and (g is sum or torch.equal(g, sum.to(g.device, g.dtype)))
+        same = (g is lent and version_of(g) == version and g.is_contiguous()
+                and (g is sum or torch.equal(g, sum.to(g.device, g.dtype))))
         if not same:
-            value = g if g is None else (g.to_dense() if g.is_sparse else g).detach().to("cpu", torch.float32, copy=True).contiguous()
-            self.replace(handle.block.number, handle.index, value)
+            if g is not None:
+                g = (g.to_dense() if g.is_sparse else g).detach().to("cpu", torch.float32, copy=True).contiguous()
+            self.replace(handle.block.number, handle.index, g)
         if self._is_complete(handle.block.number):
             self.complete(handle.block.number)
 
@@ -271,7 +279,8 @@ class Gradients:
     def show(self):
         """For whoever asks for p.grad until the next pass begins, or the step is made."""
         if any(block.had for block in self.blocks):
-            self.shown.show(p for s in self.streams.blocks for p, h in s.parameters if h.index in self.blocks[s.number].had)
+            self.shown.show(p for s in self.streams.blocks
+                            for p, h in s.parameters if h.index in self.blocks[s.number].had)
 
     def _count(self, block, nbytes):
         block.more_bytes += nbytes
@@ -346,7 +355,8 @@ class Gradients:
         block = self.blocks[number]
         if not block.given:
             self._hand_over(number, self.streams.engine(), False)
-        elif not block.aside and self.step.is_aside(number):  # as it was; otherwise it was handed over since, and is held
+        # as it was; otherwise it was handed over since, and is held
+        elif not block.aside and self.step.is_aside(number):
             self._count(block, -block.more_bytes)
             self._left(number)
 
@@ -366,7 +376,8 @@ class Gradients:
     # ---- what the step needs
 
     def gathered(self):
-        """Numbers of the blocks that have any. What a script has put into p.grad itself counts, also of parameters that no pass has reached."""
+        """Numbers of the blocks that have any. What a script has put into p.grad itself counts, also of parameters that
+        no pass has reached."""
         self.hide()
         with DisableTorchFunctionSubclass():
             for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
@@ -380,8 +391,8 @@ class Gradients:
 
     def refuse_none(self):
         if not self.came:
-            raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call engine.backward(loss) "
-                                 "or loss.backward() before it")
+            raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call "
+                                 "engine.backward(loss) or loss.backward() before it")
 
     def decide(self, clip):
         """struct shore_clipping of what has come."""
@@ -404,7 +415,8 @@ class Gradients:
         """Of a state whose pages are there."""
         self.end()
         engine, self.state = self.streams.engine(), state
-        self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room, speculate=self.speculate)
+        self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room,
+                         speculate=self.speculate)
         self.begin()
 
     def _encode(self, number, request):
@@ -420,8 +432,8 @@ class Gradients:
             self._again = {}
 
     def begin_pass(self, engine, several):
-        """Whether state is to be read that stays in the memory which gradients leave. It does not where they are compressed: what that
-        leaves out is read anyway. several: as most_bytes() has it."""
+        """Whether state is to be read that stays in the memory which gradients leave. It does not where they are
+        compressed: what that leaves out is read anyway. several: as most_bytes() has it."""
         self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
         spare, most, aside = engine.plan.spare_bytes, self.most_bytes(several), engine.plan.aside_bytes
         return not engine.compression and self.step.tell(lib.shore_step_hold_state, spare, most, aside)
@@ -442,7 +454,8 @@ class Gradients:
         self.step.call(lib.shore_step_make)
 
     def begin(self):
-        """Of the next step; those that came are forgotten, and what was sent of them is discarded, while no commit is pending."""
+        """Of the next step; those that came are forgotten, and what was sent of them is discarded, while no commit is
+        pending."""
         if self.step is not None:
             if self.landing is not None:
                 with contextlib.suppress(LongshoreError):
@@ -451,7 +464,8 @@ class Gradients:
         self.clear()
 
     def end_step(self, changed, made):
-        """The next state is on its way to the drives. changed: numbers of its blocks that are others; made: of gradients, or of nothing."""
+        """The next state is on its way to the drives. changed: numbers of its blocks that are others; made: of
+        gradients, or of nothing."""
         if made:
             self.made = {number: block.held for number, block in enumerate(self.blocks) if block.held}
             self.step.tell(lib.shore_step_made)

@@ -1,4 +1,5 @@
-"""Whose code runs between the micro-batches of a step. Of these packages it is known that nothing but tensors goes from one to the next."""
+"""Whose code runs between the micro-batches of a step. Of these packages it is known that nothing but tensors goes from
+one to the next."""
 
 import functools
 import types
@@ -7,7 +8,8 @@ from ..torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
 
 _PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
 _CALLED = (  # between the first and the last micro-batch of a step, by transformers' Trainer
-    "get_batch_samples", "training_step", "compute_loss", "compute_loss_context_manager", "autocast_smart_context_manager", "_prepare_inputs",
+    "get_batch_samples", "training_step", "compute_loss", "compute_loss_context_manager",
+           "autocast_smart_context_manager", "_prepare_inputs",
     "_prepare_input", "_prepare_context_parallel_inputs", "floating_point_ops", "_track_num_input_tokens")
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
@@ -33,7 +35,8 @@ def is_known(call):
 
 
 def own_code_of(trainer, model, methods=()):
-    """A Trainer's code, or its model's, that is of none of these packages, in words; None: there is none. methods: other ones that it calls."""
+    """A Trainer's code, or its model's, that is of none of these packages, in words; None: there is none. methods:
+    other ones that it calls."""
     for kind in type(trainer).__mro__:
         for name in _CALLED:
             if name in vars(kind) and not is_known(vars(kind)[name]):

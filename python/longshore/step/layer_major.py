@@ -1,9 +1,10 @@
 """A step layer by layer: every block is fetched once for all micro-batches, forward and backward.
 
-Forward, each micro-batch runs the unmodified model in a thread of its own, since nothing else lets Python code wait in its middle, and one of them at a
-time has the turn: at every block's gate it goes to the next, so that all are at the same block. Backward is one pass of autograd for all of them.
-Gradients are added in the order of the micro-batches, and random numbers inside the model follow from the step and the micro-batch, so that the bits
-are those of the ordinary loop.
+Forward, each micro-batch runs the unmodified model in a thread of its own, since nothing else lets Python code wait in
+its middle, and one of them at a time has the turn: at every block's gate it goes to the next, so that all are at the
+same block. Backward is one pass of autograd for all of them. Gradients are added in the order of the micro-batches, and
+random numbers inside the model follow from the step and the micro-batch, so that the bits are those of the ordinary
+loop.
 """
 
 import contextlib
@@ -34,8 +35,9 @@ class _Stopped(BaseException):
 
 
 def _seen(what):
-    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with what it was before; call backward() for "
-                          "each of them, and then step() (in a Trainer: layer_major=False)")
+    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with what it "
+                          "was before; call backward() for each of them, and then step() (in a Trainer: "
+                          "layer_major=False)")
 
 
 class Turns:
@@ -45,13 +47,17 @@ class Turns:
         self.graphs = Graphs(self.count, engine.together.nodes)
         self.graphs.apart = engine.streams.activations is not None
         self.turn, self.who = 0, threading.get_ident()
-        self.probing = False  # whether the first one goes through the model before the others begin, so that what it changes is known
-        self.alone = False  # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
-        self.begun, self.over, self.done = [False] * self.count, [False] * self.count, [False] * self.count  # over: its forward pass; done: all
+        # whether the first one goes through the model before the others begin, so that what it changes is known
+        self.probing = False
+        # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
+        self.alone = False
+        # over: its forward pass; done: all
+        self.begun, self.over, self.done = [False] * self.count, [False] * self.count, [False] * self.count
         self.losses = [None] * self.count
         self.giving = None  # the only one that is in backward; with several, whose saved tensors were asked for last
         self.again = {}  # by layer: what was changed of it when it began to be computed again
-        self.early = {}  # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
+        # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
+        self.early = {}
         self.changed = threading.Condition()
         self.failure = self.written = None
         self.mine = threading.local()
@@ -63,8 +69,8 @@ class Turns:
         return getattr(self.mine, "number", self.giving)
 
     def gate(self, layer):
-        """The forward of a layer begins. The next micro-batch goes on up to its own gate; returns when it is this one's turn again, which computes
-        the layer then."""
+        """The forward of a layer begins. The next micro-batch goes on up to its own gate; returns when it is this one's
+        turn again, which computes the layer then."""
         if in_backward():
             self.check(layer)
             self.again[layer] = self.left.changed(layer)
@@ -109,8 +115,9 @@ class Turns:
         self.mine.touched = found.groups
 
     def _groups(self, layer):
-        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is outside of layers and those
-        two; code of somebody else runs before the first and after the last one of a pass. None: anywhere."""
+        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is
+        outside of layers and those two; code of somebody else runs before the first and after the last one of a pass.
+        None: anywhere."""
         number, group = self.left.of[layer]
         before, computed = getattr(self.mine, "at", (None, None))
         self.mine.at = number, group
@@ -145,7 +152,8 @@ class Turns:
             self.alone = False
 
     def _refuse_seen(self, me, written):
-        """What is changed so stays changed: before others have begun, they go alone; later they have seen what it was before."""
+        """What is changed so stays changed: before others have begun, they go alone; later they have seen what it was
+        before."""
         if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             raise _seen(written)
         if written:
@@ -160,7 +168,8 @@ class Turns:
             _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
 
     def _end_pass(self, me):
-        """Of a micro-batch, forward, or all of it. Those that wait have begun with the modules as they were when it had not changed them."""
+        """Of a micro-batch, forward, or all of it. Those that wait have begun with the modules as they were when it had
+        not changed them."""
         if self.probing:
             self._end_probe()
         elif any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
@@ -181,7 +190,8 @@ class Turns:
         gradients = self.engine.gradients
         self.engine.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
         self.giving = numbers[0] if len(numbers) == 1 else None
-        roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)]
+        roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers
+                                                             for root in self.graphs.roots(n)]
         torch.autograd.backward(*zip(*roots))
         self.giving = None
         for n in numbers:
@@ -208,15 +218,16 @@ class Turns:
             self.left.put(before.private + before.changes + after.changes)
 
     def in_order(self, p, g):
-        """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by, a later one
-        may be there first."""
+        """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by,
+        a later one may be there first."""
         number, g = self.graphs.take(p, g)
         if g is None:
             return ()
         number = self.giving if number is None else number  # of a pass within this one
         if number is None:
-            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch() of which is not known whose micro-batch it is; call backward() "
-                                 "for each of them, and then step() (in a Trainer: layer_major=False)")
+            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch() of which is not known whose "
+                                 "micro-batch it is; call backward() for each of them, and then step() (in a Trainer: "
+                                 "layer_major=False)")
         _, early, given = self.early.setdefault(id(p), (p, {}, set()))
         early[number] = early[number] + g if number in early else g
         return self._due(early, given)
@@ -257,7 +268,8 @@ class Turns:
                 self.show(streamed)
 
     def run(self):
-        """The forward passes of all, in turns, and where they go alone the backward passes. Raises what the first to fail has raised."""
+        """The forward passes of all, in turns, and where they go alone the backward passes. Raises what the first to
+        fail has raised."""
         grad = torch.is_grad_enabled()
         casts = [torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
                  for kind in ("cpu", *accelerators()) if torch.is_autocast_enabled(kind)]
@@ -294,7 +306,8 @@ class Turns:
                 self.over[number] = True
                 self._pass(number)
 
-        threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
+                                    name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
         random = self.outside = commit_blob.random_now()
         try:
@@ -356,7 +369,8 @@ class Together:
         count = len(micro_batches)
         parts, losses = count if divide else 1, [None] * count
         modules = dict(engine.module.named_modules())
-        layers = dict.fromkeys(modules[s.block.module] for s in streams.blocks if s.block.layer and s.block.module in modules)
+        layers = dict.fromkeys(modules[s.block.module] for s in streams.blocks if s.block.layer
+                               and s.block.module in modules)
         if self.left is None or not self.left.holds():
             self.left, self.watch = Left(engine.module, layers), Watch(engine.module, layers)
 

@@ -1,4 +1,5 @@
-"""What a step took, as the run's metrics.jsonl says it: time, tokens, bytes that moved, memory. Keys are those of the program (docs/outputs.md)."""
+"""What a step took, as the run's metrics.jsonl says it: time, tokens, bytes that moved, memory. Keys are those of the
+program (docs/outputs.md)."""
 
 import logging
 import time
@@ -24,7 +25,8 @@ _DRIVES = {
 
 
 class Meter:
-    """Counts from the end of the step before; the first step that is made of an open run from its first forward pass."""
+    """Counts from the end of the step before; the first step that is made of an open run from its first forward
+    pass."""
 
     def __init__(self):
         self.state = self.began = self.before = None
@@ -76,8 +78,10 @@ class Meter:
         self.start(state)
         now = _counters(state)
         link = {key: now[key] - self.before[key] for key in _LINK}
-        out = {"lr": float(groups[0]["lr"]), "step_seconds": round(time.monotonic() - self.began, 6), "link_bytes": sum(link.values()), **link}
-        out.update({key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(), time=int(time.time()))
+        out = {"lr": float(groups[0]["lr"]), "step_seconds": round(time.monotonic() - self.began, 6),
+               "link_bytes": sum(link.values()), **link}
+        out.update({key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(),
+                   time=int(time.time()))
         return out if self.unknown or not self.tokens else {"tokens": self.tokens, **out}
 
 

@@ -1,9 +1,10 @@
-"""Graphs of several micro-batches that one backward pass goes through, so that each has its own sum of gradients, and one comes after the other.
+"""Graphs of several micro-batches that one backward pass goes through, so that each has its own sum of gradients, and
+one comes after the other.
 
-Autograd adds up what comes to a parameter in its accumulating node. In each turn of a micro-batch parameters get a new one, which says whose it is.
-Where one micro-batch uses a parameter in several turns, the sum of a later one comes first to the node of the one before, as it would to a node that
-they had in common. Nodes run in the order of their numbers, the last first, and every thread counts its own: those of the first micro-batch get the
-largest ones.
+Autograd adds up what comes to a parameter in its accumulating node. In each turn of a micro-batch parameters get a new
+one, which says whose it is. Where one micro-batch uses a parameter in several turns, the sum of a later one comes first
+to the node of the one before, as it would to a node that they had in common. Nodes run in the order of their numbers,
+the last first, and every thread counts its own: those of the first micro-batch get the largest ones.
 """
 
 import torch
@@ -31,11 +32,15 @@ class Graphs:
     def __init__(self, count, turn_nodes):
         """turn_nodes: how many nodes the turns of each round have had at most, in the step before."""
         self.count, self.expected, self.turn_nodes = count, turn_nodes, []
-        self.ends, self.first, self.last = [0] * count, 0, count  # of each, how far it has counted; where this round begins; who had the last turn
+        # of each, how far it has counted; where this round begins; who had the last turn
+        self.ends, self.first, self.last = [0] * count, 0, count
         self.turn = 0
-        self.apart = False  # whether a turn is to end before that of the next micro-batch begins, in backward too; otherwise they go side by side
+        # whether a turn is to end before that of the next micro-batch begins, in backward too; otherwise they go side
+        # by side
+        self.apart = False
         self._shown = {}  # in this turn, by a parameter's id: (parameter, its node)
-        self._used = {}  # by (number of the micro-batch, parameter's id): in which turn last, and what is handed over to that
+        # by (number of the micro-batch, parameter's id): in which turn last, and what is handed over to that
+        self._used = {}
         self._follows = set()  # (number, id, turn) of those that were used in an earlier turn, too
         self._sums = {}  # by (number, id): of a turn that follows
         self._roots = [{} for _ in range(count)]  # of what is handed over
@@ -59,7 +64,8 @@ class Graphs:
             for p in parameters:
                 if p.requires_grad and id(p) not in self._shown:
                     data = _data.__get__(p)
-                    _data.__set__(p, torch.empty(0, dtype=torch.float64, device=p.device))  # data of another kind part it from its node
+                    # data of another kind part it from its node
+                    _data.__set__(p, torch.empty(0, dtype=torch.float64, device=p.device))
                     _data.__set__(p, data)
                     node = _node(p)
                     node.metadata[_MARK] = number, self.turn
@@ -87,7 +93,8 @@ class Graphs:
         return list(self._roots[number].values())
 
     def take(self, p, g):
-        """A node of a parameter has the sum g. Returns the number of its micro-batch (None: it is not known), and g, or None where more is to come."""
+        """A node of a parameter has the sum g. Returns the number of its micro-batch (None: it is not known), and g, or
+        None where more is to come."""
         number, turn = current_node().metadata.get(_MARK, (None, None))
         if (number, id(p), turn) not in self._follows:
             return number, g

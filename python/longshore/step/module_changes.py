@@ -1,8 +1,9 @@
 """What a pass changes of a model beside the values of its tensors, and leaves to whoever computes next.
 
-Micro-batches that take turns are right together only where nothing but tensors goes from one block to the next. So at each turn what
-there is of modules is compared with what there was when the step began: attributes, what containers and plain objects among them hold, hooks,
-parts that were replaced, train and eval, requires_grad. What is compared are identities, so that a look at a module costs a microsecond.
+Micro-batches that take turns are right together only where nothing but tensors goes from one block to the next. So at
+each turn what there is of modules is compared with what there was when the step began: attributes, what containers and
+plain objects among them hold, hooks, parts that were replaced, train and eval, requires_grad. What is compared are
+identities, so that a look at a module costs a microsecond.
 """
 
 import collections
@@ -24,16 +25,20 @@ from ..torch_internals import (
 )
 from .known_packages import is_of_packages
 
-_CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set, collections.deque}
+_CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set,
+               collections.deque}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal
-_CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, *weakref.ProxyTypes)
-_NOT_OF_A_PASS = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"}
+_CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
+           *weakref.ProxyTypes)
+_NOT_OF_A_PASS = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+                  "_load_state_dict_post_hooks"}
 _MOST, _DEEP = 4096, 3  # entries of a container that is looked into, and how many are within each other
 _GONE = object()
 
 
 class _Place:
-    """A container, and what was in it. where: its name in the model. by_name: each entry for itself, as attributes of a module are."""
+    """A container, and what was in it. where: its name in the model. by_name: each entry for itself, as attributes of a
+    module are."""
 
     __slots__ = ("container", "before", "where", "by_name")
 
@@ -49,7 +54,8 @@ class _Place:
             else:
                 same = len(now) == len(before) and not any(map(_differ, _flat(now), _flat(before)))
             return [] if same else [(self, None, now.copy(), before)]
-        pairs = [(key, now.get(key, _GONE), before.get(key, _GONE)) for key in [*now, *(key for key in before if key not in now)]]
+        pairs = [(key, now.get(key, _GONE), before.get(key, _GONE))
+                 for key in [*now, *(key for key in before if key not in now)]]
         return [(self, key, is_now, was) for key, is_now, was in pairs if _differ(is_now, was)]
 
     def put(self, key, value):
@@ -105,8 +111,9 @@ class _Group:
 
 
 class Found:
-    """What a pass has left. private: tensors of its graph, as losses of routers, and another `forward` (by which transformers 4 collects hidden
-    states): another pass never sees them. changes: all else. groups: where there is something."""
+    """What a pass has left. private: tensors of its graph, as losses of routers, and another `forward` (by which
+    transformers 4 collects hidden states): another pass never sees them. changes: all else. groups: where there is
+    something."""
 
     def __init__(self):
         self.private, self.changes, self.groups = [], [], set()
@@ -155,7 +162,8 @@ class Left:
     def _look_into(self, group, value, where, deep):
         if type(value) in _CONTAINERS:
             self._add(group, value, where, deep)
-        elif type(value) not in _EQUAL and value is not None and not isinstance(value, _CLOSED) and not type(value).__module__.startswith("longshore"):
+        elif (type(value) not in _EQUAL and value is not None and not isinstance(value, _CLOSED)
+              and not type(value).__module__.startswith("longshore")):
             attributes = getattr(value, "__dict__", None)
             if type(attributes) is dict:
                 self._add(group, attributes, where, deep, by_name=True)
@@ -184,7 +192,7 @@ class Left:
         for group in self.groups if groups is None else groups:
             if group.same():
                 continue
-            for change in [change for place in group.places for change in place.changes()]:
+            for change in [change for changed in group.places for change in changed.changes()]:
                 place, key, now, was = change
                 (found.private if _is_private(key, now, was) else found.changes).append(change)
                 found.groups.add(group)
@@ -198,14 +206,16 @@ class Left:
     def changed(self, layer):
         """What is changed of a layer when its forward begins."""
         group = self.of[layer][1]
-        return set() if group.same() else {(id(place), key) for place in group.places for _, key, _, _ in place.changes()}
+        return set() if group.same() else {(id(place), key) for place in group.places
+                                           for _, key, _, _ in place.changes()}
 
     def accept(self, layer, before, again):
-        """A layer's forward has ended: what it keeps in itself is the next micro-batch's, too, whose turn in this layer comes next. Not where it
-        was computed again in backward, but for tensors. before: what was changed when it began."""
+        """A layer's forward has ended: what it keeps in itself is the next micro-batch's, too, whose turn in this layer
+        comes next. Not where it was computed again in backward, but for tensors. before: what was changed when it
+        began."""
         group = self.of[layer][1]
         if not group.same():
-            for place, key, now, was in [change for place in group.places for change in place.changes()]:
+            for place, key, now, was in [change for changed in group.places for change in changed.changes()]:
                 kept = not again or _holds_tensors(now) or _holds_tensors(was)
                 if kept and (id(place), key) not in before and not _is_private(key, now, was):
                     place.accept(key, now)
@@ -252,7 +262,8 @@ def _holds_tensors(value):
 
 
 def _is_private(key, now, was):
-    """Whether it is tensors of a graph that a pass has put there or taken away, or a container that it is about to collect them in."""
+    """Whether it is tensors of a graph that a pass has put there or taken away, or a container that it is about to
+    collect them in."""
     new, old = _leaves(now), _leaves(was)
     other = [t for t in new if not any(t is o for o in old)] + [t for t in old if not any(t is n for n in new)]
     graphs = [isinstance(t, torch.Tensor) and t.grad_fn is not None for t in other]

@@ -1,4 +1,5 @@
-"""The state of the engine's optimizer as torch.optim shows it: read where somebody asks for a value, written as a step of its own."""
+"""The state of the engine's optimizer as torch.optim shows it: read where somebody asks for a value, written as a step
+of its own."""
 
 import mmap
 import os
@@ -19,11 +20,13 @@ from .optimizer_table import OPTIMIZERS
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
 _IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
-_POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}  # to memory that stays as long as the tensor
+# to memory that stays as long as the tensor
+_POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}
 
 
 class Moment(torch.Tensor):
-    """A moment of a parameter, fp32, that lies on the drives. Whoever computes with it, or copies it, gets its value."""
+    """A moment of a parameter, fp32, that lies on the drives. Whoever computes with it, or copies it, gets its
+    value."""
 
     @staticmethod
     def __new__(cls, param, kind):
@@ -56,16 +59,18 @@ class Moment(torch.Tensor):
                 f.flush()
                 mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as why:
-            raise LongshoreError(f"{directory}: the optimizer's state is put there while it is saved, {native.readable(nbytes)} of "
-                                 f"{self.param.longshore.name} now: {why.strerror}; make room there, or use engine.snapshot()") from why
+            raise LongshoreError(f"{directory}: the optimizer's state is put there while it is saved, "
+                                 f"{native.readable(nbytes)} of {self.param.longshore.name} now: {why.strerror}; make "
+                                 "room there, or use engine.snapshot()") from why
         return torch.frombuffer(mapped, dtype=torch.float32).view(self.shape)
 
     def _check(self):
         handle = self.param.longshore
         engine = handle.streams.engine()
         if engine is not None and engine.state is not None and engine.step_number != self.at_step:
-            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the engine is at step "
-                                 f"{engine.step_number}: ask for state_dict() again, or keep a copy.deepcopy() of it")
+            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the "
+                                 f"engine is at step {engine.step_number}: ask for state_dict() again, or keep a "
+                                 "copy.deepcopy() of it")
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -74,7 +79,8 @@ class Moment(torch.Tensor):
         if is_about(func):
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float") and _is_that_already(name, first, args[1:], kwargs)):
+        if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float")
+                                          and _is_that_already(name, first, args[1:], kwargs)):
             return first
         if isinstance(first, Moment) and name in _POINTERS:
             if first.held is None:
@@ -179,7 +185,8 @@ def _has_state(engine, param):
     """Whether the optimizer, as its groups are, keeps something of a parameter."""
     if id(param) not in engine.optimizer.group_of or not param.requires_grad or not planes_of(engine):
         return False
-    return not _known(engine).takes_momentum or bool(engine.optimizer.param_groups[engine.optimizer.group_of[id(param)]].get("momentum"))
+    return (not _known(engine).takes_momentum
+            or bool(engine.optimizer.param_groups[engine.optimizer.group_of[id(param)]].get("momentum")))
 
 
 def count_of(engine, param):
@@ -188,8 +195,8 @@ def count_of(engine, param):
 
 
 def parse(kind, has_moments, name, shape, entry):
-    """(updates that a parameter has had, {plane: its moment}) of what torch.optim keeps of it; moments may be none. Raises for what the
-    engine's optimizer does not have."""
+    """(updates that a parameter has had, {plane: its moment}) of what torch.optim keeps of it; moments may be none.
+    Raises for what the engine's optimizer does not have."""
     where = f"the optimizer's state: {name}"
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where}: {type(entry).__name__} is no state of a parameter, which is a dict")
@@ -197,17 +204,21 @@ def parse(kind, has_moments, name, shape, entry):
     entry = {k: v for k, v in entry.items() if v is not None}
     for key in entry:
         if key not in planes and key != "step":
-            raise LongshoreError(f"{where}: {key!r} is no state of {kind}, which has {', '.join(planes)}; load the state of the same optimizer")
+            raise LongshoreError(f"{where}: {key!r} is no state of {kind}, which has {', '.join(planes)}; load the "
+                                 "state of the same optimizer")
     found = {plane: entry[key] for key, plane in planes.items() if key in entry}
     missing = [key for key in planes if key not in entry]
     if missing and (found or float(entry.get("step", 0))):
-        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} goes on with; load the state of the same optimizer")
+        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} goes on with; load the state of the same "
+                             "optimizer")
     if found and not has_moments:
-        raise LongshoreError(f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with the momentum")
-    for plane, value in found.items():
+        raise LongshoreError(f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with "
+                             "the momentum")
+    for value in found.values():
         if not isinstance(value, torch.Tensor) or tuple(value.shape) != tuple(shape):
             said = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise ValueError(f"{where}: is of shape {said} there, and the parameter of {list(shape)}: they do not belong together")
+            raise ValueError(f"{where}: is of shape {said} there, and the parameter of {list(shape)}: they do not "
+                             "belong together")
     count = float(entry.get("step", 1 if found else 0))
     if not count >= 0 or count != int(count):
         raise ValueError(f"{where}: step {count!r} is no number of updates")
@@ -218,22 +229,26 @@ def parse(kind, has_moments, name, shape, entry):
 
 
 def load(optimizer, said):
-    """As torch.optim.Optimizer.load_state_dict(): groups and state are other ones, as a step of its own in which nothing else changes."""
+    """As torch.optim.Optimizer.load_state_dict(): groups and state are other ones, as a step of its own in which
+    nothing else changes."""
     engine = optimizer.engine
     engine.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
     if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
-        raise ValueError(f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and the optimizer's have "
-                         f"{[len(g['params']) for g in groups]}; give wrap(optimizer=) one of the same groups")
+        raise ValueError(f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and "
+                         f"the optimizer's have {[len(g['params']) for g in groups]}; give wrap(optimizer=) one of "
+                         "the same groups")
     by_index = {index: p for mine, theirs in zip(groups, saved) for p, index in zip(mine["params"], theirs["params"])}
     entries = {id(p): (0, {}) for p in by_index.values()}
     for index, entry in said["state"].items():
         if index not in by_index:
             raise ValueError(f"load_state_dict: state[{index!r}] is of no parameter in param_groups")
         p = by_index[index]
-        parsed = entries[id(p)] = parse(engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape, entry)
+        parsed = entries[id(p)] = parse(engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape,
+                                        entry)
         if parsed[1] and not p.requires_grad:
-            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen, and the run has no room for its moments; leave its state out")
+            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen, and the run has no room for its "
+                                 "moments; leave its state out")
     before = [dict(group) for group in groups]
     try:
         for group, numbers in zip(groups, saved):
@@ -260,7 +275,8 @@ def _is_there(engine, param, count, moments):
 
 def _commit(engine, entries):
     if parameter_state.begun(engine):
-        raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load before backward() or after step()")
+        raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load "
+                             "before backward() or after step()")
     engine.settle()
     counts = [list(of_block) for of_block in engine.cycle.counts]
     for streamed in engine.streams.blocks:
@@ -270,7 +286,8 @@ def _commit(engine, entries):
 
     def changes():
         for streamed in engine.streams.blocks:
-            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters if p.requires_grad and id(p) in entries}
+            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters if p.requires_grad
+                      and id(p) in entries}
             if wanted:
                 yield from _pieces(engine, streamed.number, wanted)
 

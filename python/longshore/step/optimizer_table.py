@@ -1,4 +1,5 @@
-"""The optimizers that there are: what the package has to know of each is a row here, as near/hyper.c has it for the program."""
+"""The optimizers that there are: what the package has to know of each is a row here, as near/hyper.c has it for the
+program."""
 
 from typing import NamedTuple
 
@@ -22,7 +23,8 @@ class Known(NamedTuple):
 
 OPTIMIZERS = {  # by wrap()'s name; a class before the class that it is derived from
     "adamw": Known(lib.SHORE_ADAMW, torch.optim.AdamW, _ADAM, ("adam", "adamw", "fusedadam", "deepspeedcpuadam")),
-    "adam": Known(lib.SHORE_ADAM, torch.optim.Adam, _ADAM, ()),  # "adam" of DeepSpeed's is AdamW, unless adam_w_mode is false
+    # "adam" of DeepSpeed's is AdamW, unless adam_w_mode is false
+    "adam": Known(lib.SHORE_ADAM, torch.optim.Adam, _ADAM, ()),
     "sgd": Known(lib.SHORE_SGD, torch.optim.SGD, {"momentum_buffer": "m"}, ("sgd",), takes_momentum=True),
     "adagrad": Known(lib.SHORE_ADAGRAD, torch.optim.Adagrad, {"sum": "v"}, ("adagrad",), starts_full=True),
 }

@@ -15,7 +15,8 @@ from ..torch_internals import has_step_hooks, note_step_called
 from . import optimizer_state
 from .optimizer_table import NAMES, OPTIMIZERS
 
-_EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")  # classes by these names are AdamW with moments of 8 bits, whoever has made them
+# classes by these names are AdamW with moments of 8 bits, whoever has made them
+_EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
 
@@ -28,12 +29,13 @@ class EmptyAdagrad(torch.optim.Adagrad):
     """torch's, but for the sums, which it makes of all parameters at once in memory."""
 
     def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10):
-        torch.optim.Optimizer.__init__(self, params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps})
+        torch.optim.Optimizer.__init__(self, params,
+                                       {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps})
 
 
 def told(model, optimizer, groups, numbers):
-    """Of what wrap() was told: (arguments of wrap(), parameter groups, the torch.optim.Optimizer that said so or None). numbers: None where
-    they were not given."""
+    """Of what wrap() was told: (arguments of wrap(), parameter groups, the torch.optim.Optimizer that said so or None).
+    numbers: None where they were not given."""
     numbers = {k: v for k, v in numbers.items() if v is not None}
     if isinstance(optimizer, str):
         return {"optimizer": optimizer, **DEFAULTS, **numbers}, groups, None
@@ -41,33 +43,37 @@ def told(model, optimizer, groups, numbers):
         parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else list(groups)
         optimizer, numbers, groups = optimizer(parameters, **numbers), {}, None
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or what makes one of parameters")
+        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or what "
+                         "makes one of parameters")
     beside = [*numbers, *(["groups"] if groups is not None else [])]
     if beside:
-        raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to {type(optimizer).__name__}, or optimizer=NAME "
-                         "with the numbers")
+        raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to "
+                         f"{type(optimizer).__name__}, or optimizer=NAME with the numbers")
     how, groups = arguments_of(optimizer)
     own = {id(p) for p in model.parameters()}
     for n, group in enumerate(groups):
         for p in group["params"]:
             if id(p) not in own:
-                raise ValueError(f"wrap: optimizer: param_groups[{n}] has a parameter of shape {list(p.shape)} that is not the model's; make the "
-                                 "optimizer of this model's parameters()")
+                raise ValueError(f"wrap: optimizer: param_groups[{n}] has a parameter of shape {list(p.shape)} that "
+                                 "is not the model's; make the optimizer of this model's parameters()")
     return {**DEFAULTS, **how}, groups, optimizer
 
 
 def arguments_of(optimizer):
-    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer. LongshoreError: the engine has none that does the same."""
+    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer. LongshoreError: the engine has none that does
+    the same."""
     kind = type(optimizer)
-    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items() if isinstance(optimizer, known.torchs)), None)
+    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items()
+                                                              if isinstance(optimizer, known.torchs)), None)
     if name is None:
         raise LongshoreError(f"optimizer: {kind.__name__} is not to be had; torch.optim's {NAMES} are, and AdamW8bit")
     eight = kind.__name__ in _EIGHT_BITS
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
-        raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the engine makes the steps of "
-                             f"torch.optim's {NAMES}; do what it does beside engine.step()")
+        raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the "
+                             f"engine makes the steps of torch.optim's {NAMES}; do what it does beside engine.step()")
     if has_step_hooks(optimizer):
-        raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at engine.optimizer")
+        raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at "
+                             "engine.optimizer")
     if name in ("adam", "adamw"):
         name = _decays(optimizer, name)
     for group in optimizer.param_groups:
@@ -82,9 +88,11 @@ def arguments_of(optimizer):
 def _decays(optimizer, name):
     """adam or adamw: how an Adam applies weight decay, which is the same in all of its groups."""
     decoupled = getattr(optimizer, "adamw_mode", True)
-    said = {bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled for group in optimizer.param_groups}
+    said = {bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled
+            for group in optimizer.param_groups}
     if len(said) > 1:
-        raise LongshoreError("optimizer: decoupled_weight_decay differs between its groups, and the engine has one kind for all of them")
+        raise LongshoreError("optimizer: decoupled_weight_decay differs between its groups, and the engine has one "
+                             "kind for all of them")
     return "adamw" if said.pop() else "adam"
 
 
@@ -96,7 +104,8 @@ def refuse_kinds(group, where):
 
 
 def refuse_numbers(group, where):
-    """Raises ValueError for what no optimizer can compute with, and a step would fail at or make nonsense of. where: begins its name."""
+    """Raises ValueError for what no optimizer can compute with, and a step would fail at or make nonsense of. where:
+    begins its name."""
     for key in ("lr", "eps", "weight_decay", "momentum", "clip"):
         value = group.get(key, 0)
         value = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
@@ -129,7 +138,8 @@ def hypers(engine, number):
         h.beta1, h.beta2 = group["betas"]
         h.momentum = group.get("momentum", 0)
         if h.momentum and not has_momentum:
-            raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room for it; give it to wrap()")
+            raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room "
+                                 "for it; give it to wrap()")
         lib.shore_hyper_at_step(ffi.addressof(out, t), known.number, engine.cycle.counts[number][t] + 1)
     return out
 
@@ -143,8 +153,9 @@ def put(group, key, value):
 
 
 def share(optimizer, ours):
-    """Makes an optimizer that was given another name of the engine's. Whoever holds it, as schedulers do, writes into the same groups, also
-    through another optimizer that was made of them; its step is the engine's, and so is its state."""
+    """Makes an optimizer that was given another name of the engine's. Whoever holds it, as schedulers do, writes into
+    the same groups, also through another optimizer that was made of them; its step is the engine's, and so is its
+    state."""
     filled = [n for n, group in enumerate(ours.param_groups) if group["params"]]
     for n, group in zip(filled, [group for group in optimizer.param_groups if group["params"]]):
         group.update(ours.param_groups[n])
@@ -157,10 +168,12 @@ def share(optimizer, ours):
 
 def refuse_other_groups(optimizer, ours, run):
     """Raises where a run that goes on has other groups than the optimizer that is to go on with it."""
-    theirs, own = ([{id(p) for p in group["params"]} for group in o.param_groups if group["params"]] for o in (optimizer, ours))
+    theirs, own = ([{id(p) for p in group["params"]} for group in o.param_groups if group["params"]]
+                   for o in (optimizer, ours))
     if theirs != own:
-        raise LongshoreError(f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: {len(own)} of {sum(map(len, own))} "
-                             f"parameters, and not {len(theirs)} of {sum(map(len, theirs))}; make the same groups, or another run")
+        raise LongshoreError(f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: "
+                             f"{len(own)} of {sum(map(len, own))} parameters, and not {len(theirs)} of "
+                             f"{sum(map(len, theirs))}; make the same groups, or another run")
 
 
 def rebind(scheduler, optimizer):
@@ -172,7 +185,8 @@ def rebind(scheduler, optimizer):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the drives."""
+    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the
+    drives."""
 
     def __init__(self, engine, groups, defaults):
         self.engine, self._states = engine, optimizer_state.States(self)
@@ -203,7 +217,8 @@ class Optimizer(torch.optim.Optimizer):
     @state.setter
     def state(self, state):
         if getattr(self, "_made", False):
-            raise LongshoreError('optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and {"state": {}, "param_groups": '
+            raise LongshoreError('optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and '
+                                 '{"state": {}, "param_groups": '
                                  "[...]} begins it anew")
 
     def state_dict(self):
@@ -213,7 +228,8 @@ class Optimizer(torch.optim.Optimizer):
         return out
 
     def load_state_dict(self, state_dict):
-        """Takes one of the engine's, or of the same optimizer of torch.optim: commits it, as a step of its own in which nothing else changes."""
+        """Takes one of the engine's, or of the same optimizer of torch.optim: commits it, as a step of its own in which
+        nothing else changes."""
         state_dict = state_dict.copy()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
@@ -221,8 +237,10 @@ class Optimizer(torch.optim.Optimizer):
             where = f"load_state_dict: param_groups[{n}]."
             refuse_kinds(group, where)
             refuse_numbers(group, where)
-            if group.get("decoupled_weight_decay", wanted := self.engine.how["optimizer"] == "adamw") != wanted and group.get("weight_decay"):
-                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than {self.engine.how['optimizer']}")
+            if (group.get("decoupled_weight_decay", wanted := self.engine.how["optimizer"] == "adamw") != wanted
+                and group.get("weight_decay")):
+                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than "
+                                     f"{self.engine.how['optimizer']}")
         optimizer_state.load(self, state_dict)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
@@ -245,8 +263,8 @@ def _refuse_others(optimizer, args, kwargs):
     for group in optimizer.param_groups:
         for p in group["params"]:
             if getattr(p, "longshore", None) is not None:
-                raise LongshoreError(f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give {type(optimizer).__name__}'s "
-                                     "numbers to longshore.wrap()")
+                raise LongshoreError(f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give "
+                                     f"{type(optimizer).__name__}'s numbers to longshore.wrap()")
 
 
 register_optimizer_step_pre_hook(_refuse_others)

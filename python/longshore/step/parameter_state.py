@@ -1,4 +1,5 @@
-"""What the engine keeps of a parameter beside what is computed with: fp32 master, moments, gradient. To look at, and to change."""
+"""What the engine keeps of a parameter beside what is computed with: fp32 master, moments, gradient. To look at, and to
+change."""
 
 import torch
 
@@ -32,7 +33,8 @@ def _segments(engine, number, at, elems, kind):
 
 
 def read(param, kind):
-    """A copy at the committed step, fp32, of the parameter's shape. kind: master, m or v (zeros, where the optimizer has none)."""
+    """A copy at the committed step, fp32, of the parameter's shape. kind: master, m or v (zeros, where the optimizer
+    has none)."""
     _, engine, number, at = _place(param)
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     return buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()].clone().view(param.shape)
@@ -59,11 +61,14 @@ def write(param, kind, value):
         raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
-    commit(engine, lambda: [(number, first, buffer.nbytes // (4 * SEGMENT), {kind: buffer, "tensors": [] if kind == "master" else [handle.index]})])
+    commit(engine,
+           lambda: [(number, first, buffer.nbytes // (4 * SEGMENT),
+                     {kind: buffer, "tensors": [] if kind == "master" else [handle.index]})])
 
 
 def _masters(engine, streamed):
-    """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what it would be)"""
+    """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what
+    it would be)"""
     whole = recovery.persist(engine, lambda: engine.state.masters(streamed.number))
     parts = []
     for p, handle in streamed.parameters:
@@ -77,7 +82,8 @@ def changed_in(engine, blocks):
     """Those of blocks in memory that are not what the drives have. A change through .data has no version."""
     engine.settle()
     return [b for b in blocks if any(version_of(p) != handle.version for p, handle in b.parameters)
-            or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])]
+            or not all(torch.equal(fetched, p.detach().cpu().reshape(-1))
+                       for p, _, _, fetched in _masters(engine, b)[1])]
 
 
 def begun(engine):
@@ -91,13 +97,15 @@ def begun(engine):
 def _refuse_begun(engine, name):
     hooks.before_step(engine.streams, name)
     if begun(engine):
-        raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be dropped; change it before backward() "
-                             "or after step(), after engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before the step")
+        raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be "
+                             "dropped; change it before backward() or after step(), after "
+                             "engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before "
+                             "the step")
 
 
 def write_back(engine, blocks, value_of=torch.Tensor.detach):
-    """Commits other values of parameters in these blocks, by default those that are in memory: see longshore.resident(). value_of(p): None
-    where it stays what it is."""
+    """Commits other values of parameters in these blocks, by default those that are in memory: see
+    longshore.resident(). value_of(p): None where it stays what it is."""
     _refuse_begun(engine, blocks[0].parameters[0][1].name)
     engine.drop_gradients()
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
@@ -122,9 +130,9 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
 
 @whole
 def commit(engine, changes, said=None, counts=None):
-    """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind: Buffer of them}, with
-    "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile. said: for the metrics; by default the
-    names of the blocks. counts: updates that each tensor has had from here on."""
+    """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind:
+    Buffer of them}, with "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile.
+    said: for the metrics; by default the names of the blocks. counts: updates that each tensor has had from here on."""
     before = engine.cycle.counts
     try:
         changed = None
@@ -141,7 +149,8 @@ def commit(engine, changes, said=None, counts=None):
 
 
 def _write(engine, changes):
-    """Numbers of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is to be written again."""
+    """Numbers of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is
+    to be written again."""
     engine.cycle.counts_before = [list(counts) for counts in engine.cycle.counts]
     state, changed, attempt = engine.state, {}, engine.state.attempt  # {block: what is done of it}
 
@@ -171,7 +180,8 @@ def _gathered(param):
 def gradient(param):
     """A copy of what backward() has gathered for a parameter in this step, fp32; None: there is nothing."""
     handle, _, block = _gathered(param)
-    return block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape) if handle.index in block.had else None
+    return (block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape)
+            if handle.index in block.had else None)
 
 
 def set_gradient(param, value):

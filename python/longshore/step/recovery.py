@@ -1,7 +1,8 @@
 """Drives of other hosts that are lost and come back: the engine goes on with the same bits, as the program does.
 
-What was under way is given up, the drives are waited for, and the step that was made last is made again from the gradients that are
-kept until it is durable. What forward and backward have computed so far stays: it is what would be computed again.
+What was under way is given up, the drives are waited for, and the step that was made last is made again from the
+gradients that are kept until it is durable. What forward and backward have computed so far stays: it is what would be
+computed again.
 """
 
 import logging
@@ -32,8 +33,8 @@ def refuse(engine):
 
 @whole
 def mend(engine, lost):
-    """Returns when the drives are there again that were lost, with all as it was. Raises `lost`, where it is something else; and a
-    sentence where the drives do not come back, or where what is to be made again is not known any more."""
+    """Returns when the drives are there again that were lost, with all as it was. Raises `lost`, where it is something
+    else; and a sentence where the drives do not come back, or where what is to be made again is not known any more."""
     if lost.code != lib.SHORE_ELINK or engine is None or engine.state is None:
         raise lost
     refuse(engine)
@@ -45,9 +46,9 @@ def mend(engine, lost):
             lost = _back(engine, lost)
         if aside:
             engine.drop_gradients()
-            raise LongshoreError(f"a drive was lost and is there again, and step {engine.state.committed()} is whole, but the gradients that had "
-                                 "been put aside on the drives are gone: make the step again, from its first backward on; more memory keeps "
-                                 "them here")
+            raise LongshoreError(f"a drive was lost and is there again, and step {engine.state.committed()} is whole, "
+                                 "but the gradients that had been put aside on the drives are gone: make the step "
+                                 "again, from its first backward on; more memory keeps them here")
 
 
 def _back(engine, lost):
@@ -56,7 +57,8 @@ def _back(engine, lost):
         _reconnect(engine, lost)
         committed = engine.state.committed()
         if not engine.state.step - 1 <= committed <= engine.state.step:
-            raise LongshoreError(f"{lost}; it came back at step {committed} instead of {engine.state.step}", lib.SHORE_ESTALE)
+            raise LongshoreError(f"{lost}; it came back at step {committed} instead of {engine.state.step}",
+                                 lib.SHORE_ESTALE)
     except LongshoreError as failure:
         engine.gone = failure
         raise
@@ -83,8 +85,8 @@ def _reconnect(engine, lost):
     code = lib.SHORE_ELINK
     while (code := lib.shore_patience_try(patience, code, why)) > 0:
         if interrupts.waits():
-            raise LongshoreError(f"stopped while a drive was away ({native.text(why.text)}); the committed state is good: when the drive is "
-                                 f"back, go on with: {native.text(go_on)}", lib.SHORE_ELINK)
+            raise LongshoreError(f"stopped while a drive was away ({native.text(why.text)}); the committed state is "
+                                 f"good: when the drive is back, go on with: {native.text(go_on)}", lib.SHORE_ELINK)
         code = lib.shore_run_reconnect(engine.state.run, why)
     native.check(code, why)
     native.check(lib.shore_patience_end(patience, engine.state.committed(), why, said), why)
@@ -94,8 +96,8 @@ def _reconnect(engine, lost):
 def _make_again(engine, lost):
     """The step that was made last."""
     if not engine.cycle.send_again():
-        raise LongshoreError(f"{lost}; it is there again, but step {engine.state.step + 1}, whose gradients are not in memory any more, was not "
-                             f"committed: the engine is at step {engine.state.step}", 0)
+        raise LongshoreError(f"{lost}; it is there again, but step {engine.state.step + 1}, whose gradients are not "
+                             f"in memory any more, was not committed: the engine is at step {engine.state.step}", 0)
 
 
 def say_closed(engine, failure, what):

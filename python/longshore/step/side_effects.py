@@ -1,8 +1,9 @@
-"""What a pass changes that nobody can put back for the micro-batches beside it: tensors in place, and what the model's own code (of no package
-that is known) keeps in globals and closures.
+"""What a pass changes that nobody can put back for the micro-batches beside it: tensors in place, and what the model's
+own code (of no package that is known) keeps in globals and closures.
 
-Where there is something of that kind, the first micro-batch of the first step goes through the whole model before the others begin. What it has
-changed is what the others would have seen too early: from there on they are computed one after the other.
+Where there is something of that kind, the first micro-batch of the first step goes through the whole model before the
+others begin. What it has changed is what the others would have seen too early: from there on they are computed one
+after the other.
 """
 
 import argparse
@@ -40,7 +41,8 @@ class Watch:
                 self._add(self.rest, name or type(model).__name__, m)
             hooks = [hook for kind in _HOOKS for hook in getattr(m, kind).values()]
             kinds = [f for kind in type(m).__mro__ if not is_of_packages(kind.__module__) for f in vars(kind).values()]
-            code.update((id(f), f) for f in (*hooks, *kinds, *vars(m).values()) if isinstance(f, _CODE) and not is_known(f))
+            code.update((id(f), f) for f in (*hooks, *kinds, *vars(m).values()) if isinstance(f, _CODE)
+                        and not is_known(f))
         for f in code.values():
             self._add_code(f)
         self.probing = False
@@ -62,7 +64,8 @@ class Watch:
             codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         for name in {i.argval for code in codes for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
             if name in f.__globals__ and _is_state(f.__globals__[name]):
-                self.outside[id(f.__globals__), name] = f"{f.__module__}.{name}", functools.partial(f.__globals__.get, name)
+                self.outside[id(f.__globals__), name] = (f"{f.__module__}.{name}",
+                                                         functools.partial(f.__globals__.get, name))
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             if _is_state(_content(cell)):
                 self.outside[id(cell)] = f"{f.__qualname__}: {name}", functools.partial(_content, cell)
@@ -78,7 +81,8 @@ class Watch:
             for where, container in places:
                 by_name = hasattr(container, "keys")
                 for key, t in [*(container.items() if by_name else enumerate(container))]:
-                    if isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and not t.is_inference() and t.grad_fn is None:
+                    if (isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and not t.is_inference()
+                        and t.grad_fn is None):
                         out.append((f"{where}.{key}" if by_name else where, container, key, t, self._mark(t)))
         return out
 
@@ -106,7 +110,9 @@ class Watch:
                     if self._mark(t) != was and (not isinstance(key, str) or container.get(key) is t):
                         return name
         if layer is None:
-            return next((where for key, (where, now) in self.outside.items() if _differ(_snapshot(now(), _DEEP), self._outside[key])), None)
+            return next((where
+                         for key, (where, now) in self.outside.items()
+                         if _differ(_snapshot(now(), _DEEP), self._outside[key])), None)
         return None
 
 
@@ -126,11 +132,13 @@ def _is_plain(value):
     if isinstance(value, _CLOSED) or type(getattr(value, "__dict__", None)) is not dict:
         return False
     package = type(value).__module__.partition(".")[0]
-    return isinstance(value, (types.SimpleNamespace, argparse.Namespace)) or not is_of_packages(package) and package not in sys.stdlib_module_names
+    return (isinstance(value, (types.SimpleNamespace, argparse.Namespace)) or not is_of_packages(package)
+            and package not in sys.stdlib_module_names)
 
 
 def _is_state(value):
-    return value is None or type(value) in _CONTAINERS or type(value) in _EQUAL or isinstance(value, torch.Tensor) or _is_plain(value)
+    return (value is None or type(value) in _CONTAINERS or type(value) in _EQUAL or isinstance(value, torch.Tensor)
+            or _is_plain(value))
 
 
 def _snapshot(value, deep):

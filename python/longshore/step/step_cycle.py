@@ -6,8 +6,8 @@
         ├────── drop(): its gradients go ─────┘                  └─ unmake(): the drives stay at the step before
         └────── discard(): and what the drives have of it
 
-Two steps overlap: the next one gathers its gradients while the drives commit the last one. `phase` is that of the last step;
-`backwards` counts the passes of the next one.
+Two steps overlap: the next one gathers its gradients while the drives commit the last one. `phase` is that of the last
+step; `backwards` counts the passes of the next one.
 """
 
 import enum
@@ -24,8 +24,8 @@ from . import recovery
 @dataclass
 class StepResult:
     """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
-    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before clipping; skipped: a
-    gradient was not finite, and the state stayed as it was."""
+    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before
+    clipping; skipped: a gradient was not finite, and the state stayed as it was."""
 
     loss: float
     grad_norm: float
@@ -44,7 +44,8 @@ class Phase(enum.Enum):
 class StepCycle:
     def __init__(self, engine, state):
         self.engine, self.phase = engine, Phase.DURABLE
-        self.commits = None  # what the last step commits with until it is durable: (skipped, metrics, its position: packed when it commits)
+        # what the last step commits with until it is durable: (skipped, metrics, its position: packed when it commits)
+        self.commits = None
         self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates that each tensor has had
         self.counts_before = self.counts  # at the step before the last one
         self.backwards = 0  # passes of the step that gathers
@@ -127,8 +128,8 @@ class StepCycle:
         engine.drop_gradients()
         if engine.how["on_nonfinite"] != "skip":
             raise NotFiniteError(
-                f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not made; lower the "
-                "learning rate, or wrap(..., on_nonfinite='skip')")
+                f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not "
+                "made; lower the learning rate, or wrap(..., on_nonfinite='skip')")
         return recovery.persist(engine, lambda: self._finish(loss, norm, None))
 
     def _finish(self, loss, norm, changed):
@@ -142,7 +143,8 @@ class StepCycle:
         return StepResult(loss, norm, engine.state.step, skipped)
 
     def close(self, metrics, changed, made=False, skipped=False):
-        """The drives have all of the next step: it is made. changed: numbers of the blocks that are others; made: of gradients."""
+        """The drives have all of the next step: it is made. changed: numbers of the blocks that are others; made: of
+        gradients."""
         engine = self.engine
         stored = commit_blob.store_buffers(engine)
         if skipped and stored:
@@ -168,7 +170,8 @@ class StepCycle:
 
     @whole
     def settle(self):
-        """Waits until the step that was made last is durable. Where it cannot be committed, the engine is at the step before it."""
+        """Waits until the step that was made last is durable. Where it cannot be committed, the engine is at the step
+        before it."""
         self.open_state("settle")
         recovery.persist(self.engine, self._settle)
         self.durable()
@@ -194,11 +197,13 @@ class StepCycle:
                 self.unmake()
                 raise
             self.durable()
-            raise LongshoreError(f"{failure}; step {state.step} is committed, and the engine goes on from it once that is mended",
+            raise LongshoreError(f"{failure}; step {state.step} is committed, and the engine goes on from it once "
+                                 "that is mended",
                                  failure.code) from failure
 
     def send_again(self):
-        """Makes the last step once more, after its drives were lost. Returns whether it was known still; otherwise it is not there any more."""
+        """Makes the last step once more, after its drives were lost. Returns whether it was known still; otherwise it
+        is not there any more."""
         engine, state = self.engine, self.engine.state
         skipped = self.commits[0]
         state.step -= 1
