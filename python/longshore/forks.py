@@ -6,7 +6,7 @@ import weakref
 from .errors import LongshoreError
 
 WHY = "this process was forked from the one that works on its run"
-_left = weakref.WeakSet()
+_left: weakref.WeakSet = weakref.WeakSet()
 
 
 def leave_in_children(thing):

@@ -9,8 +9,8 @@ _STOP = _signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signa
 _ALL = (*_STOP, _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGALRM, _signal.SIGCHLD)
 _main = threading.main_thread().ident
 _depth = 0
-_instead = {}  # of each signal: the handler in whose place _later() is
-_came = {}  # signals: where
+_instead: dict = {}  # of each signal: the handler in whose place _later() is
+_came: dict = {}  # signals: where
 
 
 def _later(signum, frame):

@@ -14,7 +14,7 @@ import threading
 import torch
 
 _begun = threading.Lock()
-_resting = []  # an Event for each thread
+_resting: list = []  # an Event for each thread
 _PARALLEL = 1 << 20  # elements: an operation on so many is parallel
 
 

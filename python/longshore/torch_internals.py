@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import torch
@@ -81,7 +84,7 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def at_end_of_backward(call) -> None:
+def at_end_of_backward(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
@@ -118,7 +121,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
     return module._compiled_call_impl is not None
 
 
-def before_load_state_dict(module: torch.nn.Module, hook) -> None:
+def before_load_state_dict(module: torch.nn.Module, hook: Callable) -> None:
     module._register_load_state_dict_pre_hook(hook, with_module=True)
 
 
@@ -132,13 +135,13 @@ def loads(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
 def in_functional_call() -> bool:
     """Whether torch.func.functional_call() runs, which has put other values in the place of parameters, and takes them
     away again."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not stateless._functional_call.__code__:
         frame = frame.f_back
     return frame is not None
 
 
-def parse_to(*args, **kwargs) -> tuple:
+def parse_to(*args: Any, **kwargs: Any) -> tuple:
     """(device, dtype) of the arguments of Module.to()."""
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     return device, dtype
@@ -165,7 +168,7 @@ def modes() -> list[tuple]:
             *((_python_dispatch, mode) for mode in _python_dispatch._get_current_dispatch_mode_stack())]
 
 
-def enter_mode(of, mode, entered) -> None:
+def enter_mode(of: Any, mode: Any, entered: ExitStack) -> None:
     """Until an ExitStack is left."""
     of._push_mode(mode)
     entered.callback(of._pop_mode)

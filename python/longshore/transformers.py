@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import transformers
@@ -44,35 +45,37 @@ _OPTIMIZERS = {  # None: the class that transformers gives
 _WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the
 snapshot, and save_only_model=True in its place. trainer.save_model(DIR) writes those of the present step."""
 
+_WRAP_DECIDES: Any = None
+
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
     """transformers' TrainingArguments, and where the state lives. bf16: the model is computed in bfloat16, with masters
     in fp32. A Trainer takes transformers' own as well, with the defaults here."""
 
-    run: str = field(default=None, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
+    run: str = field(default=_WRAP_DECIDES, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
     drives: list[str] = field(
-        default=None,
+        default=_WRAP_DECIDES,
         metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
     )
-    memory: str = field(default=None,
+    memory: str = field(default=_WRAP_DECIDES,
                         metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
-    storage: str = field(default=None,
+    storage: str = field(default=_WRAP_DECIDES,
                          metadata={"help": "bf16 or fp32: what lies on the drives and is fetched; by default the "
                                            "parameters' dtype"})
-    activations: str = field(default=None,
+    activations: str = field(default=_WRAP_DECIDES,
                              metadata={"help": "memory, drives or auto: where what autograd saves waits for backward"})
-    activation_room: str = field(default=None, metadata={"help": "on the drives for activations, as 64GiB"})
-    compress: str = field(default=None,
+    activation_room: str = field(default=_WRAP_DECIDES, metadata={"help": "on the drives for activations, as 64GiB"})
+    compress: str = field(default=_WRAP_DECIDES,
                           metadata={"help": "top1%% or so: the share of each block's gradients that is sent to the "
                                             "drives"})
-    compress_after: int = field(default=None, metadata={"help": "steps with whole gradients before compress"})
-    moments_from: str = field(default=None,
+    compress_after: int = field(default=_WRAP_DECIDES, metadata={"help": "steps with whole gradients before compress"})
+    moments_from: str = field(default=_WRAP_DECIDES,
                               metadata={"help": "directory of save_pretrained(moments=True): the optimizer goes on "
                                                 "with these"})
     overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
     layer_major: bool = field(
-        default=None,
+        default=_WRAP_DECIDES,
         metadata={"help": "fetch each layer once for all micro-batches of a step; by default where only transformers' "
                           "own code runs in between"},
     )
@@ -81,7 +84,7 @@ class TrainingArguments(transformers.TrainingArguments):
     )
 
     def __post_init__(self):
-        self.computes_in_bf16 = bool(self.bf16)
+        self.computes_in_bf16 = bool(getattr(self, "bf16", False))
         if self.fp16:
             raise LongshoreError("fp16: is not to be had: bf16=True, whose range needs no loss scale")
         if self.deepspeed:
@@ -103,7 +106,7 @@ class Trainer(transformers.Trainer):
     """transformers.Trainer, whose model lives on drives from train() on. ``engine`` is longshore's."""
 
     def __init__(self, *args, **kwargs):
-        self.engine = None
+        self.engine: Any = None
         self._clips_to = 0.0
         self._resumes = False
         self._saves_weights = True
@@ -117,8 +120,8 @@ class Trainer(transformers.Trainer):
         self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args,
-              **kwargs) -> transformers.trainer_utils.TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any,
+              **kwargs: Any) -> transformers.trainer_utils.TrainOutput:
         """As transformers'; resumed, the run goes on with the same bits."""
         self._resumes = bool(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)

@@ -113,7 +113,7 @@ def initialize(
                    spool=zero.spool())
     there = (settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json"))
              and not settings.overwrite)
-    places = []
+    places: list[str] = []
     if there:
         if trains:
             same_optimizer(settings.run, how["optimizer"])
@@ -130,14 +130,11 @@ def initialize(
     else:
         places = [] if settings.run is not None else of_job(settings.nvme_paths)
         try:
-            engine = wrap.wrap(
-                model,
-                **{**settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None,
-                   "overwrite": settings.overwrite},
-                clip=settings.clip,
-                on_nonfinite="skip",
-                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
-            )
+            options: dict[str, Any] = {
+                **settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None,
+                "overwrite": settings.overwrite, "clip": settings.clip, "on_nonfinite": "skip",
+                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer})}
+            engine = wrap.wrap(model, **options)
         except BaseException:
             leave(places)
             raise
@@ -244,7 +241,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
                 args[i] = "--deepspeed="
         return parse(args, namespace)
 
-    parser.parse_known_args = parse_known_args
+    vars(parser)["parse_known_args"] = parse_known_args
     return parser
 
 

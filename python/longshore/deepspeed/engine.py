@@ -39,7 +39,7 @@ class DeepSpeedEngine(nn.Module):
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
         # as DeepSpeed has it, and TRL asks for it
-        self.optimizer = engine.optimizer if trains else offload if settings.stage == 3 else None
+        self.optimizer: Any = engine.optimizer if trains else offload if settings.stage == 3 else None
         self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None
         # of gradients that go to other processes as sparse tensors: there are none
@@ -120,7 +120,7 @@ class DeepSpeedEngine(nn.Module):
             self._micro_batches = 0
             raise
 
-    def forward(self, *args, **kwargs) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Of the model."""
         self._decide()
         with self._timed("forward"):
@@ -216,9 +216,8 @@ class DeepSpeedEngine(nn.Module):
         """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once
         for all of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
         self._decide()
-        if not hasattr(data_iter, "__next__"):
-            data_iter = iter(data_iter)
-        batches = [next(data_iter) for _ in range(self.settings.accumulate)]
+        iterator = iter(data_iter)  # itself, where it is one
+        batches = [next(iterator) for _ in range(self.settings.accumulate)]
         self.train()
         loss = self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss
         self.counters.micro_steps += len(batches)
@@ -450,7 +449,7 @@ class DeepSpeedEngine(nn.Module):
 
     # ---- the rest
 
-    def to(self, *args, **kwargs) -> DeepSpeedEngine:
+    def to(self, *args: Any, **kwargs: Any) -> DeepSpeedEngine:
         """The engine itself; another dtype than the configuration's is refused."""
         device, dtype = parse_to(*args, **kwargs)
         if dtype is not None and dtype != self.engine.streams.compute:
@@ -471,7 +470,7 @@ class DeepSpeedEngine(nn.Module):
         return self.to(torch.float32)
 
     def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None,
-                **kwargs) -> None:
+                **kwargs: Any) -> None:
         """torch.compile of each layer, between which blocks come and go; of the model where it has none that repeat."""
         layers = [name for name in self.engine.how["layers"] if name]
         if layers:
@@ -482,7 +481,7 @@ class DeepSpeedEngine(nn.Module):
     def empty_partition_cache(self) -> None:
         """Not needed: what is in memory makes room by itself."""
 
-    def offload_states(self, *args, **kwargs) -> None:
+    def offload_states(self, *args: Any, **kwargs: Any) -> None:
         """Not needed: the state is on drives always."""
         say_once("offload_states(): the state is on drives always")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..integrations.deepspeed_config import say_once
 from ..step.optimizers import put
@@ -39,6 +40,7 @@ def _positive(value, name):
 
 class _Schedule:
     follows_the_step = True  # is stepped after the one that it belongs to
+    get_lr: Any  # get_lr(): the rates at last_batch_iteration
 
     def _begin(self, optimizer, last_batch_iteration, rates):
         """rates: of the first step, where none was made."""

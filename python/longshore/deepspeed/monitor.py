@@ -9,7 +9,7 @@ from ..integrations.deepspeed_config import ConfigError
 class Monitors:
     def __init__(self, wanted):
         """wanted: {"tensorboard" | "csv_monitor" | "wandb": its part of the configuration}."""
-        self.writers = []
+        self.writers: list = []
         for kind, said in wanted.items():
             try:
                 self.writers.append(_KINDS[kind](said))

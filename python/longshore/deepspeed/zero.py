@@ -183,6 +183,6 @@ partition_parameters = sys.modules[__name__]
 _orig_torch_arange = torch.arange
 
 
-def zero_wrapper_for_fp_tensor_constructor(function: Callable, *args, **kwargs) -> Callable:
+def zero_wrapper_for_fp_tensor_constructor(function: Callable, *args: Any, **kwargs: Any) -> Callable:
     """The function itself."""
     return function

@@ -69,7 +69,8 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     most = float("inf") if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
     values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
     os.makedirs(output_dir, exist_ok=True)
-    shards, used = [{}], 0
+    shards: list[dict] = [{}]
+    used = 0
     for name, value in values.items():
         if shards[-1] and used + value.nbytes > most:
             shards.append({})

@@ -12,7 +12,7 @@ from ..step.optimizer_table import NAMES, OPTIMIZERS
 from ..step.optimizers import refuse_numbers
 
 logger = logging.getLogger("longshore")
-_said = set()
+_said: set[str] = set()
 
 
 class ConfigError(ValueError):
@@ -230,9 +230,9 @@ def _spread(config):
 class Settings:
     """What deepspeed.initialize() needs, of a configuration."""
 
-    run: str = None  # None: a directory of this job in nvme_paths
+    run: str | None = None  # None: a directory of this job in nvme_paths
     nvme_paths: list = field(default_factory=list)
-    drives: list = None
+    drives: list | None = None
     memory: object = None
     said: dict = field(default_factory=dict)  # options of wrap(), as "longshore" has them
     layer_major: object = None  # of transformers' Trainer; None: where only its own code runs in between
@@ -246,8 +246,8 @@ class Settings:
     dtype: str = "fp32"
     casts: bool = False  # inputs of half precision are taken as bfloat16
     casts_all: bool = False  # and all others that are not whole numbers
-    optimizer: dict = None
-    scheduler: dict = None
+    optimizer: dict | None = None
+    scheduler: dict | None = None
     gathers: bool = False
     steps_per_print: float = 10
     breakdown: bool = False

@@ -8,7 +8,7 @@ import time
 
 from .deepspeed_config import ConfigError, logger, say_once
 
-_ours = set()  # directories that this process has made
+_ours: set = set()  # directories that this process has made
 
 
 def _cannot(path, e):

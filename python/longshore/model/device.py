@@ -12,7 +12,7 @@ from ..native import ffi
 from ..torch_internals import accelerator
 
 TIMEOUT_SECONDS = 300  # for which a device may stand still
-TRIED = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU
+TRIED: set[str] = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU
 
 
 def accelerators():

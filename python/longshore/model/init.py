@@ -25,7 +25,7 @@ from .init_on_disk import spooling
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
 _open = None
-_left = []  # whose models no engine has, oldest first
+_left: list = []  # whose models no engine has, oldest first
 
 
 class Making:
@@ -185,7 +185,7 @@ def watch(spool, what, instead, making=None):
 class _Watch:
     def __init__(self, modules, what, instead, making):
         self.what, self.instead, self.making, self.trained = what, instead, making, False
-        self.modules = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
+        self.modules: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
         for module in modules:
             self.modules[module] = [p.register_post_accumulate_grad_hook(self._say)
                                     for p in parameters_of(module).values()

@@ -67,7 +67,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
     """
     if write not in (False, True, "temporary"):
         raise ValueError(f"resident: write={write!r}; it is False, True or \"temporary\"")
-    by_streams = {}
+    by_streams: dict = {}
     for p in {id(p): p for p in _handles(parameters)}.values():
         handle = getattr(p, "longshore", None)
         if handle is not None:
@@ -80,7 +80,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
 
 
 def _refuse_sharing(blocks):
-    slots = {}
+    slots: dict = {}
     for b in blocks:
         other = slots.setdefault(id(b.slot), b)
         if other is not b:
@@ -91,8 +91,7 @@ def _refuse_sharing(blocks):
 
 @contextlib.contextmanager
 def _resident(streams, parameters, write):
-    blocks = {p.longshore.block.number: p.longshore.block for p in parameters}
-    blocks = [blocks[n] for n in sorted(blocks)]
+    blocks = sorted({p.longshore.block for p in parameters}, key=lambda block: block.number)
     if write:
         hooks.before_step(streams, "resident(write=True)")
     _refuse_sharing(blocks)

@@ -92,6 +92,7 @@ class Streams:
         self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.away)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # of micro-batches that are computed together
+        self.loading = None  # of a state_dict, into parameters that are not in memory
         self.progress = progress.Step()
         self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
         self.activations = None

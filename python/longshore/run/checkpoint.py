@@ -30,9 +30,9 @@ README = "README.txt"
 # snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
 OTHERS = "longshore.others.json"
 _FICLONE = 0x40049409
-_said = set()  # runs whose checkpoints' disk is known
-_said_weights = set()  # runs of which it is said that checkpoints have no weights
-_engines = weakref.WeakSet()  # that have saved here
+_said: set[str] = set()  # runs whose checkpoints' disk is known
+_said_weights: set[str] = set()  # runs of which it is said that checkpoints have no weights
+_engines: weakref.WeakSet = weakref.WeakSet()  # that have saved here
 
 
 def read(directory):

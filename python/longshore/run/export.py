@@ -123,9 +123,10 @@ def _extras(buffers):
             raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors has not; "
                                  "register_buffer(..., persistent=False) it, or keep it in another dtype")
         value = b.detach().contiguous()
-        names = ffi.new("char[]", name.encode()), ffi.new("char[]", _NAMES[b.dtype].encode())
-        keep.append((value, names))
-        extra.name, extra.type, extra.rank, extra.data = *names, value.dim(), ffi.cast("void *", value.data_ptr())
+        extra.name = label = ffi.new("char[]", name.encode())
+        extra.type = dtype = ffi.new("char[]", _NAMES[b.dtype].encode())
+        keep.append((value, label, dtype))
+        extra.rank, extra.data = value.dim(), ffi.cast("void *", value.data_ptr())
         for i, size in enumerate(value.shape):
             extra.dims[i] = size
     return out, keep

@@ -14,7 +14,8 @@ from ..native import lib
 
 _log = logging.getLogger("longshore")
 _failed = False  # the last step of one that nobody waited for
-_engines = weakref.WeakKeyDictionary()  # and what each closes, which the collector must not end before it
+# and what each closes, which the collector must not end before it
+_engines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def add(engine):

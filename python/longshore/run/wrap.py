@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -122,7 +123,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
     given, how["groups"] = name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
     with_momentum = any(group.get("momentum", numbers["momentum"]) for group in given)
-    old = None if moments_from is None else Moments(moments_from, optimizer, with_momentum)
+    old: Any = None if moments_from is None else Moments(moments_from, optimizer, with_momentum)
     if handed is not None and handed.state:
         if old:
             raise ValueError("wrap: moments_from: the optimizer that was given has moments; give one that has made no "
@@ -269,7 +270,7 @@ def program_of(model, how, layout, lineage, counts):
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
     small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
-    config = getattr(base, "config", None)
+    config: Any = getattr(base, "config", None)
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
             "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": _versions(),
             "temporary": {name: str(b.dtype) for name, b in _temporary_buffers(model).items()},

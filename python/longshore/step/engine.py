@@ -37,7 +37,8 @@ class Engine(Face):
 
     reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
 
-    state = _closed_at = None
+    state: Any = None
+    _closed_at: Any = None  # (the run, its last step) of one that is closed
     position: dict = {}  # what a run that was opened is at
 
     def __init__(self, model, streams, state, how, groups, room_bytes):

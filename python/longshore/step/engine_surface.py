@@ -34,7 +34,7 @@ class Face:
     def __enter__(self: _Engine) -> _Engine:
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __reduce_ex__(self, protocol: object) -> Any:

@@ -13,6 +13,7 @@ step; `backwards` counts the passes of the next one.
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
@@ -45,7 +46,7 @@ class StepCycle:
     def __init__(self, engine, state):
         self.engine, self.phase = engine, Phase.DURABLE
         # what the last step commits with until it is durable: (skipped, metrics, its position: packed when it commits)
-        self.commits = None
+        self.commits: Any = None
         self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates that each tensor has had
         self.counts_before = self.counts  # at the step before the last one
         self.backwards = 0  # passes of the step that gathers
