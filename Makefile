@@ -1,5 +1,5 @@
 # A thin front of CMake: the rules are in CMakeLists.txt and CMakePresets.json.
-.PHONY: all deps demo test test-c test-python stress bench install wheel lint format fuzz asan tsan clean
+.PHONY: all deps demo test test-c test-python stress bench install wheel reference lint format fuzz asan tsan clean
 BUILD := build
 PREFIX := /usr/local
 # Most tests wait for a drive; those that compute with two threads say so (PROCESSORS).
@@ -53,8 +53,12 @@ wheel:
 	@scripts/deps build python
 	@scripts/wheel
 
+# docstrings of the Python package as one page, build/python-api.md
+reference:
+	@scripts/python-reference
+
 lint:
-	@scripts/deps build lint
+	@scripts/deps build lint python
 	@scripts/lint
 
 format:

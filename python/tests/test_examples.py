@@ -25,7 +25,7 @@ def test_any_module(tmp_path):
     assert int(said.split("right: ")[1].split("%")[0]) > 70, said
 
 
-def test_the_reference_is_what_the_docstrings_say():
+def test_public_functions_have_docstrings_and_hints():
     done = subprocess.run([sys.executable, EXAMPLES.parents[1] / "scripts" / "python-reference", "--check"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
