@@ -16,8 +16,9 @@ from .model.init import init
 from .model.resident import resident
 from .run.budgets import budget
 from .run.memory import Memory
+from .run.resume import resume
 from .run.verify import verify
-from .run.wrap import resume, wrap
+from .run.wrap import wrap
 from .step.engine import Engine, StepResult
 
 __all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory",

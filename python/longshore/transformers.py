@@ -22,8 +22,10 @@ from accelerate.optimizer import AcceleratedOptimizer
 from .errors import LongshoreError
 from .integrations import trainer_steps
 from .model import adapters, init, precision
-from .run import checkpoint, retrain, wrap
+from .run import checkpoint, retrain
 from .run.options import ARGUMENTS, that_stay
+from .run.resume import resume
+from .run.wrap import wrap
 from .step import known_packages
 from .step.engine_surface import refuse_engine
 from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
@@ -168,7 +170,7 @@ class Trainer(transformers.Trainer):
         place = run if run is not None else made_in.run
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
-            engine = wrap.resume(place, self.model, memory=said.get("memory"))
+            engine = resume(place, self.model, memory=said.get("memory"))
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
@@ -191,7 +193,7 @@ class Trainer(transformers.Trainer):
                                  "TrainingArguments(overwrite_run=True)")
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-            engine = (wrap.wrap(self.model, run=run, compile=compiles, **how) if engine is None
+            engine = (wrap(self.model, run=run, compile=compiles, **how) if engine is None
                       else retrain.again(engine, place, **how))
         self.engine, self.optimizer = engine, engine.optimizer
         self.optimizer.register_step_pre_hook(self._before_step)

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 
 import longshore
-from longshore.run import checkpoint, wrap
+from longshore.run import checkpoint, memory_plan
 from models import gpt2, tokens
 
 PER_STEP = 2  # micro-batches
@@ -37,7 +37,7 @@ class Loader:
 
 def kept(slots):
     """Engines that are made within have so many slots, and keep no gradients in memory then; None: all of both."""
-    plan = wrap.plan
+    plan = memory_plan.plan
 
     def smaller(*args, **how):
         chosen = plan(*args, **how)
@@ -45,7 +45,7 @@ def kept(slots):
             chosen.slots, chosen.gradient_bytes = slots, 0
         return chosen
 
-    return mock.patch.object(wrap, "plan", smaller)
+    return mock.patch.object(memory_plan, "plan", smaller)
 
 
 def make(run, drives, seed, **how):

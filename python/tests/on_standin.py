@@ -18,7 +18,7 @@ standin.make()
 
 import longshore  # noqa: E402
 from longshore.model import activations, device  # noqa: E402
-from longshore.run import wrap  # noqa: E402
+from longshore.run import memory_plan  # noqa: E402
 
 PARTS = 3
 
@@ -40,14 +40,14 @@ class Net(nn.Module):
 
 
 def slots(number):
-    plan = wrap.plan
+    plan = memory_plan.plan
 
     def smaller(*args, **how):
         chosen = plan(*args, **how)
         chosen.slots = number
         return chosen
 
-    return mock.patch.object(wrap, "plan", smaller)
+    return mock.patch.object(memory_plan, "plan", smaller)
 
 
 def step(engine, batches, together):

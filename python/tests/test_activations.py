@@ -12,7 +12,7 @@ import longshore
 from longshore.model import activations
 from longshore.model.activations import Activations, Saved, Stayed
 from longshore.native import ffi, lib
-from longshore.run import wrap
+from longshore.run import memory_plan
 from longshore.step import parameter_state
 from models import LANGUAGE, Cnn, gpt2, tokens
 
@@ -22,14 +22,14 @@ POOL = 256 << 10
 @pytest.fixture
 def small(monkeypatch):
     """Whatever is 4 KiB goes, through a pool that a step does not fit into."""
-    plan = wrap.plan
+    plan = memory_plan.plan
 
     def smaller(*a, **k):
         chosen = plan(*a, **k)
         chosen.pool_bytes = POOL if chosen.pool_bytes else 0
         return chosen
 
-    monkeypatch.setattr(wrap, "plan", smaller)
+    monkeypatch.setattr(memory_plan, "plan", smaller)
     monkeypatch.setattr(activations, "LEAST_BYTES", 4096)
 
 

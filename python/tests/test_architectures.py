@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import longshore
-from longshore.run import wrap
+from longshore.run import memory_plan
 from models import VOCAB, tokens
 
 SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -143,7 +143,7 @@ def make_step(engine, batches, together):
 
 
 def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
-    plan = wrap.plan
+    plan = memory_plan.plan
 
     def other(*a, **k):
         chosen = plan(*a, **k)
@@ -151,7 +151,7 @@ def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
         return chosen
 
     with monkeypatch.context() as patched:
-        patched.setattr(wrap, "plan", other)
+        patched.setattr(memory_plan, "plan", other)
         return longshore.wrap(model, run=tmp_path / name,
                               **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
 

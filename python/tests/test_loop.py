@@ -13,14 +13,14 @@ import torch
 import longshore
 from longshore import openmp_wait
 from longshore.native import lib
-from longshore.run import wrap
+from longshore.run import memory_plan
 from longshore.step.gradients import Gradients
 from models import LANGUAGE, Cnn, gpt2, tokens
 
 
 def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, monkeypatch=None, **how):
     if slots or gradient_bytes is not None:
-        plan = wrap.plan
+        plan = memory_plan.plan
 
         def smaller(*a, **k):
             chosen = plan(*a, **k)
@@ -28,7 +28,7 @@ def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, mon
             chosen.gradient_bytes = chosen.gradient_bytes if gradient_bytes is None else gradient_bytes
             return chosen
 
-        monkeypatch.setattr(wrap, "plan", smaller)
+        monkeypatch.setattr(memory_plan, "plan", smaller)
     drive = tmp_path / f"{name}-drive"
     drive.mkdir()
     return longshore.wrap(model, run=tmp_path / name, drives=[drive],

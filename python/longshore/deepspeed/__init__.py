@@ -23,9 +23,10 @@ from ..integrations.deepspeed_config import ConfigError, logger, say_once
 from ..integrations.deepspeed_resume import say_what_stays
 from ..integrations.nvme_paths import leave, of_job, of_others
 from ..model import precision
-from ..run import wrap
 from ..run.checkpoint import same_optimizer
+from ..run.resume import resume
 from ..run.state import remove
+from ..run.wrap import wrap
 from ..step.engine_surface import refuse_engine
 from ..step.optimizers import arguments_of, rebind, refuse_other_groups, share
 from . import accelerator, checkpointing, comm, lr_schedules, ops, utils, zero
@@ -118,7 +119,7 @@ def initialize(
         if trains:
             same_optimizer(settings.run, how["optimizer"])
         try:
-            engine = wrap.resume(settings.run, model, memory=settings.memory)
+            engine = resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
             raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a "
                             "directory", e.code) from None
@@ -134,7 +135,7 @@ def initialize(
                 **settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None,
                 "overwrite": settings.overwrite, "clip": settings.clip, "on_nonfinite": "skip",
                 **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer})}
-            engine = wrap.wrap(model, **options)
+            engine = wrap(model, **options)
         except BaseException:
             leave(places)
             raise

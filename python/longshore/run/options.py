@@ -1,8 +1,23 @@
-"""Options of wrap() that are Longshore's own: one list, of which transformers' TrainingArguments and DeepSpeed's
-"longshore" section are made."""
+"""Options of wrap(): what they may be and what a run records of them; and which are Longshore's own, of which
+transformers' TrainingArguments and DeepSpeed's "longshore" section are made."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from .. import native
+from ..model.activations import KINDS
+from ..model.blocks import NAME_OF
+from ..model.compiled import told
 from ..step.compression import share_of
+from ..step.optimizer_table import OPTIMIZERS
+from ..step.optimizers import refuse_numbers
+from .commit_blob import plain
+from .state import MOMENTS
 
 SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress",
            "compress_after",
@@ -11,6 +26,82 @@ SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activa
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # which say where a run begins, and not how it is
 _OF_THE_START = {"run", "drives", "memory", "overwrite", "moments_from"}
+
+
+DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
+
+
+@dataclass
+class Options:
+    """What wrap() was told, whose docstring says what each is."""
+
+    run: Any
+    drives: Any
+    memory: Any
+    lr: Any
+    betas: Any
+    eps: Any
+    weight_decay: Any
+    momentum: Any
+    clip: float
+    optimizer: Any
+    groups: Any
+    storage: str | None
+    moments: str | None
+    on_nonfinite: str
+    layers: Any
+    overwrite: bool | None
+    activations: str
+    activation_room: int | str | None
+    compress: float | str | None
+    compress_after: int
+    moments_from: Any
+    compile: bool | str | dict
+
+    def numbers(self):
+        """Those of torch.optim's optimizers, as they were given; None: they were not."""
+        return {key: getattr(self, key) for key in ("lr", "betas", "eps", "weight_decay", "momentum")}
+
+    def take(self, numbers):
+        """Of an optimizer, as told() has them: its name and its moments are options, too."""
+        self.optimizer = numbers["optimizer"]
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"wrap: optimizer={self.optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
+        moments = numbers.pop("moments", "fp32")
+        self.moments = moments if self.moments is None else self.moments
+
+    def check(self, numbers):
+        """Raises ValueError for what cannot be."""
+        after = self.compress_after
+        if self.moments not in MOMENTS:
+            raise ValueError(f"wrap: moments={self.moments!r}; it is fp32 or 8bit")
+        if self.activations not in KINDS:
+            raise ValueError(f"wrap: activations={self.activations!r}; it is one of {', '.join(KINDS)}")
+        if self.activation_room is not None and self.activations == "memory":
+            warnings.warn(f"wrap: activation_room={self.activation_room!r} is for activations=\"drives\" or \"auto\": "
+                          "they stay in memory, and no room is taken", stacklevel=4)
+        if self.on_nonfinite not in ("stop", "skip"):
+            raise ValueError(f"wrap: on_nonfinite={self.on_nonfinite!r}; it is stop or skip")
+        if isinstance(after, bool) or after != int(after) or after < 0 or (after and self.compress is None):
+            raise ValueError(f"wrap: compress_after={after!r}; it is a number of steps, for compress")
+        refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
+        share_of(self.compress)
+
+    def check_storage(self, compute):
+        """compute: the dtype of the model's parameters, which is the default."""
+        if self.storage is None:
+            self.storage = NAME_OF[compute]
+        if self.storage not in DTYPE_OF or (compute == torch.bfloat16 and self.storage == "fp32"):
+            raise ValueError(f"wrap: storage={self.storage!r} with parameters of {compute}; it is bf16, or fp32 for "
+                             "float32 parameters")
+
+    def record(self, numbers, compute):
+        """What the run records of them."""
+        return {**numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": self.clip,
+                "storage": self.storage, "compute": NAME_OF[compute], "moments": self.moments,
+                "on_nonfinite": self.on_nonfinite, "seed": torch.initial_seed(), "groups": None,
+                "activations": self.activations, "compress": share_of(self.compress),
+                "compress_after": int(self.compress_after), "compile": told(self.compile)}
 
 
 def that_stay(engine, asked):

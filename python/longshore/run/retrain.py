@@ -6,14 +6,16 @@ import os
 
 import torch
 
+from .. import native
 from ..errors import LongshoreError
 from ..model import init
 from ..native import lib
 from ..step.engine import optimizer_of
 from ..step.optimizers import refuse_numbers, share, told
-from . import wrap
+from .commit_blob import plain
 from .options import that_stay
 from .state import Buffer, State
+from .wrap import name_groups, program_of
 
 
 def engine_of(model):
@@ -31,14 +33,14 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
-    given, recorded = wrap.name_groups(engine.module, groups)
-    how = {**engine.how, **numbers, "lr": wrap.position.plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]),
+    given, recorded = name_groups(engine.module, groups)
+    how = {**engine.how, **numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]),
            "clip": clip,
            "groups": recorded, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
     before = engine.state
-    program = {**wrap.program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
+    program = {**program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
     state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
                          fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes,
                          memory=before.memory_bytes, overwrite=bool(overwrite),
@@ -69,9 +71,9 @@ def _refuse_others(engine, run, wanted, memory, others):
              *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
     if other:
         raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
-    if memory is not None and wrap.native.size(memory) != engine.state.memory_bytes:
+    if memory is not None and native.size(memory) != engine.state.memory_bytes:
         raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has "
-                             f"{wrap.native.readable(engine.state.memory_bytes)} until it is closed; {instead}")
+                             f"{native.readable(engine.state.memory_bytes)} until it is closed; {instead}")
 
 
 def _copy(engine, before, state):
@@ -79,7 +81,7 @@ def _copy(engine, before, state):
     buffers = dict(engine.module.named_buffers())
     for b, block in enumerate(state.layout.blocks):
         for segment, count, inside in state.layout.pieces(b):
-            piece = Buffer(count * wrap.native.SEGMENT * 4)
+            piece = Buffer(count * native.SEGMENT * 4)
             values = piece.view(torch.float32)
             if block.buffers:
                 for t, at, first, last in inside:

@@ -1,0 +1,223 @@
+"""longshore.resume(): from a run back to an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from .. import native
+from ..errors import LongshoreError, MissingError
+from ..model import adapters, blocks as tree
+from ..native import lib
+from ..progress import Progress
+from ..step.engine import Engine
+from ..torch_internals import buffers_of, parameters_of
+from . import budgets, commit_blob, lifecycle, memory_plan
+from .memory import note_imports
+from .options import DTYPE_OF
+from .state import State
+from .wrap import open_engine, temporary_buffers, versions, who
+
+
+@contextlib.contextmanager
+def skeleton():
+    """Modules that are made here have parameters without memory; buffers are real."""
+    before = nn.Module.register_parameter
+
+    def register_parameter(self, name, param):
+        before(self, name, param)
+        if param is not None and not nn.parameter.is_lazy(param) and param.device.type != "meta" and param.numel():
+            parameters_of(self)[name] = type(param)(param.detach().to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = register_parameter
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = before
+
+
+def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
+           memory: int | str | None = None) -> Engine:
+    """Opens a run at its last committed step and returns its Engine, with random states, buffers and parameter groups
+    as they were then.
+
+    model: the module, a configuration of transformers, or what makes the module when called; by default the class and
+    configuration that the run has recorded. Its values do not count. memory: by default as before.
+    """
+    run = os.fspath(run)
+    note_imports()
+    lifecycle.refuse_second(run)
+    if not os.path.exists(run):
+        raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before",
+                           lib.SHORE_EMISSING)
+    with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
+        program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
+    if program is None or program.get("name") != "longshore.torch":
+        maker = "longshore train" if program is None else program.get("name")
+        raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take what it holds: `longshore "
+                             f"export {run} --dtype fp32 --moments --out DIR`, from_pretrained(DIR) inside "
+                             "longshore.init(NEW), and wrap(moments_from=DIR)")
+    how = program["engine"]
+    model = _model_for(model, program, run)
+    tree.refuse_lazy(model)
+    _give_buffers(model, program, run)
+    _match(layout, model, how, program, run)
+    given = _groups_of(model, how["groups"])
+    budget = native.size(memory) if memory is not None else None if budgets.left() is not None else budget
+    chosen = memory_plan.plan(layout, drives, budget, storage=DTYPE_OF[how["storage"]],
+                              optimizer=how["optimizer"], moments=how["moments"],
+                              activations=how.get("activations", "memory"), compress=how.get("compress", 0.0),
+                              who=who(model, run))
+    with Progress(f"opening {run}"):
+        return _go_on(run, model, program, layout, given, chosen)
+
+
+def _go_on(run, model, program, layout, given, chosen):
+    """The engine of a run whose model is known."""
+    how, state = program["engine"], State.open(run, ring_bytes=chosen.ring_bytes)
+    try:
+        state.layout.continue_as(layout, run)
+        engine = open_engine(model, state, how, given, chosen)
+        try:
+            engine.streams.open(state)
+            saved = commit_blob.of(state)
+            _refuse_others(run, commit_blob.unfit_buffers(model, saved, state))
+            commit_blob.restore(engine, saved, state)
+            adapters.fill_original_rows(model)
+        except BaseException:
+            engine.streams.end()
+            raise
+        now = versions()
+        changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
+        if changed:
+            warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
+            state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
+        lifecycle.add(engine)
+        budgets.add(engine, who(model, run))
+        return engine
+    except BaseException:
+        state.close()
+        raise
+
+
+def _model_for(model, program, run):
+    if isinstance(model, nn.Module):
+        return model
+    with skeleton():
+        if model is None:
+            return _recorded_model(program, run)
+        if hasattr(model, "to_dict") and hasattr(model, "model_type"):
+            return _with_adapters(_class_of(program, run)(model), program)
+        if callable(model):
+            try:
+                return model()
+            except (RuntimeError, NotImplementedError) as said:
+                if "meta" not in str(said):
+                    raise
+                raise LongshoreError(f"{run}: the model cannot be made without values ({said}); give resume() the "
+                                     "module itself") from said
+    raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
+
+
+def _give_buffers(model, program, run):
+    """Memory for those that were put where a parameter is that has none; their values are the run's. Those that no
+    state_dict() has are rounded as they were when the run was made."""
+    for name, b in tree.persistent_buffers(model).items():
+        if b.device.type == "meta":
+            owner, _, last = name.rpartition(".")
+            buffers_of(model.get_submodule(owner))[last] = torch.zeros_like(b, device="cpu")
+    saved, rows = tree.persistent_buffers(model), adapters.original_rows(model)
+    for name, b in model.named_buffers():
+        if b.is_meta and name in rows:
+            module, adapter = rows[name]
+            module.trainable_tokens_original[adapter] = torch.zeros_like(b, device="cpu")
+        elif b.is_meta and name not in saved:
+            raise LongshoreError(f"{run}: {name} is a buffer that no state_dict() has, and cannot be made without "
+                                 "values; give resume() the module itself, made as it was for wrap()")
+    for name, b in temporary_buffers(model).items():
+        dtype = commit_blob.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
+        if dtype.itemsize > b.dtype.itemsize:
+            raise LongshoreError(f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give "
+                                 "resume() one that was not converted")
+        if dtype != b.dtype:
+            owner, _, last = name.rpartition(".")
+            buffers_of(model.get_submodule(owner))[last] = b.to(dtype)
+
+
+def _class_of(program, run):
+    module, _, name = program["class"].rpartition(".")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+    except (ImportError, AttributeError):
+        raise LongshoreError(f"{run}: its model is a {program['class']}, which cannot be imported here; give resume() "
+                             "the model") from None
+
+
+def _recorded_model(program, run):
+    if program["config"] is None:
+        raise LongshoreError(f"{run}: its model is a {program['class']} without a configuration; give resume() the "
+                             "model, or what makes it")
+    found = _class_of(program, run)
+    config = found.config_class.from_dict(program["config"])
+    return _with_adapters(found(config), program)
+
+
+def _with_adapters(base, program):
+    recorded = program.get("adapters")
+    return base if recorded is None else adapters.put_on(base, recorded)
+
+
+def _match(layout, model, how, program, run):
+    """The model has the run's tensors; each that differs is named."""
+    parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
+    frozen = set(program["frozen"])
+    known, wrong = set(), []
+    for block, layer in zip(layout.blocks, _layers_of(layout, how["layers"])):
+        block.buffers = block.name in how.get("buffers", ())
+        for tensor in block.tensors:
+            known.update(tensor.names)
+            p = (buffers if block.buffers else parameters).get(tensor.name)
+            if p is None:
+                wrong.append(f"{tensor.name} is missing")
+                continue
+            if tuple(p.shape) != tensor.shape:
+                wrong.append(f"{tensor.name} is {list(p.shape)} and was {list(tensor.shape)}")
+            tensor.trains = frozen.isdisjoint(tensor.names) and not block.buffers
+            if not block.buffers:
+                p.requires_grad_(tensor.trains)
+        block.layer, block.module = layer is not None, layer or block.name
+        block.trains = any(t.trains for t in block.tensors)
+    if not wrong:
+        tree.mark_rest(layout.blocks, model, DTYPE_OF[how["compute"]])
+    wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
+    _refuse_others(run, wrong)
+
+
+def _refuse_others(run, wrong):
+    if wrong:
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        raise LongshoreError(f"{run}: the model is not the run's: {', '.join(wrong[:8])}{more}")
+
+
+def _layers_of(layout, recorded):
+    """Of each block the layer that it is of; None: of none. Older runs have recorded the layers alone."""
+    if len(recorded) == len(layout.blocks):
+        return recorded
+    return [next((layer for layer in recorded
+                  if b.name == layer or b.name.startswith((layer + ".frozen", layer + "#"))), None)
+            for b in layout.blocks]
+
+
+def _groups_of(model, recorded):
+    parameters = dict(model.named_parameters())
+    return [{**{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
+             "params": [parameters[n] for n in g["params"]]} for g in recorded]
