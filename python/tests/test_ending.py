@@ -66,9 +66,9 @@ def test_a_plain_script(end, status, tmp_path):
 AT_ONCE = """
 import os, sys
 import torch, longshore
-from longshore import spinning
+from longshore import openmp_wait
 torch.set_num_threads(2)
-spinning._PARALLEL = 1 << 23  # as on a busy machine: its thread computes for longer than the script lives
+openmp_wait._PARALLEL = 1 << 23  # as on a busy machine: its thread computes for longer than the script lives
 ends = []
 for n in range(10):
     pid = os.fork()

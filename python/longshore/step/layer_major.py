@@ -59,6 +59,7 @@ class Turns:
         # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
         self.early = {}
         self.changed = threading.Condition()
+        self.started = False  # whether there are threads
         self.failure = self.written = None
         self.mine = threading.local()
         self.outside = None  # random numbers as they are for whoever is in no forward pass of the model
@@ -312,8 +313,9 @@ class Turns:
         random = self.outside = commit_blob.random_now()
         try:
             with whole:
-                for t in threads:
+                for t in threads if self.failure is None else ():  # a handler may have closed the engine
                     t.start()
+                    self.started = True
             self._wait()  # an interrupted Thread.join() takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
@@ -331,7 +333,7 @@ class Turns:
 
     def _wait(self):
         with self.changed:
-            self.changed.wait_for(lambda: all(self.over))
+            self.changed.wait_for(lambda: not self.started or all(self.over))
 
     @whole
     def stop(self, why):
