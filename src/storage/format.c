@@ -59,6 +59,31 @@ enum record_field {
     RECORD_CHECKSUM = 4080
 };
 
+_Static_assert(HEADER_PLANE_BYTES + 4 * SHORE_PLANE_COUNT <= HEADER_REST_KEY, "planes end before what follows them");
+_Static_assert(HEADER_REST_KEY + SHORE__REST_KEY_BYTES <= HEADER_CHECKSUM, "the key ends before the checksum");
+_Static_assert(HEADER_CHECKSUM + 16 == SHORE__HEADER_FIELDS_BYTES, "a header is one sector");
+_Static_assert(RECORD_SLOT + 2 * RECORD_SLOT_BYTES <= RECORD_METRICS_BYTES, "slots end before the metrics");
+_Static_assert(RECORD_METRICS + SHORE__METRICS_BYTES <= RECORD_SLOT_MORE, "metrics end before the rest of the slots");
+_Static_assert(RECORD_SLOT_MORE + 2 * RECORD_SLOT_MORE_BYTES <= RECORD_CHECKSUM, "slots end before the checksum");
+_Static_assert(RECORD_CHECKSUM + 16 == SHORE__PAGE_BYTES, "a record is one page");
+_Static_assert(sizeof header_magic == SHORE__HEADER_MAGIC_BYTES, "both are the same");
+_Static_assert(sizeof(struct shore__extent) == SHORE__EXTENT_BYTES, "extents are read in place");
+_Static_assert(sizeof(struct shore__leaves) == 16 * SHORE_PLANE_COUNT, "tables are written as they are");
+_Static_assert(SHORE__HEADER_A_OFFSET + SHORE__PAGE_BYTES <= SHORE__MAP_OFFSET &&
+                   SHORE__RECORD_OFFSET + SHORE__PAGE_BYTES <= SHORE__MAP_OFFSET + SHORE__MAP_STRIDE,
+               "small maps lie behind a header and a record");
+_Static_assert(SHORE__BLOB_HALF_OFFSET + SHORE__BLOB_HALF_BYTES <= SHORE__RECORD_OFFSET &&
+                   SHORE__BLOB_HALF_OFFSET + 2 * SHORE__BLOB_HALF_STRIDE + SHORE__BLOB_HALF_BYTES <=
+                       SHORE__HEADER_B_OFFSET &&
+                   SHORE__HEADER_B_OFFSET + SHORE__PAGE_BYTES <= SHORE__BLOB_HALF_OFFSET + 3 * SHORE__BLOB_HALF_STRIDE,
+               "blobs lie between headers and records");
+_Static_assert(SHORE__BLOB_HALF_OFFSET + 3 * SHORE__BLOB_HALF_STRIDE + SHORE__BLOB_HALF_BYTES <= SHORE__IDENTITY_OFFSET,
+               "blobs end before the identity");
+_Static_assert(SHORE__IDENTITY_OFFSET + SHORE__IDENTITY_BYTES <= SHORE__PLACEMENT_OFFSET,
+               "the identity ends before the placement");
+_Static_assert((uint64_t)SHORE__SEGMENTS_MOST *PLANE_BYTES_MOST * 2 * SHORE_PLANE_COUNT < SCRATCH_MOST,
+               "offsets fit 63 bits");
+
 static void put_pair(unsigned char *p, const uint64_t pair[2]) {
     shore__put_u64(p, pair[0]);
     shore__put_u64(p + 8, pair[1]);
