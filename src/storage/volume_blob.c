@@ -18,6 +18,7 @@ static int transfer(const struct shore__volume *v, struct shore__io *io, enum sh
     uint64_t left = shore__round_up(bytes, SHORE__PAGE_BYTES);
     int rc = 0;
     for (unsigned half = 0; !rc && left; half++) {
+        assert(half < 2);
         uint64_t n = left < SHORE__BLOB_HALF_BYTES ? left : SHORE__BLOB_HALF_BYTES;
         rc = shore__transfer(io, v->file.path, kind, blob, half_offset(place, half), n, diag);
         blob += n;

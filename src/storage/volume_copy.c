@@ -1,4 +1,5 @@
 /* A volume's committed state as a volume of its own. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -152,6 +153,7 @@ static int copy_span(struct copying *c, enum shore_plane plane, const struct sho
         const uint32_t segment = extent->first + at + i;
         const size_t used = c->stored.bytes(c->stored.ctx, extent->block, segment, plane);
         unsigned char *data = c->buffer + (size_t)i * each;
+        assert(used <= each);
         memset(data + used, 0, each - used);
         rc = shore__volume_check(c->from, slot, extent->block, segment, plane, data, diag);
     }

@@ -1,6 +1,7 @@
 /* Making a volume, and opening one. */
 #include "storage/volume_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -116,7 +117,9 @@ static int explain_headers(const struct shore__file *file, const struct headers 
 
 static int write_header(const struct shore__header *header, unsigned copy, struct shore__io *io, const char *path,
                         void *page, struct shore_diag *diag) {
+    struct shore__header back;
     shore__header_write(header, page);
+    assert(shore__header_parse(page, &back) == SHORE__PARSE_OK && back.size_bytes == header->size_bytes);
     int rc = shore__transfer(io, path, SHORE__IO_WRITE, page, header_offset[copy], SHORE__PAGE_BYTES, diag);
     return rc ? rc : shore__flush(io, path, diag);
 }
@@ -216,6 +219,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     header.unfinished = false;
     if (rc == 0) rc = write_headers(&header, io, path, v->page, diag);
     shore__extents_read(placement, v->desc.nextents, placement);
+    assert(shore__extents_valid(v->desc.extents, v->desc.nextents, v->desc.segments));
     return rc;
 }
 

@@ -11,6 +11,7 @@
 
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment) {
+    assert(slot < 2 && local_segment <= v->desc.segments);
     return v->at.plane[shore__slot_map_data(&v->map, slot, local_segment)][plane] +
            (uint64_t)local_segment * v->desc.plane_bytes[plane];
 }
@@ -76,6 +77,7 @@ int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, st
     v->record = found[newest];
     v->older_valid = valid[!newest];
     if (v->older_valid) v->older = found[!newest];
+    assert(v->record.sequence % 2 == newest && (!v->older_valid || newer(&v->record, &v->older)));
     /* Records are written in turn, so the other place holds the one before; the first record has none before it. */
     if (parse[!newest] == SHORE__PARSE_EMPTY && v->record.sequence > 1) note_damage(v, !newest, "is gone");
     if (v->older_valid && v->older.sequence + 1 != v->record.sequence) note_damage(v, !newest, "is out of turn");
@@ -97,6 +99,7 @@ static void hash_slot(const struct shore__volume *v, unsigned slot, struct shore
 static int load_map(struct shore__volume *v, struct shore__io *io, unsigned slot, bool mapped,
                     struct shore_diag *diag) {
     void *map = (void *)(uintptr_t)v->map.bits[slot];
+    assert(map);
     if (mapped) return shore__transfer(io, v->file.path, SHORE__IO_READ, map, v->at.map[slot], v->at.map_bytes, diag);
     memset(map, 0, v->at.map_bytes);
     return 0;
@@ -169,6 +172,7 @@ int shore__volume_can_carry(const struct shore__volume *v, struct shore_diag *di
 
 static int write_table(struct shore__volume *v, struct shore__io *io, unsigned slot, bool mapped,
                        uint64_t *written_bytes, struct shore_diag *diag) {
+    assert(v->table[slot] && (!mapped || (v->map.bits[slot] && v->at.map[slot])));
     int rc =
         shore__transfer(io, v->file.path, SHORE__IO_WRITE, v->table[slot], v->at.table[slot], v->at.table_bytes, diag);
     if (rc == 0) *written_bytes += v->at.table_bytes;
@@ -177,6 +181,16 @@ static int write_table(struct shore__volume *v, struct shore__io *io, unsigned s
                          v->at.map_bytes, diag);
     if (rc == 0) *written_bytes += v->at.map_bytes;
     return rc;
+}
+
+/* The page says what is meant, and recovery will take it. */
+static bool reads_back(const struct shore__volume *v, const struct shore__record *next) {
+    struct shore__record back;
+    return shore__record_parse(&v->desc, v->version, next->sequence % 2, v->page, &back) == SHORE__PARSE_OK &&
+           memcmp(back.slot[0].table_hash, next->slot[0].table_hash, 16) == 0 &&
+           memcmp(back.slot[1].table_hash, next->slot[1].table_hash, 16) == 0 &&
+           back.slot[back.active].step == next->slot[next->active].step &&
+           (!v->record_valid || newer(&back, &v->record));
 }
 
 static int write_commit(struct shore__volume *v, struct shore__io *io, const struct shore__record *next, int table_slot,
@@ -191,6 +205,7 @@ static int write_commit(struct shore__volume *v, struct shore__io *io, const str
     if (rc) return rc;
     v->unflushed = false;
     shore__record_write(&v->desc, v->version, next, v->page);
+    assert(reads_back(v, next));
     rc = shore__transfer(io, path, SHORE__IO_WRITE, v->page, shore__record_offset(next->sequence & 1),
                          SHORE__PAGE_BYTES, diag);
     if (rc == 0) rc = shore__flush(io, path, diag);
@@ -205,7 +220,7 @@ int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct s
                            v->file.path);
     bool overwrites = v->record_valid && table_slot == (int)v->record.active;
     if (overwrites || table_slot > 1 || next->active > 1 || next->metrics_bytes > SHORE__METRICS_BYTES ||
-        shore__io_in_flight(io))
+        v->record.sequence == UINT64_MAX || shore__io_in_flight(io))
         return shore__fail(diag, -EINVAL, "%s: not a possible commit", v->file.path);
     next->sequence = v->record_valid ? v->record.sequence + 1 : 1;
     if (table_slot >= 0) hash_slot(v, (unsigned)table_slot, &next->slot[table_slot]);
