@@ -127,6 +127,12 @@ unsigned shore__io_in_flight(const struct shore__io *io) {
     return io->in_flight;
 }
 
+/* No queue is longer than its depth. */
+static bool counts_hold(const struct shore__io *io) {
+    return io->nready <= io->under_way && io->under_way <= io->in_flight && io->nheld <= io->in_flight &&
+           io->in_flight <= io->depth;
+}
+
 int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
     if (io->in_flight >= io->depth) return -EBUSY;
     bool moves = op->kind == SHORE__IO_READ || op->kind == SHORE__IO_WRITE;
@@ -148,6 +154,7 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
     if (op->not_before_ns) io->held[io->nheld++] = (struct held){op, false};
     io->under_way++;
     io->in_flight++;
+    assert(counts_hold(io));
     return 0;
 }
 
@@ -223,6 +230,7 @@ unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigne
     unsigned got = io->nheld ? reap_held(io, ops, max, min) : reap_ended(io, ops, max, min);
     assert(got <= io->in_flight);
     io->in_flight -= got;
+    assert(counts_hold(io));
     if (got) tell_done(&io->file, ops, got);
     shore__io_count(got);
     return got;

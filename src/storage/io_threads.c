@@ -1,5 +1,6 @@
 #include "storage/io_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -67,6 +68,7 @@ static void *worker(void *ctx) {
         pthread_mutex_unlock(&w->lock);
         job.op->rc = transfer(w->file, job.op, job.first_bytes);
         pthread_mutex_lock(&w->lock);
+        assert(w->ndone < w->depth);
         w->finished[w->ndone++] = job.op;
         pthread_cond_signal(&w->done);
     }
@@ -120,6 +122,7 @@ static int threads_open(const struct shore__file *file, unsigned depth, const st
 static int threads_submit(void *state, struct shore__io_op *op, uint32_t first_bytes) {
     struct workers *w = state;
     pthread_mutex_lock(&w->lock);
+    assert(w->njobs + w->ndone < w->depth);
     w->jobs[(w->first_job + w->njobs) % w->depth] = (struct job){op, first_bytes};
     w->njobs++;
     pthread_cond_signal(&w->work);

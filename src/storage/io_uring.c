@@ -1,5 +1,6 @@
 #include "storage/io_internal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <liburing.h>
 #include <stdlib.h>
@@ -152,6 +153,7 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
 
 static struct shore__io_op *free_slot(struct uring *u, unsigned slot) {
     struct shore__io_op *op = u->slots[slot].op;
+    assert(op && u->nfree < u->depth);
     u->slots[slot].op = NULL;
     u->free_slots[u->nfree++] = slot;
     return op;
@@ -172,6 +174,7 @@ static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_byt
 static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     struct transfer *t = &u->slots[slot];
     struct shore__io_op *op = t->op;
+    assert(op && (op->kind == SHORE__IO_FLUSH || t->moved < op->bytes));
     res = shore__io_code(res);
     bool again = (res == -EINTR || res == -EAGAIN) && op->kind != SHORE__IO_FLUSH;
     if (res < 0 && !again) {
@@ -213,12 +216,12 @@ static unsigned give_up_all(struct uring *u, struct shore__io_op **ops, unsigned
 
 static unsigned uring_reap(void *state, struct shore__io_op **ops, unsigned max, unsigned min) {
     struct uring *u = state;
-    unsigned got = 0;
+    unsigned got = 0, stalls = 0;
     while (got < max && !u->broken) {
         struct io_uring_cqe *cqe = NULL;
         int rc = got < min ? io_uring_wait_cqe(&u->ring, &cqe) : io_uring_peek_cqe(&u->ring, &cqe);
-        if (rc == -EINTR || (rc == -EAGAIN && got < min)) continue;
-        if (rc == -EAGAIN) break;
+        if (rc == -EINTR || (rc == -EAGAIN && got < min && ++stalls < SHORE__IO_STALLS)) continue;
+        if (rc == -EAGAIN && got >= min) break;
         if (rc) {
             u->broken = rc;
             break;
