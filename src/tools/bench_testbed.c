@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "files/json.h"
+#include "files/read_file.h"
 #include "run/emulation/emulate.h"
 #include "tools/bench.h"
 #include "tools/child.h"
