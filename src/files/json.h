@@ -20,10 +20,4 @@ int shore__json_write(const char *path, const json_t *value, size_t indent, stru
 /* Whether a JSON string can hold it: it is UTF-8. */
 bool shore__json_holds(const char *text);
 
-/* Opens a regular file of at most limit_bytes to be read. *fd: to be closed, -1 where it fails. SHORE_EMISSING: there
- * is none. */
-int shore__regular_open(const char *path, uint64_t limit_bytes, int *fd, uint64_t *bytes, struct shore_diag *diag);
-/* Whole small file into malloc'ed memory, with a terminating 0. */
-int shore__file_read(const char *path, size_t limit_bytes, char **out, size_t *bytes, struct shore_diag *diag);
-
 #endif

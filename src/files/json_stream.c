@@ -9,7 +9,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "files/json.h"
+#include "files/read_file.h"
 
 #define DEPTH_LIMIT 64
 #define BLOCK_BYTES (64u << 10)

@@ -9,7 +9,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "files/json.h"
+#include "files/read_file.h"
 #include "files/json_stream.h"
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"
