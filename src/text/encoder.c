@@ -189,7 +189,7 @@ static int follow(struct shore__encoder *e, unsigned stage, const char *text, si
     struct shore__follow *f = &e->begun[stage].follow;
     bool *passed = &e->begun[stage].passed;
     int rc = 0;
-    shore__follow_feed(f, e->matcher, text + f->at, bytes - f->at, final);
+    shore__follow_feed(f, shore__matcher_data(e->matcher), text + f->at, bytes - f->at, final);
     *used = f->end;
     if (f->end || (f->over && *passed)) rc = encode_part(e, stage + 1, text, f->end, f->over);
     *passed |= f->end > 0;

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/pattern.h"
 #include "text/utf8.h"
 
 #define STEPS_MOST 4096
@@ -286,14 +285,14 @@ struct character {
     const char *text; /* NULL: the end */
     size_t bytes;
     uint32_t value;
-    struct shore__matcher *matcher;
+    pcre2_match_data *match;
 };
 
 static bool is_kind(const struct shore__machine *m, unsigned kind, const struct character *c) {
     const struct kind *k = &m->kinds[kind];
     if (!c->text) return false;
     if (c->value < TABLE_CHARS) return k->table[c->value / 8] >> c->value % 8 & 1;
-    return in_pcre(k, c->text, c->bytes, shore__matcher_data(c->matcher));
+    return in_pcre(k, c->text, c->bytes, c->match);
 }
 
 /* From the places to the steps that want a character, the preferred ones first; a match ends what is behind it. */
@@ -327,12 +326,11 @@ static size_t spread(struct shore__follow *f, const struct character *c, uint16_
     return nready;
 }
 
-void shore__follow_feed(struct shore__follow *f, struct shore__matcher *matcher, const char *text, size_t bytes,
-                        bool final) {
+void shore__follow_feed(struct shore__follow *f, pcre2_match_data *match, const char *text, size_t bytes, bool final) {
     const struct shore__machine *m = f->machine;
     uint16_t *ready = f->places + STEPS_MOST;
     for (size_t at = 0; !f->over && (at < bytes || final);) {
-        struct character c = {.text = NULL, .matcher = matcher};
+        struct character c = {.text = NULL, .match = match};
         if (at < bytes) {
             c.text = text + at;
             c.bytes = shore__utf8_bytes((unsigned char)text[at]);

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct shore__machine;
-struct shore__matcher;
+struct pcre2_real_match_data_8; /* pcre2_match_data */
 /* pattern: as PCRE2 has it. NULL: out of memory, or it has what cannot be followed (anchors, atomic groups, a look at
  * more than the next character). */
 struct shore__machine *shore__machine_open(const char *pattern, size_t bytes);
@@ -28,8 +28,9 @@ struct shore__follow {
     bool over;  /* nothing to come changes the end */
 };
 int shore__follow_begin(struct shore__follow *f, const struct shore__machine *m); /* 0 or -ENOMEM */
-/* Goes on with the text behind `at`, which is whole characters; final: it ends there. */
-void shore__follow_feed(struct shore__follow *f, struct shore__matcher *matcher, const char *text, size_t bytes,
+/* Goes on with the text behind `at`, which is whole characters; final: it ends there. match: see
+ * shore__matcher_data(). */
+void shore__follow_feed(struct shore__follow *f, struct pcre2_real_match_data_8 *match, const char *text, size_t bytes,
                         bool final);
 void shore__follow_fini(struct shore__follow *f);
 

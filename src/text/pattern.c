@@ -274,7 +274,7 @@ void shore__pattern_close(struct shore__pattern *p) {
     free(p);
 }
 
-void *shore__matcher_data(struct shore__matcher *m) {
+pcre2_match_data *shore__matcher_data(struct shore__matcher *m) {
     return m->match;
 }
 

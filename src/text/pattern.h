@@ -19,7 +19,7 @@ void shore__pattern_close(struct shore__pattern *p);
 /* What finding needs beside patterns, one for all that a thread looks for. NULL: no memory. */
 struct shore__matcher *shore__matcher_open(void);
 void shore__matcher_close(struct shore__matcher *m);
-void *shore__matcher_data(struct shore__matcher *m); /* PCRE2's */
+struct pcre2_real_match_data_8 *shore__matcher_data(struct shore__matcher *m); /* PCRE2's */
 /* What follows a long match of it; NULL: it cannot be followed. */
 const struct shore__machine *shore__pattern_machine(const struct shore__pattern *p);
 

@@ -58,7 +58,7 @@ static size_t follow(const struct shore__machine *m, struct shore__matcher *matc
         for (size_t i = 0; i < some && at + n < bytes; i++)
             n += shore__utf8_bytes((unsigned char)text[at + n]);
         bool final = at + n == bytes && draw(2);
-        shore__follow_feed(&f, matcher, text + at, n, final);
+        shore__follow_feed(&f, shore__matcher_data(matcher), text + at, n, final);
         assert_true(f.end >= end);
         end = f.end;
         at += n;
