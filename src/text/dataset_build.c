@@ -14,24 +14,8 @@
 
 #define LLMC_HEADER_BYTES 1024u
 
-static int report(struct shore__reader *r, struct shore_diag *diag) {
-    uint64_t here = r->input ? shore__unpack_done(r->input) : 0;
-    if (r->file && r->file->bytes && here > r->file->bytes) here = r->file->bytes; /* it has grown since */
-    if (r->how->progress && r->how->progress(r->how->progress_ctx, r->done_bytes + here, r->total_bytes))
-        return shore__fail(diag, -ECANCELED, "%s: reading it was cancelled", r->file ? r->file->path : "the data");
-    return 0;
-}
-
 static int on_wait(void *ctx, struct shore_diag *diag) {
-    return report(ctx, diag);
-}
-
-int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag) {
-    int rc = 0;
-    *bytes = r->held;
-    if (!r->held) rc = shore__unpack_read(r->input, r->block, SHORE__READER_BLOCK_BYTES, bytes, diag);
-    r->held = 0;
-    return rc ? rc : report(r, diag);
+    return shore__reader_report(ctx, diag);
 }
 
 /* What is worth a word is said once for all files: thousands may be alike. */
@@ -216,7 +200,7 @@ static int read_all(struct shore__reader *r, const struct shore__data_files *fil
         rc = read_file(r, &files->file[i], diag);
     r->file = NULL;
     if (rc == 0) say_of_files(r);
-    if (rc == 0) rc = report(r, diag);
+    if (rc == 0) rc = shore__reader_report(r, diag);
     if (rc == 0) rc = shore__token_writer_finish(r->writer, first, stats, diag);
     if (rc == SHORE_EINPUT && r->bad_rows && diag)
         shore__fail(diag, rc, "%s; %llu bad rows have been skipped", diag->text, (unsigned long long)r->bad_rows);

@@ -25,9 +25,11 @@ struct shore__reader {
     } records, tables; /* texts that look like them */
 };
 
+/* Says how far it is. -ECANCELED: the listener wants no more. */
+int shore__reader_report(struct shore__reader *r, struct shore_diag *diag);
 /* The next block of the file, without whatever it is packed in; 0 bytes: its end. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
-/* The rest of the file as records. by_line: each line is one. */
+/* read_rows.c. The rest of the file as records. by_line: each line is one. */
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);
 
 #endif
