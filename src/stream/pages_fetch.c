@@ -4,26 +4,11 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 #include "number/bf16.h"
 #include "stream/pages_impl.h"
 
 void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
     p->step = step;
-}
-
-uint64_t shore_pages_waited_ns(struct shore_pages *p) {
-    uint64_t ns = p->waited_ns;
-    p->waited_ns = 0;
-    return ns;
-}
-
-int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag) {
-    if (shore_wait_is_done(w)) return shore_wait(w, diag);
-    uint64_t start = shore__now_ns();
-    int rc = shore_wait(w, diag);
-    p->waited_ns += shore__now_ns() - start;
-    return rc;
 }
 
 /* ---- buffers -------------------------------------------------------------------------------------------------------
