@@ -1,4 +1,4 @@
-/* A remote drive: what it is asked, cut into spans. */
+/* A remote drive: what it is asked. */
 #include "drive/remote/remote.h"
 
 #include <errno.h>
@@ -7,49 +7,9 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/layout.h"
 #include "drive/remote/remote_link.h"
 
 #define CALL_SPAN_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
-
-/* ---- spans ------------------------------------------------------------------------------------------------------ */
-
-static struct remote_whole *whole_new(uint32_t nparts, struct shore_completion done) {
-    struct remote_whole *w = calloc(1, sizeof *w + nparts * sizeof w->part[0]);
-    if (!w) return NULL;
-    w->done = done;
-    w->nparts = nparts;
-    for (uint32_t i = 0; i < nparts; i++)
-        for (int k = 0; k < REMOTE_PARTS; k++)
-            w->part[i].bulk_class[k] = w->part[i].dst_class = SHORE__LINK_CONTROL;
-    return w;
-}
-
-int shore__remote_send(struct remote *r, struct remote_whole *w) {
-    int rc = shore__remote_submit(r, w);
-    if (rc) free(w);
-    return rc;
-}
-
-/* Segments of `each` bytes that fit a slot. */
-static uint32_t span_of(const struct remote *r, uint64_t each) {
-    uint64_t n = each ? r->info.slot_bytes / each : r->info.span_segments;
-    return n ? (uint32_t)(n < 64 ? n : 64) : 1;
-}
-
-struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
-                                                 uint32_t most, struct shore_completion done) {
-    struct remote_whole *w = whole_new((count + most - 1) / most, done);
-    for (uint32_t i = 0; w && i < w->nparts; i++) {
-        uint32_t at = i * most;
-        struct shore__wire_request *f = &w->part[i].fields;
-        f->type = type;
-        f->block = block;
-        f->segment = segment + at;
-        f->count = count - at < most ? count - at : most;
-    }
-    return w;
-}
 
 /* ---- synchronous requests ---------------------------------------------------------------------------------------- */
 
@@ -70,7 +30,7 @@ static void look_at_result(struct remote *r, const struct remote_whole *w) {
 static int control(struct remote *r, struct control *c, struct shore_diag *diag) {
     struct shore_wait wait;
     shore_wait_init(&wait);
-    struct remote_whole *w = whole_new(1, shore_wait_completion(&wait));
+    struct remote_whole *w = shore__remote_whole(1, shore_wait_completion(&wait));
     if (!w) return shore__fail(diag, -ENOMEM, "%s: out of memory", r->drive.path);
     w->part[0].fields = c->fields;
     w->part[0].tail = c->tail;
@@ -151,8 +111,8 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     const float *arrays[3] = {master, m, v};
     if (!shore__extent_find(d->desc, block, segment, count))
         return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->drive.path);
-    uint32_t most = span_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
-    if (m || v) most = span_of(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
+    uint32_t most = shore__remote_span(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
+    if (m || v) most = shore__remote_span(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     shore_wait_init(&wait);
     struct remote_whole *w =
         shore__remote_over_segments(SHORE__WIRE_INIT, block, segment, count, most, shore_wait_completion(&wait));
@@ -174,16 +134,12 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
-size_t shore__remote_crossing(const struct remote *r, const struct shore__wire_request *f, size_t segment_bytes) {
-    return shore__layout_bytes(r->config.layout, f->block, f->segment, f->count, segment_bytes);
-}
-
 static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done) {
     struct remote *r = remote_of(d);
     size_t each = shore__fetch_segment_bytes(r->config.plane_bytes, fetch->kind);
     if (!shore__extent_find(d->desc, fetch->block, fetch->segment, fetch->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_FETCH, fetch->block, fetch->segment, fetch->count,
-                                                         span_of(r, each), done);
+                                                         shore__remote_span(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -203,7 +159,7 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
     size_t each = shore__state_segment_bytes(r->config.plane_bytes);
     if (!shore__extent_find(d->desc, store->block, store->segment, store->count)) return -EINVAL;
     struct remote_whole *w = shore__remote_over_segments(SHORE__WIRE_STORE, store->block, store->segment, store->count,
-                                                         span_of(r, each), done);
+                                                         shore__remote_span(r, each), done);
     if (!w) return -ENOMEM;
     for (uint32_t i = 0; i < w->nparts; i++) {
         struct remote_request *q = &w->part[i];
@@ -242,8 +198,9 @@ static int remote_call(struct shore__drive *d, const struct shore__call *call, s
     if (rc) return rc;
     const struct shore__function *f = shore__function(call->function);
     uint64_t units = shore__call_units(call);
-    uint64_t most = f->over == SHORE__OVER_SEGMENTS ? span_of(r, shore__call_unit_bytes(call)) : CALL_SPAN_BYTES;
-    struct remote_whole *w = whole_new(units ? (uint32_t)((units + most - 1) / most) : 1, done);
+    uint64_t most =
+        f->over == SHORE__OVER_SEGMENTS ? shore__remote_span(r, shore__call_unit_bytes(call)) : CALL_SPAN_BYTES;
+    struct remote_whole *w = shore__remote_whole(units ? (uint32_t)((units + most - 1) / most) : 1, done);
     if (!w) return -ENOMEM;
     if (f->seals) w->seal = call->seal;
     for (uint32_t i = 0; i < w->nparts; i++) {
@@ -260,7 +217,7 @@ static void look_at_commit(struct remote *r, const struct remote_whole *w) {
 
 static int remote_commit(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done) {
     struct remote *r = remote_of(d);
-    struct remote_whole *w = whole_new(1, done);
+    struct remote_whole *w = shore__remote_whole(1, done);
     if (!w) return -ENOMEM;
     w->look = look_at_commit;
     w->part[0].fields = (struct shore__wire_request){

@@ -103,6 +103,11 @@ static inline struct remote *remote_of(const struct shore__drive *d) {
 
 /* remote.c */
 extern const struct shore__drive_ops shore__remote_ops;
+
+/* remote_spans.c. A request of so many parts. NULL: no memory. */
+struct remote_whole *shore__remote_whole(uint32_t nparts, struct shore_completion done);
+/* Segments of `each` bytes that fit a slot. */
+uint32_t shore__remote_span(const struct remote *r, uint64_t each);
 /* A request over segments, without its spans' buffers; the spans have at most `most` segments. */
 struct remote_whole *shore__remote_over_segments(uint16_t type, uint32_t block, uint32_t segment, uint32_t count,
                                                  uint32_t most, struct shore_completion done);
