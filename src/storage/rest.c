@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,41 +14,8 @@
 #include "storage/room.h"
 #include "storage/volume_internal.h"
 
-#define ENDING ".rest"
-#define BEGUN ENDING ".partial"
-#define BEGIN "longshore-"
-enum { FLEET_DIGITS = 16, KEY_DIGITS = 16 };
-
 static int no_memory(const char *path, struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
-}
-
-/* ---- names --------------------------------------------------------------------------------------------------------
- */
-
-/* With the slash; "": here. */
-static size_t directory_bytes(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? (size_t)(slash - path) + 1 : 0;
-}
-
-/* Beside a snapshot: longshore-FLEET-KEY.rest, both the first 16 hexadecimal digits. */
-static char *path_of(const struct shore__volume *snapshot, const char *ending) {
-    const char *beside = snapshot->file.path;
-    char *path = NULL;
-    int n = asprintf(&path, "%.*s" BEGIN "%016" PRIx64 "-%016" PRIx64 "%s", (int)directory_bytes(beside), beside,
-                     snapshot->desc.fleet_id[0], shore__get_u64(snapshot->desc.rest_key), ending);
-    return n < 0 ? NULL : path;
-}
-
-/* Whether a name is one that path_of() makes for this fleet, finished or not; *key: the digits in it. */
-static bool is_name_of(const char *name, const uint64_t fleet_id[2], uint64_t *key) {
-    char begin[sizeof BEGIN + FLEET_DIGITS + 1];
-    int n = snprintf(begin, sizeof begin, BEGIN "%016" PRIx64 "-", fleet_id[0]);
-    if (strncmp(name, begin, (size_t)n) != 0 || strspn(name + n, "0123456789abcdef") != KEY_DIGITS) return false;
-    *key = strtoull(name + n, NULL, 16);
-    const char *ending = name + n + KEY_DIGITS;
-    return strcmp(ending, ENDING) == 0 || strcmp(ending, BEGUN) == 0;
 }
 
 /* ---- made ---------------------------------------------------------------------------------------------------------
@@ -77,7 +43,7 @@ void shore__rest_key(const struct shore__volume *v, unsigned slot, unsigned char
 
 bool shore__rest_is_made(const struct shore__volume *v, const struct shore__volume *snapshot) {
     struct shore__volume rest;
-    char *path = path_of(snapshot, ENDING);
+    char *path = shore__rest_path(snapshot, false);
     bool there = path && shore__volume_peek(path, &rest, NULL) == 0;
     free(path);
     if (!there) return false;
@@ -94,7 +60,7 @@ bool shore__rest_is_made(const struct shore__volume *v, const struct shore__volu
 
 int shore__rest_create(const struct shore__volume *snapshot, struct shore__volume *out, struct shore_diag *diag) {
     struct shore__volume_desc desc = snapshot->desc;
-    char *begun = path_of(snapshot, BEGUN);
+    char *begun = shore__rest_path(snapshot, true);
     if (!begun) return no_memory(snapshot->file.path, diag);
     unlink(begun); /* of one that was killed */
     desc.apart = false;
@@ -106,42 +72,13 @@ int shore__rest_create(const struct shore__volume *snapshot, struct shore__volum
 }
 
 int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *diag) {
-    char *from = path_of(snapshot, BEGUN), *to = path_of(snapshot, ENDING);
+    char *from = shore__rest_path(snapshot, true), *to = shore__rest_path(snapshot, false);
     int rc = from && to ? 0 : no_memory(snapshot->file.path, diag);
     if (!rc && rename(from, to))
         rc = shore__fail(diag, -errno, "%s: cannot be put in its place: %s", from, shore_error_text(-errno));
     free(from);
     free(to);
     return rc;
-}
-
-/* ---- read ---------------------------------------------------------------------------------------------------------
- */
-
-int shore__rest_open(struct shore__volume *snapshot, enum shore_io io, struct shore_diag *diag) {
-    struct shore__file *rest = calloc(1, sizeof *rest);
-    char *path = path_of(snapshot, ENDING);
-    int rc = rest && path ? shore__file_open_to_read(path, io, SHORE__LOCK_SECONDS, rest, diag)
-                          : no_memory(snapshot->file.path, diag);
-    if (rc == -ENOENT)
-        rc = shore__fail(diag, SHORE_EMISSING,
-                         "%s is missing, which holds the frozen blocks of the snapshot %s: put it back", path,
-                         snapshot->file.path);
-    if (!rc && rest->size_bytes < snapshot->size_bytes) {
-        rc = shore__fail(
-            diag, SHORE_ECORRUPT,
-            "%s: cut off: it has %llu bytes, and the snapshot %s needs %llu; put the file back from a copy", path,
-            (unsigned long long)rest->size_bytes, snapshot->file.path, (unsigned long long)snapshot->size_bytes);
-        shore__file_close(rest);
-    }
-    free(path);
-    if (rc) {
-        free(rest);
-        return rc;
-    }
-    snapshot->file.rest = rest;
-    snapshot->file.rest_from = snapshot->at.plane[1][0];
-    return 0;
 }
 
 /* ---- removed ------------------------------------------------------------------------------------------------------
@@ -193,13 +130,13 @@ static bool is_own(DIR *d, const char *name, const uint64_t fleet_id[2]) {
 }
 
 int shore__rest_sweep(const char *path, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    size_t n = directory_bytes(path);
+    size_t n = shore__rest_directory_bytes(path);
     char *directory = n ? strndup(path, n) : strdup("."), *name = NULL;
     DIR *d = directory ? opendir(directory) : NULL, *others = directory ? opendir(directory) : NULL;
     int rc = directory ? 0 : no_memory(path, diag);
     for (const struct dirent *entry; !rc && d && others && (entry = readdir(d));) {
         uint64_t key;
-        if (!is_name_of(entry->d_name, fleet_id, &key) || !is_own(d, entry->d_name, fleet_id) ||
+        if (!shore__rest_is_name(entry->d_name, fleet_id, &key) || !is_own(d, entry->d_name, fleet_id) ||
             is_named(others, fleet_id, key))
             continue;
         if (asprintf(&name, "%.*s%s", (int)n, path, entry->d_name) < 0) name = NULL;

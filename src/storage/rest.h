@@ -21,9 +21,17 @@ bool shore__rest_is_made(const struct shore__volume *v, const struct shore__volu
 /* A new one, to be filled and then named, once it is durable. *out: closed by its user. */
 int shore__rest_create(const struct shore__volume *snapshot, struct shore__volume *out, struct shore_diag *diag);
 int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *diag);
-/* Opens it beside its snapshot, of which only the header was read. */
-int shore__rest_open(struct shore__volume *snapshot, enum shore_io io, struct shore_diag *diag);
 /* Removes those files of a fleet in the directory of path that no snapshot there names, nor one that is being made. */
 int shore__rest_sweep(const char *path, const uint64_t fleet_id[2], struct shore_diag *diag);
+
+/* rest_file.c. Beside a snapshot: longshore-FLEET-KEY.rest, both the first 16 hexadecimal digits; begun: while it is
+ * filled. malloc'ed. */
+char *shore__rest_path(const struct shore__volume *snapshot, bool begun);
+/* Whether a name is one of those for this fleet; *key: the digits in it. */
+bool shore__rest_is_name(const char *name, const uint64_t fleet_id[2], uint64_t *key);
+/* Of the directory in a path, with the slash; 0: here. */
+size_t shore__rest_directory_bytes(const char *path);
+/* Opens it beside its snapshot, of which only the header was read. */
+int shore__rest_open(struct shore__volume *snapshot, enum shore_io io, struct shore_diag *diag);
 
 #endif

@@ -30,111 +30,11 @@ uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc) {
            whole_pages(desc->identity_bytes) + 2 * whole_pages((uint64_t)desc->segments * sizeof(struct shore__leaves));
 }
 
-/* ---- header ------------------------------------------------------------------------------------------------------ */
-
-struct headers {
-    struct shore__header copy[2];
-    enum shore__parse parse[2];
-    int unreadable[2]; /* why, or 0 */
-    unsigned chosen;   /* valid if found */
-    bool found;
-    bool differ;      /* the other copy must be written anew */
-    bool overwritten; /* a device's copy A has given way to something else: a file system, a partition table */
-};
-
-static const uint64_t header_offset[2] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
-
-/* Of two copies one may be out of reach as well as damaged. */
-static int read_headers(const struct shore__file *file, struct shore__io *io, void *page, struct headers *out,
-                        struct shore_diag *diag) {
-    unsigned char first[SHORE__PAGE_BYTES];
-    int failed = 0;
-    for (unsigned i = 0; i < 2; i++) {
-        out->parse[i] = SHORE__PARSE_EMPTY;
-        out->copy[i] = (struct shore__header){0};
-        out->unreadable[i] = 0;
-        memset(page, 0, SHORE__PAGE_BYTES);
-        if (file->size_bytes >= header_offset[i] + SHORE__PAGE_BYTES) {
-            int rc = shore__transfer(io, file->path, SHORE__IO_READ, page, header_offset[i], SHORE__PAGE_BYTES, diag);
-            if (rc) failed = out->unreadable[i] = rc;
-            out->parse[i] = rc ? SHORE__PARSE_DAMAGED : shore__header_parse(page, &out->copy[i]);
-        } else if (i == 0 && file->size_bytes) {
-            out->parse[i] = SHORE__PARSE_FOREIGN; /* no making leaves less than a page */
-        }
-        if (i == 0) memcpy(first, page, sizeof first);
-    }
-    /* Copy A is written and made durable first, so it is the newer one where both are whole. */
-    out->found = out->parse[0] == SHORE__PARSE_OK || out->parse[1] == SHORE__PARSE_OK;
-    if (failed && !out->found) return failed;
-    out->chosen = out->parse[0] == SHORE__PARSE_OK ? 0 : 1;
-    out->differ = failed || memcmp(first, page, sizeof first) != 0;
-    out->overwritten = file->is_device && out->chosen == 1 && out->parse[0] != SHORE__PARSE_DAMAGED &&
-                       out->parse[0] != SHORE__PARSE_VERSION &&
-                       memcmp(first + SHORE__HEADER_MAGIC_BYTES, (unsigned char *)page + SHORE__HEADER_MAGIC_BYTES,
-                              SHORE__HEADER_FIELDS_BYTES - SHORE__HEADER_MAGIC_BYTES) != 0;
-    return 0;
-}
-
-static int explain_headers(const struct shore__file *file, const struct headers *h, struct shore_diag *diag) {
-    for (unsigned i = 0; i < 2 && !h->found; i++)
-        if (h->parse[i] == SHORE__PARSE_VERSION)
-            return shore__fail(
-                diag, SHORE_EFORMAT,
-                "%s: a volume of format version %u, but this longshore reads versions %u to %u; use the longshore "
-                "that wrote it last",
-                file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_APART);
-    for (unsigned i = 0; i < 2 && !h->found; i++)
-        if (h->parse[i] == SHORE__PARSE_DAMAGED)
-            return shore__fail(
-                diag, SHORE_ECORRUPT,
-                "%s: no copy of the volume's header is whole (offsets %u and %u); put the file back from a "
-                "copy, and check the drive",
-                file->path, SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET);
-    if (h->found && h->overwritten)
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "%s: something else was written over the beginning of the volume; it is left as it is",
-                           file->path);
-    if (h->parse[0] == SHORE__PARSE_EMPTY && h->parse[1] == SHORE__PARSE_EMPTY)
-        return shore__fail(
-            diag, SHORE_EMISSING,
-            "%s: not a longshore volume, but empty: its making was interrupted, or something has emptied "
-            "it; check the path, or make it again",
-            file->path);
-    if (!h->found)
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "%s: not a longshore volume, or another file has taken its place; check the path",
-                           file->path);
-    const struct shore__header *header = &h->copy[h->chosen];
-    if (header->unfinished)
-        return shore__fail(diag, SHORE_EMISSING, "%s: a volume whose making was interrupted; make it again, as before",
-                           file->path);
-    if (header->size_bytes > file->size_bytes)
-        return shore__fail(diag, SHORE_ECORRUPT,
-                           "%s: cut off: the volume has %llu bytes, only %llu are there; put the file back from a copy",
-                           file->path, (unsigned long long)header->size_bytes, (unsigned long long)file->size_bytes);
-    return 0;
-}
-
-static int write_header(const struct shore__header *header, unsigned copy, struct shore__io *io, const char *path,
-                        void *page, struct shore_diag *diag) {
-    struct shore__header back;
-    shore__header_write(header, page);
-    assert(shore__header_parse(page, &back) == SHORE__PARSE_OK && back.size_bytes == header->size_bytes);
-    int rc = shore__transfer(io, path, SHORE__IO_WRITE, page, header_offset[copy], SHORE__PAGE_BYTES, diag);
-    return rc ? rc : shore__flush(io, path, diag);
-}
-
-static int write_headers(const struct shore__header *header, struct shore__io *io, const char *path, void *page,
-                         struct shore_diag *diag) {
-    int rc = write_header(header, 0, io, path, page, diag);
-    return rc ? rc : write_header(header, 1, io, path, page, diag);
-}
-
 /* A volume that was never finished, or never held a record, has nothing that could be lost. Its making writes copy A
  * first, so that copy is always whole. */
 static enum shore__replaceable classify(const struct shore__file *file, struct shore__io *io, void *page) {
-    struct headers h;
-    if (read_headers(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
+    struct shore__headers h;
+    if (shore__headers_read(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
     if (h.parse[0] == SHORE__PARSE_OK) {
         struct shore__volume v = {.file = *file, .desc = h.copy[0].desc, .version = h.copy[0].version, .page = page};
         if (h.copy[0].unfinished) return SHORE__REPLACE_YES;
@@ -205,7 +105,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     shore__hash128(placement, placement_bytes, 0, header.placement_hash);
     shore__hash128(v->desc.identity, v->desc.identity_bytes, 0, header.identity_hash);
 
-    int rc = write_headers(&header, io, path, v->page, diag);
+    int rc = shore__headers_write(&header, io, path, v->page, diag);
     memset(v->page, 0, SHORE__PAGE_BYTES);
     for (unsigned place = 0; place < 2 && rc == 0; place++)
         rc = shore__transfer(io, path, SHORE__IO_WRITE, v->page, shore__record_offset(place), SHORE__PAGE_BYTES, diag);
@@ -217,7 +117,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
                              shore__round_up(placement_bytes, SHORE__PAGE_BYTES), diag);
     if (rc == 0) rc = shore__flush(io, path, diag);
     header.unfinished = false;
-    if (rc == 0) rc = write_headers(&header, io, path, v->page, diag);
+    if (rc == 0) rc = shore__headers_write(&header, io, path, v->page, diag);
     shore__extents_read(placement, v->desc.nextents, placement);
     assert(shore__extents_valid(v->desc.extents, v->desc.nextents, v->desc.segments));
     return rc;
@@ -315,9 +215,9 @@ static int read_described(struct shore__volume *v, struct shore__io *io, const s
 static int read_volume(struct shore__volume *v, struct shore__io *io, bool repair, struct shore_diag *diag) {
     int rc = alloc_page(v, diag);
     if (rc) return rc;
-    struct headers h;
-    rc = read_headers(&v->file, io, v->page, &h, diag);
-    if (rc == 0) rc = explain_headers(&v->file, &h, diag);
+    struct shore__headers h;
+    rc = shore__headers_read(&v->file, io, v->page, &h, diag);
+    if (rc == 0) rc = shore__headers_explain(&v->file, &h, diag);
     if (rc) return rc;
     const struct shore__header *header = &h.copy[h.chosen];
     v->desc = header->desc;
@@ -334,25 +234,11 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
             shore__fail(&v->damage, SHORE_ECORRUPT,
                         "%s: the copy of the volume's header at offset %llu %s%s; the other copy is whole and is used; "
                         "check the drive",
-                        v->file.path, (unsigned long long)header_offset[other],
+                        v->file.path, (unsigned long long)(other ? SHORE__HEADER_B_OFFSET : SHORE__HEADER_A_OFFSET),
                         h.unreadable[other] ? "cannot be read: " : "was damaged",
                         h.unreadable[other] ? shore_error_text(h.unreadable[other]) : "");
     }
-    return h.differ && repair ? write_header(header, other, io, v->file.path, v->page, diag) : 0;
-}
-
-int shore__volume_renew(struct shore__volume *v, struct shore__io *io, struct shore_diag *diag) {
-    if (v->version >= SHORE__VOLUME_VERSION || !shore__regions_renewable(&v->desc, v->version)) return 0;
-    struct headers h;
-    int rc = read_headers(&v->file, io, v->page, &h, diag);
-    if (rc == 0) rc = explain_headers(&v->file, &h, diag);
-    if (rc) return rc;
-    struct shore__header header = h.copy[h.chosen];
-    header.version = SHORE__VOLUME_VERSION;
-    rc = write_headers(&header, io, v->file.path, v->page, diag);
-    if (rc) return rc;
-    v->version = header.version;
-    return shore__regions_make(&v->desc, v->version, &v->at);
+    return h.differ && repair ? shore__headers_write_copy(header, other, io, v->file.path, v->page, diag) : 0;
 }
 
 /* A volume of an open file, whose errors it closes. */
