@@ -1,5 +1,4 @@
 /* Gradients are sent to the drives, or put aside on them, and the step is made of them. */
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>

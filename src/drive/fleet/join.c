@@ -1,7 +1,6 @@
 #include "drive/fleet/join.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
