@@ -10,9 +10,9 @@
 #include "pass/pass.h"
 
 #define SOURCE_SEGMENTS 4u /* read from a directory at a time */
-#define BATCH_ROWS 4096u   /* evaluated together: parameters are fetched once for them */
+#define BATCH_ROWS 4096u   /* evaluated together, with one fetch of the parameters */
 
-/* Everything opened for inference with a budget. */
+/* An inference session: everything opened within the budget. */
 struct session {
     struct shore__compute *c;
     struct shore__stream *stream;
@@ -20,7 +20,7 @@ struct session {
     struct shore__memory memory;
     struct shore__parameters *parameters;
     struct shore__pass pass;
-    struct shore__source *source; /* of a directory, whose segments come to staging first */
+    struct shore__source *source; /* a directory's, whose segments go through staging */
     float *staging;
 };
 
@@ -33,7 +33,7 @@ static void close_session(struct session *s) {
     free(s->staging);
 }
 
-/* To the parameters that a run of these weights has: ties go the way of its masters' split. */
+/* Rounds to the parameters of a run with these weights, which breaks ties as the split of masters does. */
 static void round_as_masters(uint16_t *out, const float *in, size_t elems) {
     uint16_t lo;
     for (size_t i = 0; i < elems; i++)
@@ -68,7 +68,7 @@ static int open_parameters(const struct shore__weights_of *of, struct session *s
     return shore__parameters_open(&from, s->c, s->stream, &s->memory, &s->parameters, diag);
 }
 
-/* Memory for the plan; compute and the pages in it. */
+/* Plans and takes the memory; opens compute and the pages in it. */
 static int open_plan(const struct shore__weights_of *of, const struct shore__infer_options *o,
                      const struct shore__shapes *shapes, uint64_t workspace_bytes, struct session *s,
                      struct shore_diag *diag) {
@@ -89,8 +89,8 @@ static int open_plan(const struct shore__weights_of *of, const struct shore__inf
     return 0;
 }
 
-/* For a batch of that shape; or, with generation_bytes, for a text that takes its tokens one by one, but attends to all
- * of them. */
+/* Opens a session for batches of that shape. With generation_bytes: for a text that grows token by token and attends to
+ * all of its tokens. */
 static int open_session(const struct shore__weights_of *of, const struct shore__infer_options *o,
                         const struct shore__batch_shape *batch, uint64_t generation_bytes, struct session *s,
                         struct shore_diag *diag) {
@@ -171,7 +171,7 @@ int shore__generate(const struct shore__weights_of *weights, const struct shore_
     struct session s = {0};
     const struct shore__model *m = weights->model;
     size_t want = shore__generate_positions(m, nprompt + sampling->max_tokens);
-    /* so many that the sums below could overflow */
+    /* the sums below could overflow */
     if (want > (UINT64_C(1) << 56) / (2 * (uint64_t)m->kv_width * m->arch.n_layer))
         return shore__fail(diag, SHORE_EBUDGET, "--memory is too little for the keys and values of %zu tokens", want);
     uint64_t work = shore__generate_bytes(m, options->compute.fp32 ? SHORE__F32 : SHORE__BF16_IN_F32, want);

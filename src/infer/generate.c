@@ -13,10 +13,10 @@ struct generation {
     struct shore__compute *c;
     struct shore__stream *stream;
     struct shore__parameters *parameters;
-    size_t capacity, filled; /* positions of the cache */
+    size_t capacity, filled; /* positions of the cache: all, and filled ones */
     shore__buf x, inner, normed, stats, cos_sin, cache;
     struct shore__both tokens, logits;
-    struct shore_event put; /* from then on the device has the tokens */
+    struct shore_event put; /* once it has passed, the device has the tokens */
     size_t cache_bytes;     /* keys, or values, of one layer */
 };
 
@@ -32,7 +32,7 @@ static int lay_out(struct generation *g, const struct shore__memory *memory, str
     return shore__rotary_fill(g->m, g->c, g->stream, g->capacity, memory, &g->cos_sin, diag);
 }
 
-/* Appends the keys and values of rows new positions to the layer's cache. */
+/* Appends the keys and values of `rows` new positions to the layer's cache. */
 static int remember(struct generation *g, uint32_t layer, shore__buf qkv, size_t rows, shore__buf *keys,
                     shore__buf *values) {
     const struct shore__model *m = g->m;
@@ -178,7 +178,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
  */
 
 static float nth_largest(const float *x, uint32_t n, uint32_t nth) {
-    /* bisection on the value: no copy, no sort */
+    /* bisection on the value needs neither a copy nor a sort */
     float low = INFINITY, high = -INFINITY;
     for (uint32_t i = 0; i < n; i++) {
         if (x[i] < low) low = x[i];
@@ -211,7 +211,7 @@ uint32_t shore__sample(float *logits, uint32_t vocab, const struct shore__sampli
         sum += (double)logits[i];
     }
     if (s->top_p < 1) {
-        /* the least probability that still belongs to the nucleus (Holtzman et al. 2020) */
+        /* the smallest probability in the nucleus (Holtzman et al. 2020) */
         float low = 0, high = 1;
         for (int round = 0; round < 40; round++) {
             float middle = low + (high - low) / 2;

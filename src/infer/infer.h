@@ -1,13 +1,12 @@
-/* Forward passes over parameters that are streamed: evaluation and generation.
- */
+/* Inference over streamed parameters: evaluation and text generation. */
 #ifndef SHORE_INFER_INFER_H
 #define SHORE_INFER_INFER_H
 
 #include "pass/parameters.h"
 #include "run/run.h"
 
-/* Parameters to infer from: a run's fleet at its committed step, or a Hugging Face directory. One of fleet and source.
- */
+/* Parameters to infer from: a run's fleet at its committed step, or a Hugging Face directory (source). Exactly one is
+ * set. */
 struct shore__weights_of {
     const struct shore__model *model;
     struct shore_fleet *fleet;
@@ -21,12 +20,12 @@ struct shore__infer_options {
 };
 
 struct shore__eval_result {
-    double loss;     /* nats per token, mean; 0 where no token counts */
-    uint64_t tokens; /* that count */
+    double loss;     /* mean, in nats per token; 0 where no token counts */
+    uint64_t tokens; /* tokens that count */
 };
 
-/* Mean loss over tokens [0, count - 1) predicted from their predecessors in windows of seq_len (no overlap; the last
- * window may be short). max_tokens 0: all. SHORE_EBUDGET with "minimum SIZE". */
+/* Mean loss of the data's tokens, each predicted from its predecessors in a window of seq_len tokens. Windows do not
+ * overlap; the last one may be short. max_tokens 0: all tokens. Errors: SHORE_EBUDGET with "minimum SIZE". */
 int shore__evaluate(const struct shore__weights_of *weights, const struct shore__infer_options *options,
                     struct shore__dataset *data, uint64_t max_tokens, shore__progress_fn progress, void *ctx,
                     struct shore__eval_result *out, struct shore_diag *diag);
@@ -39,19 +38,19 @@ struct shore__sampling {
     uint32_t max_tokens;
 };
 
-/* Continues a prompt. emit is called with each new token; nonzero from it stops. */
+/* Continues a prompt. Calls emit with each new token; nonzero from it stops. */
 int shore__generate(const struct shore__weights_of *weights, const struct shore__infer_options *options,
                     const uint32_t *prompt, size_t nprompt, const struct shore__sampling *sampling,
                     int (*emit)(void *ctx, uint32_t token), void *ctx, struct shore_diag *diag);
 
-/* As shore__generate(), with the pages set to their step and `bytes` of memory; the context is as long as a table of
- * positions and the memory allow, then generation stops. */
+/* Like shore__generate(), with opened pages set to their step, and with `bytes` of memory. The context ends with the
+ * table of positions or with the memory; then generation stops. */
 int shore__generate_in(struct shore__parameters *parameters, const struct shore__model *m, struct shore__compute *c,
                        struct shore__stream *stream, struct shore__both memory, uint64_t bytes, const uint32_t *prompt,
                        size_t nprompt, const struct shore__sampling *sampling, int (*emit)(void *ctx, uint32_t token),
                        void *ctx, struct shore_diag *diag);
 
-/* One token from logits [vocab]; changes logits. position makes each draw its own. */
+/* Draws one token from logits [vocab], and changes logits. position makes each draw different. */
 uint32_t shore__sample(float *logits, uint32_t vocab, const struct shore__sampling *sampling, uint64_t position);
 
 #endif

@@ -33,13 +33,13 @@ static uint64_t state_bytes(const struct shore__facts *f) {
     return shore__state_segment_bytes(plane_bytes);
 }
 
-/* A compressed block is selected from as a whole: that needs room for the larger one of untied tables. */
+/* Bytes of the larger untied table: a compressed block is selected from as a whole. */
 static uint64_t larger_table_bytes(const struct shore__model *m) {
     uint64_t elems = m->layout->blocks[0].padded_elems, head = m->layout->blocks[m->nblocks - 1].padded_elems;
     return (head > elems ? head : elems) * 4;
 }
 
-/* Of a slice of a table, the last one with what is behind it in either block. */
+/* Bytes of slice i of a table. The last one includes the rest of its block, in the larger of both blocks. */
 static uint64_t slice_piece_bytes(const struct shore__model *m, uint32_t i) {
     struct shore__slice s = shore__model_slice(m, i);
     uint32_t segments = s.segments;
@@ -53,7 +53,7 @@ static uint64_t slice_piece_bytes(const struct shore__model *m, uint32_t i) {
 /* ---- scratch -------------------------------------------------------------------------------------------------------
  */
 
-/* 4 bytes an element are the most, whatever the precision. */
+/* The largest size: 4 bytes an element in any precision. */
 static uint64_t boundary_room(const struct shore__facts *f) {
     return shore__arena_round((uint64_t)f->batch.rows * f->model->arch.d_model * 4);
 }
@@ -68,7 +68,7 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth) {
     return boundary_room(f) * m->arch.n_layer + slices + nth * shore__plan_offload_bytes(f);
 }
 
-/* A parameter takes 8 operations a token, and moves 28 bytes. */
+/* A parameter takes 8 operations per token, and moves 28 bytes. */
 static void cost_of(const struct shore__facts *f, bool backward, uint64_t elems, uint64_t cost[SHORE_LANES]) {
     cost[SHORE_LANE_COMPUTE] = f->batch.rows * elems * (backward ? 6 : 2);
     cost[SHORE_LANE_DRIVES] = elems * (backward ? 26 : 2);
@@ -83,9 +83,8 @@ static bool computing_outlasts_drives(const struct shore__facts *f) {
                                  f->drive_bytes_per_second);
 }
 
-/* Pairs whose inner activations scratch is given room for: all that there are, but in no more than 12 bytes a
- * parameter, as fp32 parameters and moments take; by default none where they cost more time than computing them again
- * may. */
+/* Largest number of pairs whose inner activations get room in scratch: all pairs, but at most 12 bytes per parameter,
+ * which fp32 parameters and moments take. By default none, if moving them takes longer than recomputing them. */
 static size_t offloaded_most(const struct shore__facts *f) {
     size_t pairs = f->model->arch.n_layer * f->batch.units;
     uint64_t most = f->model->layout->segments * SHORE_SEGMENT_ELEMS * 12 / shore__plan_offload_bytes(f);
@@ -118,7 +117,7 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
 
 struct description {
     const struct shore__facts *f;
-    struct shore__train_plan *plan; /* being described */
+    struct shore__train_plan *plan; /* the plan being described */
     struct shore_program *program;
 };
 
@@ -141,7 +140,7 @@ static void describe_operations(const struct description *d) {
     }
 }
 
-/* There from one operation to another. */
+/* Adds a tensor that lives from one operation to another. */
 static uint32_t add_between(const struct description *d, const struct shore_tensor *t, uint32_t from, uint32_t to) {
     uint32_t id = shore_program_tensor(d->program, t);
     shore_program_makes(d->program, from, id);
@@ -149,7 +148,8 @@ static uint32_t add_between(const struct description *d, const struct shore_tens
     return id;
 }
 
-/* From the first lookups on; but not between two steps. What updates read is such memory, too. */
+/* Adds a tensor that lives from the first lookups to the end of the step, and not between steps. Updates read such
+ * memory too. */
 static uint32_t in_step(const struct description *d, const struct shore_tensor *t) {
     return add_between(d, t, shore__phase_forward(0), shore__phase_backward(d->f->model->arch.n_layer, 0));
 }
@@ -172,8 +172,8 @@ static void add_buffers(const struct description *d, enum shore__row key, uint32
         shore_program_tensor(d->program, &buffers);
 }
 
-/* Pieces of gradient: of each layer, of slices of tables, and of what is behind these. held: 1 + the gradient that has
- * all slices of a tied table, if it stays; 0: there is none. */
+/* Adds the pieces of gradient: of layers, of table slices and of tails. held: 1 + the tensor that holds all slices of a
+ * tied table's gradient, if it stays in memory; 0: none. */
 static void add_pieces(const struct description *d, uint32_t held) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
@@ -231,7 +231,7 @@ static void describe_backward(const struct description *d) {
 static void describe_inner(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
-    for (uint32_t l = n; l >= 1; l--) { /* the last layers first: they are needed first */
+    for (uint32_t l = n; l >= 1; l--) { /* backward needs the last layers first */
         struct shore_tensor inner =
             shore__row_tensor(SHORE__ROW_INNER_KEPT, l, SHORE_PLACE_DEVICE, kept_pair_bytes(f, false));
         inner.role = SHORE_ROLE_INNER;
@@ -247,7 +247,7 @@ static void describe_inner(const struct description *d) {
     add_buffers(d, SHORE__ROW_INNER_PASSING, SHORE__GROUP_INNER, 0, SHORE__OFFLOAD_SLOTS);
 }
 
-/* What forward leaves for backward. */
+/* Adds the activations that forward leaves for backward. */
 static void describe_activations(const struct description *d) {
     const struct shore__facts *f = d->f;
     uint32_t n = f->model->arch.n_layer;
@@ -279,7 +279,7 @@ static void describe_logits(const struct description *d) {
     add_between(d, &logits, head, head);
 }
 
-/* The front end's own, by name: the drives, the process and its reserve. */
+/* Adds the trainer's own memory, by name: the drives, the process and its reserve. */
 static void describe_own(const struct description *d) {
     const struct shore__facts *f = d->f;
     struct shore_fleet_options options;
@@ -310,7 +310,7 @@ static void describe(const struct description *d) {
     shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
-    describe_backward(d); /* what samples take first; activations are idle for parameters, too */
+    describe_backward(d); /* samples take these first; activations are idle then, so parameters may use them too */
     struct shore_tensor sample = shore__row_tensor(SHORE__ROW_SAMPLE, 0, SHORE_PLACE_BOTH,
                                                    f->samples ? shore__generate_bytes(m, f->mode, 1) : 0);
     sample.grows = true;
@@ -368,7 +368,7 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         .operations_per_second = f->operations_per_second,
         .drive_bytes_per_second = f->drive_bytes_per_second,
         .units = (uint32_t)f->batch.units,
-        /* Each unit then has its own turn over the table, which a network may be too slow for; and with compression a
+        /* Head apart, each unit walks the whole table again, which may be too slow over a network. With compression, a
          * loss that is not finite must be seen before the residual is asked for. */
         .head_apart = !f->remote && m->arch.tied && !f->compressed,
         .moved_most = (uint32_t)offloaded_most(f),
@@ -453,7 +453,7 @@ int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes,
     if (rc != SHORE_EBUDGET) return rc;
     char what[64];
     snprintf(what, sizeof what, "this model and %zu tokens", f->batch.sequences * f->batch.seq_len);
-    /* the next process may begin with more */
+    /* the next process may start with more */
     uint64_t reserve = shore__reserve_measured_bytes(resident_bytes + SHORE__RESIDENT_VARIES_BYTES);
     return shore__budget_too_little(0, what, out->buffers_bytes + reserve, diag);
 }

@@ -1,6 +1,5 @@
-/* What a plan is made of, gathered once: the model, the step, the machine and the drives as far as they decide what is
- * kept where. A plan is a function of facts and a budget alone.
- */
+/* Facts that a plan is made from, gathered once: the model, the step, the machine and the drives. A plan depends on
+ * facts and a budget alone. */
 #ifndef SHORE_PASS_FACTS_H
 #define SHORE_PASS_FACTS_H
 
@@ -13,26 +12,27 @@ struct shore__facts {
     const struct shore__model *model;
     struct shore__batch_shape batch; /* of a step */
 
-    /* of compute: as it describes itself */
+    /* of compute, as it describes itself */
     enum shore__mode mode;
     int threads;
-    uint64_t workspace_bytes, packed_bytes; /* at least; and to keep a layer's weights packed */
-    bool one_memory;                        /* the device's is the host's */
-    double operations_per_second;           /* 0: until it is measured */
+    /* workspace: the least it needs; packed: to keep a layer's weights packed */
+    uint64_t workspace_bytes, packed_bytes;
+    bool one_memory;              /* the device uses the host's memory */
+    double operations_per_second; /* 0: not measured yet */
 
     /* of the drives */
-    struct shore_fleet_options drives; /* as the run opens them, but for the bytes that the plan gives them */
-    double drive_bytes_per_second;     /* the same */
-    bool scratch;                      /* they keep what is put there; not memory that stands in for a drive */
-    bool remote;                       /* one is behind a network */
-    bool emulated;                     /* their waits are another machine's */
-    uint64_t ring_bytes_most;          /* of an emulated machine; 0: any number */
-    uint32_t host_buffers_most;        /* the same */
+    struct shore_fleet_options drives; /* as the run opens them, without the bytes that the plan gives them */
+    double drive_bytes_per_second;     /* 0: not measured yet */
+    bool scratch;                      /* they keep scratch; false for memory that stands in for a drive */
+    bool remote;                       /* at least one is behind a network */
+    bool emulated;                     /* their waits are those of another machine */
+    uint64_t ring_bytes_most;          /* of an emulated machine; 0: no limit */
+    uint32_t host_buffers_most;        /* of an emulated machine; 0: no limit */
 
-    /* of what is asked for */
+    /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
     enum shore__when offload;
-    uint64_t compression_bytes; /* what compressing takes */
+    uint64_t compression_bytes; /* memory that compression takes */
 };
 
 #endif

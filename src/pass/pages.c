@@ -59,7 +59,7 @@ static enum shore_role role_of(const struct shore__model *m, struct shore__page_
     return id.block == shore__model_table_block(m) ? SHORE_ROLE_TABLE : SHORE_ROLE_LOOKUP;
 }
 
-/* That pages of a kind pass through. */
+/* The group of buffers that pages of a kind share. */
 static uint32_t group_of(enum shore__page_kind kind) {
     return kind == SHORE__PAGE_TAIL ? 0 : kind == SHORE__PAGE_LAYER ? SHORE__GROUP_LAYERS : SHORE__GROUP_SLICES;
 }
@@ -91,7 +91,7 @@ void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, 
     for (uint32_t i = 0; i < 2 && !one_memory; i++)
         shore__row_add(program, SHORE__ROW_TAIL_THERE, i, SHORE_PLACE_DEVICE,
                        shore__page_bytes(m, mode, shore__page_at(m, i)));
-    for (uint32_t i = 0; i < 2 && !one_memory; i++) { /* so that one is put while another is computed with */
+    for (uint32_t i = 0; i < 2 && !one_memory; i++) { /* two, so that one is copied while the other is computed with */
         add_buffers(program, SHORE__ROW_LAYER_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_LAYERS);
         add_buffers(program, SHORE__ROW_SLICE_THERE, i, SHORE_PLACE_DEVICE, SHORE__GROUP_SLICES);
     }

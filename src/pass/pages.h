@@ -1,7 +1,6 @@
-/* Which pages the parameters of a model have, and what memory they take: each layer; the slices of the vocabulary
- * tables; and the tails (what a table's block holds beside the table: learned positions, the final norm). Some stay in
- * memory, the others share a few buffers. Which ones never changes a bit: kernels see the same shapes and layouts.
- */
+/* Pages of a model's parameters, and the memory they take. Each layer is a page. So is each slice of the vocabulary
+ * tables, and each tail (the rest of a table's block: learned positions, the final norm). Some pages stay in memory,
+ * the others share a few buffers. The choice never changes a bit: kernels see the same shapes and layouts. */
 #ifndef SHORE_PASS_PAGES_H
 #define SHORE_PASS_PAGES_H
 
@@ -14,24 +13,24 @@ struct shore__page_id {
     uint32_t block, slice;
 };
 
-/* Pages by number: tails of the first and last block, layers, input slices, output slices if untied. */
+/* Pages by number: the tails of the first and the last block, layers, input slices, and output slices if untied. */
 uint32_t shore__pages_count(const struct shore__model *m);
 struct shore__page_id shore__page_at(const struct shore__model *m, uint32_t number);
 uint32_t shore__page_number(const struct shore__model *m, struct shore__page_id id);
-/* A block that holds a vocabulary table. */
+/* Whether the block holds a vocabulary table. */
 bool shore__page_block_has_table(const struct shore__model *m, uint32_t block);
 
-/* The segments of its block that a page is fetched as. */
+/* The segments of its block that are fetched for the page. */
 void shore__page_segments(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
-/* Those that UPDATE covers with it (a tail without the segment that it shares with the last slice; it may then have
- * nothing of its own). */
+/* The segments of its block that are updated with the page. A tail leaves out the segment that it shares with the last
+ * slice, and may then have none. */
 void shore__page_range(const struct shore__model *m, struct shore__page_id id, uint32_t *segment, uint32_t *count);
-/* mode: of the compute object. */
+/* mode: the compute object's. */
 uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, struct shore__page_id id);
 
-/* Adds the pages to a program: tensors PAGE, in the order of their numbers, which stay or share LAYER_BUFFER and
- * SLICE_BUFFER, one, or two to fetch ahead; where pages are put that the device does not see (LAYER_THERE, SLICE_THERE,
- * TAIL_THERE); and what products read (PREPARED_LAYER, PREPARED_SLICE, PREPARED_TAIL). */
+/* Adds the pages to a program. Tensors PAGE, in the order of their numbers, stay in memory or share LAYER_BUFFER and
+ * SLICE_BUFFER: one each, or two to prefetch. LAYER_THERE, SLICE_THERE and TAIL_THERE hold copies for a device that
+ * does not see the host's memory. PREPARED_LAYER, PREPARED_SLICE and PREPARED_TAIL hold the form that products read. */
 void shore__pages_describe(const struct shore__model *m, enum shore__mode mode, bool one_memory,
                            struct shore_program *program);
 

@@ -6,7 +6,7 @@
 #include "base/diag.h"
 #include "longshore/device.h"
 
-/* The pools of pages; each tail has one of its own, and so is fetched after its update: it shares a segment with the
+/* Pools of pages. Each tail has its own, so that it is fetched again after its update: it shares a segment with the
  * last slice of a table. */
 enum { LAYERS, SLICES, FIRST_TAIL, LAST_TAIL, POOLS };
 
@@ -16,7 +16,7 @@ struct shore__parameters {
     struct shore__stream *stream, *copying; /* copying: NULL where the device's memory is the host's */
     const struct shore__memory *memory;
     struct shore_pages *pages;
-    struct shore_shown *shown; /* them */
+    struct shore_shown *shown; /* of pages, on the device */
     shore__buf prepared_layer, prepared_slice, prepared_tail[2];
 };
 
@@ -112,7 +112,7 @@ void shore__parameters_close(struct shore__parameters *p) {
     if (!p) return;
     shore_shown_close(p->shown);
     if (p->copying) {
-        shore__sync(p->c, p->stream, NULL); /* which follows the other */
+        shore__sync(p->c, p->stream, NULL); /* it follows copying */
         p->c->ops->stream_close(p->c, p->copying);
     }
     shore_pages_close(p->pages);

@@ -85,7 +85,7 @@ int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag 
                         pass->seq_len, 0, x, diag);
 }
 
-/* Without keeping inner activations. */
+/* Forward of a layer that keeps no inner activations. */
 static int forward_layer(struct shore__pass *pass, uint32_t layer, shore__buf x, struct shore_diag *diag) {
     struct shore__weights w;
     int rc = shore__parameters_layer(pass->parameters, layer, &w, diag);

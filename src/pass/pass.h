@@ -1,5 +1,4 @@
-/* One pass over the model, layer by layer, for a batch of whole units: what evaluation and training share.
- */
+/* Passes over the model, layer by layer, for a batch of whole units. Evaluation and training share them. */
 #ifndef SHORE_PASS_PASS_H
 #define SHORE_PASS_PASS_H
 
@@ -10,38 +9,38 @@
 struct shore__pass {
     const struct shore__model *m;
     struct shore__compute *c;
-    struct shore__stream *stream; /* all of it is called on this one */
+    struct shore__stream *stream; /* runs everything */
     struct shore__parameters *parameters;
-    struct shore_pages *pages; /* that they come in */
-    size_t sequences, seq_len; /* of the batch in hand */
+    struct shore_pages *pages; /* of parameters */
+    size_t sequences, seq_len; /* of the current batch */
     size_t most_unit_rows;
-    struct shore__both tokens, targets; /* int32 [rows]; a row whose target is -1 counts as nothing */
-    size_t counting;                    /* rows of the batch in hand that count */
-    struct shore_event put;             /* from then on the device has them */
+    struct shore__both tokens, targets; /* int32 [rows]; target -1: the row does not count */
+    size_t counting;                    /* rows of the current batch that count */
+    struct shore_event put;             /* once it has passed, the device has tokens and targets */
     shore__buf cos_sin;                 /* fp32 [seq_len, head_dim], or none */
     shore__buf normed;                  /* [rows, d]: final norm's output */
     shore__buf stats;                   /* fp32 [rows, 2] */
     shore__buf max, sum, target_logit;  /* fp32 [rows] */
-    struct shore__both loss;            /* the same */
+    struct shore__both loss;            /* fp32 [rows] */
     shore__buf logits;                  /* fp32 [unit rows, slice rows] */
     shore__buf inner;                   /* inner activations of one unit */
-    shore__buf kept_logits;             /* tiles (slice, unit) 0 .. nkept - 1 are kept for backward, */
-    size_t nkept, kept_units;           /* of kept_units units at a time */
+    shore__buf kept_logits;             /* logits of tiles (slice, unit) 0 .. nkept - 1, kept for backward, */
+    size_t nkept, kept_units;           /* for kept_units units at a time */
 };
 
 static inline int shore__op_failed(struct shore_diag *diag, int rc) {
     return rc ? shore__fail(diag, rc, "a tensor operation failed: %s", shore_error_text(rc)) : 0;
 }
 
-/* For batches of at most that shape. memory: with the rows of shore__batch_describe(). pass->m and c are set by the
- * caller; fills the rotary table. */
+/* Lays out a pass for batches of at most this shape, and fills the rotary table. memory: has the rows of
+ * shore__batch_describe(). The caller sets pass->m and pass->c before. */
 int shore__pass_lay_out(struct shore__pass *pass, const struct shore__batch_shape *most,
                         const struct shore__memory *memory, struct shore_diag *diag);
-/* The rotary table of so many positions, in the row ROTARY; none where positions are learned. */
+/* Fills the row ROTARY for so many positions. out: none if positions are learned. */
 int shore__rotary_fill(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                        size_t positions, const struct shore__memory *memory, shore__buf *out, struct shore_diag *diag);
 
-/* Units of the batch in hand: how many, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
+/* Units of the current batch: their number, and the rows of unit u, which begins at row u * shore__pass_unit(pass). */
 static inline size_t shore__pass_unit(const struct shore__pass *pass) {
     return shore__unit_sequences(pass->seq_len) * pass->seq_len;
 }
@@ -55,32 +54,32 @@ static inline size_t shore__pass_unit_rows(const struct shore__pass *pass, size_
     size_t left = shore__pass_rows(pass) - u * shore__pass_unit(pass);
     return left < shore__pass_unit(pass) ? left : shore__pass_unit(pass);
 }
-/* What sums over so many rows that count are divided by: where none does, they are 0, and so are the means. */
+/* Divisor of sums over rows that count. Without any such row, the sum is 0 and so is the mean. */
 static inline double shore__divisor(uint64_t counting) {
     return counting ? (double)counting : 1;
 }
-/* Where unit u of an activation [rows, d] begins. */
+/* Start of unit u in an activation [rows, d]. */
 static inline shore__buf shore__pass_at(const struct shore__pass *pass, shore__buf act, size_t u) {
     return shore__at(act, u * shore__pass_unit(pass) * pass->m->arch.d_model * shore__mode_bytes(pass->c->mode));
 }
-/* Where tile (slice, unit) of the kept logits lies, or the buffer that is shared. */
+/* Place of tile (slice, unit): among the kept logits, or the shared buffer. */
 shore__buf shore__pass_logits(const struct shore__pass *pass, uint32_t slice, size_t u);
 
-/* x [rows, d] from tokens [rows] of sequences of seq_len, the first at first_position. */
+/* x [rows, d] from tokens [rows] of sequences of seq_len, whose first position is first_position. */
 int shore__embed(const struct shore__model *m, struct shore__compute *c, struct shore__stream *stream,
                  struct shore__parameters *parameters, struct shore__both tokens, size_t rows, size_t seq_len,
                  size_t first_position, shore__buf x, struct shore_diag *diag);
-/* The batch's tokens and targets, to the device; the host's may be changed again after pass->put. */
+/* Copies the batch's tokens and targets to the device. The host may change its own again after pass->put. */
 int shore__pass_put(struct shore__pass *pass, struct shore_diag *diag);
-/* x [rows, d] from the batch in hand. */
+/* x [rows, d] from the current batch. */
 int shore__pass_embed(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
-/* Final norm and losses of x, which fill normed, stats, max, sum, loss: the norm of all, and the losses of `count`
- * units from unit `first` on (of kept_logits, what is to be kept). */
+/* Final norm of all of x; and the losses of `count` units from unit `first` on. They fill normed, stats, max, sum and
+ * loss, and kept_logits where those are kept. */
 int shore__pass_norm(struct shore__pass *pass, shore__buf x, struct shore_diag *diag);
 int shore__pass_losses(struct shore__pass *pass, size_t first, size_t count, struct shore_diag *diag);
-/* Sum of the losses of the batch, rows in order. */
+/* Sum of the batch's losses, in row order. */
 int shore__pass_loss_sum(const struct shore__pass *pass, double *sum, struct shore_diag *diag);
-/* The same of the batch in hand, which goes through all layers in x. */
+/* Takes the current batch through all layers, in x, and sums its losses. */
 int shore__pass_forward(struct shore__pass *pass, shore__buf x, double *sum, struct shore_diag *diag);
 
 #endif

@@ -1,15 +1,14 @@
-/* Tensors of our models' programs: rows by key, with the words that messages have for them.
- */
+/* Tensors of our models' programs: rows by key, with their names in messages. */
 #ifndef SHORE_PASS_ROW_TENSOR_H
 #define SHORE_PASS_ROW_TENSOR_H
 
 #include "longshore/plan.h"
 #include "plan/row_keys.h"
 
-/* Tensors that pass through the same buffers. */
+/* Groups of tensors that share buffers. */
 enum { SHORE__GROUP_LAYERS = 1, SHORE__GROUP_SLICES, SHORE__GROUP_PIECES, SHORE__GROUP_INPUTS, SHORE__GROUP_INNER };
 
-/* There whatever the budget, until its maker says otherwise. */
+/* A tensor that is always in memory, until its maker says otherwise. */
 static inline struct shore_tensor shore__row_tensor(enum shore__row key, uint32_t index, enum shore_place place,
                                                     uint64_t bytes) {
     return (struct shore_tensor){.size = sizeof(struct shore_tensor),

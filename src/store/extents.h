@@ -1,4 +1,4 @@
-/* Ranges of a room that are taken and given back: the first that is long enough, and what meets is one again. */
+/* Free ranges of a room. Taking uses the first range that is long enough; giving back joins neighbours. */
 #ifndef SHORE_STORE_EXTENTS_H
 #define SHORE_STORE_EXTENTS_H
 
@@ -16,11 +16,11 @@ struct shore__extents {
     uint64_t total_bytes, used_bytes;
 };
 
-/* So many ranges may be free at a time: one more than are taken and were added, together. Errors: -ENOMEM. */
+/* Reserves for so many free ranges: one more than the ranges taken and added together. Errors: -ENOMEM. */
 int shore__extents_reserve(struct shore__extents *x, size_t ranges);
-/* More room, of nobody's yet. */
+/* Adds free room. */
 void shore__extents_add(struct shore__extents *x, uint64_t at, uint64_t bytes);
-/* false: no range is long enough. */
+/* false: no free range is long enough. */
 bool shore__extents_take(struct shore__extents *x, uint64_t bytes, uint64_t *at);
 void shore__extents_give(struct shore__extents *x, uint64_t at, uint64_t bytes);
 

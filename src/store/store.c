@@ -113,7 +113,7 @@ static int say_key(const struct shore_activation_store *s, int rc, uint64_t key,
                        what);
 }
 
-/* An entry that was taken; filled: and put. */
+/* Finds an entry that was taken; filled: and put. */
 static int known(struct shore_activation_store *s, uint64_t key, bool filled, struct entry **out,
                  struct shore_diag *diag) {
     struct entry *e = *out = shore__store_find(s, key);
@@ -127,12 +127,12 @@ static int known(struct shore_activation_store *s, uint64_t key, bool filled, st
 /* ---- forward -------------------------------------------------------------------------------------------------------
  */
 
-/* A new entry, or one that counts once more. */
+/* Adds a new entry, or counts an existing one once more. */
 static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes, bool counts, struct entry **out,
                   struct shore_diag *diag) {
     struct entry *e;
     if (!bytes || bytes > UINT64_MAX / 2) return say_key(s, -EINVAL, key, "has no bytes, or too many", diag);
-    while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) /* of before: its request ends */
+    while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) /* of an earlier round: its request ends */
         shore__store_wait(s, &s->counts.waited_take_ns);
     if (e && e->state == ENTRY_FILLING)
         return say_key(s, -EINVAL, key, "is being filled, and was asked for twice", diag);
@@ -151,7 +151,7 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
     return rc < 0 ? shore__fail(diag, rc, "out of memory for a store") : rc;
 }
 
-/* Memory for the new entry, of others that are written. */
+/* Finds memory for a new entry, by evicting entries that are written. */
 static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     for (;;) {
@@ -243,7 +243,7 @@ int shore_store_want(struct shore_activation_store *s, uint64_t key, struct shor
     return rc;
 }
 
-/* Until its memory holds it. */
+/* Waits until the entry's memory holds it. */
 static int bring(struct entry *e, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     while (!is_there(e)) {

@@ -1,4 +1,4 @@
-/* Entries of a store, by key; and which of them gives its memory to another. */
+/* Entries of a store by key, and the choice of which entry to evict. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t
     return i < s->nentries && s->entry[i]->key == key ? s->entry[i] : NULL;
 }
 
-/* Each entry takes one range of each room, so that giving back can never fail. */
+/* Reserves so that giving back never fails: each entry takes one range of each room. */
 static int reserve(struct shore_activation_store *s) {
     size_t ranges = s->nentries + 1 + s->nranges + 1;
     if (shore__extents_reserve(&s->pool, ranges) || shore__extents_reserve(&s->scratch, ranges)) return -ENOMEM;
@@ -77,15 +77,15 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
 /* ---- memory --------------------------------------------------------------------------------------------------------
  */
 
-/* How soon its memory is needed, as far as is known: it was asked for, and may be once more; it is of forward, still;
- * it was read ahead. Negative: others do not get it. */
+/* Eviction order, lowest first: requested already; requested, and perhaps again; still of forward; prefetched.
+ * Negative: not to be evicted. */
 static int rank(const struct entry *e, uint64_t key) {
     if (e->state != ENTRY_STORED || e->uses) return -1;
     if (e->asked) return e->key > key ? 0 : 1;
     return e->came_back ? 3 : 2;
 }
 
-/* Whose memory an entry gets, in doubt that which is needed last; NULL: nobody's. */
+/* The entry to evict for another, the one needed last if several may be; NULL: none. */
 static struct entry *spare(const struct entry *for_it, bool any) {
     struct shore_activation_store *s = for_it->store;
     size_t end = any ? s->nentries : shore__store_index(s, for_it->key);

@@ -1,4 +1,4 @@
-/* What the files of this room share: a store and its entries. Everything is under the lock of the store. */
+/* Store and entries, as the files of this room share them. The store's lock guards everything. */
 #ifndef SHORE_STORE_STORE_IMPL_H
 #define SHORE_STORE_STORE_IMPL_H
 
@@ -7,87 +7,88 @@
 #include "longshore/store.h"
 #include "store/extents.h"
 
-/* As the picture in longshore/store.h has them. */
+/* States, as in the picture in longshore/store.h. */
 enum entry_state { ENTRY_FILLING, ENTRY_WAITING, ENTRY_WRITING, ENTRY_STORED, ENTRY_AWAY, ENTRY_READING };
 
 struct entry {
     struct shore_activation_store *store;
-    uint64_t key, bytes; /* bytes: whole pages */
+    uint64_t key, bytes; /* bytes: rounded up to whole pages */
     enum entry_state state;
-    uint32_t taken, uses;   /* and not dropped; and not released */
-    bool came_back, asked;  /* of the drives; for since it was put, or came back */
-    unsigned char *memory;  /* of the pool; NULL: it is away, or passes beside the pool */
-    uint64_t at;            /* in scratch */
-    int rc;                 /* of its last read */
-    struct shore_diag *why; /* the same; NULL: nothing was said */
-    unsigned char seals[];  /* of its parts in scratch */
+    uint32_t taken, uses;   /* takes without a drop; uses without a release */
+    bool came_back, asked;  /* from the drives; requested since it was put or came back */
+    unsigned char *memory;  /* in the pool; NULL: it is away, or passes beside the pool */
+    uint64_t at;            /* offset in scratch */
+    int rc;                 /* result of its last read */
+    struct shore_diag *why; /* why that read failed; NULL: no reason was given */
+    unsigned char seals[];  /* seals of its parts in scratch */
 };
 
-/* From one shore_store_begin() that finds nothing in the store to the next. */
+/* A round of the store: from a shore_store_begin() that finds it empty to the next. */
 struct store_round {
-    uint64_t began_ns;                           /* 0: none has */
-    uint64_t waited_ns, taken_bytes, full_bytes; /* of the counts, then */
-    uint64_t allowed_bytes;                      /* of this one */
-    uint64_t enough_bytes;                       /* drives kept up with so much, until they last did not */
-    uint64_t added;                              /* by what was changed last; 0: that was not to try more */
-    bool changed;                                /* what is measured of it is of the one before, too */
-    uint32_t rest, pause;                        /* rounds to go until more is tried; how many they were */
+    uint64_t began_ns;                           /* 0: no round has begun */
+    uint64_t waited_ns, taken_bytes, full_bytes; /* counts when the round began */
+    uint64_t allowed_bytes;                      /* what this round may store */
+    uint64_t enough_bytes;                       /* what the drives last kept up with, before they failed to */
+    uint64_t added;                              /* bytes that the last change added; 0: it did not raise the limit */
+    bool changed;         /* the limit just changed, so the next figures still reflect the old one */
+    uint32_t rest, pause; /* rounds until more is tried; the length of that pause */
 };
 
 struct shore_activation_store {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct shore_fleet *fleet; /* NULL: it went */
+    struct shore_fleet *fleet; /* NULL: it is closed */
     struct entry **entry;      /* by key */
     size_t nentries, capacity;
-    struct shore__extents pool, scratch; /* those of the pool are addresses */
-    size_t nranges;                      /* that the pool was made of */
-    void *memory;                        /* of the system */
+    struct shore__extents pool, scratch; /* addresses, in the pool */
+    size_t nranges;                      /* ranges that the pool was made of */
+    void *memory;                        /* from the system */
     uint64_t memory_bytes, step;
     uint32_t waiting, writing, writes_most;
     uint32_t under_way; /* requests */
-    bool pauses;        /* nothing is written: what is asked for goes first */
-    int failed;         /* what a write has failed with since the last settle */
+    bool pauses;        /* nothing is written, so that reads go first */
+    int failed;         /* first failure of a write since the last settle */
     struct shore_diag why;
     bool adapts;
     struct store_round round;
-    struct shore_store_counts counts; /* but for what is so now */
+    struct shore_store_counts counts; /* except those computed when asked for */
 };
 
 /* ---- store_entries.c ---- */
 
 void shore__entry_enter(struct entry *e, enum entry_state state);
-/* Where the key is, or would be; the entry, or NULL; a new one that is being filled, with room in scratch: its answer
- * is 0 or SHORE_STORE_FULL. */
+/* shore__store_index(): where the key is, or would be. shore__store_find(): the entry, or NULL. shore__store_add(): a
+ * new entry that is being filled, with room in scratch; returns 0 or SHORE_STORE_FULL. */
 size_t shore__store_index(const struct shore_activation_store *s, uint64_t key);
 struct entry *shore__store_find(const struct shore_activation_store *s, uint64_t key);
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out);
-/* Memory of the pool for the entry, if need be of another that is stored and not used: of any; or, to read ahead, of
- * one that is needed later. false: there is none. */
+/* Gives the entry memory of the pool, and evicts a stored and unused entry if necessary. any: any entry; otherwise, for
+ * a prefetch, one that is needed later. false: there is no memory. */
 bool shore__entry_give_memory(struct entry *e, bool any);
 void shore__entry_take_memory(struct entry *e);
-/* It is gone if it was dropped, nobody uses it and no request is under way; or whatever it is. */
+/* shore__entry_leave(): frees the entry if it was dropped, has no user and no request. shore__entry_free(): frees it in
+ * any case. */
 void shore__entry_leave(struct entry *e);
 void shore__entry_free(struct entry *e);
 
 /* ---- store_round.c ---- */
 
 void shore__round_open(struct store_round *r);
-/* A round has ended. What went of what was asked for; shares of its time in which it waited for scratch, and for drives
- * in all. */
+/* Weighs a round that has ended: bytes stored of the bytes asked for, and the shares of its time spent waiting for
+ * scratch and for all drives. */
 void shore__round_weigh(struct store_round *r, uint64_t went, uint64_t asked, double for_scratch, double for_drives);
 void shore__round_begin(struct shore_activation_store *s, uint64_t waited_elsewhere_ns);
 bool shore__round_allows(const struct shore_activation_store *s, uint64_t bytes);
 
 /* ---- store_requests.c ---- */
 
-/* Waits for a change, adding to the nanoseconds. */
+/* Waits for a change, and adds the nanoseconds. */
 void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns);
-/* Begins what waits to be written. The lock is released meanwhile. */
+/* Starts writing the entries that wait. Releases the lock meanwhile. */
 void shore__store_write_some(struct shore_activation_store *s);
-/* Begins to read it into its memory. The lock is released meanwhile. */
+/* Starts reading the entry into its memory. Releases the lock meanwhile. */
 void shore__entry_read(struct entry *e);
-/* Between scratch and memory of the caller's, to the end. The lock is released meanwhile. */
+/* Moves an entry between scratch and the caller's memory, and waits. Releases the lock meanwhile. */
 int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag *diag);
 
 #endif

@@ -1,4 +1,4 @@
-/* Requests of a store: begun by whoever calls, ended by the threads of the fleet. */
+/* Requests of a store: the caller's thread begins them, the fleet's threads end them. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -65,7 +65,8 @@ static void ended(void *ctx, int rc, const struct shore_diag *diag) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A completion may run before its request returns, and takes the lock. Until it has, the entry and the fleet stay. */
+/* Begins a request. Its completion takes the lock, and may run before the request returns; until it has run, the entry
+ * and the fleet stay. */
 static void begin(struct entry *e, bool put) {
     struct shore_activation_store *s = e->store;
     struct shore_completion done = {ended, e};

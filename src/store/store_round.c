@@ -1,16 +1,17 @@
-/* How much goes from round to round. Storing pays until the drives cannot keep up with it: then every further byte is
- * waited for longer than what the caller does without it takes. So less goes as soon as a round waits, by as much as it
- * waited; and more again while nothing else of the drives is waited for, half of the way to what they kept up with
- * before, and beyond that a part at a time. What they do not keep up with is taken back, and more is tried after a
- * pause, twice as long each time. */
+/* Adapts how much a round stores. Storing pays until the drives cannot keep up. Beyond that, each further byte is
+ * waited for longer than the caller would need to do without it. A round that waits therefore lowers the limit, by as
+ * much as it waited. While nothing else waits for the drives, the limit rises again: halfway to what they kept up with
+ * before, and beyond that in small parts. A rise that turns out too large is taken back, and the next one follows after
+ * a pause that doubles each time. */
 #include "base/units.h"
 #include "store/store_impl.h"
 
-/* Less is noise. */
+/* below this it is noise */
 #define WAITED_SHARE (1.0 / 32)
-/* A round that waits for so much, whatever for, waits for what these move, too. Doing without costs about as much. */
+/* A round that waits this much, for whatever, also waits for what the store moves. Doing without would cost about as
+ * much. */
 #define COSTLY_SHARE (1.0 / 8)
-/* What a round would wait for if all that went was too much. */
+/* The share that a round would wait if everything it stored was too much. */
 #define WORTH_SHARE (1.0 / 4)
 #define PARTS 8u
 #define PAUSE_MOST 256u
@@ -33,7 +34,7 @@ static void try_more(struct store_round *r, uint64_t went, uint64_t asked) {
     uint64_t left = asked - went, more = asked / PARTS + 1;
     uint64_t gap = r->enough_bytes > went ? r->enough_bytes - went : 0, half = gap / 2 + gap % 2;
     if (half > more) more = half;
-    if (r->added) r->pause = 0; /* what was added before was not too much */
+    if (r->added) r->pause = 0; /* the last rise was not too much */
     r->added = left < more ? left : more;
     r->allowed_bytes = left < more ? UINT64_MAX : went + more;
 }
@@ -57,7 +58,7 @@ void shore__round_weigh(struct store_round *r, uint64_t went, uint64_t asked, do
 }
 
 void shore__round_open(struct store_round *r) {
-    /* the first round is not like others: files are written for the first time */
+    /* the first round differs: it writes its files for the first time */
     *r = (struct store_round){.allowed_bytes = UINT64_MAX, .enough_bytes = UINT64_MAX, .changed = true};
 }
 

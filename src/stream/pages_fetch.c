@@ -1,4 +1,4 @@
-/* Pages are fetched, used and released. */
+/* Fetches, lends and releases pages. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static bool is_coming(struct page *page) {
     return page->loading && !shore_wait_is_done(&page->load);
 }
 
-/* A free buffer of the page's pool, or the one that was asked for least recently; ahead: that can be had at once. */
+/* Takes a free buffer of the page's pool, or the least recently requested one. ahead: only without waiting. */
 static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
     const struct pool *pool = &p->pools[page->pool];
     struct buffer *chosen = NULL;
@@ -50,7 +50,7 @@ static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
 /* ---- fetching ------------------------------------------------------------------------------------------------------
  */
 
-/* Of the page itself, and of others that have touched it. */
+/* Ends the update of the page, and of others that have touched it. */
 static int end_updates(struct shore_pages *p, struct page *page, bool ahead, bool *pending, struct shore_diag *diag) {
     int rc = shore__page_end_update(p, page, ahead, pending, diag);
     for (uint32_t i = 0; page->shares && !rc && !*pending && i < p->npages; i++) {
@@ -74,7 +74,7 @@ static int load(struct shore_pages *p, struct page *page, struct shore_diag *dia
     return rc ? shore__fail(diag, rc, "parameters cannot be fetched: %s", shore_error_text(rc)) : 0;
 }
 
-/* Makes sure that the page is there or on its way; ahead: without waiting, if that can be. */
+/* Makes sure that the page is there or on its way. ahead: only without waiting. */
 static int start(struct shore_pages *p, struct page *page, bool ahead, struct shore_diag *diag) {
     bool pending;
     if (page->loading && page->step == p->step) return 0;
@@ -103,7 +103,7 @@ enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t number) {
 int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, struct shore_diag *diag) {
     if (number >= p->npages) return shore__fail(diag, -EINVAL, "there is no page %u", number);
     struct page *page = &p->pages[number];
-    while (!is_there(p, page)) { /* once more, if it was fetched for an earlier step */
+    while (!is_there(p, page)) { /* again, if it was fetched for an earlier step */
         if (page->users)
             return shore__fail(diag, -EBUSY, "page %u is in use, with the parameters of another step", number);
         int rc = start(p, page, false, diag);
@@ -124,7 +124,7 @@ void shore_pages_release(struct shore_pages *p, uint32_t number) {
     if (number < p->npages && p->pages[number].users) p->pages[number].users--;
 }
 
-/* Upwards, through a copy of what comes next: out may begin below `in` and reach its end. */
+/* Widens upwards, through a copy of the next elements: out may begin below `in` and reach its end. */
 static void widen(float *out, const uint16_t *in, size_t elems) {
     enum { CHUNK = 4096 };
     uint16_t chunk[CHUNK];

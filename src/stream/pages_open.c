@@ -1,4 +1,4 @@
-/* Pages open and close: what they are, and where they may lie. */
+/* Opens and closes pages: checks what they are and where they may lie. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static enum shore_fetch_kind kind_of(const struct shore_pages_options *o, const 
     return o->kind == SHORE_FETCH_MASTER ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
 }
 
-/* Of a buffer of the pool. */
+/* Size of a buffer of the pool. */
 static uint64_t buffer_bytes(const struct shore_pages_options *o, uint32_t pool) {
     uint32_t most = 0;
     for (uint32_t i = 0; i < o->nranges; i++)

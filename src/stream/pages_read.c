@@ -1,5 +1,5 @@
-/* Pages without a fleet: a thread fills them by the caller's function, in the order in which they were asked for, so
- * that the next one is read while this one is computed with. */
+/* Reads pages without a fleet. A thread fills them with the caller's function, in the order of requests, so that the
+ * next page is read while this one is used. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -11,9 +11,9 @@ struct reader {
     shore_pages_read_fn read;
     void *ctx;
     pthread_t thread;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the fields below */
     pthread_cond_t changed;
-    struct page *first, **end; /* that are to be read */
+    struct page *first, **end; /* queue of pages to read */
     bool closing;
 };
 
@@ -30,7 +30,7 @@ static void *run(void *arg) {
         struct shore_diag diag = {0};
         struct shore_completion done = shore_wait_completion(&page->load);
         int rc = r->read(r->ctx, page->block, page->segment, page->count, page->at, &diag);
-        done.fn(done.ctx, rc, &diag); /* last: from here on the page may be looked at */
+        done.fn(done.ctx, rc, &diag); /* last: from here on the caller may use the page */
         pthread_mutex_lock(&r->mutex);
     }
     pthread_mutex_unlock(&r->mutex);

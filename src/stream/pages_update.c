@@ -1,4 +1,4 @@
-/* Pages are updated, and forgotten. */
+/* Updates and forgets pages. */
 #include <assert.h>
 #include <errno.h>
 
@@ -40,7 +40,7 @@ int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead,
     return rc;
 }
 
-/* The completion that a page's wait begins with stands for the parts that are still to come. */
+/* Ends the wait for parts to come, which one completion of the page's wait stands for. */
 static void end_parts(struct page *page) {
     if (!page->in_parts) return;
     page->in_parts = false;
@@ -51,7 +51,7 @@ static void part_ended(void *ctx, int rc, const struct shore_diag *diag) {
     struct page *page = ctx;
     struct shore_completion waited = shore_wait_completion(&page->update);
     if (page->then.fn) page->then.fn(page->then.ctx, rc, diag);
-    waited.fn(waited.ctx, rc, diag); /* last: from here on the page may be looked at */
+    waited.fn(waited.ctx, rc, diag); /* last: from here on the caller may use the page */
 }
 
 static void end_fetch(struct page *page) {
@@ -64,7 +64,7 @@ void shore_pages_settle(struct shore_pages *p, uint32_t number) {
 }
 
 static void begin_update(struct shore_pages *p, struct page *page, uint64_t next_step, struct shore_completion done) {
-    /* what nobody has looked at: the end of its last update, and a fetch, which would write over what is handed back */
+    /* end its last update, and a fetch that would write over the new parameters */
     bool pending;
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
     end_fetch(page);
@@ -79,8 +79,8 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     shore_wait_init(&page->update);
 }
 
-/* Other pages that hold one of these segments hold an old one; and they do if they fetch the committed one once more.
- */
+/* Marks other pages with one of these segments as outdated. They stay so even if they fetch the committed segments
+ * again. */
 static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint32_t to) {
     if (page->from == page->to || from < page->from) page->from = from;
     if (to > page->to) page->to = to;
@@ -170,7 +170,7 @@ void *shore__pages_params(const struct shore_pages *p, uint32_t block, uint32_t 
     return page ? (char *)page->at + pages_bytes(page->kind, segment - page->segment) : NULL;
 }
 
-/* All its segments are kept here, and not in a page that shares them. */
+/* Whether the page keeps all its segments itself, instead of a page that shares them. */
 static bool holds_all(const struct shore_pages *p, const struct page *page) {
     for (uint32_t s = 0; page->shares && s < page->count; s++)
         if (page_at(p, page->block, page->segment + s) != page) return false;

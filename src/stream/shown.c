@@ -1,7 +1,7 @@
-/* Pages on a device: a pool's buffers there take turns.
+/* Copies of pages on a device: the buffers of a pool there take turns.
  *
  *     host      fetch l + 1            fetch l + 2
- *     copying              put l + 1              put l + 2     follows what has read the buffer before
+ *     copying              put l + 1              put l + 2     follows the last reader of the buffer
  *     computing      layer l                layer l + 1         follows the put
  *
  * A buffer, of one page at a time:
@@ -9,9 +9,9 @@
  *     empty ──want, get: put──► filled ──get──► given ──get: of another──► filled ──► empty: another takes its turn
  *                                                 └──────────────release──────────────────┘
  *
- * The host's page is in use until it has been put: `putting` are those of which that is not known yet, in the order of
- * the stream. It is looked at whenever a page is asked for, and waited for where the page has to be free. Without
- * buffers the host's page itself is filled and given.
+ * The host's page is in use until it has been put. `putting` lists the pages whose put may still be under way, in
+ * stream order. Each request for a page checks them, and waits where a page has to be free. Without buffers, the host's
+ * page itself is filled and given.
  */
 #include <assert.h>
 #include <errno.h>
@@ -26,17 +26,17 @@
 
 struct slot {
     enum { EMPTY, FILLED, GIVEN } state;
-    uint64_t buffer; /* 0: none, it is the host's page */
+    uint64_t buffer; /* 0: none, the host's page itself */
     const void *host;
-    uint32_t page;           /* or NO_PAGE */
-    uint64_t step;           /* of which */
-    struct shore_event put;  /* from then on the buffer holds it */
-    struct shore_event read; /* from then on nobody reads the page before it */
+    uint32_t page;           /* the page in the slot, or NO_PAGE */
+    uint64_t step;           /* the step of that page */
+    struct shore_event put;  /* once it has passed, the buffer holds the page */
+    struct shore_event read; /* once it has passed, nobody reads the previous page */
 };
 
 struct turns {
     struct slot slot[SHORE_SHOWN_BUFFERS];
-    uint32_t nslots, current; /* current: what was given last */
+    uint32_t nslots, current; /* current: the slot given last */
 };
 
 struct putting {
@@ -50,7 +50,7 @@ struct shore_shown {
     void *computing, *copying;
     uint32_t npools;
     struct turns *pools;
-    struct putting *putting; /* a ring: more than a pass puts */
+    struct putting *putting; /* a ring with room for more than a pass puts */
     uint32_t nring, first, nputting;
 };
 
@@ -98,8 +98,8 @@ static struct putting *putting_at(const struct shore_shown *s, uint32_t i) {
     return &s->putting[(s->first + i) % s->nring];
 }
 
-/* Waits until the device has the first of them, which the host may then do with what it likes. What fails on the stream
- * is said to who uses it next. */
+/* Waits until the device has the first page in the ring, so that the host may reuse it. The next call on the stream
+ * reports a failure. */
 static void end_first(struct shore_shown *s) {
     struct putting *first = putting_at(s, 0);
     assert(s->nputting && s->pages->pages[first->page].users);
@@ -114,7 +114,7 @@ static void end_passed(struct shore_shown *s) {
         end_first(s);
 }
 
-/* They are put in order: until the last one of this page. */
+/* Ends puts in order, up to the last one of this page. */
 static void end_page(struct shore_shown *s, uint32_t page) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->nputting; i++)
@@ -129,7 +129,7 @@ static void add_putting(struct shore_shown *s, uint32_t page, struct shore_event
     *putting_at(s, s->nputting++) = (struct putting){page, until};
 }
 
-/* A page of the host's, once the device has those whose buffers it needs. */
+/* Gets a page from the host, after the device has received the pages whose buffers it needs. */
 static int get_page(struct shore_shown *s, uint32_t page, const void **host, struct shore_diag *diag) {
     int rc;
     while ((rc = shore_pages_get(s->pages, page, host, diag)) == -EBUSY && s->nputting)
@@ -150,7 +150,7 @@ static bool is_copy(const struct slot *slot) {
     return slot->buffer && slot->host;
 }
 
-/* What has been called until here reads it, and nothing else will. */
+/* Records that everything called so far reads the slot, and nothing more will. */
 static void leave(struct shore_shown *s, struct slot *slot) {
     assert(slot->state == GIVEN && slot->page != NO_PAGE);
     if (is_copy(slot)) slot->read = s->device->record(s->device->ctx, s->computing);
@@ -188,7 +188,7 @@ static int fill(struct shore_shown *s, struct turns *pool, struct slot *slot, ui
     return rc;
 }
 
-/* Of a page as it is in the step; one of an earlier step nobody reads any more. */
+/* Finds the slot of a page in its current step. Slots of earlier steps have no readers any more. */
 static struct slot *find(struct shore_shown *s, struct turns *pool, uint32_t page) {
     struct slot *slot = slot_of(pool, page);
     if (!slot || slot->step == s->pages->step) return slot;
@@ -197,7 +197,7 @@ static struct slot *find(struct shore_shown *s, struct turns *pool, uint32_t pag
     return NULL;
 }
 
-/* The one that is not given; of one alone, that one. */
+/* The slot that was not given last; a pool of one has only that one. */
 static struct slot *other_slot(struct turns *pool) {
     return &pool->slot[pool->nslots > 1 ? 1 - pool->current : 0];
 }

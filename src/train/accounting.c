@@ -14,11 +14,11 @@ struct accounting {
     uint64_t start_ns;
     struct shore_ledger ledger;
     struct shore__busy busy;
-    struct shore__slowness slowness; /* without drives where they own too little to tell */
+    struct shore__slowness slowness; /* has no drives where they own too few segments to tell */
     uint64_t *busy_ns;               /* by drive */
 };
 
-/* Where a drive owns only some segments, rounding alone makes their parts unequal. */
+/* Drives that own only a few segments differ in their shares by rounding alone. */
 static int watch_drives(struct accounting *a) {
     enum { SEGMENTS_LEAST = 8 };
     struct shore_fleet_info info = {.size = sizeof info};

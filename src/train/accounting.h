@@ -1,4 +1,4 @@
-/* What a step took: its seconds, and which of them were waits; the bytes that moved; the drive that held it up. */
+/* Accounts for a step: its seconds, the seconds spent waiting, the bytes moved, and the drive that held it up. */
 #ifndef SHORE_TRAIN_ACCOUNTING_H
 #define SHORE_TRAIN_ACCOUNTING_H
 
@@ -8,21 +8,21 @@
 
 struct shore__tempo;
 
-/* What the step in hand has waited for so far; each part of a trainer adds its own. */
+/* Nanoseconds that the current step has waited so far. Each part of a trainer adds its own. */
 struct waits {
     uint64_t drives_ns, commit_ns;
-    uint64_t scratch_ns; /* of drives_ns: for inner activations */
+    uint64_t scratch_ns; /* the part of drives_ns spent on inner activations */
 };
 
 struct accounting;
 
-/* tempo: of another machine, whose time is taken; NULL: this one's. Both are borrowed. */
+/* tempo: the emulated machine's clock; NULL: this machine's. fleet and tempo are borrowed. */
 int shore__accounting_open(struct shore_fleet *fleet, struct shore__tempo *tempo, struct accounting **out,
                            struct shore_diag *diag);
 void shore__accounting_close(struct accounting *a);
-/* A step begins here: what was moved and waited for until now is none's. */
+/* Begins a step: bytes and waits counted so far belong to no step. */
 void shore__accounting_begin(struct accounting *a, struct waits *waits);
-/* The step ends here, and the next begins: fills seconds, bytes, emulated times and the slow drive of its report. */
+/* Ends the step and begins the next. Fills the report's seconds, bytes, emulated times and slow drive. */
 void shore__accounting_end(struct accounting *a, struct waits *waits, struct shore__step_report *r);
 /* Seconds since the step began. */
 double shore__accounting_seconds(const struct accounting *a);

@@ -9,32 +9,32 @@
 
 enum { PARTS = 2 };
 
-/* What waits for the device: an entry that goes, until it is here; or one that came back, until it is there. */
+/* An entry that waits for the device: to arrive from it, or to be copied to it. */
 struct late {
     uint64_t key;
     struct shore_event until;
     bool leaves, released;
 };
 
-/* Memory that entries of a store pass through, which the device has too. */
+/* Memory through which the entries of a store pass, shared with the device. */
 struct passing {
     struct shore_activation_store *store; /* NULL: nothing goes to scratch */
     struct shore__both part[PARTS];
-    uint64_t bytes;                /* of an entry, and of a part */
-    uint32_t used;                 /* parts that are taken, or given, and not released */
-    struct shore_event put[PARTS]; /* from then on the device has what came back */
-    struct late late[PARTS];       /* in the order of the stream */
+    uint64_t bytes;                /* of an entry, which is also a part */
+    uint32_t used;                 /* parts that are taken or given, and not yet released */
+    struct shore_event put[PARTS]; /* once it has passed, the device has the entry that came back */
+    struct late late[PARTS];       /* in stream order */
     uint32_t nlate;
 };
 
 struct activations {
-    shore__buf *boundary; /* [n_layer + 2]: input of layer l at l, input of the head at n_layer + 1 */
+    shore__buf *boundary; /* [n_layer + 2]: the input of layer l at l, the head's at n_layer + 1 */
     shore__buf *kept;     /* [layers * units]: inner activations, or none */
-    bool *stored;         /* [pairs]: in this step, instead of being computed again */
+    bool *stored;         /* [pairs]: stored in this step, not recomputed */
     struct passing boundaries, inner;
-    struct shore_activation_store *slices; /* of a tied table's gradient; or NULL */
-    size_t offloaded_inner;                /* of plan.moved_inner, those that these volumes have room for */
-    uint64_t elsewhere_ns;                 /* for which the last step that was reported waited for drives otherwise */
+    struct shore_activation_store *slices; /* slices of a tied table's gradient; or NULL */
+    size_t offloaded_inner;                /* of plan.moved_inner, the pairs that these volumes have room for */
+    uint64_t elsewhere_ns;                 /* how long the last reported step waited for drives, apart from scratch */
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
@@ -51,7 +51,7 @@ static void waited(struct trainer *t, const struct passing *p, uint64_t since) {
     if (p == &t->activations->inner) t->waits.scratch_ns += ns;
 }
 
-/* The first of what waits for the device goes on. */
+/* Finishes the first entry that waits for the device. */
 static int end_late(struct trainer *t, struct passing *p, struct shore_diag *diag) {
     struct late first = p->late[0];
     assert(p->nlate);
@@ -64,8 +64,8 @@ static int end_late(struct trainer *t, struct passing *p, struct shore_diag *dia
     return rc || first.leaves ? rc : shore_store_drop(p->store, first.key, diag);
 }
 
-/* What waits for the device no more; and, where both parts are used, one that can give its part back: it is waited for.
- */
+/* Finishes the entries that the device is done with. part_needed: where both parts are used, also waits for one that
+ * frees its part. */
 static int end_passed(struct trainer *t, struct passing *p, bool part_needed, struct shore_diag *diag) {
     int rc = 0;
     while (!rc && p->nlate &&
@@ -80,7 +80,7 @@ static int add_late(struct trainer *t, struct passing *p, struct late late, stru
     return end_passed(t, p, false, diag);
 }
 
-/* Memory for what is to be stored, or SHORE_STORE_FULL. */
+/* Gets memory for an entry to store, or returns SHORE_STORE_FULL. */
 static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     void *memory;
     int rc = end_passed(t, p, true, diag);
@@ -94,7 +94,7 @@ static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     return 0;
 }
 
-/* What the device makes of it goes, once it is here; and it is in use no more, if that is so already. */
+/* Stores the entry once it has arrived from the device, and releases it if it has arrived already. */
 static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, bool released,
                  struct shore_diag *diag) {
     void *host = p->part[device.handle == p->part[1].device.handle].host;
@@ -113,7 +113,7 @@ static int release(struct passing *p, uint64_t key, struct shore_diag *diag) {
     return shore_store_release(p->store, key, diag);
 }
 
-/* It comes back, for the device too. */
+/* Fetches an entry back, for the device too. */
 static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     void *memory;
     int rc = end_passed(t, p, true, diag);
@@ -131,7 +131,7 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     return rc;
 }
 
-/* It is used up, and its memory may be filled with another, once the device has it. */
+/* Releases an entry that is used up. Its memory is reused once the device has read it. */
 static int use_up(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
     int part = device.handle == p->part[1].device.handle;
     return add_late(t, p, (struct late){key, p->put[part], false, true}, diag);
@@ -140,14 +140,14 @@ static int use_up(struct trainer *t, struct passing *p, uint64_t key, shore__buf
 static int want(struct trainer *t, struct passing *p, uint64_t key, struct shore_diag *diag) {
     int rc = end_passed(t, p, false, diag);
     if (!rc) rc = shore_store_want(p->store, key, diag);
-    return rc == SHORE_STORE_FULL ? 0 : rc; /* it comes when it is asked for */
+    return rc == SHORE_STORE_FULL ? 0 : rc; /* otherwise it is fetched when it is asked for */
 }
 
 /* ---- boundaries ----------------------------------------------------------------------------------------------------
  */
 
-/* Where products widen bf16, what is kept for backward is stored as bf16 beside what is computed with; elsewhere it is
- * computed with where it is kept. */
+/* Where products widen bf16, boundaries are kept as bf16, apart from the buffer that layers compute in. Elsewhere
+ * layers compute where the boundary is kept. */
 static bool stores_apart(const struct trainer *t) {
     return shore__stored_mode(t->c->mode) != t->c->mode;
 }
@@ -156,7 +156,7 @@ shore__buf shore__boundary(const struct trainer *t, uint32_t layer) {
     return t->activations->boundary[layer];
 }
 
-/* Then all layers work on the head's input, in place. */
+/* Where they are apart, all layers compute in place on the head's input. */
 shore__buf shore__boundary_working(const struct trainer *t, uint32_t layer) {
     return shore__boundary(t, stores_apart(t) ? t->m->arch.n_layer + 1 : layer);
 }
@@ -211,7 +211,7 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
 /* ---- inner activations ---------------------------------------------------------------------------------------------
  */
 
-/* What is needed sooner has a greater key. */
+/* Entries needed sooner have a greater key. */
 static uint64_t key_of(const struct trainer *t, size_t nth) {
     return t->m->arch.n_layer * t->plan.units - nth;
 }
@@ -255,7 +255,7 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
     return leave(t, &t->activations->inner, key_of(t, i->nth), i->place, true, diag);
 }
 
-/* From nth on; as many as there are pairs: none. */
+/* Next stored pair from nth on; the number of pairs if there is none. */
 static size_t next_stored(const struct trainer *t, size_t nth) {
     size_t pairs = t->m->arch.n_layer * t->plan.units;
     if (!t->activations->inner.store) return pairs;
@@ -346,7 +346,7 @@ static void lay_out(struct activations *a, const struct trainer *t) {
     }
     a->boundaries.bytes = shore__plan_boundary_bytes(&t->facts);
     a->inner.bytes = shore__plan_offload_bytes(&t->facts);
-    for (uint32_t l = 1; l <= layers + 1; l++) /* none for what passes, until it enters */
+    for (uint32_t l = 1; l <= layers + 1; l++) /* an offloaded boundary has none until it enters */
         a->boundary[l] = shore__memory_at(&t->memory, SHORE__ROW_BOUNDARY, l);
     for (size_t i = 0; i < layers * plan->units; i++) {
         uint32_t layer = 1 + (uint32_t)(i / plan->units);
@@ -393,7 +393,7 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     a->stored = calloc(pairs, sizeof *a->stored);
     if (!a->boundary || !a->kept || !a->stored) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     lay_out(a, t);
-    /* volumes that were made without room for them have less */
+    /* volumes made without room for scratch have less of it */
     shore_fleet_info(t->fleet, &info);
     while (a->offloaded_inner < t->plan.moved_inner &&
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)

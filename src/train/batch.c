@@ -1,4 +1,4 @@
-/* Tokens of a batch, and what a forward pass alone says of them. */
+/* Tokens of a batch, and the validation loss that a forward pass gives. */
 #include "base/diag.h"
 #include "train/trainer.h"
 
@@ -29,7 +29,7 @@ int shore__batch_forget_padding(struct trainer *t, struct shore_diag *diag) {
     return found ? shore__pass_put(&t->pass, diag) : 0;
 }
 
-/* Enough for a stable figure, and a small part of the time between two measurements. */
+/* This many give a stable figure, in a small part of the time between two measurements. */
 #define VALIDATION_TOKENS 65536u
 
 int shore__batch_validate(struct trainer *t, double *loss, struct shore_diag *diag) {

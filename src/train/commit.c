@@ -1,4 +1,4 @@
-/* The commit of a step, and what is reported once it is done: metrics, validation, samples. */
+/* Commits a step, and reports it once it is committed: metrics, validation, samples. */
 #include <math.h>
 
 #include "base/diag.h"
@@ -10,7 +10,7 @@ void shore__commit_begin_counting(struct trainer *t) {
     shore__accounting_begin(t->accounting, &t->waits);
 }
 
-/* How far scratch held the step up says how much of it the next ones may use. */
+/* Adapts the use of scratch by the next steps to how long scratch held this one up. */
 static void account(struct trainer *t) {
     struct shore__step_report *r = &t->report;
     uint64_t scratch_ns = t->waits.scratch_ns;

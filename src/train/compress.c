@@ -14,7 +14,7 @@
 
 struct compressed_block {
     uint64_t k;
-    unsigned char *code; /* of all its segments */
+    unsigned char *code; /* the code of all its segments */
     uint64_t code_bytes;
     uint32_t *offsets; /* [segments + 1] */
 };
@@ -22,13 +22,13 @@ struct compressed_block {
 struct compression {
     struct compressed_block *blocks; /* [nblocks] */
     struct shore__topk topk;
-    /* Of the whole model, by segment; none without error feedback. On the host: of two steps, in turn. Saved on the
-     * drives: one, which is fetched block by block and becomes the next step's. */
+    /* Residuals of the whole model, by segment; none without error feedback. The host keeps two, of two steps in turn.
+     * On the drives there is one, which is fetched block by block and becomes the next step's. */
     uint16_t *residual[2];
-    uint64_t residual_step[2]; /* the step whose state it belongs to */
-    unsigned base, next;       /* which is read in this step, and which is written */
-    double *energy, *sent;     /* by segment: sum of squares of what could be sent, and of what was */
-    double dropped;            /* sum over the first steps of this start */
+    uint64_t residual_step[2]; /* the step whose state each belongs to */
+    unsigned base, next;       /* which one this step reads, and which it writes */
+    double *energy, *sent;     /* by segment: the squared sum of the elements to send, and of those sent */
+    double dropped;            /* sum over the first steps since the start */
     uint32_t ndropped;
     struct shore_wait *fetch; /* [nblocks] */
     bool *fetching;           /* [nblocks] */
@@ -44,7 +44,7 @@ static bool keeps_residual(const struct shore__settings *s) {
 
 #define VALUES SHORE_SPARSE_BF16
 
-/* Elements of the block's tensors, without the gaps: what the share is a share of. */
+/* Number of elements to send of a block: the share of its tensors' elements, gaps excluded. */
 static uint64_t block_k(const struct shore__settings *s, const struct shore_layout_block *block) {
     uint64_t elems = 0;
     for (uint32_t i = 0; i < block->ntensors; i++)
@@ -65,7 +65,7 @@ int shore__compress_check(const struct shore__settings *s, const struct shore__m
     return 0;
 }
 
-/* Memory that everything lies in, one behind the other; base NULL: it is only counted. */
+/* Memory that is laid out in one stretch; base NULL: only its bytes are counted. */
 struct room {
     unsigned char *base;
     uint64_t used;
@@ -77,7 +77,7 @@ static void *take(struct room *room, uint64_t bytes) {
     return at;
 }
 
-/* Gives everything its place; returns what that takes. */
+/* Places everything, and returns its bytes. */
 static uint64_t lay_out(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
                         int threads, struct room room) {
     uint64_t most_k = 0, segments = m->layout->segments;
@@ -123,7 +123,7 @@ void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segm
     if (t->s->residual_saved) out->residual = z->residual[0] + residual_at(t, block, segment);
 }
 
-/* At a crash, it goes with the process. */
+/* Says that the residual was lost, as a crash loses it with the process. */
 static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
                                "anew (--residual saved would keep it on the drives)";
@@ -261,7 +261,7 @@ void shore__compress_block(struct trainer *t, uint32_t block, const float *gradi
     (void)rc;
 }
 
-/* With error feedback nothing is lost, only late: most of what has gathered waits at any time. */
+/* With error feedback nothing is lost, only late: most of the sum waits at any time. */
 #define LARGE_WAITING 0.97
 #define LARGE_LOST 0.5
 #define STEPS_TO_JUDGE 20u

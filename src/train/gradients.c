@@ -9,23 +9,23 @@
 #include "train/host_update.h"
 #include "train/trainer.h"
 
-/* What was called to come from the device: of a piece, what is complete since that moment; or all of it, for scratch.
- */
+/* A copy that comes from the device: the part of a piece that is complete since a moment, or the whole piece, for
+ * scratch. */
 #define TO_SCRATCH (ALL_LOOKED_UP - 1)
 struct landing {
     struct piece *piece;
     uint32_t looked_up;
-    struct shore_event until; /* from then on it is here */
+    struct shore_event until; /* once it has passed, the copy has arrived */
 };
 
 struct gradients {
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
-    uint32_t *due;           /* by segment of block 0: units of this step whose lookups its gradient waits for */
-    unsigned char *early;    /* the same: was complete before the last unit's lookups */
-    struct landing *landing; /* of this step, in the order of the stream */
+    uint32_t *due; /* by segment of block 0: the number of units whose lookups its gradient waits for in this step */
+    unsigned char *early;    /* by segment of block 0: complete before the last unit's lookups */
+    struct landing *landing; /* the copies of this step, in stream order */
     uint32_t nlanding, landed;
-    struct shore__both whole; /* untied and compressed: either table's block */
+    struct shore__both whole; /* untied and compressed: the block of either table */
     void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
 };
@@ -47,7 +47,7 @@ static bool held_in_table(const struct trainer *t, const struct piece *p) {
     return t->table_gradient && p->page.kind == SHORE__PAGE_SLICE && p->page.block == 0;
 }
 
-/* An untied table is selected from as a whole, one after the other. */
+/* Whether the piece lies in a whole untied table, which is selected from at once. The two tables take turns. */
 static bool held_whole(const struct trainer *t, const struct piece *p) {
     return t->compressing && t->gradients->whole.host && p->page.kind == SHORE__PAGE_SLICE;
 }
@@ -55,7 +55,7 @@ static bool held_whole(const struct trainer *t, const struct piece *p) {
 static void name_pieces(struct trainer *t) {
     const struct shore__model *m = t->m;
     struct gradients *g = t->gradients;
-    for (uint32_t i = 0; i < g->npieces; i++) { /* in the order of pages, but for the first tail, which has none */
+    for (uint32_t i = 0; i < g->npieces; i++) { /* in page order, except the first tail, which has none */
         struct piece *p = &g->pieces[i];
         p->unit = i;
         p->page = shore__page_at(m, i < m->arch.n_layer ? i + 2 : i + 1);
@@ -66,7 +66,7 @@ static void name_pieces(struct trainer *t) {
     }
 }
 
-/* Of a piece that is never made, as an untied model's tail, which comes with the last slice, nothing. */
+/* The unit of a piece. A piece that is never made has none: the tail of an untied model comes with its last slice. */
 static struct shore_step_unit unit_of(const struct shore__model *m, const struct piece *p) {
     struct shore_step_unit u = {.block = p->page.block, .segment = p->segment, .count = p->count, .nparts = 1};
     if (p->page.kind == SHORE__PAGE_TAIL && !m->arch.tied) return (struct shore_step_unit){0};
@@ -85,7 +85,7 @@ static void leave(void *ctx, uint32_t page) {
     shore__parameters_release_page(t->pass.parameters, page);
 }
 
-/* What is sent of a step that compresses. */
+/* Encodes a segment of a compressed step. */
 static int encode(void *ctx, uint32_t unit, uint32_t segment, struct shore_update *update, struct shore_diag *diag) {
     struct trainer *t = ctx;
     (void)diag;
@@ -154,7 +154,7 @@ void shore__gradients_close(struct gradients *g) {
     free(g);
 }
 
-/* Everything behind the table (learned positions) changes with every unit. */
+/* Marks when each segment is complete. Segments behind the table (learned positions) change with every unit. */
 static void mark_lookups(struct trainer *t) {
     size_t d = t->m->arch.d_model, rows = shore__pass_rows(&t->pass), unit = shore__pass_unit(&t->pass);
     uint32_t *due = t->gradients->due;
@@ -210,7 +210,7 @@ static uint64_t bytes_of(const struct piece *p) {
     return (uint64_t)p->count * SHORE_SEGMENT_ELEMS * sizeof(float);
 }
 
-/* Before the piece is complete. */
+/* Frees the memory of a piece before it is complete. */
 static void give_back(struct trainer *t, struct piece *p) {
     if (p->in_buffer) shore_step_give_back(t->step, p->unit);
     p->in_buffer = false;
@@ -225,7 +225,7 @@ static bool is_new(const struct trainer *t, const struct piece *p, uint32_t segm
     return !held_in_table(t, p) || shore__segment_is_new(g->due[segment], g->early[segment], looked_up);
 }
 
-/* The next run of the piece's segments from *segment on that are complete since this moment; 0: none is left. */
+/* Next run of segments of the piece, from *segment on, that are complete since this moment; 0: none. */
 static uint32_t next_new(const struct trainer *t, const struct piece *p, uint32_t looked_up, uint32_t *segment) {
     uint32_t end = p->segment + p->count, n = 0;
     while (*segment < end && !is_new(t, p, *segment, looked_up))
@@ -256,7 +256,8 @@ static int complete(struct trainer *t, struct piece *p, struct shore_diag *diag)
     return rc;
 }
 
-/* The last piece of a block selects from all of it, and hands it over or leaves it in memory. */
+/* Ends a piece of a compressed step. The last piece of a block selects from all of it, and hands it over or leaves it
+ * in memory. */
 static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     uint32_t block = p->page.block;
     bool slice = p->page.kind == SHORE__PAGE_SLICE;
@@ -291,7 +292,7 @@ static int came_early(struct trainer *t, struct piece *p, uint32_t looked_up, st
 /* ---- from the device -----------------------------------------------------------------------------------------------
  */
 
-/* Waits for what comes first; it is counted, and goes where the step says. */
+/* Waits for the first copy, takes its norm, and sends it where the step says. */
 static int land_first(struct trainer *t, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     const struct landing *first = &g->landing[g->landed++];
@@ -311,7 +312,7 @@ static int land_first(struct trainer *t, struct shore_diag *diag) {
     }
 }
 
-/* What has come; all: and the rest, which is waited for. */
+/* Lands the copies that have arrived. all: waits for the others too. */
 static int land(struct trainer *t, bool all, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     int rc = 0;
@@ -334,7 +335,7 @@ static int bring(struct trainer *t, struct piece *p, uint32_t looked_up, struct 
     return land(t, false, diag);
 }
 
-/* A buffer; while none is free, what is coming has to come first. */
+/* Takes a buffer. While none is free, lands the copies under way first. */
 static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     uint32_t buffer;
@@ -354,7 +355,7 @@ static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *di
 
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
-    /* a block is selected from before memory of its size is another's */
+    /* select from a block before its memory is reused for the next one */
     int rc = land(t, t->compressing && p->segment == 0, diag);
     if (!rc && !t->abandoned && p->segment == 0) rc = shore__compress_want(t, p->page.block, diag);
     if (rc || t->abandoned) return rc;

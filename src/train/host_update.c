@@ -12,13 +12,14 @@
 
 enum { GRADIENT_BYTES = SHORE_SEGMENT_ELEMS * 4 };
 
-/* Segments of a block that lie one behind the other on one drive. */
+/* Segments of a block that lie in a row on one drive. */
 struct span {
     uint32_t block, drive, segment, count;
-    uint32_t at; /* in the chunk */
+    uint32_t at; /* index of the first in the chunk */
 };
 
-enum chunk_state { CHUNK_FREE, CHUNK_FETCHED, CHUNK_STORED }; /* submitted; the waits tell the end */
+/* FETCHED and STORED: submitted; the waits tell when they are done */
+enum chunk_state { CHUNK_FREE, CHUNK_FETCHED, CHUNK_STORED };
 
 struct chunk {
     enum chunk_state state;
@@ -28,7 +29,7 @@ struct chunk {
     struct shore_wait fetch, store;
 };
 
-/* The segments of a block in turn: the first of each drive, the second of each, and so on. */
+/* Walks the segments of a block: the first of each drive, then the second of each, and so on. */
 struct cursor {
     uint32_t block, row, drive;
 };
@@ -41,7 +42,7 @@ struct work {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool all_fetched;
-    int rc; /* the first failure; ends the work */
+    int rc; /* the first failure, which ends the work */
     struct shore_diag diag;
     struct chunk chunk[SHORE__HOST_BUFFERS_MOST];
 };
@@ -113,7 +114,7 @@ static void choose_spans(struct work *w, struct chunk *c) {
 
 /* ---- between link and memory ------------------------------------------------------------------------------------- */
 
-/* One more request that a wait is for; refused: it has ended already. */
+/* Ends one request of a wait. rc: nonzero if it was refused, so that it has ended already. */
 static void settle(struct shore_wait *wait, int rc) {
     if (rc) shore_wait_end(wait, rc);
 }
@@ -155,7 +156,7 @@ static void store(struct work *w, struct chunk *c) {
     shore_wait_end(&c->store, 0);
 }
 
-/* Fetches chunk after chunk, each as soon as its buffer has been written back. */
+/* Fetches chunk after chunk, each as soon as its buffer is written back. */
 static void *read_ahead(void *ctx) {
     struct work *w = ctx;
     for (uint64_t n = 0;; n++) {
@@ -186,7 +187,7 @@ static char *params_of(const struct work *w, const struct span *p, uint32_t i) {
     return w->how->params_at ? w->how->params_at(w->how->ctx, p->block, p->segment + i) : NULL;
 }
 
-/* At once: segments whose new parameters lie one behind the other, or go nowhere. */
+/* Updates at once the segments whose new parameters lie in a row, or go nowhere. */
 static int update_span(const struct work *w, const struct chunk *c, const struct span *p, struct shore_diag *diag) {
     size_t params_bytes = (size_t)SHORE_SEGMENT_ELEMS * (w->fleet->config.fp32_params ? 4 : 2);
     int rc = 0;
@@ -247,7 +248,7 @@ static void write_back(struct work *w, uint64_t *waited_ns) {
     }
 }
 
-/* No request may be under way that a buffer belongs to. */
+/* Waits for all requests that use a buffer. */
 static void drain(struct work *w, uint64_t *waited_ns) {
     uint64_t start = shore__now_ns();
     for (uint32_t i = 0; i < w->how->buffers; i++) {

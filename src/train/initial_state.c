@@ -1,4 +1,4 @@
-/* The state that a run begins with, written to its drives. */
+/* Writes the initial state of a run to its drives. */
 #include "base/diag.h"
 #include "train/train.h"
 

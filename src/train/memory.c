@@ -1,4 +1,4 @@
-/* The facts that a run's plan is made of, and where the trainer's buffers lie by it. */
+/* Facts of a run's plan, and the places of the trainer's buffers in it. */
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
 

@@ -1,4 +1,4 @@
-/* A trainer opens and closes: plan, memory, compute, drives, and then its parts. */
+/* Opens and closes a trainer: plan, memory, compute, drives, then its parts. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +27,8 @@ int shore__train_needs(const struct shore__settings *s, const struct shore__mode
     return rc;
 }
 
-/* Not before the drives have been opened: a run that names a drive of another run would have lost its own. */
+/* Records changed drives, after they have been opened: otherwise a run that names another run's drive would lose its
+ * own. */
 static int record_change(struct trainer *t, uint64_t step, struct shore_diag *diag) {
     train_note(t, "from step %llu on: %s", (unsigned long long)step, t->run->change);
     return shore__run_record_change(t->run, step, t->run->change, diag);
@@ -55,7 +56,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     return shore__run_record_change(t->run, info.step, what, diag);
 }
 
-/* A kill after a commit may have cost the line of its step: the record holds it, but for what is measured later. */
+/* The commit's record holds the line, except for figures that are measured later. */
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
     char line[SHORE__METRICS_LINE_BYTES + 64];
@@ -73,7 +74,7 @@ int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     line[bytes] = 0;
     int rc = shore__metrics_recover(t->run, info.step, line, diag);
     if (!rc && t->run->note) train_note(t, "%s", t->run->note);
-    free(t->run->note); /* once: a connection that breaks comes here again */
+    free(t->run->note); /* only once: a broken connection comes here again */
     t->run->note = NULL;
     return rc;
 }
@@ -130,7 +131,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
 }
 
 void shore__trainer_close(struct trainer *t) {
-    shore_fleet_close(t->fleet); /* first: all completions have run */
+    shore_fleet_close(t->fleet); /* first, so that all completions have run */
     shore__parameters_close(t->pass.parameters);
     free(t->compression);
     shore_step_close(t->step);

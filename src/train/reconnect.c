@@ -1,11 +1,11 @@
-/* A drive on another host is lost in the middle of training: its state is safe where it is. Everything that is under
- * way is given up, and once the drive is back, training goes on from the committed step. */
+/* Reconnects to a drive on another host that is lost during training. Its state is safe. The trainer gives up all
+ * requests under way, waits for the drive, and continues from the committed step. */
 #include <stdio.h>
 
 #include "base/diag.h"
 #include "train/trainer.h"
 
-/* Nothing of the attempt is left: no request, no page, no failure. */
+/* Clears the attempt: its requests, pages and failures. */
 static void give_up_attempt(struct trainer *t) {
     shore__commit_forget(t);
     shore__parameters_release(t->pass.parameters);
@@ -26,7 +26,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     snprintf(go_on, sizeof go_on, "longshore train --resume %s", t->run->word);
     t->patience.size = sizeof t->patience;
     t->patience.seconds = t->s->reconnect_seconds;
-    t->patience.go_on = go_on; /* until this function ends */
+    t->patience.go_on = go_on; /* valid until this function returns */
     give_up_attempt(t);
     shore_patience_begin(&t->patience, diag, &said);
     train_note(t, "%s", said.text);

@@ -1,4 +1,4 @@
-/* Text that shows what the model has learned so far. */
+/* Samples text, which shows what the model has learned so far. */
 #include <stdlib.h>
 
 #include "base/diag.h"
@@ -13,7 +13,7 @@ struct sampled {
 
 static int emit(void *ctx, uint32_t token) {
     struct sampled *s = ctx;
-    /* a model may have more entries than its tokenizer has text for */
+    /* a model may have more tokens than its tokenizer has text for */
     if (token < s->vocab) s->ids[s->count++] = token;
     return 0;
 }
@@ -33,7 +33,7 @@ int shore__train_sample(struct trainer *t, uint64_t step, struct shore_diag *dia
     rc = shore__generate_in(t->pass.parameters, t->m, t->c, t->pass.stream,
                             shore__memory_both(&t->memory, SHORE__ROW_SAMPLE, 0), row->bytes, &start, 1, &how, emit,
                             &made, diag);
-    if (rc == SHORE_ENONFINITE) { /* a step that is not finite is refused by itself, or skipped as was asked */
+    if (rc == SHORE_ENONFINITE) { /* the step refuses it by itself, or skips it as asked */
         train_note(t, "no sample after step %llu: %s", (unsigned long long)step, diag->text);
         return 0;
     }

@@ -28,7 +28,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     int rc = shore__boundary_leave(t, layer, diag);
     if (!rc) rc = shore__parameters_layer(pass->parameters, layer, &w, diag);
     shore__parameters_want_layer(pass->parameters, layer + 1);
-    if (layer == t->m->arch.n_layer) { /* what the head begins with */
+    if (layer == t->m->arch.n_layer) { /* the head starts from it */
         shore__parameters_want_slice(pass->parameters, shore__model_table_block(t->m), 0);
         shore__parameters_want_tail(pass->parameters, shore__model_head(t->m));
     }
@@ -45,7 +45,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
 /* ---- backward ------------------------------------------------------------------------------------------------------
  */
 
-/* Zeros from element `from` of the piece on. */
+/* Fills a piece with zeros from element `from` on. */
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
     size_t elems = (size_t)p->count * SHORE_SEGMENT_ELEMS;
     shore__buf at = shore__at(p->there, from * sizeof(float));
@@ -77,14 +77,14 @@ static int head_slice(struct trainer *t, uint32_t i, struct piece *p, shore__buf
     return shore__op_failed(diag, rc);
 }
 
-/* All units have passed: the slice's gradient is complete, but for a tied table's lookups. */
+/* Ends a slice of the head once all units have passed. Its gradient is complete, except for a tied table's lookups. */
 static int head_slice_end(struct trainer *t, uint32_t i, struct piece *p, struct shore_diag *diag) {
     if (!t->m->arch.tied) return i + 1 < t->m->nslices ? shore__gradients_end(t, p, diag) : 0;
     if (!t->table_gradient) return shore__gradients_to_scratch(t, p, diag);
     return shore__gradients_early(t, p, 0, diag);
 }
 
-/* The final norm's gradients, once dx of all units is summed over the slices. */
+/* Gradients of the final norm, once dx of all units is summed over the slices. */
 static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     const struct shore__compute_ops *op = t->c->ops;
@@ -110,7 +110,7 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     return rc ? shore__op_failed(diag, rc) : shore__gradients_end(t, p, diag);
 }
 
-/* Of `count` units from `first` on. */
+/* Backward of the head for `count` units from `first` on. */
 static int head_backward(struct trainer *t, size_t first, size_t count, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
@@ -140,8 +140,8 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     return !rc && last && !t->abandoned ? head_tail(t, p, diag) : rc;
 }
 
-/* Forward and backward: all units together, or one after the other where a table's gradient in memory can be added to
- * (a slice of it takes the units in the same order either way), so that the logits of one are all that is kept. */
+/* Forward and backward of the head, for all units together. Where a table's gradient is held in memory, units go one by
+ * one, so that only one unit's logits are kept. A slice adds the units in the same order either way. */
 static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     uint32_t layers = t->m->arch.n_layer;
@@ -153,7 +153,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
         rc = shore__pass_losses(pass, u, count, diag);
         if (!rc)
             shore__tempo_computed(t->tempo, t->m, start, shore__model_head(t->m), (double)count / (double)units, false);
-        /* Nothing of this step may be handed over before the one before it is committed and reported. */
+        /* No gradient of this step may be handed over before the previous step is committed and reported. */
         if (!rc && u == 0) rc = shore__commit_finish(t, diag);
         if (rc) break;
         if (u + count == units) {
@@ -172,7 +172,7 @@ static int head(struct trainer *t, bool *finite, struct shore_diag *diag) {
     return rc;
 }
 
-/* Of rows, to the gradient of slice i; with the last one, learned positions too. */
+/* Adds lookups of rows to the gradient of slice i, and to learned positions with the last slice. */
 static int add_lookups(struct trainer *t, uint32_t i, const struct piece *p, shore__buf dx, shore__buf tokens,
                        size_t rows, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
@@ -188,7 +188,7 @@ static int add_lookups(struct trainer *t, uint32_t i, const struct piece *p, sho
     return shore__op_failed(diag, rc);
 }
 
-/* The lookups of unit u, added to a held table's gradient. */
+/* Adds the lookups of unit u to the gradient of a table held in memory. */
 static int unit_lookups(struct trainer *t, size_t u, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;
     size_t rows = shore__pass_unit_rows(pass, u);
@@ -244,7 +244,7 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
         rc = unit_backward(t, layer, u, &w, &g, diag);
     }
     if (!rc) shore__tempo_computed(t->tempo, t->m, start, layer, 1, true);
-    /* it may be put by now, before the gradient is waited for */
+    /* its buffer may be free already: prefetch before waiting for the gradient */
     shore__parameters_want_layer(pass->parameters, layer - 1);
     return rc ? rc : shore__gradients_end(t, p, diag);
 }
@@ -255,7 +255,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     int rc = m->arch.tied && !t->table_gradient ? shore__gradients_settle(t, diag) : 0;
     for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
         struct piece *p = shore__gradients_slice(t, 0, i);
-        if (t->table_gradient) { /* its lookups are added */
+        if (t->table_gradient) { /* its lookups are added already */
             rc = shore__gradients_end(t, p, diag);
             continue;
         }
@@ -292,7 +292,7 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
     if (!rc && !t->abandoned) rc = shore__gradients_settle(t, diag);
     if (!rc) rc = shore__activations_settle(t, diag);
     if (!rc && t->abandoned) {
-        shore_step_drop(t->step); /* nothing that was submitted counts */
+        shore_step_drop(t->step); /* updates already submitted do not count */
         *replay = true;
         return 0;
     }

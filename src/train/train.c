@@ -12,7 +12,7 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
     if (t->s->skip_nonfinite) {
         train_note(t, "step %llu is skipped: its %s is not finite", step, loss ? "loss" : "gradient norm");
         t->report.skipped = true;
-        /* the next step reads what this one leaves where it is: not before the commit says so */
+        /* the next step reads parameters where this one leaves them, so it waits for the commit */
         int rc = shore__commit_submit(t, true, diag);
         if (!rc) rc = shore__commit_finish(t, diag);
         if (!rc) shore__compress_end_step(t, true);
@@ -25,7 +25,8 @@ static int refuse(struct trainer *t, struct shore_diag *diag) {
                        step, loss ? "loss" : "gradient norm", step - 1);
 }
 
-/* UPDATE may say so when the step after it is under way already: too late to skip it. */
+/* Explains a value that is not finite which UPDATE found. The next step may be under way by then: too late to skip this
+ * one. */
 static int explain_new_value(const struct trainer *t, uint64_t committed, struct shore_diag *diag) {
     const struct shore_diag why = *diag;
     return shore__fail(diag, SHORE_ENONFINITE,
@@ -65,7 +66,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-/* The step is safe whether this works or not. */
+/* Saves the residual. The step is committed, whether this works or not. */
 static void save_residual(struct trainer *t) {
     struct shore_diag diag = {0};
     if (shore__compress_save(t, &diag))
@@ -76,10 +77,10 @@ static bool snapshot_due(const struct trainer *t, uint64_t step) {
     return t->s->snapshot_every && step % t->s->snapshot_every == 0;
 }
 
-/* Training does not depend on it: a full disk costs the snapshot, not the run. */
+/* Takes a snapshot. A full disk costs the snapshot, not the run. */
 static void snapshot(struct trainer *t, uint64_t step) {
     struct shore_diag why = {0};
-    int rc = shore__compress_save(t, &why); /* a part of it */
+    int rc = shore__compress_save(t, &why); /* it is part of the snapshot */
     if (!rc) rc = shore__snapshot_automatic(t->run, t->fleet, t->s->keep, t->events->note, t->events->ctx, &why);
     if (rc) {
         t->result->missed_snapshots++;
@@ -88,19 +89,20 @@ static void snapshot(struct trainer *t, uint64_t step) {
     shore__commit_begin_counting(t);
 }
 
-/* A kill, or a connection that broke, may have come between a commit and its snapshot. */
+/* Makes a snapshot that a kill or a broken connection prevented after its commit. */
 static void make_up_snapshot(struct trainer *t, uint64_t step) {
     if (step && snapshot_due(t, step) && !shore__snapshot_of_step(t->run, step)) snapshot(t, step);
 }
 
-/* A connection broke: to the committed step, with the line of a step whose acknowledgement was lost. */
+/* Goes back to the committed step after a connection broke, and writes the line of a step whose acknowledgement was
+ * lost. */
 static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
     if (!(t->report.step_seconds > 0)) t->report.step_seconds = shore__accounting_seconds(t->accounting);
     while (rc == SHORE_ELINK) {
         rc = shore__train_reconnect(t, &t->base_step, diag);
         if (rc) break;
-        rc = shore__train_recover_metrics(t, diag); /* which may measure a loss, and meet the next break */
+        rc = shore__train_recover_metrics(t, diag); /* it may measure a loss, and meet another broken connection */
     }
     if (!rc && t->base_step == t->report.step) shore__commit_report(t);
     if (!rc) make_up_snapshot(t, t->base_step);
@@ -140,14 +142,14 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         if (!rc && keep) snapshot(&t, made);
         t.base_step++;
     }
-    shore__commit_forget(&t); /* what failed may be the step after it */
+    shore__commit_forget(&t); /* the failure may be in the next step */
     shore_fleet_info(t.fleet, &info);
     out->step = info.step;
     out->emulated = t.tempo != NULL;
     if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);
-    save_residual(&t); /* also of a run that cannot go on, for want of room say */
+    save_residual(&t); /* also of a run that cannot continue, for lack of space for example */
     shore__trainer_close(&t);
     return rc;
 }

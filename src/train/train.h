@@ -1,4 +1,4 @@
-/* Training: the step schedule over a run. */
+/* Training of a run, step by step. */
 #ifndef SHORE_TRAIN_TRAIN_H
 #define SHORE_TRAIN_TRAIN_H
 
@@ -10,41 +10,41 @@ struct shore__train_events {
     void *ctx;
     void (*step)(void *ctx, const struct shore__step_report *report);
     void (*note)(void *ctx, const char *text);
-    /* text of a sample, every --sample-every steps */
+    /* the text of a sample, every --sample-every steps */
     void (*sample)(void *ctx, uint64_t step, const char *text, size_t bytes);
-    /* checked after every step and from long waits: nonzero stops cleanly after the step */
+    /* called after every step and during long waits; nonzero: stop cleanly after the step */
     int (*should_stop)(void *ctx);
-    /* before memory is taken: may set what becomes of activations */
+    /* called before memory is taken; may change what happens to activations */
     void (*planned)(void *ctx, const struct shore__facts *f, struct shore__train_plan *plan);
-    shore__progress_fn making; /* while the initial state is written */
+    shore__progress_fn making; /* called while the initial state is written */
 };
 
-/* What a run of these settings needs. */
+/* Bytes that a run with these settings needs. */
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 
-/* What is known of its plan before compute is opened: what its volumes hold beside its state, how they are opened, how
- * many bytes they take. */
+/* Facts of the plan that are known before compute is opened: what the volumes hold beside the state, how they are
+ * opened, and how many bytes they take. */
 struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m);
 
-/* Makes the state of a prepared run: its fleet is created, filled and sealed, the run finished. options: but for what
- * the run itself says; overwrite: see there. */
+/* Makes the state of a prepared run: creates, fills and seals its fleet, and finishes the run. options: what the run
+ * itself does not say; overwrite: see shore_fleet_options. */
 int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options, const char *processor,
                                shore__progress_fn making, void *making_ctx, struct shore_fleet **out,
                                struct shore_diag *diag);
 
 struct shore__train_result {
-    bool opened; /* the state is there: what fails from then on has a committed step to go on from */
+    bool opened; /* the state exists: after a later failure, training can continue from its committed step */
     uint64_t step;
     unsigned char digest[16];
     double last_loss, last_val_loss;
-    bool emulated;             /* times were those of another machine */
-    uint64_t missed_snapshots; /* of --snapshot-every: they could not be made */
+    bool emulated;             /* the times are another machine's */
+    uint64_t missed_snapshots; /* snapshots of --snapshot-every that could not be made */
 };
 
-/* Makes the state of a prepared run (fleet created, filled, sealed; run finished) and then trains it; or trains an
- * opened one from its last committed step. fresh: the first. The budget is checked before anything is written:
- * SHORE_EBUDGET with "minimum SIZE". overwrite and accept_step: see shore_fleet_options. */
+/* Trains a run. fresh: it is prepared only, so its state is made first; otherwise it continues from its last committed
+ * step. The budget is checked before anything is written: SHORE_EBUDGET with "minimum SIZE". overwrite and accept_step:
+ * see shore_fleet_options. */
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag);
 
