@@ -2,6 +2,7 @@
  * state stays what it is. */
 #include "conformance/drive_harness.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 #include "drive/fleet/fleet.h"
@@ -185,6 +186,7 @@ static void test_a_commit_without_an_epoch(void **state) {
         struct shore__drive *drive;
         must(&t, shore__address_parse(t.place.paths[0], &at, &t.diag));
         must(&t, shore__drive_open_at(&config, at, &drive, &t.diag));
+        says(&t, drive->ops->begin(drive, 9, SHORE__STEP_NONE, &t.diag), -EINVAL, "was not loaded");
         must(&t, drive->ops->load(drive, 1, &t.diag));
         says(&t, drive_commit(drive, 2, SHORE_COMMIT_SKIPPED, &t.diag), SHORE_ESTALE, "no epoch was begun");
         drive->ops->close(drive);

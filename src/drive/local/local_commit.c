@@ -1,4 +1,5 @@
 /* Begin and commit of one local drive: which record is written next. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -65,7 +66,7 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
     } else {
         const struct shore__record *record = &l->volume.record;
         unsigned slot = shore__slots_active(&l->front.slots, &loaded);
-        if (loaded != step) {
+        if (loaded != step || step == SHORE__STEP_NONE) {
             return shore__fail(&job->diag, -EINVAL, "%s: step %llu was not loaded", l->volume.file.path,
                                (unsigned long long)step);
         }
@@ -142,6 +143,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     next.slot[to].step = step;
     next.slot[to].blob_bytes = 0;
     next.metrics_bytes = job->commit->metrics_bytes;
+    assert(next.metrics_bytes <= SHORE__METRICS_BYTES);
     if (next.metrics_bytes) memcpy(next.metrics, job->commit->metrics, next.metrics_bytes);
     rc = put_blob(l, job, &next, &job->diag);
     if (!rc) rc = write_record(l, &next, skip ? -1 : (int)to, &job->diag);
