@@ -49,6 +49,7 @@ void shore__lane_push(struct shore__lane *lane, struct shore__job *job) {
         job->next = *at;
         *at = job;
     }
+    assert(lane->unfinished && !lane->tail->next);
     pthread_cond_signal(&lane->work);
     pthread_mutex_unlock(&lane->mutex);
 }
@@ -96,6 +97,7 @@ struct shore__job *shore__lane_swap(struct shore__lane *lane, struct shore__job 
         *at = job;
         if (!job->next) lane->tail = job;
         lane->head = first->next;
+        assert(!lane->tail->next && lane->unfinished > 1);
         job = first;
     }
     pthread_mutex_unlock(&lane->mutex);
@@ -149,6 +151,7 @@ int shore__slots_write(struct shore__slots *slots, uint64_t base_step, uint64_t 
 
 void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip) {
     pthread_mutex_lock(&slots->mutex);
+    assert(slots->active < 2);
     if (skip) {
         slots->step[slots->active] = step;
         slots->step[1 - slots->active] = UINT64_MAX;

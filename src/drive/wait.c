@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ static void wake(void *ctx, int rc, const struct shore_diag *diag) {
     struct shore_wait *w = ctx;
     struct wait_state *s = state_of(w);
     pthread_mutex_lock(&s->mutex);
+    assert(w->expected > 0);
     if (rc && !w->rc) {
         w->rc = rc;
         if (diag) w->diag = *diag;
