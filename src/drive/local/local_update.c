@@ -138,6 +138,7 @@ static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
     if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->front.written + c->local, 1, c->count);
     c->state = CHUNK_FREE;
     c->job = NULL;
+    assert(p->busy > 0 && job->under_way > 0 && !c->pending);
     p->busy--;
     job->under_way--;
     if (is_over(job)) shore__front_finish(&p->l->front, &p->l->front.updates, job);
@@ -176,6 +177,7 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     job->next += c->count;
     job->under_way++;
     p->busy++;
+    assert(c->count && job->next <= job->count && p->busy <= p->nchunks);
     if (job->next == job->count) p->current = NULL;
     start_reads(p, c);
 }
@@ -281,6 +283,7 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
 /* And says where they will lie. */
 static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
     struct shore__leaves *table = p->l->volume.table[slot];
+    assert(c->local + c->count <= p->l->volume.desc.segments);
     shore__slot_map_update(&p->l->volume.map, slot, c->local, c->count);
     for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++) {
         size_t bytes = p->l->front.config.plane_bytes[plane];
@@ -404,6 +407,7 @@ static void reap(struct shore__pipeline *p, unsigned min) {
     if (min) p->l->front.io_wait_ns += shore__now_ns() - start;
     for (unsigned i = 0; i < n; i++) {
         struct chunk *c = ops[i]->user;
+        assert(c->pending > 0 && c->state != CHUNK_FREE);
         if (ops[i]->rc) {
             shore__local_io_failed(p->l, c->job, ops[i]);
             c->failed = true;
