@@ -1,4 +1,5 @@
 /* What a fleet is asked to do with its state: fetch, update, store, carry. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     if (!join) return -ENOMEM;
     join->update.base_step = step;
     size_t segment_bytes = shore__fetch_segment_bytes(f->config.plane_bytes, kind);
+    uint32_t asked = 0;
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!shore__fleet_intersect(f, block, d, segment, count, &part)) continue;
@@ -28,6 +30,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
             .kind = kind,
             .dst = (unsigned char *)dst + (part.first - segment) * segment_bytes,
         };
+        asked += part.count;
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
         shore__link_count(f, d, shore__link_of_fetch(kind),
@@ -36,6 +39,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
                               : shore__layout_bytes(f->layout, block, part.first, part.count, segment_bytes));
         shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
     }
+    assert(asked == count);
     shore__join_share_done(join, 0, NULL);
     return 0;
 }
@@ -66,6 +70,7 @@ static int submit_update(struct shore__join *join) {
         }
         f->held_tail = join;
         f->nheld++;
+        assert(f->held && !join->next);
     } else if (f->commit || update->base_step != f->step) {
         rc = SHORE_ESTALE;
     } else {

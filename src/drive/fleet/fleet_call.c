@@ -1,6 +1,7 @@
 /* Functions of drives: spilled gradients, and scratch. */
 #include "drive/function.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -57,8 +58,11 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
     join->seals_each = seals_each;
     join->scratch_at = offset;
     join->scratch_bytes = bytes;
+    uint64_t at = offset;
     for (uint32_t i = 0; i < nparts; i++) {
         struct shore__scratch_part p = shore__join_scratch_part(join, i);
+        assert(p.at == at);
+        at += p.bytes;
         struct shore__call call = {.function = put ? SHORE__SCRATCH_PUT : SHORE__SCRATCH_GET,
                                    .start = p.local,
                                    .bytes = p.bytes,
@@ -67,6 +71,7 @@ static int scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t by
                                    .seal = join->tail + 16 * (size_t)i};
         send_call(join, p.drive, &call);
     }
+    assert(at == offset + bytes);
     shore__join_share_done(join, 0, NULL);
     return 0;
 }

@@ -74,15 +74,17 @@ static void commit_ended(struct shore__join *join) {
     }
     f->commit_ns += shore__now_ns() - f->commit_start_ns;
     struct shore__join *held = f->held;
+    uint64_t left = f->nheld;
     f->held = f->held_tail = NULL;
-    f->outstanding += f->nheld; /* beside what a broken fleet is just refusing */
+    f->outstanding += left; /* beside what a broken fleet is just refusing */
     f->nheld = 0;
     f->commit = NULL;
     f->commit_sent = false;
     pthread_mutex_unlock(&f->lock);
     shore__join_complete(join);
-    while (held) {
+    for (; held; left--) {
         struct shore__join *next = held->next;
+        assert(left > 0);
         if (rc) {
             shore__join_share_done(held, rc, &join->diag);
         } else {
@@ -90,6 +92,7 @@ static void commit_ended(struct shore__join *join) {
         }
         held = next;
     }
+    assert(!left);
 }
 
 static struct shore__join *commit_join(struct shore_fleet *f, const struct shore_commit *commit,

@@ -1,4 +1,6 @@
 /* Updates, stores and what is carried go to their drives. */
+#include <assert.h>
+
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
 
@@ -46,9 +48,13 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
 void shore__fleet_send_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *whole = &join->update;
+    uint32_t sent = 0;
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range range;
-        if (shore__fleet_intersect(f, whole->block, d, whole->segment, whole->count, &range)) send_to(join, d, range);
+        if (!shore__fleet_intersect(f, whole->block, d, whole->segment, whole->count, &range)) continue;
+        send_to(join, d, range);
+        sent += range.count;
     }
+    assert(sent == whole->count);
     shore__join_share_done(join, 0, NULL);
 }

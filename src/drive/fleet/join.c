@@ -54,6 +54,7 @@ struct shore__scratch_part shore__join_scratch_part(const struct shore__join *jo
     if (p.bytes > end - p.at) p.bytes = end - p.at;
     p.drive = shore__stripes_find(&join->fleet->stripes, number, &p.local);
     p.local = p.local * stripe + p.at % stripe;
+    assert(p.at < end && p.bytes && p.drive < join->fleet->ndrives);
     return p;
 }
 
@@ -132,7 +133,8 @@ static void share_done(void *ctx, int rc, const struct shore_diag *diag) {
 }
 
 struct shore_completion shore__share_completion(struct shore__join *join, uint32_t d) {
-    atomic_fetch_add(&join->left, 1);
+    unsigned before = atomic_fetch_add(&join->left, 1);
+    assert(before > 0 && d < join->fleet->ndrives);
     meter_begin(join->share[d].meter);
     return (struct shore_completion){share_done, &join->share[d]};
 }

@@ -1,5 +1,6 @@
 #include "drive/fleet/stripes.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ static void divide(uint64_t whole, const uint64_t *weights, uint32_t ndrives, ui
         parts[d] = end - given;
         given = end;
     }
+    assert(given == whole);
 }
 
 uint64_t shore__stripes_share(uint64_t bytes, const uint64_t *weights, uint32_t ndrives, uint64_t *counts) {
