@@ -183,6 +183,8 @@ static void talk_close(struct talk *t) {
 }
 
 static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, struct shore_diag *why) {
+    if (r.tail_bytes > SHORE__WIRE_BODY_BYTES - SHORE__WIRE_FIELDS_BYTES)
+        return shore__fail(why, -E2BIG, "a request does not fit a frame");
     unsigned char *request = malloc(SHORE__WIRE_FIELDS_BYTES + r.tail_bytes);
     if (!request) return shore__fail(why, -ENOMEM, "out of memory");
     shore__wire_request_put(request, &r);

@@ -10,6 +10,8 @@
 #include "drive/remote/remote_link.h"
 #include "number/gather.h"
 
+_Static_assert(SHORE__WIRE_SLOTS_MOST + REMOTE_CONTROLS <= 0x10000, "16 bits of an id are its slot");
+
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 /* One span is over. Without the lock. */
@@ -61,6 +63,7 @@ static void fail_all(struct remote *r) {
     else
         why = r->why;
     pthread_mutex_lock(&r->lock);
+    assert(!r->threads);
     r->why = why;
     struct remote_request *q = r->queue, *rest = r->controls;
     r->queue = r->controls = NULL;
@@ -132,6 +135,7 @@ static struct remote_request *next_request(struct remote *r, struct remote_link 
         take_slot(r, l, q, 0, r->nslots);
         r->used_slots++;
         r->updates_out += is_update(q);
+        assert(r->used_slots <= r->nslots && r->updates_out <= r->used_slots);
         return q;
     }
     return NULL;
@@ -341,6 +345,7 @@ static void *reader(void *ctx) {
 /* ---- for the drive ----------------------------------------------------------------------------------------------- */
 
 int shore__remote_submit(struct remote *r, struct remote_whole *w) {
+    assert(w->nparts > 0);
     pthread_mutex_lock(&r->lock);
     int rc = r->broken ? r->broken_rc : 0;
     for (uint32_t i = 0; !rc && i < w->nparts; i++) {
@@ -390,6 +395,7 @@ void shore__remote_drain(struct remote *r) {
 
 int shore__remote_start(struct remote *r) {
     int rc = 0;
+    assert(!r->under_way && !r->queue && !r->controls && r->nslots <= SHORE__WIRE_SLOTS_MOST);
     r->slot = calloc(r->nslots + REMOTE_CONTROLS, sizeof *r->slot);
     if (!r->slot) return -ENOMEM;
     r->threads = 2 * r->nlinks;

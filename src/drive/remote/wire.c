@@ -1,5 +1,6 @@
 #include "drive/remote/wire.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,17 @@
 #include "storage/hash.h"
 
 #define FRAME_MAGIC 0x3157534Cu /* "LSW1" */
+
+_Static_assert(sizeof SHORE__WIRE_MAGIC - 1 == SHORE__WIRE_MAGIC_BYTES, "the magic is all of it");
+_Static_assert(SHORE__WIRE_OLDEST <= SHORE__WIRE_VERSION, "a build speaks its own version");
+_Static_assert(SHORE__WIRE_FIELDS_BYTES + SHORE__WIRE_GROUPS_MOST * SHORE__WIRE_HYPER_BYTES <= SHORE__WIRE_BODY_BYTES,
+               "all groups fit a request");
+_Static_assert(SHORE__WIRE_FIELDS_BYTES + SHORE__METRICS_BYTES <= SHORE__WIRE_BODY_BYTES &&
+                   SHORE__WIRE_BODY_BYTES + SHORE_BLOB_BYTES <= SHORE__WIRE_COMMIT_BYTES,
+               "a blob fits behind metrics, and behind any tail");
+_Static_assert(SHORE__WIRE_ANSWER_MOST + SHORE_BLOB_BYTES <= SHORE__WIRE_OPEN_BYTES &&
+                   SHORE__WIRE_ANSWER_MOST + SHORE__WIRE_RECOVERY_BYTES <= SHORE__WIRE_OPEN_BYTES,
+               "results fit an answer");
 
 /* ---- greeting ---------------------------------------------------------------------------------------------------- */
 
@@ -252,6 +264,7 @@ void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], stru
 
 uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_diag *diag) {
     uint32_t text_bytes = rc ? (uint32_t)strlen(diag->text) : 0, of_bytes;
+    assert(rc <= 0 && rc >= -0xFFFF && text_bytes < sizeof diag->text);
     unsigned char *at = out + SHORE__WIRE_ANSWER_BYTES + text_bytes;
     shore__put_u32(out, (uint32_t)-rc);
     shore__put_u32(out + 4, text_bytes);
@@ -318,6 +331,7 @@ void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const s
 #define PUT(field) shore__put_u64(at, l->field), at += 8;
     LEDGER_FIELDS(PUT)
 #undef PUT
+    assert(at == out + SHORE__WIRE_LEDGER_BYTES);
 }
 
 void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from) {
@@ -347,6 +361,7 @@ static unsigned char *put_record(unsigned char *at, const struct shore__record *
         at += 24;
     }
     shore__put_u32(at, r->active);
+    assert(r->active < 2 && r->metrics_bytes <= SHORE__METRICS_BYTES);
     shore__put_u32(at + 4, r->metrics_bytes);
     memcpy(at + 8, r->metrics, r->metrics_bytes);
     return at + 8 + r->metrics_bytes;
@@ -381,6 +396,7 @@ uint32_t shore__wire_recovery_put(unsigned char out[SHORE__WIRE_RECOVERY_BYTES],
     at += text_bytes;
     if (r->valid) at = put_record(at, &r->record);
     if (r->older_valid) at = put_record(at, &r->older);
+    assert(at <= out + SHORE__WIRE_RECOVERY_BYTES);
     return (uint32_t)(at - out);
 }
 

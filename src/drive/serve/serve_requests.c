@@ -29,6 +29,7 @@ static struct shore__serve_job *new_control(struct session *s) {
         pthread_cond_wait(&s->freed, &s->lock);
     struct shore__serve_job *job = s->ended ? NULL : calloc(1, sizeof *job);
     if (job) s->ncontrols++;
+    assert(s->ncontrols <= SHORE__CONTROLS_MOST);
     pthread_mutex_unlock(&s->lock);
     return job;
 }
