@@ -9,10 +9,10 @@
 #include "model/model.h"
 #include "model/rope.h"
 
-/* A row of zeros is divided by its root; less is flushed to zero. */
+/* The norm of a row of zeros divides by the root of epsilon; smaller values are flushed to zero. */
 #define EPSILON_LEAST FLT_MIN
 
-/* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small one. */
+/* -1: none. It may lie beyond the vocabulary, as transformers' own default does for a small vocabulary. */
 static int64_t token_id(struct shore__keys *r, const char *key, const json_t *v) {
     bool number = json_is_integer(v) && json_integer_value(v) <= INT32_MAX;
     if (v && !json_is_null(v) && !number) shore__keys_refuse(r, key, "a token is needed, by its number, or null");
@@ -48,7 +48,7 @@ static enum shore__act_fn activation(struct shore__keys *r, const char *key, con
     return SHORE__SILU;
 }
 
-/* transformers knows GPT-2's sizes by the other families' names too, and those win. */
+/* transformers also accepts the other families' names for GPT-2's sizes, and prefers those. */
 static const char *named(const struct shore__keys *r, const char *general, const char *own) {
     return shore__keys_given(r, general) ? general : own;
 }
@@ -83,7 +83,7 @@ static void gpt2(struct shore__keys *r, struct shore__arch *a) {
     a->head_dim = a->d_model / a->n_head;
 }
 
-/* Where nn.Embedding finds its padding_idx: a negative one counts from the end. */
+/* Resolves padding_idx as nn.Embedding does: a negative index counts from the end. */
 static int64_t padding(struct shore__keys *r, uint32_t vocab) {
     if (!shore__keys_given(r, "pad_token_id")) return -1;
     const json_t *v = json_object_get(r->object, "pad_token_id");
@@ -97,7 +97,8 @@ static int64_t padding(struct shore__keys *r, uint32_t vocab) {
     return id < 0 ? id + vocab : id;
 }
 
-/* transformers takes a Mistral with these for a Ministral, whose layers differ as they say. */
+/* Refuses layers that differ. transformers takes a Mistral with these keys for a Ministral, whose layers differ as the
+ * keys say. */
 static void layers_attend_alike(struct shore__keys *r, const struct shore__arch *a) {
     if (!shore__keys_given(r, "layer_types")) return;
     const json_t *types = json_object_get(r->object, "layer_types"), *type;
@@ -117,7 +118,7 @@ static void llama_family(struct shore__keys *r, const char *type, struct shore__
     a->n_layer = shore__keys_count(r, "num_hidden_layers", 32, 4096);
     a->d_model = shore__keys_count(r, "hidden_size", 4096, 1 << 18);
     a->n_head = shore__keys_count(r, "num_attention_heads", 32, 4096);
-    /* transformers' own default where the key is absent; null means one for each head */
+    /* transformers' default for an absent key; null means one for each head */
     uint32_t absent = mistral ? 8 : qwen2 ? 32 : a->n_head;
     bool stands = json_object_get(r->object, "num_key_value_heads");
     a->n_kv_head = shore__keys_count(r, "num_key_value_heads", stands ? a->n_head : absent, 4096);
@@ -140,7 +141,7 @@ static void llama_family(struct shore__keys *r, const char *type, struct shore__
         a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
         a->mlp_bias = shore__keys_flag(r, "mlp_bias", false);
     }
-    /* transformers' own default where the key is absent; null means none */
+    /* transformers' default for an absent key; null means none */
     if (mistral && !json_object_get(r->object, "sliding_window"))
         a->window = 4096;
     else if (mistral && shore__keys_given(r, "sliding_window"))
@@ -196,7 +197,7 @@ json_t *shore__arch_eos_to_json(const struct shore__arch *a) {
     return list;
 }
 
-/* The number of the fewest digits that is the same in fp32: what somebody wrote. */
+/* The shortest decimal number that is equal in fp32: the one that somebody wrote. */
 static json_t *real_of(float value) {
     char text[32];
     for (int digits = 1; digits <= 9; digits++) {
@@ -221,7 +222,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("vocab_size", json_integer(a->vocab));
     PUT("tie_word_embeddings", json_boolean(a->tied));
     PUT("initializer_range", real_of(a->init_std));
-    /* null, not absent: transformers puts in ids of its own for what is absent */
+    /* null, because transformers replaces an absent key by ids of its own */
     PUT("bos_token_id", a->bos >= 0 ? json_integer(a->bos) : json_null());
     PUT("eos_token_id", shore__arch_eos_to_json(a));
     if (gpt) {
@@ -280,7 +281,7 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         i++;
     if (!preset_names[i]) return shore__fail(diag, SHORE_EINPUT, "no model is named '%s'", name);
     bool llama = !strncmp(name, "llama", 5);
-    /* published models keep their size whatever the tokenizer; those for first tries take the tokenizer's */
+    /* published models keep their size; those for first tries take the tokenizer's */
     if (vocab < shape[i].vocab && shape[i].vocab == 50257) vocab = shape[i].vocab;
     *out = (struct shore__arch){
         .model_type = llama ? "llama" : "gpt2",

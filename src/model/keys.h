@@ -1,4 +1,4 @@
-/* Values of a configuration's keys, each checked. What is refused first is what the diagnostic says, and stays so. */
+/* Reads the values of a configuration's keys, and checks each. The diagnostic keeps the first refusal. */
 #ifndef SHORE_MODEL_KEYS_H
 #define SHORE_MODEL_KEYS_H
 
@@ -10,19 +10,19 @@
 
 struct shore__keys {
     const json_t *object;
-    const char *name; /* the file */
+    const char *name; /* the file's, for messages */
     struct shore_diag *diag;
     int rc;
 };
 
 void shore__keys_refuse(struct shore__keys *k, const char *key, const char *why);
-/* It is there, and not null. */
+/* Whether the key is present and not null. */
 bool shore__keys_given(const struct shore__keys *k, const char *key);
-/* fallback < 0: the key is needed */
+/* fallback < 0: the key is required */
 uint32_t shore__keys_count(struct shore__keys *k, const char *key, int64_t fallback, int64_t most);
 double shore__keys_number(struct shore__keys *k, const char *key, double fallback, double least, double most);
 double shore__keys_needed(struct shore__keys *k, const char *key, double least, double most);
-/* Only what is absent has transformers' default: null is None there, which is false. */
+/* Only an absent key has transformers' default. null is None there, which counts as false. */
 bool shore__keys_flag(struct shore__keys *k, const char *key, bool fallback);
 const char *shore__keys_string(struct shore__keys *k, const char *key, const char *fallback);
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Places are rounded so that every buffer begins on a cache line, whatever the shapes. */
+/* Rounds a size up, so that every buffer starts on a cache line in any shape. */
 static size_t line(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
@@ -221,7 +221,7 @@ int shore__inner_load(const struct shore__model *m, struct shore__compute *c, st
     return move_inner(m, c, s, rows, inner, &from, cheap_too, c->ops->load);
 }
 
-/* Whole sequences, from their beginning. */
+/* Whole sequences, from their first token. */
 struct whole {
     shore__buf cos_sin;
     struct shore__attention attention;
@@ -276,7 +276,7 @@ int shore__layer_remake_cheap(const struct shore__model *m, struct shore__comput
     return op->act(c, s, inner->act, inner->up, a->act, a->gated, rows, m->up_width);
 }
 
-/* y = x w + b backward: dw, db, dx */
+/* Backward of y = x w + b: dw, db, dx. */
 static int linear_backward(struct shore__compute *c, struct shore__stream *s, bool add, shore__buf dx, shore__buf dw,
                            shore__buf db, shore__buf dy, shore__buf x, shore__buf w, size_t rows, size_t n, size_t k,
                            bool w_is_nk) {

@@ -136,7 +136,7 @@ static int make_layout(struct shore__model *m) {
 }
 
 int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag) {
-    /* The largest sum of products of the limits that shore__arch_from_json sets stays far below 2^63. */
+    /* Sums of products cannot overflow: the limits of shore__arch_from_json keep the largest far below 2^63. */
     struct shore__model *m = calloc(1, sizeof *m);
     if (!m) return shore__fail(diag, -ENOMEM, "out of memory for the model's description");
     m->arch = *arch;

@@ -1,8 +1,7 @@
 /* Models: one description per architecture, the canonical layout that follows from it, and the mathematics of a block.
  *
- * Blocks: 0 is the embedding (token table first, so that its slices are whole segments; then learned positions),
- * 1 .. n_layer are the layers, n_layer + 1 is the head (an untied output table first, then the final norm).
- */
+ * Blocks: 0 is the embedding (token table first, so that its slices are whole segments; then learned positions), 1 ..
+ * n_layer are the layers, n_layer + 1 is the head (an untied output table first, then the final norm). */
 #ifndef SHORE_MODEL_MODEL_H
 #define SHORE_MODEL_MODEL_H
 
@@ -16,7 +15,7 @@
 enum shore__rope_kind {
     SHORE__ROPE_DEFAULT,
     SHORE__ROPE_LINEAR,
-    SHORE__ROPE_DYNAMIC, /* as default up to max_positions, which is as far as it goes here */
+    SHORE__ROPE_DYNAMIC, /* like default up to max_positions; longer texts are refused */
     SHORE__ROPE_LLAMA3,
     SHORE__ROPE_YARN,
 };
@@ -24,14 +23,14 @@ enum shore__rope_kind {
 /* Rotary positions, as config.json describes them. */
 struct shore__rope {
     enum shore__rope_kind kind;
-    double theta, factor;                                                  /* factor: of all but default */
+    double theta, factor;                                                  /* factor: of all kinds except default */
     double original_positions;                                             /* llama3, yarn */
     double low_freq, high_freq;                                            /* llama3 */
     double attention_factor, beta_fast, beta_slow, mscale, mscale_all_dim; /* yarn; 0: not given */
-    bool fractional; /* yarn: the range of dimensions is not widened to whole ones ("truncate": false) */
+    bool fractional; /* yarn: the range of dimensions is not rounded to whole ones ("truncate": false) */
 };
 
-/* What an architecture is made of. Filled from a Hugging Face config.json or a named preset. */
+/* An architecture. Filled from a Hugging Face config.json or a named preset. */
 struct shore__arch {
     const char *model_type; /* "gpt2", "llama", "mistral", "qwen2": static */
     uint32_t n_layer, d_model, n_head, n_kv_head, head_dim, d_ff, vocab, max_positions;
@@ -44,10 +43,10 @@ struct shore__arch {
     struct shore__rope rope;
     uint32_t window; /* 0: none */
     bool tied;
-    bool head_parted; /* the configuration says tied, the files hold another head: to be said aloud */
-    bool has_dropout; /* configured, and not applied: to be said aloud */
+    bool head_parted; /* the configuration says tied, but the files hold another head; the user is told */
+    bool has_dropout; /* configured but not applied; the user is told */
     float init_std;
-    int64_t padding; /* the token whose row of the table gets no gradient from lookups and begins at 0; -1: none */
+    int64_t padding; /* token whose table row starts at 0 and gets no gradient from lookups; -1: none */
     int64_t bos;     /* -1: none */
     uint32_t neos;
     int64_t eos[SHORE__EOS_MOST]; /* each ends a text */
@@ -74,9 +73,9 @@ enum shore__role {
     SHORE__ROLE_COUNT
 };
 
-/* A tensor of Hugging Face's file that makes up canonical rows [row, row + rows) of one of ours. */
+/* A tensor of Hugging Face's files that holds canonical rows [row, row + rows) of one of ours. */
 struct shore__part {
-    char *name; /* as exported, "transformer.h.0.attn.c_attn.weight" */
+    char *name; /* as exported, for example "transformer.h.0.attn.c_attn.weight" */
     uint64_t row, rows;
     bool transposed; /* stored as [cols, rows] */
 };
@@ -95,8 +94,8 @@ struct shore__model_block {
     uint32_t ntensors;
     struct shore__model_tensor tensors[16]; /* in the order of the layout's tensors */
     int of_role[SHORE__ROLE_COUNT];         /* index into tensors, or -1 */
-    /* What is not a vocabulary table: segments [tail_segment, tail_segment + tail_segments). A layer is all tail; the
-     * first tail segment of other blocks may hold the end of the table too. */
+    /* The part that is not a vocabulary table: segments [tail_segment, tail_segment + tail_segments). A layer is all
+     * tail. In other blocks, the first tail segment may also hold the end of the table. */
     uint32_t tail_segment, tail_segments;
 };
 
@@ -112,22 +111,22 @@ struct shore__model {
     uint32_t nslices;
 };
 
-/* Reads a description. Errors (SHORE_EINPUT) name the key and its value; unsupported architectures and features are
- * refused by name. name: the file, for messages. */
+/* Reads an architecture from config.json. Errors (SHORE_EINPUT) name the key and its value. Unsupported architectures
+ * and features are refused by name. name: the file, for messages. */
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
-/* Its inverse: a config.json that transformers loads. Borrowed nothing; caller json_decref()s. */
+/* Makes a config.json that transformers loads. It borrows nothing; the caller json_decref()s it. */
 json_t *shore__arch_to_json(const struct shore__arch *arch);
-/* Adds the eos_token_id of a generation_config.json, where chat models name more ends than in config.json; unless it
- * was made from that. */
+/* Adds the eos_token_id of a generation_config.json, which names more ends for chat models than config.json. Skips a
+ * file that was made from config.json. */
 int shore__arch_add_ends(const json_t *generation, const char *name, struct shore__arch *arch, struct shore_diag *diag);
-/* What eos_token_id is in Hugging Face's files: null, a number, or a list. */
+/* The value of eos_token_id in Hugging Face's files: null, a number, or a list. */
 json_t *shore__arch_eos_to_json(const struct shore__arch *arch);
-/* Presets: gpt2-124m, -350m, -774m, -1.5b, and small ones for first tries. vocab: the tokenizer's, which the small ones
- * take and the others have at least; 0: the preset's own. NULL ends the list of shore__arch_presets(). */
+/* Presets: gpt2-124m, -350m, -774m, -1.5b, and small ones for first tries. vocab: the tokenizer's size; small presets
+ * take it, the others have at least that; 0: the preset's own. NULL ends the list of shore__arch_presets(). */
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag);
 const char *const *shore__arch_presets(void);
 
-/* Whether there is nothing beyond max_positions: they are learned, or frequencies would change with the length. */
+/* Whether the model ends at max_positions: positions are learned, or frequencies would change with the length. */
 static inline bool shore__arch_ends_at_positions(const struct shore__arch *a) {
     return a->learned_positions || a->rope.kind == SHORE__ROPE_DYNAMIC;
 }
@@ -138,10 +137,10 @@ void shore__model_free(struct shore__model *m);
 static inline uint32_t shore__model_head(const struct shore__model *m) {
     return m->arch.n_layer + 1;
 }
-/* Rows [first, first + n) of slice i, and its segments in the block of the table. */
+/* Rows [first, first + n) of slice i, and its segments in the table's block. */
 struct shore__slice {
     uint32_t first, rows;
-    uint32_t segment, segments; /* of the block that holds the table; the last slice's end with the table */
+    uint32_t segment, segments; /* in the table's block; the last slice ends with the table */
 };
 struct shore__slice shore__model_slice(const struct shore__model *m, uint32_t i);
 /* The block that holds the output table: the head's, or the embedding if tied. */
@@ -149,58 +148,59 @@ static inline uint32_t shore__model_table_block(const struct shore__model *m) {
     return m->arch.tied ? 0 : shore__model_head(m);
 }
 
-/* Initial values of segments [segment, segment + count) of a block: normal(0, init_std), residual projections scaled by
- * 1 / sqrt(2 n_layer), gains 1, biases 0, the padding's row and gaps 0; a function of (seed, block, position) alone. */
+/* Initial values of segments [segment, segment + count) of a block: normal(0, init_std), with residual projections
+ * scaled by 1 / sqrt(2 n_layer); gains 1; biases, the padding's row and gaps 0. They depend on (seed, block, position)
+ * alone. */
 void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t block, uint32_t segment, uint32_t count,
                        float *out);
 
-/* Whole sequences that one product covers: max(1, floor(1024 / seq_len)). */
+/* Number of whole sequences that one product covers: max(1, floor(1024 / seq_len)). */
 static inline size_t shore__unit_sequences(size_t seq_len) {
     return seq_len >= 1024 ? 1 : 1024 / seq_len;
 }
-/* The shapes that compute prepares for. rows of a full unit, and of the short one (0: none). */
+/* Shapes that compute prepares for. Rows of a full unit, and of the short one (0: none). */
 struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t unit_rows, size_t short_rows,
                                          size_t seq_len, bool backward);
 
 /* ---- a layer's mathematics, on one unit of rows ------------------------------------------------------------------ */
 
-/* Where products find a block's tensors: matrices in the product type, vectors widened to fp32. */
+/* A block's tensors as products read them: matrices in the product type, vectors widened to fp32. */
 struct shore__weights {
     shore__buf role[SHORE__ROLE_COUNT];
 };
-/* Bytes of the area that a block's tail takes in prepared form beside its raw form, and preparing it. raw: the tail's
- * segments as fetched (bf16, or fp32 in mode SHORE__F32). Slices of tables are widened with shore__slice_prepare. */
+/* Bytes of a block's prepared tail beside its raw form, and its preparation. raw: the tail's segments as fetched (bf16,
+ * or fp32 in mode SHORE__F32). Slices of tables are widened by shore__slice_prepare(). */
 size_t shore__prepared_bytes(const struct shore__model *m, uint32_t block, enum shore__mode mode);
 int shore__block_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          uint32_t block, shore__buf raw, shore__buf prepared, struct shore__weights *out);
-/* A table slice ready for products: raw itself, or widened into prepared (rows * d * 4 bytes). */
+/* Prepares a table slice for products: out is raw itself, or raw widened into prepared (rows * d * 4 bytes). */
 size_t shore__slice_prepared_bytes(const struct shore__model *m, enum shore__mode mode);
 int shore__slice_prepare(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, uint32_t rows,
                          shore__buf raw, shore__buf prepared, shore__buf *out);
-/* Places of a block's gradients by role. add: the matrices' are added to what is there, otherwise written over it; the
- * vectors' are always added. */
+/* Places of a block's gradients, by role. add: gradients of matrices are added to the old values instead of replacing
+ * them. Gradients of vectors are always added. */
 struct shore__gradients {
     shore__buf role[SHORE__ROLE_COUNT];
     bool add;
 };
-/* gradient: fp32, canonical, beginning with segment `segment`. Roles that lie before it get no place. */
+/* gradient: fp32, canonical, starting with segment `segment`. Roles before it get no place. */
 void shore__block_gradients(const struct shore__model *m, uint32_t block, uint32_t segment, shore__buf gradient,
                             struct shore__gradients *out);
-/* Zeros where the gradients of a layer have no matrix. gradient: of the whole layer. */
+/* Clears the gradients of a layer outside its matrices. gradient: of the whole layer. */
 int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          uint32_t layer, shore__buf gradient);
 
-/* Inner activations of one unit of a layer. "cheap" ones are remade from the others at little cost. */
+/* Inner activations of one unit of a layer. The "cheap" ones are recomputed from the others at little cost. */
 struct shore__inner {
     shore__buf norm1, stats1, qkv, attn, lse, mid, norm2, stats2, up, act; /* cheap: norm1, norm2, act */
 };
 size_t shore__inner_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows, bool cheap_too);
-/* Lays inner activations out in memory; without cheap ones in `kept`, those lie in `work` (which has room for all). */
+/* Lays out inner activations in `kept`. Without the cheap ones, those lie in `work`, which has room for all. */
 struct shore__inner shore__inner_at(const struct shore__model *m, enum shore__mode mode, size_t rows, shore__buf kept,
                                     bool cheap_too, shore__buf work);
 
-/* Of what lies at inner, what is kept of it (all but the cheap ones, or those too) goes to `kept`, or comes from there:
- * as ops->store() and load() have it, laid out and sized as for shore__stored_mode(). */
+/* Moves inner activations to `kept`, or back from it: all of them, or all but the cheap ones. Uses ops->store() and
+ * load(), with the layout and sizes of shore__stored_mode(). */
 int shore__inner_store(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
                        const struct shore__inner *inner, shore__buf kept, bool cheap_too);
 int shore__inner_load(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s, size_t rows,
@@ -208,31 +208,33 @@ int shore__inner_load(const struct shore__model *m, struct shore__compute *c, st
 
 size_t shore__backward_scratch_bytes(const struct shore__model *m, enum shore__mode mode, size_t rows);
 
-/* out [rows, d] from in; out may be in, or none: then only inner is filled. cos_sin: none with learned positions. */
+/* Forward of a layer: out [rows, d] from in. out may be in, or none, which fills inner only. cos_sin: none with learned
+ * positions. */
 int shore__layer_forward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                          const struct shore__weights *w, shore__buf cos_sin, size_t rows, size_t seq_len, shore__buf in,
                          const struct shore__inner *inner, shore__buf out);
-/* The same with another attention, which fills inner->attn from inner->qkv (rotating them first, where positions do).
- */
+/* Forward with another attention, which fills inner->attn from inner->qkv. It first rotates them if positions are
+ * rotary. */
 typedef int (*shore__attend_fn)(void *ctx, struct shore__compute *c, struct shore__stream *s,
                                 const struct shore__inner *inner);
 int shore__layer_forward_attending(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                                    const struct shore__weights *w, size_t rows, shore__buf in,
                                    const struct shore__inner *inner, shore__buf out, shore__attend_fn attend,
                                    void *ctx);
-/* Remakes the cheap inner activations. */
+/* Recomputes the cheap inner activations. */
 int shore__layer_remake_cheap(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                               const struct shore__weights *w, size_t rows, shore__buf in,
                               const struct shore__inner *inner);
-/* dx: gradient of out, becomes the gradient of in. Gradients of weights go to g. inner is used up. */
+/* Backward of a layer. dx: gradient of out on entry, gradient of in on return. Gradients of weights go to g. inner is
+ * overwritten. */
 int shore__layer_backward(const struct shore__model *m, struct shore__compute *c, struct shore__stream *s,
                           const struct shore__weights *w, const struct shore__gradients *g, shore__buf cos_sin,
                           size_t rows, size_t seq_len, shore__buf in, const struct shore__inner *inner,
                           shore__buf scratch, shore__buf dx);
 
-/* What pair i of a head turns by from position to position. */
+/* Angle by which pair i of a head turns from one position to the next. */
 float shore__rope_frequency(const struct shore__arch *arch, size_t i);
-/* Rotary tables: fp32 [positions, head_dim], cosines then sines; host memory. */
+/* Rotary tables in host memory: fp32 [positions, head_dim], cosines then sines. */
 void shore__rope_table(const struct shore__arch *arch, size_t positions, float *out);
 
 #endif

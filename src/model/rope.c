@@ -1,4 +1,4 @@
-/* Rotary positions: what a configuration says of them, and the angles that follow. The reference is transformers'
+/* Rotary positions: reads them from a configuration, and computes their angles. The reference is transformers'
  * modeling_rope_utils.py, whose arithmetic is fp32. */
 #include "model/rope.h"
 
@@ -8,7 +8,7 @@
 
 #define ORIGINAL "original_max_position_embeddings"
 
-/* Each knows these keys beside those that all have. */
+/* Keys of each kind, in addition to those of all kinds. */
 static const struct {
     const char *name, *keys[9];
 } kinds[] = {
@@ -47,7 +47,7 @@ static uint32_t kind_of(struct shore__keys *in) {
     const char *old = shore__keys_string(in, "type", NULL), *type = shore__keys_string(in, "rope_type", old);
     uint32_t kind = 0;
     if (!type) {
-        /* the default, as in transformers; but who gives a factor means another */
+        /* the default, as in transformers; a factor shows that another kind is meant */
         if (shore__keys_given(in, "factor"))
             shore__keys_refuse(in, "rope_type", "default, linear, dynamic, llama3 or yarn is needed");
         return SHORE__ROPE_DEFAULT;
@@ -88,7 +88,7 @@ static void read_yarn(struct shore__keys *config, struct shore__keys *in, uint32
     out->mscale_all_dim = shore__keys_number(in, "mscale_all_dim", 0, 0, 1e6);
     out->fractional = !shore__keys_flag(in, "truncate", true);
     out->original_positions = original_positions(config, in, max_positions);
-    /* null, as models of DeepSeek's kind have it: how far positions were extended */
+    /* null, in models of DeepSeek's kind: the factor by which positions were extended */
     if (json_is_null(json_object_get(in->object, "factor")))
         out->factor = max_positions / out->original_positions;
     else
@@ -115,7 +115,7 @@ static bool says_something(const struct shore__keys *config, const char *key) {
     return v && !json_is_null(v) && !(json_is_object(v) && json_object_size(v) == 0);
 }
 
-/* key: rope_scaling or rope_parameters, or NULL: there is neither. */
+/* key: rope_scaling, rope_parameters, or NULL if there is neither. */
 static void read_from(struct shore__keys *config, const char *key, uint32_t max_positions, struct shore__rope *out) {
     const json_t *object = key ? json_object_get(config->object, key) : NULL;
     *out = (struct shore__rope){.theta = shore__keys_number(config, "rope_theta", 10000.0, 1, 1e12), .factor = 1};
@@ -204,12 +204,12 @@ static float llama3_frequency(const struct shore__rope *r, float frequency) {
     return (1 - smooth) * frequency / (float)r->factor + smooth * frequency;
 }
 
-/* The dimension whose wave turns this often within the original positions. */
+/* The dimension that turns this often within the original positions. */
 static double yarn_dimension(const struct shore__arch *a, double turns) {
     return a->head_dim * log(a->rope.original_positions / (turns * 2 * M_PI)) / (2 * log(a->rope.theta));
 }
 
-/* YaRN (Peng et al. 2023): waves of dimensions up to `low` stay, from `high` on they are stretched. */
+/* YaRN (Peng et al. 2023): dimensions up to `low` keep their wave, those from `high` on are stretched. */
 static float yarn_frequency(const struct shore__arch *a, size_t i) {
     const struct shore__rope *r = &a->rope;
     double low = yarn_dimension(a, r->beta_fast ? r->beta_fast : 32);
@@ -227,7 +227,7 @@ static double yarn_scale(double factor, double mscale) {
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* What queries and keys grow by. One of the two mscales alone changes nothing, as in transformers. */
+/* Factor of queries and keys. Only one of the two mscales changes nothing, as in transformers. */
 static float scale_of(const struct shore__rope *r) {
     if (r->kind != SHORE__ROPE_YARN) return 1;
     if (r->attention_factor != 0) return (float)r->attention_factor;

@@ -82,7 +82,7 @@ static bool is_word(uint32_t c) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC:
         return true;
-    default: /* joiners, and the circled letters, which are Alphabetic */
+    default: /* joiners, and circled letters, which are Alphabetic */
         return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
                (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
     }
@@ -122,12 +122,12 @@ static int end_pretoken(struct shore__splitter *s) {
     return had ? s->on_end(s->ctx) : 0;
 }
 
-/* Passes on what no later text can change. */
+/* Passes on text that later text cannot change. */
 static int split(struct shore__splitter *s, bool final) {
     const char *text = s->text.bytes;
     size_t n = s->text.count, passed = s->passed, at = 0, safe = n, spaces_end = 0;
     int rc = 0;
-    /* a place is decided when the longest token would fit behind it, and one more character */
+    /* a place is decided once the longest token and one more character fit behind it */
     size_t margin = s->set->longest + 4;
     while (rc == 0 && at < n && (final || n - at > margin)) {
         const struct shore__added *token = longest_at(s->set, text + at, n - at);
@@ -145,12 +145,12 @@ static int split(struct shore__splitter *s, bool final) {
         while (token->rstrip && end < n && shore__utf8_is_space(shore__utf8_char(text + end)))
             end += shore__utf8_bytes((unsigned char)text[end]);
         if (token->rstrip) spaces_end = end;
-        if (token->rstrip && end == n && !final) { /* the spaces may go on */
+        if (token->rstrip && end == n && !final) { /* more spaces may follow */
             at = found;
             break;
         }
-        /* The tokenizers library looks for tokens also in the spaces that went with one, and goes on behind what it
-         * finds there: spaces behind that are text again. One that takes spaces on its left finds none left. */
+        /* The tokenizers library also looks for tokens in the spaces that went with one, and continues behind what it
+         * finds: the spaces there are text again. A token that takes spaces on its left finds none left. */
         if (start >= end) continue;
         rc = pass_on(s, passed, start);
         if (rc == 0) rc = end_pretoken(s);
@@ -175,7 +175,7 @@ int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t byt
     int rc = shore__text_append(&s->text, text, bytes);
     if (rc || s->text.count < s->patience) return rc;
     rc = split(s, false);
-    /* spaces that may yet go with a token: not to be looked at again and again */
+    /* do not search again and again through spaces that may still go with a token */
     s->patience = s->text.count > PATIENT_BYTES ? s->text.count + s->text.count / 2 : 0;
     return rc;
 }

@@ -51,9 +51,9 @@ static bool is_pair(const struct shore__bpe *b, const char *left, const char *ri
     return shore__merges_at(&b->pairs, shore__utf8_char(left), shore__utf8_char(right))->result != NONE;
 }
 
-/* A merge cannot cross a place between two characters that stand beside each other in no token, as its result would be
- * such a token. That holds as long as every symbol is its own text: so no merge may begin from the unknown token or a
- * fallback byte, and unknown characters must not vanish. */
+/* Finds the places where no merge can cross: between two characters that are adjacent in no token, because the result
+ * of the merge would be such a token. This holds as long as every symbol is its own text. So no merge may start from
+ * the unknown token or a fallback byte, and unknown characters must not vanish. */
 static int find_cuts(struct shore__bpe *b) {
     bool complete = true;
     for (unsigned i = 0; i < 256; i++)
@@ -118,7 +118,7 @@ static int decode_byte_level(const struct shore__bpe *b, const char *text, size_
         uint32_t character = shore__utf8_char(text + i);
         int byte = character < 324 ? b->char_bytes[character] : -1;
         char c = (char)byte;
-        if (byte < 0) { /* not in byte characters: the token stands for itself */
+        if (byte < 0) { /* no byte character: the token stands for itself */
             out->count = before_token;
             return shore__text_append(out, text, n);
         }

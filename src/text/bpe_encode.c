@@ -1,12 +1,13 @@
-/* Encoding with a model of byte-pair encoding.
+/* Encodes text with a byte-pair encoding model.
  *
- * A pretoken that is too long to be held comes in parts. What makes that exact, with any list of merges: between two
- * tokens of an encoding no merge has reached across, so each side was encoded as if it were alone; and a row of tokens
- * of which each two neighbours are the encoding of their own text is the encoding of the whole, since the first merge
- * that reached across would do so in those two alone. So what follows can change a token only by changing where a later
- * one of them begins: if the token at a place is the same in the encodings of all beginnings of the text that end so
- * late that the next token must begin at one of those ends, it stays, and with it what is before.
- */
+ * A pretoken that is too long to hold comes in parts. The result is exact with any list of merges, for two reasons.
+ * Between two tokens of an encoding, no merge has reached across, so each side was encoded as if it were alone. And if
+ * each two neighbours in a row of tokens are the encoding of their own text, then the row is the encoding of the whole,
+ * because the first merge to reach across would do so in those two alone.
+ *
+ * Later text can therefore change a token only by moving the start of a later token. Take all prefixes of the text that
+ * end so late that the next token must start at one of those ends. If the token at a place is the same in the encodings
+ * of all of them, it is settled, together with everything before it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +19,10 @@
 
 #define NONE SHORE__VOCAB_NONE
 #define SHORT_SYMBOLS 32
-#define WINDOW_SYMBOLS (64u << 10) /* of a pretoken in parts, at first */
+#define WINDOW_SYMBOLS (64u << 10) /* of a pretoken in parts, initially */
 #define WINDOW_SYMBOLS_MOST (1u << 20)
-#define MARGIN_SYMBOLS 32u        /* that are there to show that a token stays, at first */
-#define LONGEST_MERGE_CHARS 4096u /* above, showing it is too much work */
+#define MARGIN_SYMBOLS 32u        /* that must follow a token to settle it, initially */
+#define LONGEST_MERGE_CHARS 4096u /* settling longer ones is too much work */
 #define SLICE_BYTES (16u << 10)
 
 void shore__bpe_work_fini(struct shore__bpe_work *w) {
@@ -31,7 +32,7 @@ void shore__bpe_work_fini(struct shore__bpe_work *w) {
     free(w->symbols.ids);
 }
 
-/* Symbols of a pretoken: a doubly linked list in an array, so that a merge is O(1). */
+/* Symbols of a pretoken, as a doubly linked list in an array, so that a merge is O(1). */
 struct symbol {
     uint32_t id, previous, next;
 };
@@ -39,8 +40,8 @@ struct candidate {
     uint32_t rank, at, result;
 };
 
-/* The first symbols, before any merge, in the order that the `tokenizers` library gives them; at most one more than
- * there are bytes. waiting: behind them is an unknown token that may yet swallow the next one. */
+/* The symbols before any merge, in the order of the `tokenizers` library; at most one more than there are bytes.
+ * waiting: an unknown token behind them may still swallow the next one. */
 static size_t first_symbols(const struct shore__bpe *b, const char *pretoken, size_t bytes, bool *waiting,
                             uint32_t *ids) {
     size_t n = 0;
@@ -73,7 +74,7 @@ static size_t first_symbols(const struct shore__bpe *b, const char *pretoken, si
     return n;
 }
 
-/* For words: looks for the best pair again after each merge. */
+/* Merges a word: searches for the best pair again after each merge. */
 static size_t merge_short(const struct shore__bpe *b, uint32_t *ids, size_t n) {
     struct shore__merge *pairs[SHORT_SYMBOLS];
     for (size_t i = 0; i + 1 < n; i++)
@@ -126,8 +127,8 @@ static void consider(const struct shore__bpe *b, const struct symbol *s, uint32_
     if (m->result != NONE) push(heap, n, (struct candidate){m->rank, at, m->result});
 }
 
-/* For long pretokens: a heap of candidates; one that no longer stands is dropped when it comes up. Each merge adds at
- * most two candidates and takes one, so the heap never holds more than two per symbol. */
+/* Merges a long pretoken with a heap of candidates. An outdated candidate is dropped when it comes up. Each merge adds
+ * at most two candidates and takes one, so the heap never holds more than two per symbol. */
 static void merge_long(const struct shore__bpe *b, const uint32_t *ids, size_t n, struct symbol *s,
                        struct candidate *heap) {
     size_t nheap = 0;
@@ -152,7 +153,7 @@ static void merge_long(const struct shore__bpe *b, const uint32_t *ids, size_t n
 struct token {
     uint32_t id, start;
 };
-/* Arrays of one allocation, each of as many as there are symbols; the heap of twice as many. */
+/* Arrays in one allocation, with one element per symbol; the heap has two. */
 struct arrays {
     struct candidate *heap;
     struct symbol *symbols;
@@ -188,8 +189,7 @@ static int put_tokens(const struct arrays *a, size_t count, struct shore__ids *o
     return 0;
 }
 
-/* Whether the symbols begin with the token that ends at `end` in the encodings of all their beginnings from `least` to
- * n symbols. */
+/* Whether the token that ends at `end` comes first in the encodings of all prefixes of least to n symbols. */
 static bool begins_with(const struct shore__bpe *b, const uint32_t *ids, size_t least, size_t n, uint32_t token,
                         size_t end, const struct arrays *a) {
     bool same = true;
@@ -201,13 +201,13 @@ static bool begins_with(const struct shore__bpe *b, const uint32_t *ids, size_t 
     return same;
 }
 
-/* Of a row of tokens, the encoding of n symbols: how many stay as they are whatever follows. 0: that cannot be told. */
+/* Counts the settled tokens in the encoding of n symbols, which no later text changes. 0: unknown. */
 static size_t count_settled(const struct shore__bpe *b, struct shore__bpe_work *w, size_t count,
                             const struct arrays *a) {
     const uint32_t *ids = w->symbols.ids;
     size_t n = w->symbols.count, longest = b->longest_merge > 1 ? b->longest_merge : 1;
     if (longest > LONGEST_MERGE_CHARS || longest >= n || count < 2) return 0;
-    size_t least = n - longest + 1; /* the next token begins here at the earliest */
+    size_t least = n - longest + 1; /* the next token starts here or later */
     if (!w->margin) w->margin = MARGIN_SYMBOLS;
     for (size_t i = count - 2; w->margin < least; w->margin *= 2) {
         while (i > 0 && (a->tokens[i].start > least - w->margin || a->tokens[i + 1].start > least))
@@ -220,13 +220,13 @@ static size_t count_settled(const struct shore__bpe *b, struct shore__bpe_work *
     return 0;
 }
 
-/* Encodes what no text to come can change. */
+/* Encodes text that later text cannot change. */
 static int settle(const struct shore__bpe *b, struct shore__bpe_work *w, struct shore__ids *out) {
     struct arrays a;
     size_t n = w->symbols.count;
     if (reserve(w, n, &a)) return -ENOMEM;
     size_t count = merge_all(b, w->symbols.ids, n, &a), settled = count_settled(b, w, count, &a);
-    if (settled == 0) { /* or with more text */
+    if (settled == 0) { /* perhaps with more text */
         w->window *= 2;
         return w->window > WINDOW_SYMBOLS_MOST ? SHORE_EINPUT : 0;
     }
@@ -260,7 +260,7 @@ int shore__bpe_end(const struct shore__bpe *b, struct shore__bpe_work *w, struct
     size_t n = w->symbols.count;
     w->waiting = false;
     w->symbols.count = 0;
-    if (n == 0) return 0; /* a vocabulary may have none of what a text has */
+    if (n == 0) return 0; /* a vocabulary may have none of the text's characters */
     if (reserve(w, n, &a)) return -ENOMEM;
     return put_tokens(&a, merge_all(b, w->symbols.ids, n, &a), out);
 }

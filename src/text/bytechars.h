@@ -1,6 +1,5 @@
-/* The characters that stand for bytes in byte-level vocabularies: printable Latin-1 stands for itself, the other 68
- * bytes for U+0100 and up, in order (GPT-2's encoder.py, bytes_to_unicode).
- */
+/* Byte characters of byte-level vocabularies. Printable Latin-1 characters stand for their own bytes; U+0100 and up
+ * stand for the other 68, in order (GPT-2's encoder.py, bytes_to_unicode). */
 #ifndef SHORE_TEXT_BYTECHARS_H
 #define SHORE_TEXT_BYTECHARS_H
 

@@ -12,7 +12,7 @@
 #include "files/atomic.h"
 #include "files/hub.h"
 
-#define NAMED_MOST 6 /* in a note */
+#define NAMED_MOST 6 /* names in a note */
 #define ENDINGS ".txt, .text, .jsonl, .ndjson, .json and .bin, each also with .gz or .zst"
 
 /* Names for a message. */
@@ -25,8 +25,8 @@ struct find {
     struct shore__data_files *out;
     shore__note_fn note;
     void *note_ctx;
-    struct names taken, left; /* of the directory or pattern at hand */
-    const char *advice;       /* for the first file that is left out */
+    struct names taken, left; /* of the current directory or pattern */
+    const char *advice;       /* for the first file left out */
 };
 
 static void name(struct names *n, const char *path) {
@@ -67,7 +67,7 @@ static bool holds(const char *directory, const char *entry) {
     return there;
 }
 
-/* What trains on a directory may write its run into it. */
+/* Whether the directory is a run: training on a directory may write its run into it. */
 static bool is_run(const char *directory) {
     return holds(directory, "run.json") || holds(directory, "making");
 }
@@ -100,7 +100,7 @@ static int visit(struct find *f, FTS *tree, FTSENT *entry, struct shore_diag *di
     case FTS_DP:
         return 0;
     case FTS_F:
-    case FTS_SLNONE: /* a link to nothing: taking it says so */
+    case FTS_SLNONE: /* a link to nothing: opening it reports the error */
         return hidden ? 0 : take_entry(f, entry->fts_path, diag);
     case FTS_DC:
         return shore__fail(diag, SHORE_EINPUT, "%s: is a link to a directory that it lies in: remove it",
@@ -149,7 +149,7 @@ static void say(const struct find *f, const char *what, size_t count) {
     f->note(f->note_ctx, text);
 }
 
-/* Nothing of what was named can be read. */
+/* Refuses a name without any readable file. */
 static int refuse_empty(const struct find *f, const char *path, struct shore_diag *diag) {
     if (!f->left.count)
         return shore__fail(diag, SHORE_EINPUT, "%s: is a directory without data: files whose names end in " ENDINGS,
@@ -182,7 +182,7 @@ static int compare(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* What is not there matches nothing; what cannot be looked into might. */
+/* Ignores a missing path, which matches nothing. One that cannot be read might match. */
 static int on_glob_error(const char *path, int code) {
     return code != ENOENT && code != ENOTDIR;
 }

@@ -41,7 +41,7 @@ static const struct {
     {".lz4", SHORE__DATA_FOREIGN, PACKED("lz4 -d FILE")},
 };
 
-/* More than a name of dots alone: ".txt" is hidden, not a text. */
+/* Whether a name has this ending and more than dots before it: ".txt" is a hidden file, not a text. */
 static bool ends_in(const char *name, size_t bytes, const char *ending) {
     size_t n = strlen(ending);
     return bytes > n && !strncasecmp(name + bytes - n, ending, n);
@@ -67,7 +67,7 @@ const char *shore__data_foreign(const char *head, size_t bytes) {
         size_t at, bytes;
         const char *magic, *advice;
     } magics[] = {
-        {0, 5, "PAR1\x15", PARQUET}, /* what begins its first structure */
+        {0, 5, "PAR1\x15", PARQUET}, /* the first byte of its first structure */
         {0, 8, "ARROW1\0\0", FEATHER},
         {0, 4, "\xFF\xFF\xFF\xFF", ARROW},
         {0, 4, "PK\3\4", ARCHIVE("unzip")},
@@ -89,7 +89,7 @@ const char *shore__data_foreign(const char *head, size_t bytes) {
     for (size_t i = 0; i < sizeof magics / sizeof *magics; i++)
         if (bytes >= magics[i].at + magics[i].bytes && !memcmp(head + magics[i].at, magics[i].magic, magics[i].bytes))
             return magics[i].advice;
-    /* "BZh" alone may begin a text */
+    /* "BZh" alone may start a text */
     bool bzip2 = bytes >= 10 && !memcmp(head, "BZh", 3) && !memcmp(head + 4, "1AY&SY", 6);
     return bzip2 ? PACKED("bzip2 -dk FILE") : NULL;
 }

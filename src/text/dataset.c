@@ -88,7 +88,7 @@ const struct shore__dataset_stats *shore__dataset_stats(const struct shore__data
     return &d->stats;
 }
 
-/* Both hashes in one pass over the file, so that a flipped bit outside the part in use is noticed too. */
+/* Hashes the file and the part in use in one pass, so that a flipped bit outside the part is noticed too. */
 int shore__dataset_identity(struct shore__dataset *d, shore__progress_fn progress, void *ctx, uint64_t *hash,
                             struct shore_diag *diag) {
     enum { BLOCK = 256 << 10 };
@@ -130,7 +130,7 @@ int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t coun
     while (count > 0) {
         uint64_t until_wrap = d->count - position;
         size_t n = count < until_wrap ? count : (size_t)until_wrap;
-        /* 16-bit tokens are read into the far half of out and widened forward */
+        /* 16-bit tokens are read into the far half of out, and widened forward */
         unsigned char *raw = (unsigned char *)out + n * (4 - d->header.width);
         int rc = shore__read_at(d->fd, raw, n * d->header.width,
                                 SHORE__TOKEN_HEADER_BYTES + (d->first + position) * d->header.width, d->path, diag);
@@ -154,7 +154,7 @@ uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index,
     return seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % d->count;
 }
 
-/* counts[a][b]: how often byte b follows byte a; the first byte is counted apart */
+/* counts[a][b]: how often byte b follows byte a; the first byte is counted separately. */
 static int count_pairs(struct shore__dataset *d, struct shore__tokenizer *tokenizer, uint64_t *counts, uint64_t *bytes,
                        struct shore_diag *diag) {
     enum { BLOCK = 4096 };

@@ -18,7 +18,7 @@ static int on_wait(void *ctx, struct shore_diag *diag) {
     return shore__reader_report(ctx, diag);
 }
 
-/* What is worth a word is said once for all files: thousands may be alike. */
+/* Counts files with the same oddity, so that one note covers thousands of them. */
 static void count_alike(const struct shore__reader *r, struct shore__alike *alike, const char *what) {
     if (alike->count++) return;
     alike->first = r->file->path;
@@ -48,13 +48,13 @@ static void say_of_files(const struct shore__reader *r) {
 
 struct text_check {
     struct shore__utf8_state state;
-    unsigned char first; /* byte of the character that is looked at */
-    uint64_t offset;     /* of that */
-    uint64_t seen;       /* bytes */
+    unsigned char first; /* first byte of the current character */
+    uint64_t offset;     /* offset of the current character */
+    uint64_t seen;       /* bytes read */
 };
 
-/* Bytes become tokens whatever they are: nothing later would tell a photograph from a book. A last character that is
- * cut off passes, as `head -c` leaves it. */
+/* Refuses text that is not UTF-8. Any bytes could be encoded, and later nothing would tell a photograph from a book. A
+ * last character that is cut off passes, as `head -c` leaves it. */
 static int check_text(const struct shore__reader *r, struct text_check *c, const char *text, size_t bytes,
                       struct shore_diag *diag) {
     for (size_t at = 0; at < bytes; at++) {
@@ -76,7 +76,7 @@ static int check_text(const struct shore__reader *r, struct text_check *c, const
     return 0;
 }
 
-/* Bytes of the mark that editors on Windows put before a text. */
+/* Length of the byte order mark, which editors on Windows put before a text. */
 static size_t byte_order_mark(const char *text, size_t bytes) {
     return bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
 }
@@ -124,7 +124,7 @@ static int check_length(const struct shore__reader *r, uint64_t bytes, uint64_t 
                        r->file->path, (unsigned long long)bytes, (unsigned long long)count, (unsigned)width);
 }
 
-/* llm.c's token files (github.com/karpathy/llm.c, dev/data/data_common.py) */
+/* Reads llm.c's token files (github.com/karpathy/llm.c, dev/data/data_common.py). */
 static int read_tokens(struct shore__reader *r, struct shore_diag *diag) {
     const unsigned char *header = (const unsigned char *)r->block;
     if (r->held < LLMC_HEADER_BYTES)
@@ -143,7 +143,7 @@ static int read_tokens(struct shore__reader *r, struct shore_diag *diag) {
         return shore__fail(diag, SHORE_EINPUT, "%s: has version %u of llm.c's format; 1 and 7 are known", r->file->path,
                            version);
     int rc = 0;
-    if (r->file->bytes && !shore__unpack_packed(r->input)) /* before it is read, if that can be told */
+    if (r->file->bytes && !shore__unpack_packed(r->input)) /* refuse it early, where its size is known */
         rc = check_length(r, r->file->bytes, count, width, diag);
     size_t n;
     while (rc == 0 && (rc = shore__reader_block(r, &n, diag)) == 0 && n > 0) {
@@ -160,8 +160,8 @@ static int refuse_foreign(const struct shore__reader *r, const char *advice, str
     return shore__fail(diag, SHORE_EINPUT, "%s: %s", r->file->path, advice);
 }
 
-/* Zstandard's window comes beside what reading takes otherwise: a quarter of the budget; what `zstd -19` makes, always.
- */
+/* Limit of Zstandard's window, which is taken in addition to other memory: a quarter of the budget, and never less than
+ * `zstd -19` needs. */
 static uint64_t window_bytes(const struct shore__reading *how) {
     const uint64_t least = 8u << 20;
     if (!how->memory_bytes) return 0;
@@ -208,7 +208,7 @@ static int read_all(struct shore__reader *r, const struct shore__data_files *fil
     return rc;
 }
 
-/* Takes the file. */
+/* Builds into file, and takes it over. */
 static int build(const char *const *names, size_t nnames, const struct shore__reading *how,
                  struct shore__tokenizer *tokenizer, uint32_t vocab, struct shore__atomic *file,
                  struct shore__dataset_stats *stats, struct shore_diag *diag) {

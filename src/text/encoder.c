@@ -1,8 +1,8 @@
-/* The way of a text through a tokenizer, in parts of any size:
+/* Encodes a text in parts of any size, in stages:
  *
  *   bytes -> valid UTF-8 -> raw added tokens -> normalizing -> normalized added tokens -> pretokens -> ids
  *
- * Each stage holds back only what the text to come may still change.
+ * Each stage holds back only what later text may change.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@
 #include "text/utf8_parts.h"
 #include "text/vector.h"
 
-#define PRETOKEN_BYTES (64u << 10) /* above, a pretoken is encoded before its end is there */
+#define PRETOKEN_BYTES (64u << 10) /* longer pretokens are encoded before their end arrives */
 #define HELD_LIMIT_MIB 96u
 #define PATIENT_BYTES (16u << 10)
 #define STATE_LIMIT_BYTES (64u << 10)
 #define NOTHING SIZE_MAX
 
-/* What decides on the text to come is in shore__encoder_state() and shore__encoder_reset(), too. */
+/* Whatever decides how later text is encoded is also in shore__encoder_state() and shore__encoder_reset(). */
 struct shore__encoder {
     const struct shore__tokenizer *t;
     struct shore__bpe_work work;
@@ -31,16 +31,16 @@ struct shore__encoder {
     struct shore__splitter raw, normalized;
     struct shore__utf8_parts characters;
     struct shore__normalizing normalizing;
-    struct shore__text pretoken; /* normalized, not yet encoded: the first stage's text */
-    bool in_pretoken, at_origin; /* at_origin: nothing of the text has been encoded */
+    struct shore__text pretoken; /* normalized, not yet encoded: the text of the first stage */
+    bool in_pretoken, at_origin; /* at_origin: no part of the text has been encoded */
     struct {
-        bool open;     /* the stage has the beginning of a pretoken, whose end has not come yet */
-        bool encoding; /* and its first tokens have been encoded */
-        int before;    /* of the pretoken: the byte that stood before text, or SHORE__PATTERN_BEGINS */
+        bool open;     /* the stage has the start of a pretoken whose end is still to come */
+        bool encoding; /* the pretoken's first tokens have been encoded */
+        int before;    /* the byte before the pretoken's text, or SHORE__PATTERN_BEGINS */
         struct shore__text text;
-        size_t patience; /* text that is there before it is looked at again */
-        bool following;  /* text begins in a match whose end is far away, and the next stage may have its beginning */
-        bool passed;     /* it has */
+        size_t patience; /* bytes that must be there before text is searched again */
+        bool following;  /* text starts in a match whose end is far away; the next stage may have its start */
+        bool passed;     /* the next stage has it */
         struct shore__follow follow;
     } begun[SHORE__STEP_LIMIT + 1];
 };
@@ -71,7 +71,7 @@ static int encode_pretoken(struct shore__encoder *e, unsigned stage, const char 
     return divide(e, stage, text, bytes, true, &used);
 }
 
-/* Puts the stretches that match, and those between, together as the behavior of a stage says. */
+/* Joins matches and the stretches between them, as the behavior of a stage says. */
 struct gather {
     struct shore__encoder *e;
     unsigned stage;
@@ -122,7 +122,7 @@ static int stretch(struct gather *g, size_t start, size_t end, bool match) {
     return holds ? 0 : let_go(g);
 }
 
-/* What a stage puts before a pretoken that begins with text. */
+/* Adds the stage's prefix to a pretoken that starts with text. */
 static int put_prefix(const struct shore__encoder *e, unsigned stage, const char *text, struct shore__text *out) {
     bool wanted = stage < e->t->nstages && e->t->stages[stage].prefix_space && text[0] != ' ';
     return wanted ? shore__text_append(out, " ", 1) : 0;
@@ -134,7 +134,7 @@ static void drop_used(struct shore__encoder *e, unsigned stage, struct shore__te
     shore__text_drop(text, used);
 }
 
-/* Waits for a pretoken that no token can be. */
+/* Encodes the held pretoken in parts, once it is longer than any token. */
 static int encode_held(struct shore__encoder *e, unsigned stage, bool final) {
     struct shore__text *held = &e->begun[stage].text;
     bool *encoding = &e->begun[stage].encoding;
@@ -152,12 +152,13 @@ static int encode_held(struct shore__encoder *e, unsigned stage, bool final) {
     return rc;
 }
 
-/* What is looked at again and again would take the square of its length: so not before there is half as much again. */
+/* Bytes to wait for before searching held text again. Requiring half as much again keeps the work from growing with the
+ * square of its length. */
 static size_t patience_for(const struct shore__text *held) {
     return held->count > PATIENT_BYTES ? held->count + held->count / 2 : 0;
 }
 
-/* Divides what is held for a stage. */
+/* Divides the text held for a stage. */
 static int divide_held(struct shore__encoder *e, unsigned stage, struct shore__text *held, bool final) {
     size_t used, *patience = &e->begun[stage].patience;
     if (!final && held->count < *patience) return 0;
@@ -168,7 +169,7 @@ static int divide_held(struct shore__encoder *e, unsigned stage, struct shore__t
     return held->count > (size_t)HELD_LIMIT_MIB << 20 ? refuse_endless(e, HELD_LIMIT_MIB) : 0;
 }
 
-/* A pretoken in parts, for what is too long to wait for its end, or to be copied. The last part may be empty. */
+/* Encodes a part of a pretoken that is too long to wait for or to copy. The last part may be empty. */
 static int encode_part(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final) {
     struct shore__text *held = &e->begun[stage].text;
     int rc = e->begun[stage].open ? 0 : put_prefix(e, stage, text, held);
@@ -178,13 +179,13 @@ static int encode_part(struct shore__encoder *e, unsigned stage, const char *tex
     return stage == e->t->nstages ? encode_held(e, stage, final) : divide_held(e, stage, held, final);
 }
 
-/* A stretch that does not match, of which the next stage may have the beginning. */
+/* Ends a stretch that does not match; the next stage may have its start. */
 static int rest_of_stretch(struct gather *g, size_t start, size_t end) {
     return g->e->begun[g->stage + 1].open ? encode_part(g->e, g->stage + 1, g->text + start, end - start, true)
                                           : stretch(g, start, end, false);
 }
 
-/* Passes on what is sure to be in the match that text begins with. */
+/* Passes on what certainly belongs to the match that text starts in. */
 static int follow(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
     struct shore__follow *f = &e->begun[stage].follow;
     bool *passed = &e->begun[stage].passed;
@@ -199,8 +200,8 @@ static int follow(struct shore__encoder *e, unsigned stage, const char *text, si
     return rc;
 }
 
-/* Divides text into pretokens for the next stage. Unless it is final, the last pretokens wait for the text behind them;
- * used says where they begin. */
+/* Divides text into pretokens for the next stage. Unless final, the last pretokens wait for the text behind them; used
+ * says where they start. */
 static int divide(struct shore__encoder *e, unsigned stage, const char *text, size_t bytes, bool final, size_t *used) {
     const struct shore__stage *s = &e->t->stages[stage];
     struct gather g = {.e = e, .stage = stage, .text = text, .start = NOTHING};
@@ -226,7 +227,7 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
         rc = rest_of_stretch(&g, at, bytes);
         return rc ? rc : let_go(&g);
     }
-    size_t open_end = found == 2 ? start : bytes; /* no match begins before */
+    size_t open_end = found == 2 ? start : bytes; /* no match starts before it */
     bool pretoken = s->behavior == SHORE__ISOLATED || (s->behavior == SHORE__REMOVED && s->invert);
     if (found == 2 && pretoken && bytes - start > PRETOKEN_BYTES && shore__pattern_machine(s->pattern)) {
         if (s->behavior == SHORE__ISOLATED) rc = rest_of_stretch(&g, at, start);
@@ -250,7 +251,7 @@ static int divide(struct shore__encoder *e, unsigned stage, const char *text, si
     return 0;
 }
 
-/* SentencePiece-style text is one long pretoken, but falls apart where no token reaches across. */
+/* Cuts where no token reaches across: SentencePiece-style text is one long pretoken. */
 static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool final, size_t *used) {
     size_t start = 0, before = 0;
     int rc = 0;
@@ -268,7 +269,7 @@ static int cut(struct shore__encoder *e, const char *text, size_t bytes, bool fi
     if (final) return encode_part(e, 0, text + start, bytes - start, true);
     *used = start;
     if (before - start <= PRETOKEN_BYTES) return 0;
-    *used = before; /* the last character says whether there is a cut behind it */
+    *used = before; /* the last character decides whether there is a cut behind it */
     return encode_part(e, 0, text + start, before - start, false);
 }
 

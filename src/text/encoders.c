@@ -8,8 +8,8 @@
 
 #define JOB_BYTES (256u << 10)
 #define JOB_PARTS 4096u
-#define LEAD_BYTES (8u << 10) /* that an encoder reads of the text before its part */
-#define KEPT_IDS (1u << 20)   /* above, a job's vector is given back */
+#define LEAD_BYTES (8u << 10) /* text before its part that an encoder reads */
+#define KEPT_IDS (1u << 20)   /* a job's larger vector is freed */
 
 struct part { /* of a document, in one job */
     const char *source;
@@ -19,14 +19,14 @@ struct part { /* of a document, in one job */
 };
 
 struct job {
-    char *text; /* lead bytes that were another job's, then what is to be encoded */
+    char *text; /* lead bytes that belong to another job, then the text to encode */
     size_t lead, bytes;
     struct part parts[JOB_PARTS];
     size_t nparts;
     struct shore__encoder *encoder;
     struct shore__ids ids;
-    struct shore__text start, end; /* states of the encoder, if they are known */
-    bool alone;                    /* in a run: no encoder of its own would come to the state of the one before */
+    struct shore__text start, end; /* states of the encoder, if known */
+    bool alone;                    /* in a run: no new encoder would reach the state of the previous one */
     bool start_known, end_known, ran;
     int rc;
     size_t failed; /* part */
@@ -44,7 +44,7 @@ struct shore__encoders {
     pthread_cond_t work, done;
     uint64_t submitted, taken, committed;
     bool stop;
-    /* of the part before, which its document goes on after */
+    /* encoder of the previous part, if its document continues */
     struct shore__encoder *prior;
     struct shore__text prior_state;
     bool prior_known, in_run;
@@ -54,7 +54,7 @@ static struct job *filling(struct shore__encoders *x) {
     return &x->jobs[x->submitted % x->njobs];
 }
 
-/* What is encoded from the state that the job's encoder is in. */
+/* Encodes the parts from the current state of the job's encoder. */
 static int encode_parts(struct job *j) {
     int rc = 0;
     j->ids.count = 0;
@@ -120,7 +120,8 @@ static void swap_encoders(struct shore__encoders *x, struct job *j) {
     j->encoder = e;
 }
 
-/* Where nobody has encoded it, or not from the state that the part before ends in. */
+/* Runs a job on the caller's thread, if no worker has run it, or it started from another state than the previous part
+ * ends in. */
 static void run_here(struct shore__encoders *x, struct job *j) {
     if (j->parts[0].begins) {
         run(x, j);
@@ -171,7 +172,7 @@ static int commit(struct shore__encoders *x, struct shore_diag *diag) {
     return rc;
 }
 
-/* With fewer threads than wanted the ids are the same. */
+/* With fewer threads than wanted, the ids are the same. */
 static void start_workers(struct shore__encoders *x) {
     while (x->started < x->threads && shore__thread_start(&x->workers[x->started], "encode", work, x) == 0)
         x->started++;
@@ -200,7 +201,7 @@ static void add_part(struct job *j, const char *source, uint64_t line, bool begi
         (struct part){.source = source, .line = line, .text_start = j->bytes, .text_end = j->bytes, .begins = begins};
 }
 
-/* The document goes on in the next job. */
+/* Continues the document in the next job. */
 static int cut(struct shore__encoders *x, struct shore_diag *diag) {
     const struct job *full = filling(x);
     struct part last = full->parts[full->nparts - 1];

@@ -15,7 +15,7 @@
 #define TABLE_CHARS 0x400u
 
 enum op { CHAR, LOOK, LOOK_NOT, SPLIT, MATCH };
-/* SPLIT goes to `next` rather than to `other`; the others go to the step behind them. */
+/* A step of the machine. SPLIT goes to `next` rather than to `other`; the other kinds go to the step behind them. */
 struct step {
     enum op op;
     uint16_t next, other, kind;
@@ -35,7 +35,7 @@ struct shore__machine {
     struct kind kinds[KINDS_MOST];
     unsigned nkinds;
     pcre2_match_data *match; /* for making the tables */
-    /* while it is made */
+    /* only while the machine is made */
     const char *end;
     bool any_case;
     unsigned depth;
@@ -62,7 +62,7 @@ static bool make_kind(struct shore__machine *m, struct kind *k) {
     return true;
 }
 
-/* -1: cannot be had. */
+/* The character's kind; -1: unknown. */
 static int kind_of(struct shore__machine *m, const char *text, size_t bytes) {
     for (unsigned i = 0; i < m->nkinds; i++) {
         const struct kind *k = &m->kinds[i];
@@ -74,7 +74,7 @@ static int kind_of(struct shore__machine *m, const char *text, size_t bytes) {
     return make_kind(m, k) ? (int)m->nkinds - 1 : -1;
 }
 
-/* Where an atom that begins at p ends; NULL: nowhere, or it is an anchor. */
+/* End of the atom that starts at p; NULL: there is none, or it is an anchor. */
 static const char *atom_end(const struct shore__machine *m, const char *p) {
     if (*p == '\\') {
         if (p + 1 >= m->end) return NULL;
@@ -140,7 +140,7 @@ static bool add_atom(struct shore__machine *m, const char *p, const char *end) {
 }
 
 struct quantifier {
-    unsigned least, most; /* most UINT_MAX: no end */
+    unsigned least, most; /* most UINT_MAX: unlimited */
     bool lazy, possessive;
 };
 
@@ -152,7 +152,7 @@ static const char *read_quantifier(const struct shore__machine *m, const char *p
         q->least = *p == '+';
         q->most = *p++ == '?' ? 1 : UINT32_MAX;
     } else {
-        if (p[1] < '0' || p[1] > '9') return NULL; /* a brace for itself */
+        if (p[1] < '0' || p[1] > '9') return NULL; /* a literal brace */
         q->least = q->most = (unsigned)strtoul(p + 1, &behind, 10);
         if (*behind == ',') {
             bool open = *++behind == '}';
@@ -168,7 +168,7 @@ static const char *read_quantifier(const struct shore__machine *m, const char *p
     return p;
 }
 
-/* Whether one can go from a step to behind the last one without a character: a loop of such might not end. */
+/* Whether a path leads from a step to the end of the machine without a character: a loop of these might not end. */
 static bool passes_empty(const struct shore__machine *m, unsigned from, unsigned depth) {
     for (; from < m->nsteps; from++) {
         const struct step *s = &m->steps[from];
@@ -201,7 +201,7 @@ static bool add_repeated(struct shore__machine *m, const char *p, const char *en
     }
     for (unsigned i = 0; done && i < noptions; i++)
         *(q->lazy ? &m->steps[options[i]].next : &m->steps[options[i]].other) = m->nsteps;
-    /* it takes all there are: what is behind it is no other. Not so for one that may have reached its most. */
+    /* It takes all of them, so something else follows, unless it may have reached its maximum. */
     if (!done || !q->possessive) return done;
     if (q->most == UINT32_MAX) return add_kind(m, LOOK_NOT, p, (size_t)(end - p));
     if (q->least != 0 || q->most != 1) return false;
@@ -211,7 +211,7 @@ static bool add_repeated(struct shore__machine *m, const char *p, const char *en
     return add_kind(m, LOOK_NOT, p, (size_t)(end - p));
 }
 
-/* Up to a bar or a bracket. NULL: cannot be followed. */
+/* Adds steps up to a bar or a bracket. NULL: the pattern cannot be followed. */
 static const char *add_sequence(struct shore__machine *m, const char *p) {
     while (p && p < m->end && *p != '|' && *p != ')') {
         struct quantifier q;
@@ -243,7 +243,7 @@ static const char *add_alternatives(struct shore__machine *m, const char *p) {
 
 struct shore__machine *shore__machine_open(const char *pattern, size_t bytes) {
     struct shore__machine *m = calloc(1, sizeof *m);
-    char *copy = strndup(pattern, bytes); /* ends in a zero: looking ahead is safe */
+    char *copy = strndup(pattern, bytes); /* ends in a zero, so looking ahead is safe */
     bool done = m && copy && (m->match = pcre2_match_data_create(1, NULL));
     if (done) {
         const char *p = copy;
@@ -295,7 +295,8 @@ static bool is_kind(const struct shore__machine *m, unsigned kind, const struct 
     return in_pcre(k, c->text, c->bytes, c->match);
 }
 
-/* From the places to the steps that want a character, the preferred ones first; a match ends what is behind it. */
+/* Spreads from the places to the steps that want a character, preferred ones first. A match ends everything behind
+ * it. */
 static size_t spread(struct shore__follow *f, const struct character *c, uint16_t *ready) {
     const struct shore__machine *m = f->machine;
     uint16_t *seen = f->places + 2 * STEPS_MOST, *stack = f->places + 3 * STEPS_MOST;

@@ -1,9 +1,8 @@
-/* A JSON number (RFC 8259, section 6), one byte at a time.
- */
+/* Checks a JSON number (RFC 8259, section 6), one byte at a time. */
 #ifndef SHORE_TEXT_JSON_NUMBER_H
 #define SHORE_TEXT_JSON_NUMBER_H
 
-/* What the bytes so far end in. */
+/* The part of a number in which the bytes so far end. */
 enum shore__json_number {
     SHORE__JSON_MINUS,
     SHORE__JSON_ZERO,
@@ -17,9 +16,9 @@ enum shore__json_number {
 
 enum shore__json_verdict { SHORE__JSON_GOES_ON, SHORE__JSON_IS_OVER, SHORE__JSON_NO_NUMBER };
 
-/* Of the first byte, which is a minus or a digit. */
+/* Starts with the first byte, a minus or a digit. */
 enum shore__json_number shore__json_number_begin(unsigned char c);
-/* IS_OVER: the byte is the first behind the number. */
+/* IS_OVER: the number ended before this byte. */
 enum shore__json_verdict shore__json_number_step(enum shore__json_number *at, unsigned char c);
 
 #endif

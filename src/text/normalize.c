@@ -1,4 +1,4 @@
-/* The normalizers of tokenizer.json, one step after the other, on a text that comes in parts. */
+/* Normalizes text that comes in parts, with the normalizers of tokenizer.json one after the other. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +30,8 @@ static int put_char(struct shore__text *out, uint32_t c) {
     return shore__text_append(out, (char *)bytes, (size_t)utf8proc_encode_char((utf8proc_int32_t)c, bytes));
 }
 
-/* Before such a character, composition can be cut: it never joins what stands before it, nor does what it decomposes
- * into. Among those that do are no others than marks, Hangul's vowels and finals in their several forms, and the vowels
- * of Kirat Rai. */
+/* Whether composition can be cut before a character: neither it nor its decomposition ever joins the text before it.
+ * Those that do join are only marks, Hangul's vowels and finals in their several forms, and the vowels of Kirat Rai. */
 static bool composes_alone(uint32_t c) {
     if (c < 0x300) return true;
     switch (utf8proc_category((utf8proc_int32_t)c)) {
@@ -60,13 +59,13 @@ static int map_known(utf8proc_option_t form, const char *text, size_t bytes, str
     if (bytes == 0) return 0;
     utf8proc_ssize_t n =
         utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &mapped, UTF8PROC_STABLE | form);
-    if (n < 0) return -ENOMEM; /* the text is valid: only memory can fail */
+    if (n < 0) return -ENOMEM; /* the text is valid, so only memory can fail */
     int rc = shore__text_append(out, (char *)mapped, (size_t)n);
     free(mapped);
     return rc;
 }
 
-/* Unicode's normal forms. What the tokenizers library does not know yet divides the text. */
+/* Maps to Unicode's normal forms. Characters that the tokenizers library does not know yet divide the text. */
 static int map(enum shore__step_kind kind, const char *text, size_t bytes, struct shore__text *out) {
     bool compat = kind == SHORE__STEP_NFKC || kind == SHORE__STEP_NFKD, touched = false;
     bool composes = kind == SHORE__STEP_NFC || kind == SHORE__STEP_NFKC;
@@ -101,7 +100,7 @@ static bool is_mark(uint32_t c) {
     return mark != IN_RANGES(c, shore__other_marks);
 }
 
-/* What is done to every character by itself. */
+/* Applies a step to each character alone. */
 static int each_char(enum shore__step_kind kind, const char *text, size_t bytes, struct shore__text *out) {
     for (size_t i = 0, n; i < bytes; i += n) {
         n = shore__utf8_bytes((unsigned char)text[i]);
@@ -133,7 +132,7 @@ static size_t end_without_spaces(const char *text, size_t bytes) {
     return end;
 }
 
-/* Spaces wait for what follows them. */
+/* Strips spaces at the ends. Spaces wait for the text behind them. */
 static int strip(struct shore__normalizing *n, unsigned i, const char *text, size_t bytes, struct shore__text *out) {
     const struct shore__step *step = &n->t->steps[i];
     struct shore__text *held = &n->at[i].held;

@@ -17,13 +17,13 @@
 #define DEPTH_LIMIT 10000u
 #define JIT_STACK_BYTES (512u << 10)
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-/* outside brackets, Oniguruma looks up what is below U+0100 in a table of its own: it counts these, too */
+/* outside brackets, Oniguruma uses its own table below U+0100, which also counts these */
 #define WORD_ALONE WORD "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 struct shore__pattern {
     pcre2_code *code;
     struct shore__machine *machine;
-    bool begins; /* one of its anchors stands for the beginning of a text, not of a line */
+    bool begins; /* one of its anchors stands for the start of a text, not of a line */
 };
 
 struct shore__matcher {
@@ -35,7 +35,7 @@ struct shore__matcher {
 struct translation {
     const char *text;
     size_t bytes, at;
-    bool line_start, text_start; /* anchors that it has */
+    bool line_start, text_start; /* the pattern has such anchors */
     struct shore__text out;
     struct shore_diag *diag;
 };
@@ -70,8 +70,8 @@ static int copy_braced(struct translation *t) {
     return peek(t, n) ? copy(t, n + 1) : refuse(t, "an unfinished escape");
 }
 
-/* Oniguruma's ^ and $ are those of lines. PCRE2 decides on ^ behind a last line's end, and on \Z before it, whatever
- * may follow; so it is told to look. */
+/* Translates Oniguruma's ^ and $, which are those of lines. PCRE2 decides on ^ behind the last line's end, and on \Z
+ * before it, without the text that may follow; so the translation makes it look. */
 static int anchor(struct translation *t, size_t n) {
     static const struct {
         const char *name, *translated;
@@ -214,11 +214,11 @@ static int compile(struct shore__pattern *p, struct translation *t) {
     }
     pcre2_pattern_info(p->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     pcre2_pattern_info(p->code, PCRE2_INFO_MATCHEMPTY, &empty);
-    /* PCRE2 counts \A, which is given what it needs */
+    /* PCRE2 counts \A, which gets what it needs */
     if (behind > t->text_start) return refuse(t, "a look at what was before");
     p->begins = t->text_start;
     if (empty) return refuse(t, "a way to match the empty text");
-    /* where it is refused (hardened kernels), the interpreter gives the same matches */
+    /* where JIT is refused (hardened kernels), the interpreter gives the same matches */
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     p->machine = shore__machine_open(t->out.bytes, t->out.count);
     return 0;
@@ -236,7 +236,7 @@ struct shore__matcher *shore__matcher_open(void) {
     pcre2_set_match_limit(m->limits, MATCH_LIMIT);
     pcre2_set_heap_limit(m->limits, HEAP_LIMIT_KIB);
     pcre2_set_depth_limit(m->limits, DEPTH_LIMIT);
-    m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL: a smaller one is used */
+    m->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL: it uses a smaller one */
     if (m->stack) pcre2_jit_stack_assign(m->limits, NULL, m->stack);
     return m;
 }
@@ -291,7 +291,7 @@ int shore__pattern_find(const struct shore__pattern *p, struct shore__matcher *m
     if (n == PCRE2_ERROR_NOMEMORY) return -ENOMEM;
     if (n < 0 && n != PCRE2_ERROR_PARTIAL) return SHORE_EINPUT;
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(m->match);
-    /* \K is refused, so the end is never before the start; the empty match cannot be either */
+    /* \K is refused, so the end is never before the start; the match is not empty either */
     *start = range[0];
     *end = range[1];
     if (n == PCRE2_ERROR_PARTIAL) return 2;

@@ -9,14 +9,14 @@
 
 #define TEXT_BYTES (256u << 10)
 
-/* A row's text goes on to the writer as it comes. Where bad rows are skipped it has to wait for the row's end, and what
- * is long waits in a file without a name. */
+/* A row being read. Its text goes to the writer as it arrives. If bad rows are skipped, the text waits for the row's
+ * end; long text waits in a nameless file. */
 struct reading {
     struct shore__reader *reader;
     struct shore__rows rows;
     char *text;
     size_t bytes;
-    bool open, begun; /* the row has a text; the writer has its beginning */
+    bool open, begun; /* open: the row has a text; begun: the writer has its start */
     FILE *waiting;
     uint64_t waiting_bytes;
 };

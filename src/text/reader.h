@@ -1,5 +1,4 @@
-/* What the readers of data share: the file at hand, and what they write to. Inside of text/.
- */
+/* State that the readers of data share: the current file, and the writer they write to. Inside of text/. */
 #ifndef SHORE_TEXT_READER_H
 #define SHORE_TEXT_READER_H
 
@@ -15,19 +14,19 @@ struct shore__reader {
     const struct shore__data_file *file;
     struct shore__unpack *input;
     char *block;
-    size_t held;                      /* of the block, which has been looked at and is to be read */
-    uint64_t done_bytes, total_bytes; /* of the files before; of all */
+    size_t held;                      /* bytes of the block that were inspected and are still to be read */
+    uint64_t done_bytes, total_bytes; /* of the files before; of all files */
     uint64_t rows, bad_rows;
     struct shore_diag first_bad;
     struct shore__alike {
-        const char *first, *what; /* a file; what is said of it */
+        const char *first, *what; /* the first such file; what the note says */
         size_t count;
-    } records, tables; /* texts that look like them */
+    } records, tables; /* texts that look like records or tables */
 };
 
-/* Says how far it is. -ECANCELED: the listener wants no more. */
+/* Reads the next block of the file, unpacked; 0 bytes: the end. */
 int shore__reader_report(struct shore__reader *r, struct shore_diag *diag);
-/* The next block of the file, without whatever it is packed in; 0 bytes: its end. */
+/* Reads the rest of the file as records. by_line: one per line. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
 /* read_rows.c. The rest of the file as records. by_line: each line is one. */
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);

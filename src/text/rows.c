@@ -1,4 +1,4 @@
-/* One byte at a time through a small machine, because what parses JSON otherwise holds a string as a whole. */
+/* Reads rows byte by byte with a small state machine, because other JSON parsers hold a whole string in memory. */
 #include "text/rows.h"
 
 #include <errno.h>
@@ -12,19 +12,19 @@
 #define INVALID "not valid JSON: "
 
 enum state {
-    BEGIN,    /* nothing but blanks yet */
-    BETWEEN,  /* a row may begin, or a list end */
-    ROW,      /* of a list, behind a comma */
-    ROW_OVER, /* of a list or a line: a comma or the list's end, or the line's */
+    BEGIN,    /* only blanks so far */
+    BETWEEN,  /* a row may start, or a list end */
+    ROW,      /* in a list, behind a comma */
+    ROW_OVER, /* in a list: a comma or the list's end follows; in a line: the line's end */
     LIST_OVER,
     SKIP,        /* to the end of the line */
-    LINE_BEGINS, /* after skipping, where rows may have many lines */
+    LINE_BEGINS, /* after skipping, where a row may span lines */
     VALUE,
     VALUE_OR_END,
     KEY,
     KEY_OR_END,
     COLON,
-    NEXT, /* a comma, or the end of what is open */
+    NEXT, /* a comma, or the end of the open container */
     STRING,
     ESCAPE,
     UNIT,
@@ -32,7 +32,8 @@ enum state {
     NUMBER,
 };
 
-/* Besides codes: the JSON breaks off here, r->trouble says why; the byte belongs to the next state. */
+/* Results besides codes. BROKEN: the JSON breaks off here, and r->trouble says why. AGAIN: the byte belongs to the next
+ * state. */
 enum { BROKEN = 1, AGAIN = 2 };
 
 static int broken(struct shore__rows *r, const char *why) {
@@ -50,7 +51,7 @@ static int report(struct shore__rows *r, const char *why, uint64_t byte, bool la
     return r->sink->bad(r->sink->ctx, &bad, diag);
 }
 
-/* It is JSON, but no row: the rest of it is passed over. */
+/* Rejects valid JSON that is no row, and skips the rest of it. */
 static int reject(struct shore__rows *r, struct shore_diag *diag) {
     return r->rejected ? 0 : report(r, r->why, r->row_offset, false, diag);
 }
@@ -75,7 +76,7 @@ static int end_row(struct shore__rows *r, struct shore_diag *diag) {
     return r->rejected ? 0 : r->sink->end(r->sink->ctx, diag);
 }
 
-/* The value that a row consists of is whole; of a line, the end has to come first. */
+/* Ends a row whose value is complete. In a line, the line's end must come first. */
 static int close_row(struct shore__rows *r, struct shore_diag *diag) {
     int rc = 0;
     if (!r->had_field && !r->rejected) {
@@ -107,7 +108,7 @@ static int close_value(struct shore__rows *r, struct shore_diag *diag) {
     return 0;
 }
 
-/* After what is no JSON, the next line is a row again; in a list nothing says where the next row begins. */
+/* Recovers from broken JSON at the next line. In a list, nothing tells where the next row starts. */
 static int recover(struct shore__rows *r, struct shore_diag *diag) {
     r->state = SKIP;
     return r->rejected && !r->in_list ? 0 : report(r, r->trouble, r->offset, r->in_list, diag);
@@ -130,7 +131,7 @@ static int put_char(struct shore__rows *r, unsigned code, struct shore_diag *dia
     return put(r, (const char *)text, (size_t)utf8proc_encode_char((utf8proc_int32_t)code, text), diag);
 }
 
-/* Half of a surrogate pair that stands alone becomes U+FFFD. */
+/* Puts half a surrogate pair that stands alone, as U+FFFD. */
 static int put_half(struct shore__rows *r, struct shore_diag *diag) {
     bool alone = r->high != 0;
     r->high = 0;
@@ -174,7 +175,7 @@ static int end_string(struct shore__rows *r, struct shore_diag *diag) {
     return close_value(r, diag);
 }
 
-/* Bytes of s that stand for themselves; *rc is BROKEN where the next is none of a text. */
+/* Number of bytes of s that stand for themselves. *rc: BROKEN if the next byte is invalid in a text. */
 static size_t plain(struct shore__rows *r, const unsigned char *s, size_t bytes, int *rc) {
     size_t at = 0;
     for (; at < bytes; at++) {
@@ -332,7 +333,7 @@ static int next(struct shore__rows *r, unsigned char c, struct shore_diag *diag)
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-/* Outside of rows. */
+/* Handles a byte outside of rows. */
 static int between(struct shore__rows *r, unsigned char c, struct shore_diag *diag) {
     if (r->state == BEGIN && c == '[') {
         r->in_list = true;
@@ -348,7 +349,7 @@ static int between(struct shore__rows *r, unsigned char c, struct shore_diag *di
         return 0;
     }
     if (r->state == LIST_OVER) {
-        begin_row(r); /* as if it were one, for what is said */
+        begin_row(r); /* treat it as a row, for the message */
         return broken(r, "something follows the list");
     }
     if (r->state == ROW_OVER)
@@ -405,7 +406,7 @@ static int step(struct shore__rows *r, unsigned char c, struct shore_diag *diag)
 }
 
 int shore__rows_feed(struct shore__rows *r, const char *part, size_t bytes, struct shore_diag *diag) {
-    static const char mark[] = "\xEF\xBB\xBF"; /* that editors on Windows put before a text */
+    static const char mark[] = "\xEF\xBB\xBF"; /* byte order mark, which editors on Windows put before a text */
     const unsigned char *s = (const unsigned char *)part;
     if (r->offset == 0) r->line = 1;
     for (size_t at = 0; at < bytes;) {

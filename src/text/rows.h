@@ -1,7 +1,5 @@
-/* Records of JSON, one behind the other or in one list, in memory that does not grow with them: the text of each comes
- * in parts. NaN, Infinity and -Infinity, as Python's json.dumps writes them, are values like any other. Inside of
- * text/.
- */
+/* Reads JSON records, one after the other or in one list, in bounded memory: the text of each comes in parts. NaN,
+ * Infinity and -Infinity, as Python's json.dumps writes them, are ordinary values. Inside of text/. */
 #ifndef SHORE_TEXT_ROWS_H
 #define SHORE_TEXT_ROWS_H
 
@@ -13,42 +11,42 @@
 #include "text/json_number.h"
 #include "text/utf8.h"
 
-/* What is wrong with a row, and where. */
+/* A bad row: what is wrong, and where. */
 struct shore__bad_row {
-    uint64_t line, row; /* that it begins on; its number, both from 1 */
-    uint64_t byte;      /* of the file, from 0: where the JSON breaks off, or where the row begins */
+    uint64_t line, row; /* the line it starts on, and its number, both from 1 */
+    uint64_t byte;      /* in the file, from 0: where the JSON breaks off, or where the row begins */
     bool in_list;
-    bool last; /* what follows cannot be told from it, so the sink has to end the reading */
+    bool last; /* the next row cannot be found, so the sink must end the reading */
     const char *why;
 };
 
-/* Nonzero from any of these ends the reading with that code, diag filled. */
+/* Nonzero from any of these ends the reading with that code; diag is filled. */
 struct shore__rows_sink {
     void *ctx;
-    /* Of the row's text, which may be empty: at least one part. The row may still turn out to be bad. */
+    /* A part of the row's text; at least one per row, perhaps empty. The row may still turn out to be bad. */
     int (*text)(void *ctx, uint64_t line, const char *part, size_t bytes, struct shore_diag *diag);
-    int (*end)(void *ctx, struct shore_diag *diag);                                   /* of a good row */
-    int (*bad)(void *ctx, const struct shore__bad_row *bad, struct shore_diag *diag); /* once a row; 0: go on */
+    int (*end)(void *ctx, struct shore_diag *diag);                                   /* end of a good row */
+    int (*bad)(void *ctx, const struct shore__bad_row *bad, struct shore_diag *diag); /* once per bad row; 0: go on */
 };
 
-/* The rows of a file; fields but these are for shore__rows_*. */
+/* Reader of a file's rows. The caller sets sink, field and by_line; the other fields belong to shore__rows_*. */
 #define SHORE__ROW_LEVELS 1024 /* deepest nesting */
 #define SHORE__ROW_KEY_BYTES 256
 struct shore__rows {
     const struct shore__rows_sink *sink;
-    const char *field; /* whose string is a row's text */
-    bool by_line;      /* each line is a row; otherwise that is so if the first row is a line, and rows may be many */
+    const char *field; /* the field whose string is a row's text */
+    bool by_line; /* each line is a row. Otherwise only if the first row is one line; then rows may also span many */
 
     int state;
     bool in_list, rejected, had_field;
-    uint64_t offset, line, row; /* of the byte that is looked at; of the row at hand */
+    uint64_t offset, line, row; /* of the current byte; of the current row */
     uint64_t row_offset, row_line;
     unsigned depth;
-    uint64_t is_object[SHORE__ROW_LEVELS / 64]; /* a bit for each level */
+    uint64_t is_object[SHORE__ROW_LEVELS / 64]; /* one bit per level */
     /* strings */
-    bool is_key, is_field; /* a key; the value of the field, or a key that is the field's */
+    bool is_key, is_field; /* the string is a key; it is the field's value, or the field's key */
     struct shore__utf8_state character;
-    unsigned unit, digits, high; /* of \uXXXX; the first half of a pair */
+    unsigned unit, digits, high; /* of \uXXXX; high: first half of a pair */
     char key[SHORE__ROW_KEY_BYTES];
     size_t key_bytes;
     /* numbers and words */
@@ -60,10 +58,10 @@ struct shore__rows {
     char why[512];
 };
 
-/* Zero-initialised but for sink, field and by_line. Parts may be of any size. */
+/* Zero-initialize all but sink, field and by_line. Parts may have any size. */
 int shore__rows_feed(struct shore__rows *r, const char *part, size_t bytes, struct shore_diag *diag);
 int shore__rows_end(struct shore__rows *r, struct shore_diag *diag);
-/* Whether the beginning of a text looks like records, though it is not said to hold any. */
+/* Whether the start of a text file looks like records, though its name does not say so. */
 bool shore__rows_are_in(const char *text, size_t bytes);
 
 #endif

@@ -34,7 +34,7 @@ static inline void shore__token_header_put(unsigned char raw[SHORE__TOKEN_HEADER
     shore__put_u64(raw + 56, XXH3_64bits(raw, 56));
 }
 
-/* Nonzero for what is not such a header. */
+/* Nonzero: this is not such a header. */
 static inline int shore__token_header_get(const unsigned char raw[SHORE__TOKEN_HEADER_BYTES],
                                           struct shore__token_header *h) {
     if (memcmp(raw, "SHORETOK", 8) != 0 || shore__get_u32(raw + 8) != SHORE__TOKEN_VERSION) return -1;

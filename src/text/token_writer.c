@@ -14,18 +14,18 @@
 
 struct shore__token_writer {
     struct shore__encoders *encoders;
-    int64_t end_of_text, last; /* last token written, or -1 */
+    int64_t end_of_text, last; /* last: the last token written, or -1 */
     uint32_t vocab, width;
     struct shore__atomic file;
     XXH3_state_t *hash;
     unsigned char *pending;
     size_t pending_bytes;
     struct shore__dataset_stats stats;
-    bool any_tokens, after_tokens; /* of a file that holds tokens */
+    bool any_tokens, after_tokens; /* of a file of tokens */
     uint64_t real_tokens;
-    /* for messages: where what is written comes from, and what is read */
+    /* for messages: the source of what is written, and of what is read */
     const char *source, *read_source;
-    uint64_t line, read_line; /* of JSONL; 0: not in a line */
+    uint64_t line, read_line; /* in JSONL; 0: not in a line */
 };
 
 void shore__token_writer_source(struct shore__token_writer *w, const char *source, uint64_t line) {
@@ -129,7 +129,7 @@ int shore__token_writer_tokens(struct shore__token_writer *w, const uint32_t *id
     return rc;
 }
 
-/* Bytes are not worth it. */
+/* The byte-level tokenizer is too fast for threads to pay off. */
 static unsigned thread_count(const struct shore__tokenizer *t, const struct shore__reading *how) {
     unsigned threads = how->threads ? how->threads : shore__machine_threads();
     uint64_t most = how->memory_bytes ? how->memory_bytes / 2 / SHORE__ENCODERS_BYTES_PER_THREAD : threads;

@@ -20,7 +20,7 @@ uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text,
     return id == SHORE__VOCAB_NONE ? shore__vocab_find(&t->bpe.vocab, text, bytes) : id;
 }
 
-/* The tokenizers library takes no id from a file: it counts on. */
+/* The next free id. The tokenizers library takes no id from a file, but counts on. */
 static uint32_t next_id(const struct shore__tokenizer *t) {
     return t->added.nids > t->bpe.vocab.count ? t->added.nids : t->bpe.vocab.count;
 }
@@ -36,7 +36,7 @@ static int put_rule(struct shore__tokenizer *t, uint32_t id, struct shore__added
         t->added_rules = rules;
         t->nrules = n;
     }
-    rule.special |= t->added_rules[id].special; /* once is for ever */
+    rule.special |= t->added_rules[id].special; /* once special, always special */
     t->added_rules[id] = rule;
     return 0;
 }

@@ -1,7 +1,6 @@
-/* What stands of tokens beside tokenizer.json, as transformers' AutoTokenizer takes it: added_tokens_decoder of
- * tokenizer_config.json; without that, special_tokens_map.json over tokenizer_config.json, and added_tokens.json. Then
- * the tokens that have a part to play, if they are not there yet, get the next ids.
- */
+/* Reads what the files beside tokenizer.json say about tokens, as transformers' AutoTokenizer does:
+ * added_tokens_decoder of tokenizer_config.json; without that, special_tokens_map.json over tokenizer_config.json, and
+ * added_tokens.json. Then tokens that have a role but do not exist yet get the next ids. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 #define CONFIG_LIMIT_BYTES (16u << 20)
 #define CONFIG "tokenizer_config.json"
 
-/* the order in which transformers adds them; then others whose keys end alike */
+/* in the order in which transformers adds them; then others whose keys end alike */
 static const char *const parts[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                     "pad_token", "cls_token", "mask_token"};
 enum { PARTS = sizeof parts / sizeof *parts };
@@ -32,7 +31,7 @@ static bool ends_in_token(const char *key) {
     return n > 6 && !strcmp(key + n - 6, "_token");
 }
 
-/* Text or {"content": text}; NULL: neither. */
+/* The string of text or {"content": text}; NULL: it is neither. */
 static const json_t *content_of(const json_t *token) {
     const json_t *content = json_is_object(token) ? json_object_get(token, "content") : token;
     return json_is_string(content) && json_string_length(content) ? content : NULL;
@@ -40,7 +39,7 @@ static const json_t *content_of(const json_t *token) {
 
 static int list(struct shore__tokenizer_config *c, const json_t *content, int64_t id, struct shore__added_rule rule) {
     size_t bytes = json_string_length(content);
-    if ((c->nlisted & (c->nlisted - 1)) == 0) { /* a power of two: full */
+    if ((c->nlisted & (c->nlisted - 1)) == 0) { /* a power of two: the array is full */
         struct shore__listed_token *more = realloc(c->listed, (c->nlisted ? 2 * c->nlisted : 1) * sizeof *more);
         if (!more) return -ENOMEM;
         c->listed = more;
@@ -115,7 +114,7 @@ static int on_kept(struct reading *r, json_t *value, struct shore_diag *diag) {
     return json_object_set(r->c->kept, r->name, value) ? shore__fail(diag, -ENOMEM, "%s: out of memory", r->path) : 0;
 }
 
-/* One event after the other: all added tokens may stand there, more than are held as a tree. */
+/* Handles one event at a time: the list may hold more added tokens than fit in a tree. */
 static int on_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     struct reading *r = ctx;
     struct shore_diag why = {0};
@@ -150,7 +149,7 @@ static int read_config(struct shore__tokenizer_config *c, struct shore_diag *dia
     return rc == SHORE_EMISSING ? 0 : rc;
 }
 
-/* A small JSON file beside the tokenizer; NULL if it is not there. */
+/* Reads a small JSON file beside the tokenizer; NULL if there is none. */
 static int beside(const char *directory, const char *name, json_t **out, struct shore_diag *diag) {
     char *path = shore__path_join(directory, name);
     *out = NULL;
@@ -166,7 +165,7 @@ static bool says(const json_t *object, const char *key) {
            (json_is_string(value) || json_array_size(value) || json_object_size(value));
 }
 
-/* Another name of the same list. */
+/* Renames the other name of the same list. */
 static void rename_extra(json_t *kept, bool unless_there) {
     json_t *old = json_object_get(kept, "additional_special_tokens");
     if (!old ||
@@ -213,7 +212,7 @@ static bool is_special(const json_t *kept, const char *content) {
     return false;
 }
 
-/* added_tokens.json: ids by their tokens */
+/* Reads added_tokens.json: ids by token. */
 static int read_old_list(struct shore__tokenizer_config *c, struct shore_diag *diag) {
     json_t *tokens, *id;
     const char *content;
@@ -240,7 +239,7 @@ int shore__tokenizer_config_read(const char *directory, struct shore__tokenizer_
     if (rc == 0) rename_extra(out->kept, false);
     if (rc == 0 && !out->has_decoder) {
         rc = merge_map(out, diag);
-        if (rc == 0) rc = read_old_list(out, diag); /* what the map calls additional does not make one special */
+        if (rc == 0) rc = read_old_list(out, diag); /* a token is not special because the map calls it additional */
         rename_extra(out->kept, true);
     }
     return rc ? rc : beside(directory, "config.json", &out->config, diag);
@@ -262,7 +261,7 @@ static int by_id(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* One that is known as an added token already stays what it is. */
+/* Adds the token of a role. One that is known as an added token already stays as it is. */
 static int add_part(struct shore__tokenizer *t, const json_t *token, bool named, struct shore_diag *diag) {
     const json_t *content = content_of(token);
     if (!content) return 0;
@@ -336,14 +335,14 @@ int shore__tokenizer_config_end_of_text(const struct shore__tokenizer_config *c,
     int64_t *id = &t->end_of_text;
     *id = -1;
     if (name) *id = shore__tokenizer_id(t, json_string_value(name), json_string_length(name));
-    if (c->lenient && *id >= t->needed) *id = -1; /* it was no token then */
+    if (c->lenient && *id >= t->needed) *id = -1; /* it was no token in older versions */
     if (*id >= 0) return 0;
     int rc = id_in(c->directory, "config.json", c->config, t, id, diag);
     if (rc == 0 && *id < 0) rc = beside(c->directory, "generation_config.json", &generation, diag);
     if (rc == 0 && *id < 0) rc = id_in(c->directory, "generation_config.json", generation, t, id, diag);
     json_decref(generation);
     if (c->lenient && rc == SHORE_EINPUT) rc = 0;
-    size_t first = class && !strncmp(class, "LlamaTokenizer", 14); /* transformers' class has its own usual one */
+    size_t first = class && !strncmp(class, "LlamaTokenizer", 14); /* transformers' class has its own usual token */
     for (size_t i = 0; rc == 0 && *id < 0 && i < 3; i++) {
         const char *text = usual[(first + i) % 3];
         uint32_t found = shore__tokenizer_id(t, text, strlen(text));

@@ -1,5 +1,4 @@
-/* What the parts of the tokenizer share: the description that loading makes and encoding follows.
- */
+/* Description of a tokenizer, which loading makes and encoding follows. The files of the tokenizer share it. */
 #ifndef SHORE_TEXT_TOKENIZER_IMPL_H
 #define SHORE_TEXT_TOKENIZER_IMPL_H
 
@@ -25,11 +24,11 @@ enum shore__step_kind {
     SHORE__STEP_PREPEND,
     SHORE__STEP_REPLACE,
 };
-struct shore__step { /* of normalizing */
+struct shore__step { /* a step of normalizing */
     enum shore__step_kind kind;
-    char *to;                       /* what is prepended, or comes instead */
-    struct shore__pattern *pattern; /* of what is replaced */
-    bool left, right;               /* ends that are stripped */
+    char *to;                       /* the text to prepend, or the replacement */
+    struct shore__pattern *pattern; /* of the text to replace */
+    bool left, right;               /* ends to strip */
 };
 
 enum shore__behavior {
@@ -39,7 +38,7 @@ enum shore__behavior {
     SHORE__MERGED_WITH_NEXT,
     SHORE__CONTIGUOUS,
 };
-struct shore__stage {               /* of dividing into pretokens; each divides the pretokens of the one before */
+struct shore__stage {               /* a stage that divides the pretokens of the previous one */
     struct shore__pattern *pattern; /* NULL: does not divide */
     enum shore__behavior behavior;
     bool invert, prefix_space;
@@ -52,7 +51,8 @@ struct shore__added_rule { /* of an added token */
 enum shore__prepend { SHORE__PREPEND_NEVER, SHORE__PREPEND_FIRST, SHORE__PREPEND_ALWAYS };
 
 struct shore__tokenizer {
-    bool is_bytes; /* the byte-level tokenizer: nothing below but vocab, needed, end_of_text, name, directory */
+    /* the byte-level tokenizer: of the fields below, it has only vocab, needed, end_of_text, name, directory */
+    bool is_bytes;
     uint32_t vocab, needed;
     int64_t end_of_text;
     char name[64];
@@ -61,8 +61,8 @@ struct shore__tokenizer {
     struct shore__bpe bpe;
     struct shore__step steps[SHORE__STEP_LIMIT];
     unsigned nsteps;
-    struct shore__added_set raw, normalized; /* looked for before and after normalizing */
-    struct shore__vocab added;               /* all of them, as they are written */
+    struct shore__added_set raw, normalized; /* found before and after normalizing */
+    struct shore__vocab added;               /* all added tokens, as written */
     struct shore__added_rule *added_rules;   /* by id, up to added.nids */
     uint32_t nrules;
     bool space_marks; /* Metaspace: spaces become marks, and one is prepended */
@@ -72,35 +72,34 @@ struct shore__tokenizer {
     bool strip_first_space; /* when decoding */
 };
 
-/* What tokenizer.json says besides the model's vocabulary and merges, and its added tokens. Refuses by name what is not
- * supported. */
+/* Reads tokenizer.json, except for vocabulary, merges and added tokens. Refuses by name what is not supported. */
 int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, struct shore_diag *diag);
-/* Refuses values of the wrong kind, also in what is part of such a document. */
+/* Refuses values of the wrong type, also inside parts of such a document. */
 int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag);
-/* true or false of an object's; otherwise: where it says neither. */
+/* A boolean of an object; otherwise: the default. */
 bool shore__tokenizer_flag(const json_t *object, const char *key, bool otherwise);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag);
 
-/* Then the added tokens of tokenizer.json, one after the other. */
+/* Adds the added tokens of tokenizer.json, one per call, after the rules. */
 int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag);
-/* One that stands beside it: known ones get the rule, others the next id, as transformers has it. id: what its file
- * says it is, or -1; anything else is refused. */
+/* Adds a token listed beside tokenizer.json. A known token gets the rule; another one also gets the next id, as in
+ * transformers. id: the id that its file states, or -1; a different id is refused. */
 int shore__tokenizer_add_more(struct shore__tokenizer *t, const char *content, size_t bytes, int64_t id,
                               struct shore__added_rule rule, struct shore_diag *diag);
-/* After the last one. */
+/* Call it after the last added token. */
 int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag);
 /* The rule that a token's JSON object states. */
 struct shore__added_rule shore__added_rule_of(const json_t *token, bool special);
-/* Of an added token or one of the vocabulary; SHORE__VOCAB_NONE: there is none. */
+/* Id of an added token or of one in the vocabulary; SHORE__VOCAB_NONE: there is none. */
 uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text, size_t bytes);
 
-/* What the files beside tokenizer.json say of tokens: those of save_pretrained, now and in older versions. */
+/* Facts about tokens from the files beside tokenizer.json, as save_pretrained writes them now and in older versions. */
 struct shore__tokenizer_config {
     const char *directory;
-    json_t *kept;     /* tokenizer_class, tokens by what they are for, extra_special_tokens */
+    json_t *kept;     /* tokenizer_class, tokens by role, extra_special_tokens */
     json_t *config;   /* config.json */
-    bool has_decoder; /* tokenizer_config.json lists the added tokens; then it alone counts */
+    bool has_decoder; /* tokenizer_config.json lists the added tokens; then no other file counts */
     struct shore__listed_token {
         char *content;
         size_t bytes;
@@ -108,7 +107,7 @@ struct shore__tokenizer_config {
         struct shore__added_rule rule;
     } * listed;
     size_t nlisted;
-    bool lenient; /* for a run of before: what cannot be used is passed over, as it was */
+    bool lenient; /* for an older run: skips what it cannot use, as older versions did */
 };
 int shore__tokenizer_config_read(const char *directory, struct shore__tokenizer_config *out, struct shore_diag *diag);
 /* Adds the tokens that tokenizer.json does not have. */
@@ -119,9 +118,9 @@ int shore__tokenizer_config_end_of_text(const struct shore__tokenizer_config *c,
                                         struct shore_diag *diag);
 void shore__tokenizer_config_fini(struct shore__tokenizer_config *c);
 
-/* Normalizes a text that comes in parts; the steps hand it on as soon as what is to come cannot change it. Set t,
- * matcher (NULL: no step has a pattern), sink and ctx; zero-initialise the rest. After an end it takes the next text.
- */
+/* Normalizes a text that comes in parts. Each step passes text on as soon as later text cannot change it. Set t,
+ * matcher (NULL: no step has a pattern), sink and ctx; zero-initialize the rest. After an end it takes the next
+ * text. */
 struct shore__normalizing {
     const struct shore__tokenizer *t;
     struct shore__matcher *matcher;
@@ -129,15 +128,15 @@ struct shore__normalizing {
     void *ctx;
     struct {
         bool begun;
-        int before; /* the byte before what is held */
+        int before; /* the byte before the held text */
         struct shore__text held, out;
-    } at[SHORE__STEP_LIMIT]; /* with what it holds: all that decides on the text to come */
+    } at[SHORE__STEP_LIMIT]; /* all the state that decides how text goes on */
 };
 int shore__normalizing_feed(struct shore__normalizing *n, const char *text, size_t bytes, struct shore_diag *diag);
 int shore__normalizing_end(struct shore__normalizing *n, struct shore_diag *diag);
 void shore__normalizing_reset(struct shore__normalizing *n);
 void shore__normalizing_fini(struct shore__normalizing *n);
-/* A whole text; appends. */
+/* Normalizes a whole text, and appends the result. */
 int shore__normalize(const struct shore__tokenizer *t, const char *text, size_t bytes, struct shore__text *out,
                      struct shore_diag *diag);
 

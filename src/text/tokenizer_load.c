@@ -9,15 +9,15 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "files/read_file.h"
 #include "files/json_stream.h"
+#include "files/read_file.h"
 #include "text/tokenizer_impl.h"
 #include "text/vector.h"
 
 #define FILE_LIMIT_BYTES (256u << 20)
 
-/* One pass over tokenizer.json reads the vocabulary and all that is small; a second one the merges and added tokens,
- * which need that. So none of the three is ever held as a tree. */
+/* Parts of tokenizer.json. A first pass reads the vocabulary and everything small; a second one reads merges and added
+ * tokens, which need the vocabulary. So none of the three is ever held as a tree. */
 enum part { IN_TREE, IN_MODEL, IN_VOCAB, IN_MERGES, IN_ADDED };
 
 struct load {
@@ -69,7 +69,7 @@ static int put_merge(struct load *x, const char *left, size_t left_bytes, const 
                        shore__escape(right, right_bytes, b, sizeof b));
 }
 
-/* "left right", with exactly one space */
+/* Adds a merge from "left right", with exactly one space. */
 static int put_merge_line(struct load *x, const char *text, size_t bytes, struct shore_diag *diag) {
     char shown[96];
     const char *space = memchr(text, ' ', bytes);
@@ -97,7 +97,7 @@ static int merges_event(struct load *x, const struct shore__json_event *e, struc
     return shore__fail(diag, SHORE_EINPUT, "%s: a merge is not a pair of tokens", x->path);
 }
 
-/* A key of the document or of its model: what follows it goes to the vocabulary, the merges, or a tree. */
+/* Handles a key of the document or of its model: its value goes to the vocabulary, the merges, or a tree. */
 static int member_key(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
     free(x->name);
     x->name = strndup(e->text, e->bytes);
@@ -151,7 +151,7 @@ static int tree_event(struct load *x, const struct shore__json_event *e, struct 
 
 static int on_event(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     struct load *x = ctx;
-    unsigned level = x->in_model ? 2 : 1; /* of the keys that are looked at */
+    unsigned level = x->in_model ? 2 : 1; /* of the keys to inspect */
     if (e->depth == 0 || (e->depth == 1 && e->kind == SHORE__JSON_ARRAY_OPEN))
         return shore__fail(diag, SHORE_EINPUT, "%s: is not a JSON object", x->path);
     if (x->bare_vocab) return vocab_event(x, 1, e, diag);
@@ -198,7 +198,7 @@ static int load_document(struct load *x, struct shore_diag *diag) {
     return rc;
 }
 
-/* merges.txt: a comment, then a merge a line */
+/* Loads merges.txt: a comment, then one merge per line. */
 static int load_merges(struct load *x, const char *path, struct shore_diag *diag) {
     char *text;
     size_t bytes;
@@ -242,7 +242,7 @@ static int name_after(struct shore__tokenizer *t, const char *path, const char *
     return rc;
 }
 
-/* What the byte-level tokenizer is saved as. */
+/* Whether these are the files that the byte-level tokenizer saves. */
 static bool is_bytes(const struct shore__tokenizer *t) {
     if (!t->bpe.byte_level || t->nstages || t->nsteps || t->bpe.merges.count || t->vocab != 257) return false;
     for (unsigned i = 0; i < 256; i++)
@@ -250,7 +250,8 @@ static bool is_bytes(const struct shore__tokenizer *t) {
     return t->raw.count == 1 && t->normalized.count == 0 && t->end_of_text == SHORE__BYTES_END_OF_TEXT;
 }
 
-/* vocab.json and merges.txt do not say how the text is divided: only GPT-2's way is known to be meant. */
+/* Refuses pairs of files other than GPT-2's: vocab.json and merges.txt do not say how to divide the text, and only
+ * GPT-2's way is certain. */
 static int refuse_other_than_gpt2(struct shore__tokenizer_config *c, struct shore_diag *diag) {
     const char *class = json_string_value(json_object_get(c->kept, "tokenizer_class")),
                *family = json_string_value(json_object_get(c->config, "model_type"));
@@ -264,7 +265,7 @@ static int refuse_other_than_gpt2(struct shore__tokenizer_config *c, struct shor
     return 0;
 }
 
-/* That class takes it for what begins, ends and is unknown, unless told otherwise. */
+/* GPT-2's class uses this token as beginning, end and unknown token, unless told otherwise. */
 static void mark_gpt2s_own(struct load *x) {
     static const char name[] = "<|endoftext|>";
     json_t *kept = x->config->kept;
@@ -293,7 +294,7 @@ static int load_pair(struct load *x, const char *directory, const char *vocab_na
     return rc;
 }
 
-/* A directory without a tokenizer is one thing; one with half of it must not be taken for it. */
+/* Says what is missing: a directory without a tokenizer must not be confused with one that has half of it. */
 static int no_tokenizer(const char *directory, struct shore_diag *diag) {
     static const struct {
         const char *there, *missing, *remedy;
@@ -311,7 +312,7 @@ static int no_tokenizer(const char *directory, struct shore_diag *diag) {
         char *path = shore__path_join(directory, halves[i].there);
         if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
         bool there = lstat(path, &info) == 0;
-        size_t why = there && stat(path, &info) != 0 ? 0 : i; /* other names may be links to nothing, too */
+        size_t why = there && stat(path, &info) != 0 ? 0 : i; /* other names may also be links to nothing */
         free(path);
         if (there)
             return shore__fail(diag, SHORE_EINPUT,
@@ -335,7 +336,8 @@ static int load_files(struct load *x, const char *directory, struct shore_diag *
     return rc == SHORE_EMISSING ? no_tokenizer(directory, diag) : rc;
 }
 
-/* Of the vocabulary, the added tokens, and what stands beside them. end_of_text: NULL, it is to be found. */
+/* Finishes loading, from the vocabulary, the added tokens, and the files beside them. end_of_text NULL: it is to be
+ * found. */
 static int finish(struct load *x, const int64_t *end_of_text, struct shore_diag *diag) {
     struct shore__tokenizer *t = x->t;
     t->needed = t->bpe.vocab.nids > t->added.nids ? t->bpe.vocab.nids : t->added.nids;

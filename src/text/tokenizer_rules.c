@@ -5,7 +5,7 @@
 #include "base/diag.h"
 #include "text/tokenizer_impl.h"
 
-/* the pattern of GPT-2's encoder.py, which ByteLevel applies unless told not to */
+/* The pattern of GPT-2's encoder.py, which ByteLevel applies unless told not to. */
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 static int unsupported(struct shore_diag *diag, const char *part, const char *what) {
@@ -39,7 +39,7 @@ static bool among(const char *const *names, const char *name) {
     return *names;
 }
 
-/* NULL: nothing else than what it is. null is what is not there. */
+/* What a value asks for beyond the supported; NULL: nothing. null counts as absent. */
 static const char *needs(const char *key, const json_t *value) {
     static const char *const flags[] = {"add_prefix_space",
                                         "use_regex",
@@ -87,7 +87,7 @@ int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag) {
     return 0;
 }
 
-/* The members of a Sequence, or the one thing itself; -1 past the end. */
+/* Member i of a Sequence, or the single value itself; NULL past the end. */
 static const json_t *member(const json_t *value, const char *list, size_t i) {
     if (!is_type(value, "Sequence")) return i == 0 && !json_is_null(value) ? value : NULL;
     return json_array_get(json_object_get(value, list), i);
@@ -145,7 +145,7 @@ static int read_normalizer(struct shore__tokenizer *t, const json_t *value, stru
     return rc;
 }
 
-/* The library tells the beginning of a text by where it was before it was normalized. */
+/* Whether the start of the text may be lost. The library tells it by its place before normalizing. */
 static bool may_lose_its_beginning(const struct shore__tokenizer *t) {
     for (unsigned i = 0; i < t->nsteps; i++) {
         const struct shore__step *s = &t->steps[i];

@@ -14,7 +14,7 @@
 
 #define END_OF_TEXT_NAME "<|endoftext|>"
 
-/* A vocabulary of the 256 byte characters without merges: a text falls into its bytes. */
+/* A tokenizer.json with the 256 byte characters and no merges: it divides a text into its bytes. */
 static json_t *bytes_document(void) {
     json_t *vocab = json_object();
     for (unsigned b = 0; b < 256; b++) {
@@ -48,7 +48,7 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
     int rc = write_document(directory, "tokenizer.json", bytes_document(), diag);
     if (rc) return rc;
     return write_document(directory, "tokenizer_config.json",
-                          /* by default there are token types, too, which no model of ours takes */
+                          /* without this, transformers adds token types, which no model of ours takes */
                           json_pack("{s:s, s:s, s:b, s:[s, s]}", "tokenizer_class", "PreTrainedTokenizerFast",
                                     "eos_token", END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
                                     "model_input_names", "input_ids", "attention_mask"),
@@ -84,8 +84,8 @@ static bool is_in(const char *directory, const char *name) {
     return is;
 }
 
-/* Of vocabulary and merges alone, transformers takes the tokenizer of the model's architecture; but they are GPT-2's.
- */
+/* Names the tokenizer's class. For vocabulary and merges alone, transformers takes the tokenizer of the model's
+ * architecture; but these are GPT-2's. */
 static int name_class(const char *directory, struct shore_diag *diag) {
     if (is_in(directory, "tokenizer.json") || is_in(directory, "tokenizer_config.json")) return 0;
     return write_document(directory, "tokenizer_config.json", json_pack("{s:s}", "tokenizer_class", "GPT2Tokenizer"),
@@ -95,7 +95,7 @@ static int name_class(const char *directory, struct shore_diag *diag) {
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {
     static const char *const names[] = {SHORE__TOKENIZER_FILES};
     if (t->is_bytes) return save_bytes(directory, diag);
-    /* the old names of GPT-2's files are read here, but not by transformers; where both are, the new ones count */
+    /* transformers does not read the old names of GPT-2's files; where both exist, the new ones count */
     int rc = copy_between(t->directory, "encoder.json", directory, "vocab.json", diag);
     if (rc == 0) rc = copy_between(t->directory, "vocab.bpe", directory, "merges.txt", diag);
     for (size_t i = 0; rc == 0 && i < sizeof names / sizeof *names; i++)

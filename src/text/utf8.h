@@ -1,5 +1,4 @@
-/* UTF-8: decoding what is known to be valid, and making valid what is not.
- */
+/* UTF-8: decodes valid text, and repairs invalid text. */
 #ifndef SHORE_TEXT_UTF8_H
 #define SHORE_TEXT_UTF8_H
 
@@ -7,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the character that begins with this byte of valid UTF-8. */
+/* Length of the character that starts with this byte of valid UTF-8. */
 static inline size_t shore__utf8_bytes(unsigned char lead) {
     return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-/* Characters of valid UTF-8. */
+/* Number of characters in valid UTF-8. */
 static inline size_t shore__utf8_count(const char *s, size_t bytes) {
     size_t n = 0;
     for (size_t i = 0; i < bytes; i++)
@@ -29,7 +28,7 @@ static inline uint32_t shore__utf8_char(const char *s) {
     return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
 }
 
-/* Bytes of ASCII at the front, without U+0000: nearly all of most texts. */
+/* Length of the ASCII prefix, without U+0000. Most texts are nearly all ASCII. */
 static inline size_t shore__ascii_bytes(const char *s, size_t n) {
     size_t at = 0;
     while (at < n && (signed char)s[at] > 0)
@@ -37,11 +36,11 @@ static inline size_t shore__ascii_bytes(const char *s, size_t n) {
     return at;
 }
 
-/* Valid UTF-8, one byte after the other. Zeroed before the first. */
+/* Checks UTF-8 byte by byte. Zeroed before the first byte. */
 struct shore__utf8_state {
-    unsigned char more, low, top; /* bytes of the character that have to come, and what the next may be */
+    unsigned char more, low, top; /* bytes of the character still to come, and the range of the next one */
 };
-/* Whether the byte may come next; after a false it has to be zeroed again. */
+/* Whether the byte may come next. After false, zero the state again. */
 static inline bool shore__utf8_next(struct shore__utf8_state *s, unsigned char c) {
     if (s->more) {
         bool fits = c >= s->low && c <= s->top;

@@ -10,7 +10,7 @@ static int pass_replacement(const struct shore__utf8_parts *p) {
     return p->sink(p->ctx, "\xEF\xBF\xBD", 3);
 }
 
-/* The characters whose first bytes came with the part before. */
+/* Feeds the characters whose first bytes came with the previous part. */
 static int feed_tail(struct shore__utf8_parts *p, const char **text, size_t *bytes) {
     int rc = 0;
     while (rc == 0 && p->ntail > 0) {

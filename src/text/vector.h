@@ -8,7 +8,7 @@
 
 #include "text/tokenizer.h"
 
-/* Room for as many more. */
+/* Reserves room for count more ids. */
 static inline int shore__ids_reserve(struct shore__ids *v, size_t count) {
     if (count <= v->capacity - v->count) return 0;
     size_t capacity = v->capacity ? v->capacity * 2 : 256;
@@ -48,7 +48,7 @@ static inline int shore__text_append(struct shore__text *v, const char *bytes, s
     return 0;
 }
 
-/* Takes count bytes from the front. */
+/* Removes count bytes from the front. */
 static inline void shore__text_drop(struct shore__text *v, size_t count) {
     memmove(v->bytes, v->bytes + count, v->count - count);
     v->count -= count;

@@ -52,7 +52,7 @@ int shore__vocab_add(struct shore__vocab *v, const char *text, size_t bytes, uin
     if (id >= SHORE__VOCAB_ID_LIMIT || v->bytes.count + bytes > UINT32_MAX / 4) return SHORE_EINPUT;
     if (id >= v->ids_capacity && grow_entries(v, id)) return -ENOMEM;
     if (3 * (uint64_t)v->nslots <= 4 * (uint64_t)v->count && grow_slots(v)) return -ENOMEM;
-    if (!text) text = ""; /* of no bytes */
+    if (!text) text = ""; /* empty */
     uint32_t *slot = slot_of(v, text, bytes);
     if (*slot || v->entries[id].bytes != SHORE__VOCAB_NONE) return SHORE_EINPUT;
     size_t offset = v->bytes.count;
