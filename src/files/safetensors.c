@@ -10,8 +10,8 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "files/atomic.h"
-#include "files/read_file.h"
 #include "files/json_stream.h"
+#include "files/read_file.h"
 #include "files/safetensors_header.h"
 #include "number/fp16.h"
 
