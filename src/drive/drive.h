@@ -42,7 +42,7 @@ struct shore__drive_recovery {
     struct shore_diag damage;
 };
 
-/* Of a volume that was opened, or looked into. */
+/* local_drive.c. Of a volume that was opened, or looked into. */
 void shore__volume_recovery(const struct shore__volume *v, struct shore__drive_recovery *out);
 
 struct shore__drive_ops {

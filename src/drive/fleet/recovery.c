@@ -8,17 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void shore__volume_recovery(const struct shore__volume *v, struct shore__drive_recovery *out) {
-    *out = (struct shore__drive_recovery){
-        .valid = v->record_valid,
-        .record = v->record,
-        .older_valid = v->older_valid,
-        .older = v->older,
-        .damaged_record = v->damaged_record,
-        .damage = v->damage,
-    };
-}
-
 static uint64_t step_of(const struct shore__record *record) {
     return record->slot[record->active].step;
 }

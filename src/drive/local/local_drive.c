@@ -20,6 +20,17 @@ static struct shore__local *local_of(const struct shore__drive *d) {
 
 /* ---- the table ---- */
 
+void shore__volume_recovery(const struct shore__volume *v, struct shore__drive_recovery *out) {
+    *out = (struct shore__drive_recovery){
+        .valid = v->record_valid,
+        .record = v->record,
+        .older_valid = v->older_valid,
+        .older = v->older,
+        .damaged_record = v->damaged_record,
+        .damage = v->damage,
+    };
+}
+
 static int local_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     shore__volume_recovery(&local_of(d)->volume, out);
     return 0;
