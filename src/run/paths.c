@@ -13,6 +13,7 @@
 #include "drive/address.h"
 #include "files/atomic.h"
 #include "files/json.h"
+#include "run/lives/journal.h"
 #include "run/paths.h"
 
 const char *const shore__run_files[] = {SHORE__RUN_FILES, NULL};
@@ -99,4 +100,48 @@ void shore__fleet_id_text(const uint64_t id[2], char out[33]) {
 bool shore__fleet_id_parse(const char *text, uint64_t id[2]) {
     if (!text || strlen(text) != 32 || text[strspn(text, "0123456789abcdef")] != '\0') return false;
     return sscanf(text, "%16" SCNx64 "%16" SCNx64, &id[0], &id[1]) == 2;
+}
+
+/* A drive that is gone is still called as it was, from the directory where it was given. */
+static char *real_name(const char *path) {
+    char *real = realpath(path, NULL);
+    return real ? real : shore__address_absolute(path);
+}
+
+bool shore__same_path(const char *a, const char *b) {
+    if (strcmp(a, b) == 0) return true;
+    char *real_a = real_name(a), *real_b = real_name(b);
+    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
+    bool same = strcmp(left, right) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    int rc = shore__atomic_copy(fd, from, to, diag);
+    close(fd);
+    return rc;
+}
+
+static bool goes_with_state(const char *name) {
+    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
+}
+
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
+    DIR *directory = opendir(from);
+    struct dirent *entry = NULL;
+    int rc = 0;
+    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
+    while (rc == 0 && (entry = readdir(directory))) {
+        if (!goes_with_state(entry->d_name)) continue;
+        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
+        rc = source && target ? shore__file_copy(source, target, diag) : shore__out_of_memory(diag);
+        free(source);
+        free(target);
+    }
+    closedir(directory);
+    return rc;
 }

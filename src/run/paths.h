@@ -23,6 +23,12 @@ void shore__directory_remove(const char *path, const char *const *patterns);
  * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
  * hold it. *out is malloc'ed; NULL where it fails. */
 int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag);
+/* Two paths of one file; what does not exist is told by the directory it was in. */
+bool shore__same_path(const char *a, const char *b);
+/* Whole or not there, durable. */
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
+/* What of a run directory goes with the state of a step: the metrics, residuals of compression. */
+int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Names of the files that a run directory holds; run.json is not among them. */
 #define SHORE__RUN_FILES                                                                                        \
     "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \

@@ -14,7 +14,7 @@
 #include "base/units.h"
 #include "files/atomic.h"
 #include "run/internal.h"
-#include "run/lives/copy.h"
+#include "run/paths.h"
 
 #define NAME "metrics.jsonl"
 

@@ -1,18 +1,13 @@
 /* State from one fleet to another, whatever drives and shares they have: images of segments, in bounded memory, with
  * reading and writing at once. */
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/drive.h"
-#include "files/atomic.h"
 #include "plan/transfers.h"
 #include "run/lives/copy.h"
 #include "run/lives/journal.h"
@@ -188,35 +183,5 @@ int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_dia
     unsigned char digest[16];
     int rc = shore_fleet_digest(fleet, false, digest, diag);
     if (rc == 0) shore__format_digest(digest, out);
-    return rc;
-}
-
-/* ---- files of the run directory, which go with the state ------------------------------------------------------- */
-
-int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
-    int rc = shore__atomic_copy(fd, from, to, diag);
-    close(fd);
-    return rc;
-}
-
-static bool goes_with_state(const char *name) {
-    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
-}
-
-int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
-    DIR *directory = opendir(from);
-    struct dirent *entry = NULL;
-    int rc = 0;
-    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
-    while (rc == 0 && (entry = readdir(directory))) {
-        if (!goes_with_state(entry->d_name)) continue;
-        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
-        rc = source && target ? shore__file_copy(source, target, diag) : shore__out_of_memory(diag);
-        free(source);
-        free(target);
-    }
-    closedir(directory);
     return rc;
 }

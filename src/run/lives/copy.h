@@ -22,9 +22,4 @@ int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_dia
 /* Whether two fleets, of so many drives at most, and copying between them at full speed take more than the budget. */
 bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_options *fleet);
 
-/* Whole or not there, durable. */
-int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
-/* What of a run directory goes with the state of a step: the metrics, residuals of compression. */
-int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
-
 #endif

@@ -1,10 +1,10 @@
-/* RUN/making/plan.json: what a making that was killed may have left. */
+#include "run/lives/draft.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "run/lives/journal.h"
-#include "run/lives/making.h"
 #include "run/paths.h"
 
 #define DRAFT "making/plan.json"

@@ -2,7 +2,7 @@
 #ifndef SHORE_RUN_LIVES_MAKING_H
 #define SHORE_RUN_LIVES_MAKING_H
 
-#include "run/internal.h"
+#include "run/lives/draft.h"
 
 /* What is common to the making of all runs. begin: the directory, the draft of its volumes, and the fleet's id; what it
  * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */
@@ -14,19 +14,6 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
 /* Undoes a preparation. */
 void shore__run_undo(struct shore__run *run);
 
-/* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
-struct shore__draft {
-    uint64_t fleet_id[2];
-    struct shore__addresses fresh;
-    struct shore__origin origin;
-    bool moving;
-    char *maker; /* another program; NULL: train or import */
-};
-/* SHORE_EMISSING: there is none. */
-int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
-void shore__draft_free(struct shore__draft *draft);
-/* Of the directory as it is now, whatever the draft says of it. */
-int shore__draft_write(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
 void shore__making_remove(const char *run_path);
 /* Ends a making that was killed: after its last step but one, or while the run stands that it was to overwrite. */
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
@@ -36,7 +23,4 @@ int shore__run_recall(const char *path, struct shore_diag *diag);
 struct shore__run *shore__run_overwritten(const char *run_path);
 /* Removes its volumes, once the run that takes its place stands; what stays is said. overwritten: may be NULL. */
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
-/* SHORE_EUSAGE: they are not the directory's own to remove. */
-int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
-
 #endif

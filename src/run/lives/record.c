@@ -4,7 +4,7 @@
 
 #include "base/diag.h"
 #include "run/internal.h"
-#include "run/lives/making.h"
+#include "run/lives/draft.h"
 #include "run/lives/snapshots.h"
 #include "run/paths.h"
 

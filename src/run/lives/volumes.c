@@ -12,6 +12,7 @@
 #include "base/diag.h"
 #include "drive/probe/probe.h"
 #include "run/lives/volumes.h"
+#include "run/paths.h"
 #include "storage/format.h"
 
 #define COMMON_NAME "longshore.volume"
@@ -81,22 +82,6 @@ char *shore__drive_name(const char *recorded, uint64_t generation) {
     if (stat(recorded, &st) == 0 && S_ISDIR(st.st_mode)) return strdup(recorded); /* the user's name, whatever it is */
     size_t n = given_length(recorded, generation);
     return strndup(recorded, is_in_directory(recorded, n) ? before_name(recorded, n) : n);
-}
-
-/* A drive that is gone is still called as it was, from the directory where it was given. */
-static char *real_name(const char *path) {
-    char *real = realpath(path, NULL);
-    return real ? real : shore__address_absolute(path);
-}
-
-bool shore__same_path(const char *a, const char *b) {
-    if (strcmp(a, b) == 0) return true;
-    char *real_a = real_name(a), *real_b = real_name(b);
-    const char *left = real_a ? real_a : a, *right = real_b ? real_b : b;
-    bool same = strcmp(left, right) == 0;
-    free(real_a);
-    free(real_b);
-    return same;
 }
 
 bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name) {

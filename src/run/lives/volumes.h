@@ -4,7 +4,6 @@
 
 #include "run/run.h"
 
-bool shore__same_path(const char *a, const char *b); /* what does not exist is told by the directory it was in */
 /* What the volume of a run that is made at `home` is called in a directory, so that no other run's stands there.
  * malloc'ed; NULL: no memory. */
 char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]);

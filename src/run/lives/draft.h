@@ -1,0 +1,22 @@
+/* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
+#ifndef SHORE_RUN_LIVES_DRAFT_H
+#define SHORE_RUN_LIVES_DRAFT_H
+
+#include "run/internal.h"
+
+struct shore__draft {
+    uint64_t fleet_id[2];
+    struct shore__addresses fresh;
+    struct shore__origin origin;
+    bool moving;
+    char *maker; /* another program; NULL: train or import */
+};
+/* SHORE_EMISSING: there is none. */
+int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
+void shore__draft_free(struct shore__draft *draft);
+/* Of the directory as it is now, whatever the draft says of it. */
+int shore__draft_write(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
+/* standing.c. SHORE_EUSAGE: they are not the directory's own to remove. */
+int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
+
+#endif
