@@ -6,7 +6,7 @@
 #include "cli/clean_text.h"
 #include "cli/cli.h"
 #include "drive/probe/probe.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/volumes.h"
 
 /* A far side's words may be any bytes. */
 static void set_error(json_t *o, const char *text) {

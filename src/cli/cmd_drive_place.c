@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "run/lives/snapshots.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/snapshots.h"
+#include "run/lifecycle/volumes.h"
 #include "train/train.h"
 
 struct args {

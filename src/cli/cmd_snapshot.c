@@ -5,8 +5,8 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "run/lives/mend.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/mend.h"
+#include "run/lifecycle/snapshots.h"
 #include "run/standing.h"
 
 struct args {

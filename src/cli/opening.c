@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "files/hub.h"
 #include "plan/transfers.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/snapshots.h"
 
 int shore__cli_open_fleet(struct shore__run *run, const uint64_t *accept_step, struct shore_fleet **out,
                           struct shore_diag *diag) {

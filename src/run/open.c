@@ -8,10 +8,10 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/lives/making.h"
-#include "run/lives/mend.h"
-#include "run/lives/snapshots.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/making.h"
+#include "run/lifecycle/mend.h"
+#include "run/lifecycle/snapshots.h"
+#include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 #include "storage/volume.h"
 

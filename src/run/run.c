@@ -13,7 +13,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "run/internal.h"
-#include "run/lives/draft.h"
+#include "run/lifecycle/draft.h"
 #include "run/paths.h"
 #include "storage/blockio.h"
 

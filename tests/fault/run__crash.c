@@ -2,8 +2,8 @@
  * the run directory held at that instant is kept with it. Whoever opens the run then finds the state it had, or the one
  * it was to have, whole; and the old placement or the new one. */
 #include "fault/crash_disk.h"
-#include "run/lives/copy.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/copy.h"
+#include "run/lifecycle/snapshots.h"
 #include "unit/run/support.h"
 
 #define VARIANTS 3u

@@ -9,9 +9,9 @@
 #include "base/sized.h"
 #include "drive/fleet/fleet.h"
 #include "run/door/door.h"
-#include "run/lives/journal.h"
-#include "run/lives/making.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/journal.h"
+#include "run/lifecycle/making.h"
+#include "run/lifecycle/snapshots.h"
 #include "run/paths.h"
 
 static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {

@@ -5,7 +5,7 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "run/door/door.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/snapshots.h"
 #include "run/standing.h"
 
 static int take_work(const struct shore_work *given, struct shore_work *out, struct shore_diag *diag) {

@@ -5,9 +5,9 @@
 
 #include "base/units.h"
 #include "drive/probe/probe.h"
-#include "run/lives/copy.h"
-#include "run/lives/making.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/copy.h"
+#include "run/lifecycle/making.h"
+#include "run/lifecycle/snapshots.h"
 #include "run/paths.h"
 #include "unit/run/made_runs.h"
 

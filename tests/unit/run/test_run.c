@@ -1,6 +1,6 @@
 #include <fcntl.h>
 
-#include "run/lives/volumes.h"
+#include "run/lifecycle/volumes.h"
 #include "unit/run/made_runs.h"
 
 static void opens_what_was_made(void **state) {

@@ -1,5 +1,5 @@
 #include "drive/probe/speed.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/volumes.h"
 #include "unit/run/support.h"
 
 static void named(const char *recorded, uint64_t generation, const char *drive) {

@@ -11,7 +11,7 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 #include "storage/format.h"
 

@@ -1,6 +1,6 @@
 /* What the volumes of a run are called, where they are, and whose. */
-#ifndef SHORE_RUN_LIVES_VOLUMES_H
-#define SHORE_RUN_LIVES_VOLUMES_H
+#ifndef SHORE_RUN_LIFECYCLE_VOLUMES_H
+#define SHORE_RUN_LIFECYCLE_VOLUMES_H
 
 #include "run/run.h"
 

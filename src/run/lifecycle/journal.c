@@ -1,4 +1,4 @@
-#include "run/lives/journal.h"
+#include "run/lifecycle/journal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* State from one fleet of a run to another, and the files that go with it. */
-#ifndef SHORE_RUN_LIVES_COPY_H
-#define SHORE_RUN_LIVES_COPY_H
+#ifndef SHORE_RUN_LIFECYCLE_COPY_H
+#define SHORE_RUN_LIFECYCLE_COPY_H
 
 #include "run/run.h"
 

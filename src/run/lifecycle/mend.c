@@ -1,8 +1,8 @@
 /* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
-#include "run/lives/mend.h"
+#include "run/lifecycle/mend.h"
 
 #include "run/internal.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/snapshots.h"
 
 bool shore__run_is_interrupted(const char *run_path) {
     return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);

@@ -8,8 +8,8 @@
  *   RUN/snapshots/NAME.partial   one that is being made or removed: whose files are to go
  *   RUN/snapshots/NAME.files/    what belongs to it of the run directory: metrics.jsonl, residuals
  */
-#ifndef SHORE_RUN_LIVES_MEND_H
-#define SHORE_RUN_LIVES_MEND_H
+#ifndef SHORE_RUN_LIFECYCLE_MEND_H
+#define SHORE_RUN_LIFECYCLE_MEND_H
 
 #include "run/run.h"
 

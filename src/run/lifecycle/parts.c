@@ -5,8 +5,8 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lives/snapshots.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/snapshots.h"
+#include "run/lifecycle/volumes.h"
 
 static bool part_is_at(const uint64_t fleet_id[2], uint64_t generation, size_t i, const struct shore__address *at) {
     uint32_t drive;

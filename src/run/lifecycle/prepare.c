@@ -6,8 +6,8 @@
 #include "base/diag.h"
 #include "files/atomic.h"
 #include "run/emulation/emulate.h"
-#include "run/lives/journal.h"
-#include "run/lives/making.h"
+#include "run/lifecycle/journal.h"
+#include "run/lifecycle/making.h"
 
 static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     char *making = shore__path_join(run->path, "making");

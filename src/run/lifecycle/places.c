@@ -7,10 +7,10 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lives/journal.h"
-#include "run/lives/making.h"
-#include "run/lives/places.h"
-#include "run/lives/volumes.h"
+#include "run/lifecycle/journal.h"
+#include "run/lifecycle/making.h"
+#include "run/lifecycle/places.h"
+#include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 #include "storage/volume.h"
 

@@ -1,8 +1,8 @@
 /* A run that is being made, in what may be the place of another: RUN/making. */
-#ifndef SHORE_RUN_LIVES_MAKING_H
-#define SHORE_RUN_LIVES_MAKING_H
+#ifndef SHORE_RUN_LIFECYCLE_MAKING_H
+#define SHORE_RUN_LIFECYCLE_MAKING_H
 
-#include "run/lives/draft.h"
+#include "run/lifecycle/draft.h"
 
 /* What is common to the making of all runs. begin: the directory, the draft of its volumes, and the fleet's id; what it
  * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */

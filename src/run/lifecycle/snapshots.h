@@ -1,6 +1,6 @@
 /* Named copies of a run's state: their descriptions, and the parts that lie on drives. */
-#ifndef SHORE_RUN_LIVES_SNAPSHOTS_H
-#define SHORE_RUN_LIVES_SNAPSHOTS_H
+#ifndef SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
+#define SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
 
 #include "run/run.h"
 

@@ -4,8 +4,8 @@
 
 #include "base/diag.h"
 #include "run/internal.h"
-#include "run/lives/draft.h"
-#include "run/lives/snapshots.h"
+#include "run/lifecycle/draft.h"
+#include "run/lifecycle/snapshots.h"
 #include "run/paths.h"
 
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {

@@ -1,8 +1,8 @@
 /* Where the volumes of a run that is being made come to lie. */
-#ifndef SHORE_RUN_LIVES_PLACES_H
-#define SHORE_RUN_LIVES_PLACES_H
+#ifndef SHORE_RUN_LIFECYCLE_PLACES_H
+#define SHORE_RUN_LIFECYCLE_PLACES_H
 
-#include "run/lives/making.h"
+#include "run/lifecycle/making.h"
 
 /* Where a run is, for what follows, in run->private->home. */
 int shore__run_find_home(struct shore__run *run, struct shore_diag *diag);

@@ -1,10 +1,10 @@
-#include "run/lives/draft.h"
+#include "run/lifecycle/draft.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
-#include "run/lives/journal.h"
+#include "run/lifecycle/journal.h"
 #include "run/paths.h"
 
 #define DRAFT "making/plan.json"
