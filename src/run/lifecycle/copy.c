@@ -9,8 +9,8 @@
 #include "base/units.h"
 #include "drive/drive.h"
 #include "plan/transfers.h"
+#include "run/directory/journal.h"
 #include "run/lifecycle/copy.h"
-#include "run/lifecycle/journal.h"
 #include "storage/room.h"
 
 #define SPANS 8u

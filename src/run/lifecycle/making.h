@@ -2,7 +2,7 @@
 #ifndef SHORE_RUN_LIFECYCLE_MAKING_H
 #define SHORE_RUN_LIFECYCLE_MAKING_H
 
-#include "run/lifecycle/draft.h"
+#include "run/directory/draft.h"
 
 /* What is common to the making of all runs. begin: the directory, the draft of its volumes, and the fleet's id; what it
  * is to hold goes into RUN/making. finish: moves that into place and makes it a run. */

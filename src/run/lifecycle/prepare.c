@@ -5,8 +5,8 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "run/directory/journal.h"
 #include "run/emulation/emulate.h"
-#include "run/lifecycle/journal.h"
 #include "run/lifecycle/making.h"
 
 static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "run/directory/draft.h"
 #include "run/internal.h"
-#include "run/lifecycle/draft.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/paths.h"
 

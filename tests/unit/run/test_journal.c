@@ -4,7 +4,7 @@
 #include <fcntl.h>
 
 #include "files/json.h"
-#include "run/lifecycle/journal.h"
+#include "run/directory/journal.h"
 #include "run/strings.h"
 #include "unit/run/support.h"
 

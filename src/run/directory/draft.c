@@ -1,10 +1,10 @@
-#include "run/lifecycle/draft.h"
+#include "run/directory/draft.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
-#include "run/lifecycle/journal.h"
+#include "run/directory/journal.h"
 #include "run/paths.h"
 
 #define DRAFT "making/plan.json"

@@ -2,8 +2,8 @@
  * first of its volumes changes, and goes once all is done: whoever opens the run next reads what a kill has left, and
  * undoes it or goes on. Names: relative to the run's directory.
  */
-#ifndef SHORE_RUN_LIFECYCLE_JOURNAL_H
-#define SHORE_RUN_LIFECYCLE_JOURNAL_H
+#ifndef SHORE_RUN_DIRECTORY_JOURNAL_H
+#define SHORE_RUN_DIRECTORY_JOURNAL_H
 
 #include <errno.h>
 #include <jansson.h>

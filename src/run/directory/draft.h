@@ -1,6 +1,6 @@
 /* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
-#ifndef SHORE_RUN_LIFECYCLE_DRAFT_H
-#define SHORE_RUN_LIFECYCLE_DRAFT_H
+#ifndef SHORE_RUN_DIRECTORY_DRAFT_H
+#define SHORE_RUN_DIRECTORY_DRAFT_H
 
 #include "run/internal.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
-#include "run/lifecycle/draft.h"
+#include "run/directory/draft.h"
 #include "run/paths.h"
 
 static bool same_directory(const char *a, const char *b) {

@@ -1,4 +1,4 @@
-#include "run/lifecycle/journal.h"
+#include "run/directory/journal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "run/directory/draft.h"
 #include "run/internal.h"
-#include "run/lifecycle/draft.h"
 #include "run/paths.h"
 #include "storage/blockio.h"
 
