@@ -92,7 +92,7 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
     return 0;
 }
 
-/* Where the file system has no files without names, there is a name for an instant. */
+/* Opens a nameless file. Where the file system has none, the file has a name for an instant. */
 static int open_unnamed(const char *directory) {
     int fd = open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;

@@ -1,5 +1,4 @@
-/* Files that are whole or not there: written beside their path, synced, renamed.
- */
+/* Files that are either complete or absent: written beside their path, synced, and renamed. */
 #ifndef SHORE_FILES_ATOMIC_H
 #define SHORE_FILES_ATOMIC_H
 
@@ -13,27 +12,26 @@ struct shore__atomic {
     char *path, *temporary;
 };
 
-/* The temporary's name follows from the path, so that what a killed process left is overwritten by the next try.
- * After a failure there is nothing to abort. */
+/* The temporary's name follows from the path, so the next try overwrites what a killed process left. After a failure
+ * there is nothing to abort. */
 int shore__atomic_open(const char *path, struct shore__atomic *file, struct shore_diag *diag);
-/* One in the directory that nobody else sees, and that goes when it is closed, whatever ends this process. */
+/* Opens a nameless file in the directory. It disappears when it is closed or the process ends. */
 int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, struct shore_diag *diag);
-/* Syncs, renames, syncs the directory. Also closes, whatever the outcome. Durable: on return. One without a
- * name stays as it is. */
+/* Syncs, renames, and syncs the directory. Always closes. A nameless file keeps no name. Durable: on return. */
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
-/* Closes and removes what was written. Harmless after commit and on a zeroed structure. */
+/* Closes, and removes what was written. Harmless after a commit and on a zeroed structure. */
 void shore__atomic_abort(struct shore__atomic *file);
-/* A file's bytes, wherever it is read, by blocks: it may be larger than what a budget has left. Shared with it where
- * the file system can. name: of the file, for messages. Durable: on return. */
+/* Copies a file block by block, because it may be larger than the rest of a budget. Shares its data where the file
+ * system can. The read position of `from` does not matter. name: the file's, for messages. Durable: on return. */
 int shore__atomic_copy(int from, const char *name, const char *to, struct shore_diag *diag);
-/* Removes the file, and what a killed process left of one that was to take its place. -1 with errno: the file stays. */
+/* Removes a file, and the temporary that a killed process left beside it. -1 with errno: the file stays. */
 int shore__atomic_remove(const char *path);
 
-/* The whole of data at offset; name only for the message. */
+/* Writes all of data at offset. name: for messages. */
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
-/* Exactly bytes from offset: a file that ends before is an error. */
+/* Reads exactly so many bytes from offset; a shorter file is an error. */
 int shore__read_at(int fd, void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
-/* malloc'ed "directory/name"; NULL when memory is short. */
+/* malloc'ed "directory/name"; NULL: out of memory. */
 char *shore__path_join(const char *directory, const char *name);
 
 #endif

@@ -14,7 +14,7 @@ static bool is_letter_or_digit(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* How long the word of a hub's name is with which text begins; 0: there is none. */
+/* Length of the hub word at the start of text; 0: there is none. */
 static size_t word_of(const char *text) {
     size_t n = 0;
     if (!is_letter_or_digit(text[0])) return 0;
@@ -23,13 +23,13 @@ static size_t word_of(const char *text) {
     return n <= WORD_BYTES_MOST ? n : 0;
 }
 
-/* "OWNER/NAME" at the beginning of text. */
+/* Length of "OWNER/NAME" at the start of text. */
 static size_t name_of(const char *text) {
     size_t owner = word_of(text), name = owner && text[owner] == '/' ? word_of(text + owner + 1) : 0;
     return name ? owner + 1 + name : 0;
 }
 
-/* What stands behind a hub's address; NULL: it is another's. */
+/* The part of an address behind the hub's; NULL: it is no hub's address. */
 static const char *in_hub(const char *address, enum shore__hub_kind *kind) {
     static const char *const hubs[] = {"https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "hf://"};
     for (size_t i = 0; i < sizeof hubs / sizeof *hubs; i++) {
@@ -49,7 +49,8 @@ static bool directory_is_there(const char *path, size_t bytes) {
     return stat(owner, &st) == 0;
 }
 
-/* A name of this machine's is none of a hub: "models/llama" where there is a directory models, "book.txt". */
+/* Length of a hub's name, or 0. Names that mean this machine are none: "models/llama" if there is a directory models,
+ * "book.txt". */
 static size_t looks_like_a_name(const char *path, enum shore__hub_kind kind) {
     size_t owner = word_of(path), name = name_of(path);
     if (kind == SHORE__HUB_MODEL && owner && !path[owner]) return owner;

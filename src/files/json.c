@@ -18,7 +18,7 @@ static int grow(void *ctx, const struct shore__json_event *e, struct shore_diag 
     struct shore_diag why = {0};
     if (!t->builder.root && e->kind != SHORE__JSON_OBJECT_OPEN)
         return shore__fail(diag, SHORE_EINPUT, "%s: holds JSON, but not an object in braces", t->name);
-    /* what reads the tree takes strings to end there */
+    /* readers of the tree expect strings to end at a zero */
     if (e->kind == SHORE__JSON_STRING && memchr(e->text, 0, e->bytes))
         return shore__fail(diag, SHORE_EINPUT, "%s: a string holds the character U+0000", t->name);
     int rc = shore__json_builder_feed(&t->builder, e, &why);

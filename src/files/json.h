@@ -1,6 +1,5 @@
-/* JSON that strangers wrote, as a tree, for small documents; large ones and lines are read as a stream, from which the
- * tree is built. Limits on size and depth; duplicate keys are refused.
- */
+/* Small JSON documents from untrusted files, as trees. Large ones, and JSON lines, are read as a stream, which also
+ * builds these trees. Size and depth are limited; duplicate keys are refused. */
 #ifndef SHORE_FILES_JSON_H
 #define SHORE_FILES_JSON_H
 
@@ -17,7 +16,7 @@ int shore__json_parse(const char *text, size_t bytes, const char *name, json_t *
 /* Writes beside path, syncs, and renames. */
 int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag);
 
-/* Whether a JSON string can hold it: it is UTF-8. */
+/* Whether a JSON string can hold the text: it is UTF-8. */
 bool shore__json_holds(const char *text);
 
 #endif

@@ -86,7 +86,7 @@ static uint64_t lines_in(const char *text, size_t bytes) {
     return lines;
 }
 
-/* Where the parser stopped inside the last block, and how many lines were before. */
+/* Explains where the parser stopped inside the last block. line: lines before the block. */
 static int explain(struct stream *s, yajl_handle parser, uint64_t line, const char *block, size_t bytes,
                    uint64_t offset) {
     char shown[160];
@@ -108,7 +108,7 @@ static int explain(struct stream *s, yajl_handle parser, uint64_t line, const ch
 
 static yajl_handle open_parser(struct stream *s) {
     yajl_handle parser = yajl_alloc(&callbacks, NULL, s);
-    /* yajl overlooks an unfinished token behind the value, so what follows is looked at here */
+    /* yajl overlooks an unfinished token behind the value, so the text behind it is checked here */
     if (parser) yajl_config(parser, yajl_allow_trailing_garbage, 1);
     return parser;
 }
@@ -195,7 +195,7 @@ int shore__json_event_u64(const struct shore__json_event *event, uint64_t *out) 
     return 0;
 }
 
-/* A whole number beyond 64 bits is a real one: tokenizer_config.json says 10^30 for "without a limit". */
+/* A whole number beyond 64 bits becomes a real one: tokenizer_config.json says 10^30 for "without a limit". */
 static json_t *number_of(const struct shore__json_event *event) {
     json_t *number = json_loadb(event->text, event->bytes, JSON_DECODE_ANY, NULL);
     return number ? number : json_loadb(event->text, event->bytes, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);

@@ -48,7 +48,7 @@ static int add_file(struct shore__safetensors *st, const char *name, struct shor
     return 0;
 }
 
-/* weight_map of the index: first pass collects the files, second pass looks each tensor up */
+/* weight_map of the index: a first pass collects the files, a second one looks up each tensor. */
 struct index {
     struct shore__safetensors *st;
     const char *path;

@@ -1,5 +1,4 @@
-/* safetensors, whole or sharded (model.safetensors.index.json), read and written as streams.
- */
+/* Reads and writes safetensors as streams, in one file or sharded (model.safetensors.index.json). */
 #ifndef SHORE_FILES_SAFETENSORS_H
 #define SHORE_FILES_SAFETENSORS_H
 
@@ -12,7 +11,7 @@ enum shore__st_type {
     SHORE__ST_F32,
     SHORE__ST_BF16,
     SHORE__ST_F16,
-    SHORE__ST_BYTE, /* BOOL and U8: of masks, never of weights */
+    SHORE__ST_BYTE, /* BOOL and U8: masks, never weights */
     SHORE__ST_OTHER
 };
 
@@ -23,7 +22,7 @@ struct shore__st_tensor {
     uint64_t shape[8];
     uint64_t elems;
     uint32_t file;   /* private */
-    uint64_t offset; /* private: of the data, in its file */
+    uint64_t offset; /* private: of the data in its file */
 };
 
 struct shore__safetensors {
@@ -36,36 +35,36 @@ struct shore__safetensors {
 };
 
 /* Opens model.safetensors, or the shards that model.safetensors.index.json names, or else every *.safetensors file of
- * the directory. Checks headers wholly: size, types, overflow, offsets, overlap, duplicates, the files' lengths; shard
- * names must not leave the directory (links as the Hugging Face cache has them are followed). */
+ * the directory. Checks the headers completely: size, types, overflow, offsets, overlap, duplicates, and file lengths.
+ * Shard names must stay in the directory; links as in the Hugging Face cache are followed. */
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);
-/* Elements [first, first + count) of a tensor as fp32 (from F32, BF16, F16 or bytes), with pread. */
+/* Reads elements [first, first + count) of a tensor as fp32, from F32, BF16, F16 or bytes, with pread. */
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag);
-/* The same from a 2-d tensor [rows, cols], transposed: out [cols', rows] for columns [col, col + ncols). Reads each
- * byte about once; memory for ncols * rows elements only. */
+/* Reads columns [col, col + ncols) of a 2-d tensor [rows, cols], transposed: out [ncols, rows]. Reads each byte about
+ * once, with memory for ncols * rows elements only. */
 int shore__safetensors_read_transposed(const struct shore__safetensors *st, const struct shore__st_tensor *t,
                                        uint64_t col, uint64_t ncols, float *out, struct shore_diag *diag);
 
-/* Writer: all tensors are declared first, then their data is put at any offset in any order, then finish. Shards of at
- * most shard_bytes (0: one file, model.safetensors), each with the tensors of wider types in front. Written under a
- * temporary name, synced, renamed at finish. */
+/* A writer: declare all tensors, put their data at any offset in any order, then finish. Shards have at most
+ * shard_bytes (0: one file, model.safetensors), with tensors of wider types first. Files are written under temporary
+ * names, synced, and renamed at finish. */
 struct shore__st_writer;
 struct shore__st_decl {
     const char *name;
     uint32_t rank;
     uint64_t shape[8];
-    enum shore__st_type type; /* F32, BF16 or F16; OTHER: as named says */
-    const char *named;        /* of OTHER: a type by its name in the format, as "I64" */
+    enum shore__st_type type; /* F32, BF16 or F16; OTHER: see named */
+    const char *named;        /* for OTHER: the type's name in the format, for example "I64" */
 };
 int shore__st_writer_open(const char *directory, const struct shore__st_decl *tensors, uint32_t ntensors,
                           uint64_t shard_bytes, struct shore__st_writer **out, struct shore_diag *diag);
-/* fp32 elements, converted to the tensor's type (nearest even; too large for F16: infinity). */
+/* Puts fp32 elements, converted to the tensor's type (nearest even; too large for F16: infinity). */
 int shore__st_writer_put(struct shore__st_writer *w, uint32_t tensor, uint64_t first, uint64_t count, const float *data,
                          struct shore_diag *diag);
-/* A whole tensor of a type that is named: its bytes. */
+/* Puts all bytes of a tensor of type OTHER. */
 int shore__st_writer_put_bytes(struct shore__st_writer *w, uint32_t tensor, const void *data, struct shore_diag *diag);
 int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag); /* also closes */
 void shore__st_writer_abort(struct shore__st_writer *w);                          /* removes what was written */

@@ -37,7 +37,7 @@ size_t shore__st_type_bytes(const char *name) {
 
 enum field { NO_FIELD, DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
 
-/* what is known of one tensor of this file beyond its public description */
+/* A tensor of this file: what its public description leaves out. */
 struct extent {
     uint64_t begin, end;
     uint32_t tensor;
@@ -182,7 +182,7 @@ static int by_offset(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* The format wants the data without gaps and without overlap, from the first byte to the last. */
+/* Checks that the data has no gaps and no overlap, from the first byte to the last, as the format requires. */
 static int check_extents(struct header *h, struct shore_diag *diag) {
     uint64_t at = 0;
     if (h->nextents) qsort(h->extents, h->nextents, sizeof *h->extents, by_offset);

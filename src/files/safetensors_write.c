@@ -16,7 +16,7 @@
 
 struct placed {
     enum shore__st_type type;
-    uint32_t shard, size; /* of an element */
+    uint32_t shard, size; /* size: of an element */
     uint64_t elems, offset;
     uint64_t put_elems;
 };
@@ -29,7 +29,7 @@ struct shore__st_writer {
     json_t *index; /* NULL for one file */
 };
 
-/* 0: it cannot be written. */
+/* Bytes of an element; 0: the type cannot be written. */
 static uint32_t size_of(const struct shore__st_decl *decl) {
     if (decl->type == SHORE__ST_OTHER) return decl->named ? (uint32_t)shore__st_type_bytes(decl->named) : 0;
     return decl->type == SHORE__ST_F32 ? 4 : decl->type == SHORE__ST_BF16 || decl->type == SHORE__ST_F16 ? 2 : 0;
@@ -71,7 +71,7 @@ static json_t *describe(const struct shore__st_decl *decl, uint64_t begin, uint6
                      (json_int_t)end);
 }
 
-/* Within the shard: so that each begins at a multiple of its size. */
+/* Places the tensors in a shard so that each starts at a multiple of its element size. */
 static uint64_t place_in_shard(struct shore__st_writer *w, uint32_t shard) {
     uint64_t bytes = 0;
     for (uint32_t size = 8; size >= 1; size /= 2)
@@ -84,7 +84,7 @@ static uint64_t place_in_shard(struct shore__st_writer *w, uint32_t shard) {
     return bytes;
 }
 
-/* The header of one shard, at the front of its file; offsets of its tensors become those in the file. */
+/* Writes the header of a shard at the front of its file. Offsets of its tensors become offsets in the file. */
 static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *decls, uint32_t shard,
                        struct shore_diag *diag) {
     char name[64];

@@ -16,7 +16,7 @@
 #include "base/units.h"
 
 #define BLOCK_BYTES (256u << 10)
-#define WAIT_MS 100 /* between two looks at whether to give up */
+#define WAIT_MS 100 /* between two checks whether to give up */
 #define GZIP_WINDOW (16 + MAX_WBITS)
 
 enum packing { PLAIN, GZIP, ZSTD };
@@ -28,9 +28,9 @@ struct shore__unpack {
     void *wait_ctx;
     enum packing packing;
     unsigned char *in;
-    size_t count, used; /* of in */
+    size_t count, used; /* in `in` */
     uint64_t read_bytes;
-    bool within; /* an archive's member, or frame */
+    bool within; /* inside an archive's member or frame */
     z_stream gzip;
     ZSTD_DStream *zstd;
     uint64_t window_bytes;
@@ -64,7 +64,7 @@ static enum packing packing_of_bytes(const unsigned char *s, size_t bytes) {
     if (bytes >= 2 && s[0] == 0x1F && s[1] == 0x8B) return GZIP;
     if (bytes < 4) return PLAIN;
     uint32_t magic = shore__get_u32(s);
-    bool skippable = (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START; /* pzstd begins with one */
+    bool skippable = (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START; /* pzstd starts with one */
     return magic == ZSTD_MAGICNUMBER || skippable ? ZSTD : PLAIN;
 }
 
@@ -87,7 +87,7 @@ static int fill(struct shore__unpack *u, struct shore_diag *diag) {
     return 0;
 }
 
-/* What the name says has to be what the bytes say. */
+/* Checks that name and bytes agree on the compression. */
 static int check_packing(const struct shore__unpack *u, enum packing named, struct shore_diag *diag) {
     if (u->packing == named) return 0;
     if (named)
@@ -149,7 +149,7 @@ static int damaged(const struct shore__unpack *u, const char *why, struct shore_
                        (unsigned long long)(u->read_bytes - u->count + u->used), why);
 }
 
-/* Members follow each other; zeros may fill the rest of a tape's block, as gzip takes it. */
+/* Starts the next member, if there is one. Zeros may fill the rest of a tape's block, as gzip allows. */
 static int next_member(struct shore__unpack *u, struct shore_diag *diag) {
     while (u->used < u->count && u->in[u->used] == 0)
         u->used++;
@@ -190,7 +190,7 @@ static int decompress_some(struct shore__unpack *u, char *block, size_t bytes, s
     ZSTD_inBuffer in = {u->in, u->count, u->used};
     ZSTD_outBuffer out = {block, bytes, *got};
     size_t status = ZSTD_decompressStream(u->zstd, &out, &in);
-    /* without input it asks for the next frame's beginning, whether there is one or not */
+    /* without input, it asks for the start of a next frame, even if there is none */
     if (!ZSTD_isError(status) && (in.pos != u->used || out.pos != *got)) u->within = status != 0;
     u->used = in.pos;
     *got = out.pos;
