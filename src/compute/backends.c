@@ -1,4 +1,4 @@
-/* Backends by name. */
+/* Finds and opens backends by name. */
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>

@@ -1,28 +1,30 @@
-/* Tensor operations: what a backend provides. The scalar reference (backend "reference") is the specification of
- * every other; tests/conformance runs one suite against all.
+/* Tensor operations that a backend provides. The scalar reference (backend "reference") specifies them for every other
+ * backend; tests/conformance runs one suite against all.
  *
- * Buffers are handles in memory that the backend has given out: only the backend may dereference them; offsets in bytes
- * by shore__at(). The host puts what it has into them and gets what it wants to see. Every call takes a stream; on a
- * stream, calls run in order, and they may run long after they have returned: what a call reads is not written to, and
- * what it writes not read, before an event that was recorded behind it has been waited for.
+ * Buffers are handles in memory that the backend has given out. Only the backend may dereference them; shore__at() adds
+ * an offset in bytes. The host puts data into them, and gets data from them. Every call takes a stream. Calls on a
+ * stream run in order, perhaps long after they have returned. Before writing what a call reads, or reading what it
+ * writes, wait for an event that was recorded behind it.
  *
  * Modes of activations (the numeric contract: Bits in ARCHITECTURE.md):
  *   SHORE__F32          fp32, as computed
  *   SHORE__BF16         bf16 storage
  *   SHORE__BF16_IN_F32  fp32 storage of values rounded to bf16: the same values as SHORE__BF16, for processors whose
  *                       products are in fp32 and take no operands in bf16
- * Every operation reads and writes activations in the mode of the compute object, computes inside in fp32, and rounds
- * once, when it writes (ties to even). Sums, norms, softmax and loss are fp32. Weights ("w") come in the product type:
- * bf16 in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...; those of
- * products are written by the first unit of a step, and added to by the others.
+ * Every operation reads and writes activations in the mode of the compute object, computes in fp32, and rounds once,
+ * when it writes (ties to even). Sums, norms, softmax and loss are fp32. Weights ("w") come in the product type: bf16
+ * in mode SHORE__BF16, otherwise fp32. Gradients of weights are fp32 and are accumulated: dw += ...; the first unit of
+ * a step writes those of products, the others add to them.
  *
- * The same call gives the same bits whatever the number of rows around it, the residency of its operands, and which
- * run it is; thread count may matter (it is part of a run's identity). On the CPU backend it does not with AVX-512.
- * Below, oneDNN's gemm:jit cuts the sums of weight gradients by threads and may treat a few rows otherwise; oneDNN's
- * bf16 products on AMX cut a long sum (k above about 1,000) by its number of rows, but not by threads; and from 768
- * rows on, products with AVX-512 and AMX are ours, which add up in another order than oneDNN's (with any number, where
- * they take bf16 and multiply in fp32). So threads are part of the identity, and the number of rows of a product's call
- * is part of what decides the bits. They follow from batch and sequence length: units, full or short.
+ * The same call gives the same bits, whatever the number of rows around it, the residency of its operands, or the run.
+ * The number of threads may matter, and is part of a run's identity. On the CPU backend with AVX-512, it does not. On
+ * lesser processors, oneDNN's gemm:jit cuts the sums of weight gradients by threads, and may treat a few rows
+ * differently.
+ *
+ * The number of rows in a product's call also decides the bits. oneDNN's bf16 products on AMX cut a long sum (k above
+ * about 1,000) by its number of rows, but not by threads. From 768 rows on, products with AVX-512 and AMX are ours,
+ * which add in another order than oneDNN's (with any number of rows, if they take bf16 and multiply in fp32). The
+ * number of rows follows from batch and sequence length: units, full or short.
  *
  * Shapes are row-major; [rows, d] has leading dimension d unless said otherwise. Errors: 0 or a negative code.
  * Threading: one caller per compute object.
@@ -49,15 +51,15 @@ static inline bool shore__buf_is_none(shore__buf b) {
 }
 #define SHORE__NO_BUF ((shore__buf){0})
 
-/* Kinds of memory. DEVICE: what operations read and write. PINNED: of the host, where transfers begin and end. PLAIN:
- * of the host, for everything else. Where the backend is unified, they are one. */
+/* Kinds of memory. DEVICE: for operations. PINNED: on the host, for transfers. PLAIN: on the host, for everything else.
+ * On a unified backend they are the same. */
 enum shore__memory_kind { SHORE__MEMORY_DEVICE, SHORE__MEMORY_PINNED, SHORE__MEMORY_PLAIN, SHORE__MEMORY_KINDS };
 
-/* Memory of one kind, aligned to SHORE__ARENA_ALIGN, as both sides see it. */
+/* Memory of one kind, aligned to SHORE__ARENA_ALIGN, with its address on both sides. */
 struct shore__span {
     enum shore__memory_kind kind;
-    void *host;        /* NULL: the host does not see it */
-    shore__buf device; /* none: operations do not */
+    void *host;        /* NULL: not visible to the host */
+    shore__buf device; /* none: not visible to operations */
     uint64_t bytes;
     void *owner; /* the backend's */
 };
@@ -66,7 +68,7 @@ struct shore__span {
 static inline size_t shore__mode_bytes(enum shore__mode mode) {
     return mode == SHORE__BF16 ? 2 : 4;
 }
-/* The mode whose elements an activation takes that ops->store() has written: every bf16 one stores 2 bytes. */
+/* The mode whose element size ops->store() writes: both bf16 modes store 2 bytes. */
 static inline enum shore__mode shore__stored_mode(enum shore__mode mode) {
     return mode == SHORE__BF16_IN_F32 ? SHORE__BF16 : mode;
 }
@@ -74,7 +76,7 @@ static inline enum shore__mode shore__stored_mode(enum shore__mode mode) {
 struct shore__compute;
 struct shore__stream;
 
-/* The largest shapes that will be asked for; workspace and primitives are made from them. */
+/* The largest shapes to expect. They determine workspace and primitives. */
 struct shore__shapes {
     size_t unit_rows;  /* rows of a full unit: the largest `rows` of a product */
     size_t short_rows; /* rows of the last, short unit; 0: none */
@@ -94,17 +96,17 @@ struct shore__attention {
 };
 
 struct shore__compute_ops {
-    /* Makes every primitive for these shapes, so that no later call does, and takes the workspace: at least the bytes
-     * of shore__compute_describe(), aligned to 4096. Call again to change shapes or workspace. In what is given beyond,
-     * weights of forward and backward_x are kept in the order that products read, so that units of rows need not
-     * reorder them each; it does not show in the bits.
-     * weights_changed: what the w of products pointed to may hold something else from now on. */
+    /* make: makes every primitive for these shapes, so that no later call does, and takes the workspace: at least the
+     * bytes of shore__compute_describe(), aligned to 4096. Call it again to change shapes or workspace. Additional
+     * bytes keep the weights of forward and backward_x packed, so that units of rows need not reorder them each; the
+     * bits stay the same.
+     * weights_changed: says that the memory behind a product's w may have changed. */
     int (*make)(struct shore__compute *c, const struct shore__shapes *shapes, shore__buf workspace, size_t bytes,
                 struct shore_diag *diag);
     void (*weights_changed)(struct shore__compute *c);
 
     /* ---- memory and streams ---- (transfers and events are the device's)
-     * alloc: zeroed, and touched; SHORE_EBUDGET. Given back when nothing uses it.
+     * alloc: memory is zeroed and touched; SHORE_EBUDGET. free it when nothing uses it.
      * fill: fp32 values. */
     int (*alloc)(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
                  struct shore_diag *diag);
@@ -118,7 +120,7 @@ struct shore__compute_ops {
     int (*copy)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf src, size_t bytes);
     /* fp32 from bf16, exact */
     int (*widen)(struct shore__compute *c, struct shore__stream *s, shore__buf dst_f32, shore__buf src_bf16, size_t n);
-    /* storage of an activation that leaves the working set: bf16 in both bf16 modes (exact), fp32 in F32 */
+    /* stored form of an activation that leaves the working set: bf16 in both bf16 modes (exact), fp32 in F32 */
     int (*store)(struct shore__compute *c, struct shore__stream *s, shore__buf dst, shore__buf act, size_t n);
     int (*load)(struct shore__compute *c, struct shore__stream *s, shore__buf act, shore__buf src, size_t n);
 
@@ -126,7 +128,7 @@ struct shore__compute_ops {
      * forward:      y = x w^T (+ bias)         (w [n, k])      y = x w (+ bias)    (w [k, n])
      * backward_x:   dx = dy w                                  dx = dy w^T
      * backward_w:   dw = dy^T x  ([n, k], fp32)                dw = x^T dy         ([k, n], fp32)
-     *               add: dw +=, otherwise written over whatever is there */
+     *               add: dw +=, otherwise overwritten */
     int (*linear)(struct shore__compute *c, struct shore__stream *s, shore__buf y, shore__buf x, shore__buf w,
                   shore__buf bias, size_t rows, size_t n, size_t k, bool w_is_nk);
     int (*linear_backward_x)(struct shore__compute *c, struct shore__stream *s, shore__buf dx, shore__buf dy,
@@ -138,13 +140,13 @@ struct shore__compute_ops {
                          size_t n);
 
     /* ---- head ---- logits are fp32 [rows, n] of vocabulary entries [first, first + n).
-     * A row whose target is -1 counts as nothing: its loss and its dlogits are 0, whatever its logits are.
+     * A row whose target is -1 does not count: its loss and its dlogits are 0, whatever its logits are.
      * head_logits: logits = x w^T, x [rows, d], w [n, d].
      * head_merge: folds a slice into running max and sum of exponentials [rows] fp32 (start: -inf and 0) and picks up
      *   target_logit [rows] of the targets (int32 [rows]) that lie in the slice.
      * head_loss: loss[rows] = log(sum) - (target_logit - max).
      * head_dlogits: dlogits (activation mode, [rows, n]) = (exp(logits - max) / sum - [target]) * scale.
-     *   log(sum) + max would be rounded to what logits are, and a loss far below them would drown in that.
+     *   log(sum) + max would be rounded to the precision of logits, which would drown a much smaller loss.
      * head_backward_x: dx_f32 [rows, d] += dlogits w  (fp32: summed over slices, rounded once at the end by `round`)
      * head_backward_w: dw [n, d] fp32 = dlogits^T x; add: += */
     int (*head_logits)(struct shore__compute *c, struct shore__stream *s, shore__buf logits, shore__buf x, shore__buf w,
@@ -166,7 +168,7 @@ struct shore__compute_ops {
 
     /* ---- embedding ---- tokens int32 [rows]. table: rows [first, first + n) of the vocabulary, weights [n, d].
      * A token below 0 is in no slice.
-     * embed: x[r] = table[token] for the tokens inside the slice, other rows are left alone.
+     * embed: x[r] = table[token] for the tokens inside the slice; leaves other rows alone.
      * embed_backward: dtable [n, d] fp32 += dx[r], rows in order.
      * position: x[r] += table[r mod seq_len] (w [>= seq_len, d]); position_backward: dtable[p] += dx, rows in order. */
     int (*embed)(struct shore__compute *c, struct shore__stream *s, shore__buf x, shore__buf table, shore__buf tokens,
@@ -202,11 +204,11 @@ struct shore__compute_ops {
      * attention: causal, out [rows, n_head * head_dim], lse fp32 [n_head, rows].
      * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
      * attention_cached: `rows` queries, one or many, at positions first .. first + rows - 1 of ONE sequence, against
-     *   cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which hold positions
-     *   0 .. first + rows - 1 already. lse as of attention, or none.
-     * attention_merge: what queries gave over `parts` disjoint ranges of keys (outs [parts, rows, n_head * head_dim],
-     *   lses fp32 [parts, n_head, rows]; -inf: saw no key) becomes what they would have given over all of them, with
-     *   one rounding more; lse may be none. Parts are added in their order; -EINVAL above 1,024 parts. */
+     *   cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
+     *   0 .. first + rows - 1. lse as in attention, or none.
+     * attention_merge: merges the results of queries over `parts` disjoint ranges of keys (outs
+     *   [parts, rows, n_head * head_dim], lses fp32 [parts, n_head, rows]; -inf: saw no key) into the result over all
+     *   keys, with one more rounding; lse may be none. Adds parts in order; -EINVAL above 1,024 parts. */
     int (*rope)(struct shore__compute *c, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
                 const struct shore__attention *a, size_t first_position, bool inverse);
     int (*attention)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse, shore__buf qkv,
@@ -223,17 +225,17 @@ struct shore__compute_ops {
     void (*close)(struct shore__compute *c);
 };
 
-/* Declares what a backend puts into the table's place `name`: SHORE__OP_TYPE(add) my_add; */
+/* Declares a backend's function for the table's member `name`: SHORE__OP_TYPE(add) my_add; */
 #define SHORE__OP_TYPE(name) __typeof__(*((struct shore__compute_ops *)NULL)->name)
 
-/* Every backend's object begins with this. */
+/* The start of every backend's object. */
 struct shore__compute {
     const struct shore__compute_ops *ops;
     enum shore__mode mode;
     int threads;
-    bool unified; /* its memory is the host's: PINNED and PLAIN spans are seen by operations, DEVICE ones by the host */
-    /* Its transfers and events, on streams of stream_open(). Where it is unified, put and get do nothing if both are
-     * the same place: memory that both sides use is then taken once. */
+    bool unified; /* it shares the host's memory: operations see PINNED and PLAIN spans, the host sees DEVICE spans */
+    /* Transfers and events of the backend, on streams of stream_open(). On a unified backend, put and get do nothing
+     * between equal addresses: memory that both sides use then exists once. */
     struct shore_device device;
 };
 
@@ -248,7 +250,7 @@ static inline int shore__get(struct shore__compute *c, struct shore__stream *s, 
 static inline struct shore_event shore__record(struct shore__compute *c, struct shore__stream *s) {
     return c->device.record(c->device.ctx, s);
 }
-/* Waits for all that was called on the stream. */
+/* Waits for all calls on the stream. */
 static inline int shore__sync(struct shore__compute *c, struct shore__stream *s, struct shore_diag *diag) {
     return shore_device_wait(&c->device, shore__record(c, s), diag);
 }
@@ -264,30 +266,30 @@ struct shore__compute_options {
     int threads; /* 0: shore__machine_threads() */
 };
 
-/* What is known of a backend before it is opened. */
+/* Description of a backend, available before it is opened. */
 struct shore__compute_description {
-    /* Kind of processor ("x86-64 amx", "x86-64 avx2", ... with the instruction set that products run on) and kernels, a
-     * number that goes up with every change of the bits of an operation on any kind: with products and threads they are
-     * what a run's identity records. */
+    /* kind: the processor, with the instruction set that products run on ("x86-64 amx", "x86-64 avx2", ...). kernels: a
+     * number that goes up whenever the bits of an operation change on any kind of processor. A run's identity records
+     * both, with products and threads. */
     char kind[64];
     int kernels;
     enum shore__mode mode;
     int threads;
     bool unified;
-    size_t workspace_bytes; /* that make() needs at least */
-    size_t packed_bytes;    /* more of them keep a layer's weights packed; may be 0 */
+    size_t workspace_bytes; /* the least that make() needs */
+    size_t packed_bytes;    /* additional bytes that keep a layer's weights packed; may be 0 */
 };
 
-/* A function of its arguments and the machine, which opens nothing and makes no code. shapes NULL: no workspace is
- * asked for. Errors as shore__compute_open(). */
+/* Describes a backend from the options and the machine alone; opens nothing and makes no code. shapes NULL: no
+ * workspace. Errors: those of shore__compute_open(). */
 int shore__compute_describe(const struct shore__compute_options *options, const struct shore__shapes *shapes,
                             struct shore__compute_description *out, struct shore_diag *diag);
-/* "KIND, bf16 products, N threads, kernels N": what a run records of what it is trained on; 64 bytes hold it. */
+/* Writes "KIND, bf16 products, N threads, kernels N", which a run records about its processor. 64 bytes hold it. */
 void shore__compute_identity(const struct shore__compute_description *d, char *out, size_t bytes);
 
-/* Opens a backend: "cpu" (oneDNN, OpenMP; flush-to-zero in each of its threads; products AUTO go by a table of
- * processors), "reference" (plain C, one thread), or one that was registered. Parallel regions of the caller have as
- * many threads from then on: what is computed beside it, such as norms and codes, keeps to them. */
+/* Opens a backend: "cpu" (oneDNN, OpenMP; flush-to-zero in each of its threads; a table of processors decides AUTO
+ * products), "reference" (plain C, one thread), or a registered one. From then on, the caller's parallel regions have
+ * as many threads, so that work beside it, such as norms and codes, keeps to them. */
 int shore__compute_open(const struct shore__compute_options *options, struct shore__compute **out,
                         struct shore_diag *diag);
 
@@ -298,18 +300,19 @@ struct shore__compute_backend {
     int (*open)(const struct shore__compute_options *options, struct shore__compute **out, struct shore_diag *diag);
 };
 extern const struct shore__compute_backend shore__compute_cpu, shore__compute_reference;
-/* Adds one to those that can be opened by name; for the life of the process. Threading: before any is opened. */
+/* Registers a backend by name, for the life of the process. Threading: before any is opened. */
 void shore__compute_register(const struct shore__compute_backend *backend);
 
 /* ---- this machine's processor ------------------------------------------------------------------------------------ */
 
-/* The fixed table by kind of processor: bf16 with AMX or AMD's AVX512_BF16, otherwise fp32. */
+/* Decides by kind of processor, from a fixed table: bf16 with AMX or AMD's AVX512_BF16, otherwise fp32. */
 enum shore__products shore__products_for_this_processor(void);
 
-/* Whether products can run in bf16 at all: oneDNN has them from AVX-512 on, slower than fp32 on some processors. */
+/* Whether products can run in bf16 at all. oneDNN supports them from AVX-512 on, slower than fp32 on some
+ * processors. */
 bool shore__can_multiply_bf16(void);
 
-/* Its kind, as descriptions have it. */
+/* The processor's kind, as in descriptions. */
 const char *shore__processor_kind(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The state of the threads that compute. */
+/* Sets the state of the threads that compute. */
 #include "compute/cpu.h"
 
 #include <signal.h>
@@ -10,7 +10,7 @@ void shore__cpu_flush_to_zero(void) {
     if ((control & SHORE__FP_FLUSH) != SHORE__FP_FLUSH) shore__fp_set(control | SHORE__FP_FLUSH);
 }
 
-/* No signal may interrupt a worker: oneDNN's kernels keep values below the stack pointer, where its frame would lie. */
+/* Blocks signals in workers: oneDNN's kernels keep values below the stack pointer, where a signal's frame would lie. */
 static void leave_signals_to_caller(void) {
     sigset_t all;
     sigfillset(&all);
@@ -23,7 +23,7 @@ struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c) {
     struct shore__cpu_thread state = {shore__fp_get(), omp_get_max_threads(), omp_get_dynamic()};
     if (state.dynamic) omp_set_dynamic(0);
     if (state.threads != c->base.threads) omp_set_num_threads(c->base.threads);
-    if (!workers_ready) { /* oneDNN's parallel regions run on the same workers, which keep this */
+    if (!workers_ready) { /* oneDNN's parallel regions run on the same workers, which keep this setting */
 #pragma omp parallel num_threads(c->base.threads)
         {
             shore__cpu_flush_to_zero();

@@ -1,4 +1,4 @@
-/* What the files of the CPU backend share. */
+/* The CPU backend, as its files share it: its object, threads, products and operations. */
 #ifndef SHORE_COMPUTE_CPU_H
 #define SHORE_COMPUTE_CPU_H
 
@@ -8,11 +8,11 @@
 #include "compute/compute.h"
 #include "kernel/kernels.h"
 
-/* Goes up with every change of the bits of an operation, on whatever kind of processor. */
+/* Goes up whenever the bits of an operation change on any kind of processor. */
 #define SHORE__COMPUTE_KERNELS 3
 
-/* Whether B is copied before into the order that products read (of oneDNN's, those in bf16 alone), instead of by every
- * block of rows again; weights stay so until they change, where there is room. */
+/* Whether B is packed in advance into the order that products read, instead of by every block of rows (oneDNN: bf16
+ * only). Packed weights are kept until they change, if there is room. */
 enum shore__pack { SHORE__PACK_NOTHING, SHORE__PACK_ACTIVATIONS, SHORE__PACK_WEIGHTS };
 
 /* C [m, n] = A [m, k] B [k, n] (+ bias [n]) or, accumulating, C += A B. A and B may be stored transposed. */
@@ -24,7 +24,7 @@ struct shore__product {
 
 struct shore__onednn_table;
 
-/* Weights kept packed: of one layer, forward and backward, four matrices each, for full units and short ones. */
+/* Weights kept packed: four matrices of one layer, for forward and backward, for full and short units. */
 #define SHORE__PACKED_MOST 16
 struct shore__packed {
     char *memory;
@@ -39,18 +39,18 @@ struct shore__packed {
 struct shore__cpu {
     struct shore__compute base;
     const struct shore__kernels *kernels;
-    const struct shore__product_kernel *product; /* NULL: oneDNN's alone */
-    bool bf16_products;                          /* otherwise in fp32, whatever the operands are */
+    const struct shore__product_kernel *product; /* NULL: oneDNN's only */
+    bool bf16_products;                          /* false: products are in fp32, whatever the operands are */
     struct shore__onednn_table *onednn;
     struct shore__packed packed;
     char *workspace;
-    size_t workspace_bytes; /* without what is kept packed */
+    size_t workspace_bytes; /* without the packed weights */
 };
 
 static inline struct shore__cpu *shore__cpu_of(struct shore__compute *c) {
     return (struct shore__cpu *)c;
 }
-/* Scratch that lies so shares no page with another thread's. */
+/* Rounds scratch up to whole pages, so that threads share none. */
 static inline size_t shore__cpu_whole_pages(size_t bytes) {
     return (bytes + 4095) / 4096 * 4096;
 }
@@ -58,11 +58,11 @@ static inline void *shore__cpu_ptr(shore__buf b) {
     return (void *)b.handle;
 }
 
-/* The kernels for this processor, within what oneDNN is limited to (ONEDNN_MAX_CPU_ISA), so that one limit gives the
- * bits of a smaller processor; bf16: products are in bf16. */
+/* The kernels for this processor, within oneDNN's limit (ONEDNN_MAX_CPU_ISA), so that one setting gives the bits of a
+ * lesser processor. bf16: products are in bf16. */
 const struct shore__kernels *shore__kernels_for_this_processor(bool bf16);
 
-/* ---- the state of a thread while it computes: flush to zero, and how many threads oneDNN may use, not fewer ---- */
+/* ---- state of a computing thread: flush to zero, and exactly so many threads for oneDNN ---- */
 struct shore__cpu_thread {
     uint64_t control;
     int threads, dynamic;
@@ -70,7 +70,8 @@ struct shore__cpu_thread {
 struct shore__cpu_thread shore__cpu_enter(const struct shore__cpu *c);
 void shore__cpu_leave(struct shore__cpu_thread *state);
 void shore__cpu_flush_to_zero(void);
-/* For the rest of the scope; the caller's own state comes back at its end, since near/ computes with denormals. */
+/* Sets it for the rest of the scope, and restores the caller's state at its end, since near/ computes with
+ * denormals. */
 #define SHORE__CPU_SCOPE(c) \
     __attribute__((cleanup(shore__cpu_leave), unused)) struct shore__cpu_thread scope = shore__cpu_enter(c)
 
@@ -79,7 +80,7 @@ struct shore__part {
     size_t begin, end;
     bool done;
 };
-/* Part `self` of n elements in so many parts of whole units. */
+/* Part `self` of n elements, divided into parts of whole units. */
 static inline struct shore__part shore__cpu_part_of(size_t n, size_t unit, size_t self, size_t parts) {
     size_t units = (n + unit - 1) / unit;
     size_t begin = units * self / parts * unit, end = units * (self + 1) / parts * unit;
@@ -97,20 +98,20 @@ static inline struct shore__part shore__cpu_part(size_t n, size_t unit) {
     for (struct shore__part p = shore__cpu_part((n), (unit)); !p.done; p.done = true)
 
 /* ---- products ---- */
-/* Workspace of the product, and how much of it B takes packed, without making its code. */
+/* Workspace of a product, and the part of it that packed B takes. Makes no code. */
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed_bytes,
                             struct shore_diag *diag);
-/* Makes its code, so that no later call does; 0 or a negative code. */
+/* Makes a product's code, so that no later call does. Returns 0 or a negative code. */
 int shore__cpu_product_make(struct shore__cpu *c, const struct shore__product *p, struct shore_diag *diag);
 int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                        const float *bias);
 
 bool shore__same_product(const struct shore__product *a, const struct shore__product *b);
-/* Where B of the product lies packed or is to go, to be kept or into the workspace; there: it is there already. */
+/* Where packed B of a product lies or should go: kept, or in the workspace. there: it is packed already. */
 char *shore__cpu_packed_room(struct shore__cpu *c, const struct shore__product *of, const void *plain, size_t bytes,
                              bool *there);
 
-/* The same by oneDNN. */
+/* The same with oneDNN. */
 int shore__onednn_open(struct shore__onednn_table **out, struct shore_diag *diag);
 void shore__onednn_close(struct shore__onednn_table *t);
 int shore__onednn_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes,
@@ -119,11 +120,11 @@ int shore__onednn_product_make(struct shore__cpu *c, const struct shore__product
 int shore__onednn_product(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                           const float *bias);
 
-/* What the operations of the head ask for. */
+/* The products of the head's operations. */
 struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c, size_t rows, size_t n, size_t d);
 struct shore__product shore__cpu_head_backward_x_product(size_t rows, size_t n, size_t d);
 
-/* Workspace for all of these shapes' operations; make: also makes the products' code. */
+/* Workspace for all operations with these shapes. make: also makes the products' code. */
 int shore__cpu_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
                     size_t *packed_bytes, struct shore_diag *diag);
 int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s, bool make, size_t *workspace_bytes,
@@ -131,7 +132,7 @@ int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s
 
 size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__shapes *s);
 
-/* The operations that lie in files of their own: shore__cpu_NAME is in the table's place NAME. */
+/* Operations in files of their own: the table's member NAME is shore__cpu_NAME. */
 #define SHORE__CPU_OPS(X) \
     X(weights_changed)    \
     X(zero)               \

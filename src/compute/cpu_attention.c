@@ -1,11 +1,10 @@
-/* Attention: one job for each sequence and key/value head, spread over threads as they come free; each job's bits are
- * its own. */
+/* Attention: one job per sequence and key/value head. Free threads take the next job; each job's bits are its own. */
 #include <errno.h>
 #include <stdatomic.h>
 
 #include "compute/cpu.h"
 
-/* Scratch of one thread, all sizes rounded so that threads share no page. */
+/* Scratch of one thread, rounded so that threads share no page. */
 static size_t scratch_bytes(const struct shore__cpu *c, size_t keys, size_t head_dim, bool backward) {
     return shore__cpu_whole_pages(c->kernels->attention_scratch(keys, head_dim, backward));
 }
@@ -32,10 +31,10 @@ static const void *step(const void *p, size_t elems, size_t width) {
 static int run_jobs(struct shore__cpu *c, const struct jobs *jobs) {
     if (c->workspace_bytes < jobs->scratch) return -ENOMEM;
     size_t count = jobs->sequences * jobs->a->n_kv_head, width = shore__mode_bytes(c->base.mode);
-    size_t room = c->workspace_bytes / jobs->scratch; /* for the scratch of so many threads */
+    size_t room = c->workspace_bytes / jobs->scratch; /* threads that have room for scratch */
     atomic_size_t next = 0;
-    /* All threads, also where there are fewer jobs: those that a smaller team leaves out end, and the ones that the
-     * next team gets in their place would let signals in (see shore__cpu_enter). */
+    /* All threads, even for fewer jobs. A smaller team would end some of them, and the threads that replace them in the
+     * next team would let signals in (see shore__cpu_enter). */
 #pragma omp parallel num_threads(c->base.threads)
     {
         shore__cpu_flush_to_zero();

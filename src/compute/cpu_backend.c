@@ -1,4 +1,4 @@
-/* The CPU backend: opening, preparing, its table of operations. */
+/* The CPU backend: opens and prepares it, and lists its operations. */
 #include <assert.h>
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -43,16 +43,16 @@ static void cpu_close(struct shore__compute *base) {
 #define ROW(name) .name = shore__cpu_##name,
 
 static const struct shore__compute_ops cpu_ops = {
-    .make = cpu_make, .close = cpu_close, SHORE__HOST_MEMORY_OPS, SHORE__CPU_OPS(ROW) /* a row each */
+    .make = cpu_make, .close = cpu_close, SHORE__HOST_MEMORY_OPS, SHORE__CPU_OPS(ROW) /* one row each */
 };
 
-/* OpenMP may give fewer than are asked for, and the bits follow from their number. */
+/* OpenMP may give fewer threads than requested, and the bits depend on their number. */
 static int threads_given(int threads) {
     if (omp_get_max_active_levels() < 1) return 1;
     return threads < omp_get_thread_limit() ? threads : omp_get_thread_limit();
 }
 
-/* What follows from the options: everything but what oneDNN makes. */
+/* Sets everything that follows from the options, except what oneDNN makes. */
 static int configure(const struct shore__compute_options *o, struct shore__cpu *c, struct shore_diag *diag) {
     if (o->threads < 0) return shore__fail(diag, -EINVAL, "a number of threads cannot be negative: %d", o->threads);
     if (!o->fp32 && o->products == SHORE__PRODUCTS_BF16 && !shore__can_multiply_bf16())
@@ -72,7 +72,7 @@ static int configure(const struct shore__compute_options *o, struct shore__cpu *
     c->kernels = shore__kernels_for_this_processor(c->bf16_products);
     c->product = c->kernels->product;
     bool widens = c->product && c->product->widens;
-    if (widens && c->bf16_products) c->product = NULL; /* asked for bf16: oneDNN emulates it */
+    if (widens && c->bf16_products) c->product = NULL; /* bf16 was requested: oneDNN emulates it */
     c->base.mode = o->fp32 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = given;
     c->base.unified = true;

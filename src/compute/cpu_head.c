@@ -1,4 +1,4 @@
-/* The head: logits of one slice of the vocabulary at a time, the softmax carried over slices. */
+/* The head: logits of one slice of the vocabulary at a time, with the softmax carried over the slices. */
 #include <math.h>
 
 #include "compute/cpu.h"

@@ -1,8 +1,8 @@
-/* Linear layers as products, and which products a model's shapes will ask for. */
+/* Linear layers as products, and the products that a model's shapes need. */
 #include "compute/cpu.h"
 
-/* From here on, packing the weights for one product alone costs less than it saves. Fewer rows never do it, whatever
- * the memory is, since bits may follow from the order. */
+/* From this many rows on, packing the weights for one product alone costs less than it saves. Fewer rows never pack,
+ * whatever the memory, because the bits may depend on the order. */
 #define PACK_FROM_ROWS 768
 
 static enum shore__pack pack_weights(size_t rows) {
@@ -26,7 +26,7 @@ static struct shore__product backward_w_product(size_t rows, size_t n, size_t k,
                                    .pack = SHORE__PACK_ACTIVATIONS};
 }
 
-/* oneDNN reads a slice of the table as quickly where it lies. */
+/* oneDNN reads a slice of the table equally fast in place. */
 struct shore__product shore__cpu_head_logits_product(const struct shore__cpu *c, size_t rows, size_t n, size_t d) {
     return (struct shore__product){.m = rows,
                                    .n = n,
@@ -72,7 +72,7 @@ struct preparing {
     size_t most, packed;
 };
 
-/* make: also its code; otherwise only its scratch counts, so that the call that comes after all has room. */
+/* Prepares a product. make: with its code. Otherwise only its scratch counts, so that a later call has room. */
 static int want(struct preparing *w, struct shore__product p, bool make) {
     size_t bytes = 0, packed = 0;
     if (p.m == 0 || p.n == 0 || p.k == 0) return 0;
@@ -83,7 +83,7 @@ static int want(struct preparing *w, struct shore__product p, bool make) {
     return err;
 }
 
-/* The first unit's gradients are written, the others' added; a short unit beside full ones is never the first. */
+/* The first unit writes the gradients, the others add to them. A short unit next to full ones is never the first. */
 static int want_backward_w(struct preparing *w, size_t rows, bool full, size_t n, size_t k, bool w_is_nk) {
     int err = full ? want(w, backward_w_product(rows, n, k, w_is_nk, false), true) : 0;
     return err ? err : want(w, backward_w_product(rows, n, k, w_is_nk, true), true);
@@ -118,7 +118,7 @@ int shore__cpu_products_room(struct shore__cpu *c, const struct shore__shapes *s
     if (!err) err = want_linear(&w, s, s->d_model, s->attn_width, true);
     if (!err) err = want_linear(&w, s, s->up_width, s->d_model, true);
     if (!err) err = want_linear(&w, s, s->d_model, s->d_ff, false);
-    *packed_bytes = w.packed; /* of a layer: a slice of the table alone takes their place */
+    *packed_bytes = w.packed; /* of a layer: a single slice of the table takes their place */
     if (!err) err = want_head(&w, s, s->vocab_slice);
     if (!err && s->last_slice) err = want_head(&w, s, s->last_slice);
     *workspace_bytes = w.most;

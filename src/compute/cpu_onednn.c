@@ -13,12 +13,12 @@
 #include "base/diag.h"
 #include "compute/cpu.h"
 
-/* More than training needs; generation makes others as prompts come, and the oldest go. */
+/* More than training needs. Generation makes others as prompts come, and evicts the oldest. */
 #define TABLE_ENTRIES 96
 
-/* What oneDNN would run. */
+/* A product as oneDNN would run it. */
 struct described {
-    dnnl_primitive_desc_t product, pack; /* pack: NULL where B is read as it lies */
+    dnnl_primitive_desc_t product, pack; /* pack: NULL if B is read in place */
     size_t packed_bytes, scratch;        /* of the workspace: B comes first */
 };
 
@@ -115,7 +115,7 @@ static dnnl_status_t describe_product(const struct shore__cpu *c, const struct s
     return st;
 }
 
-/* d is to be dropped, whatever comes back. */
+/* The caller destroys d, whatever is returned. */
 static dnnl_status_t describe(const struct shore__cpu *c, const struct shore__product *p, struct described *d) {
     bool bf16 = c->bf16_products;
     dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
@@ -217,15 +217,15 @@ int shore__onednn_product_make(struct shore__cpu *c, const struct shore__product
     return find(c, p, &e, diag);
 }
 
-/* The values of an activation that oneDNN wrote as fp32. */
+/* Rounds an activation that oneDNN wrote as fp32. */
 static void round_values(struct shore__cpu *c, float *y, size_t n) {
     SHORE__FOR_PART(c, n, 64, part) {
         c->kernels->round(y + part.begin, y + part.begin, part.end - part.begin, SHORE__BF16_IN_F32);
     }
 }
 
-/* A number of rows that make() was not told of, whose scratchpad is larger than the workspace: fewer rows at a time
- * give the same bits. */
+/* Runs a product in halves: make() did not know its number of rows, and its scratchpad is larger than the workspace.
+ * Fewer rows at a time give the same bits. */
 static int in_halves(struct shore__cpu *c, const struct shore__product *p, void *dst, const void *a, const void *b,
                      const float *bias) {
     if (p->m < 2 || p->a_transposed) return -ENOMEM;

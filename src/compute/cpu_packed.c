@@ -1,4 +1,4 @@
-/* Weights that stay in the order in which products read them, until they change. */
+/* Keeps weights packed, in the order that products read, until they change. */
 #include "compute/cpu.h"
 
 void shore__cpu_weights_changed(struct shore__compute *base) {

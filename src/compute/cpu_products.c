@@ -1,16 +1,16 @@
-/* Matrix products: by our own kernel where this processor has one, otherwise by oneDNN. */
+/* Matrix products: by our own kernel if this processor has one, otherwise by oneDNN. */
 #include "compute/cpu.h"
 
-/* With fewer rows of activations, packing takes longer than it saves; with more, oneDNN's for AVX2 are as quick or
- * quicker. */
+/* With fewer rows of activations, packing takes longer than it saves. With more, oneDNN's products for AVX2 are as fast
+ * or faster. */
 #define F32_FROM_ROWS 48
 #define F32_UNTIL_ROWS 768
 
-/* oneDNN multiplies bf16 in bf16 alone. */
+/* oneDNN multiplies bf16 operands in bf16 only. */
 static bool ours_alone(const struct shore__cpu *c) {
     return c->base.mode == SHORE__BF16 && !c->bf16_products;
 }
-/* NULL: oneDNN's. */
+/* NULL: oneDNN's product. */
 static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c, const struct shore__product *p) {
     const struct shore__product_kernel *kernel = c->product;
     if (p->k == 0) return NULL;
@@ -19,15 +19,15 @@ static const struct shore__product_kernel *kernel_for(const struct shore__cpu *c
     size_t rows = p->a_transposed ? p->k : p->m;
     return rows >= F32_FROM_ROWS && rows < F32_UNTIL_ROWS ? kernel : NULL;
 }
-/* Of rows, for a job each, or for several that share its columns. */
+/* Blocks of rows: one job each, or several jobs that share the block's columns. */
 static size_t blocks_of(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
                         const struct shore__product *p) {
     size_t threads = (size_t)c->base.threads, strips = (p->m + kernel->strip - 1) / kernel->strip;
     size_t rows = kernel->job_size(p->k, p->a_transposed).rows, blocks = (p->m + rows - 1) / rows;
-    size_t even = (blocks + threads - 1) / threads * threads; /* as many for each of them */
+    size_t even = (blocks + threads - 1) / threads * threads; /* the same number for each thread */
     return even <= strips && (even - blocks) * 4 <= blocks ? even : blocks;
 }
-/* 0: not packed before. What only one block reads, its jobs pack. */
+/* 0: not packed in advance. If only one block reads B, its jobs pack it. */
 static size_t packed_bytes(const struct shore__cpu *c, const struct shore__product_kernel *kernel,
                            const struct shore__product *p) {
     if (!kernel->packed || (kernel->packs_too && blocks_of(c, kernel, p) == 1)) return 0;
@@ -44,7 +44,7 @@ static size_t workspace_bytes(const struct shore__cpu *c, const struct shore__pr
 int shore__cpu_product_room(struct shore__cpu *c, const struct shore__product *p, size_t *bytes, size_t *packed,
                             struct shore_diag *diag) {
     const struct shore__product_kernel *kernel = kernel_for(c, p);
-    /* As prompts come, so do numbers of rows that make() is not told of: with some of them the kernel takes this. */
+    /* Prompts bring numbers of rows that make() does not know; some of them use this kernel. */
     struct shore__product other = *p;
     if (!other.a_transposed) other.m = F32_FROM_ROWS;
     const struct shore__product_kernel *for_other = kernel_for(c, &other);
@@ -75,8 +75,8 @@ static const void *pack(struct shore__cpu *c, const struct shore__product_kernel
     return to;
 }
 
-/* Threads take jobs as they come free: one that has to share its processor, with UPDATE say, takes fewer. A job is a
- * block of rows, or a group of their columns where that would be too few jobs. */
+/* Multiplies in jobs that threads take as they become free: a thread that shares its processor, for example with
+ * UPDATE, takes fewer. A job is a block of rows, or a group of its columns if blocks alone would be too few jobs. */
 static void multiply(struct shore__cpu *c, const struct shore__product_kernel *kernel, const struct shore__product *p,
                      void *dst, const void *a, const void *b, const float *bias, size_t packed) {
     size_t threads = (size_t)c->base.threads, blocks = blocks_of(c, kernel, p);
@@ -123,7 +123,6 @@ int shore__cpu_product(struct shore__cpu *c, const struct shore__product *p, voi
             return 0;
         }
     }
-    /* Also numbers of rows that make() was not told of and for which there is no room: oneDNN takes them in parts.
-     */
+    /* Also for numbers of rows that make() did not know and that have no room: oneDNN takes them in parts. */
     return shore__onednn_product(c, p, dst, a, b, bias);
 }

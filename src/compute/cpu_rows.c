@@ -1,4 +1,4 @@
-/* Memory, embedding, norms and elementwise operations of the CPU backend: the kernels, split over threads. */
+/* Memory, embedding, norms and elementwise operations of the CPU backend: kernels split over threads. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,7 +169,7 @@ int shore__cpu_norm_backward(struct shore__compute *base, struct shore__stream *
                              shore__buf dbias, shore__buf dy, shore__buf dx_add, shore__buf x, shore__buf gain,
                              shore__buf stats, bool rms, size_t rows, size_t d) {
     OPEN;
-    /* The columns first: dx may be dy. */
+    /* Columns first: dx may be dy. */
     SHORE__FOR_PART(c, d, UNIT, p) {
         c->kernels->norm_columns(shore__cpu_ptr(dgain), shore__cpu_ptr(dbias), shore__cpu_ptr(dy), shore__cpu_ptr(x),
                                  shore__cpu_ptr(stats), rms, rows, d, p.begin, p.end, mode);

@@ -1,4 +1,4 @@
-/* Memory, streams and transfers of backends that compute in the host's memory, where a call has run when it returns. */
+/* Memory, streams and transfers for backends that compute in the host's memory. Every call has run when it returns. */
 #include "compute/host_memory.h"
 
 #include <string.h>

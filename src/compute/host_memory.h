@@ -1,5 +1,4 @@
-/* Memory, streams and transfers of backends that compute in the host's memory: what their tables of operations share.
- */
+/* Memory, streams and transfers for backends that compute in the host's memory. */
 #ifndef SHORE_COMPUTE_HOST_MEMORY_H
 #define SHORE_COMPUTE_HOST_MEMORY_H
 

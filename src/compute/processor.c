@@ -1,4 +1,4 @@
-/* What kind of processor this is, and what follows from it. */
+/* The kind of this processor, and the products it runs best. */
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static bool is_amd(void) {
     return __builtin_cpu_is("amd");
 }
 
-/* Whether oneDNN may use every instruction set in isa: what the processor has, less what the user forbids. */
+/* Whether oneDNN may use every instruction set in isa: the processor has it, and the user does not forbid it. */
 static bool has(dnnl_cpu_isa_t isa) {
     unsigned effective = (unsigned)dnnl_get_effective_cpu_isa();
     return (effective & (unsigned)isa) == (unsigned)isa;

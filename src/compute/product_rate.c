@@ -1,4 +1,4 @@
-/* Timings of single operations. */
+/* Times single operations. */
 #include "compute/product_rate.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 static shore__buf allocate(struct shore_arena *arena, size_t bytes) {
     return (shore__buf){(uintptr_t)shore__arena_alloc(arena, bytes)};
 }
-/* An arena for the operands (filled with small values that are neither zero nor denormal) and the workspace. */
+/* Takes an arena for the workspace and the operands, which get small values that are neither zero nor denormal. */
 static int bench_open(struct shore_arena **arena, struct shore__compute *c, const struct shore__shapes *shapes,
                       size_t bytes) {
     size_t workspace = 0, packed;
@@ -72,7 +72,7 @@ int shore__compute_bench(struct shore__compute *c, size_t rows, size_t n, size_t
     return err;
 }
 
-/* ---- the best that oneDNN can do: its own choice of layouts ---- */
+/* ---- the best that oneDNN can do, with layouts of its choice ---- */
 
 static dnnl_status_t own_layout(const struct shore__cpu *c, size_t m, size_t n, size_t k, bool f32_out,
                                 dnnl_primitive_desc_t *pd, dnnl_engine_t engine) {

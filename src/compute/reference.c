@@ -1,5 +1,5 @@
-/* The scalar reference: what every operation means, as plainly as it can be written. Sums are in double, so that the
- * error of a backend is its own; results are rounded once, when they are written. */
+/* The scalar reference: what every operation means, written as plainly as possible. Sums are in double, so that a
+ * backend's error is its own. Results are rounded once, when they are written. */
 #include "compute/reference.h"
 
 #include <errno.h>

@@ -1,11 +1,11 @@
-/* What the files of the scalar reference share. */
+/* The scalar reference, as its files share it. */
 #ifndef SHORE_COMPUTE_REFERENCE_H
 #define SHORE_COMPUTE_REFERENCE_H
 
 #include "compute/compute.h"
 #include "number/bf16.h"
 
-/* Element i of an activation (or of a weight: they have the same types). */
+/* Element i of an activation or of a weight, which have the same types. */
 static inline double shore__reference_get(const struct shore__compute *c, shore__buf b, size_t i) {
     if (c->mode == SHORE__BF16) return shore__bf16_to_f32(((const uint16_t *)b.handle)[i]);
     return ((const float *)b.handle)[i];

@@ -29,7 +29,7 @@ int shore__reference_rope(struct shore__compute *c, struct shore__stream *s, sho
     return 0;
 }
 
-/* Where the vectors of one query head lie: element i of key p at k + p kv_ld + i. */
+/* Where one query head's vectors lie: element i of key p at k + p kv_ld + i. */
 struct head {
     shore__buf keys, values;
     size_t k, v, kv_ld;
@@ -46,7 +46,7 @@ static size_t oldest(const struct shore__attention *a, size_t position) {
     return a->window && position + 1 > a->window ? position + 1 - a->window : 0;
 }
 
-/* Probabilities of the keys that the query at `position` sees, and the log of their sum. */
+/* Probabilities of the keys that the query at `position` sees, and the logarithm of their sum. */
 static double softmax(struct shore__compute *c, const struct shore__attention *a, shore__buf qkv, size_t q,
                       const struct head *h, size_t position, double *p) {
     double max = -INFINITY, sum = 0;
@@ -142,7 +142,7 @@ int shore__reference_attention_backward(struct shore__compute *c, struct shore__
                                         shore__buf dout, shore__buf qkv, shore__buf out, shore__buf lse,
                                         const struct shore__attention *a) {
     size_t hd = a->head_dim, ld = (a->n_head + 2 * a->n_kv_head) * hd, rows = a->sequences * a->seq_len;
-    double *sum = calloc(rows * ld, sizeof *sum); /* dqkv before it is rounded */
+    double *sum = calloc(rows * ld, sizeof *sum); /* dqkv before rounding */
     if (!sum) return -ENOMEM;
     for (size_t r = 0; r < rows; r++)
         for (size_t h = 0; h < a->n_head; h++) {
@@ -154,7 +154,7 @@ int shore__reference_attention_backward(struct shore__compute *c, struct shore__
                 size_t k = head.k + key * ld, v = head.v + key * ld;
                 double p = exp(dot(c, qkv, q, qkv, k, hd) * a->scale - floats(lse)[h * rows + r]);
                 double ds = p * (dot(c, dout, o, qkv, v, hd) - delta) * a->scale;
-                if (first == position) ds = 0; /* not what rounding makes of it */
+                if (first == position) ds = 0; /* otherwise rounding would decide it */
                 for (size_t i = 0; i < hd; i++) {
                     sum[q + i] += ds * get(c, qkv, k + i);
                     sum[k + i] += ds * get(c, qkv, q + i);

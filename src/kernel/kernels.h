@@ -1,11 +1,10 @@
-/* Kernels: inner loops, compiled once for each instruction set from the same text (kernels_*_body.h). They are pure: no
- * threads, no memory, no I/O of their own. So they stand below both wings, and run wherever the operands are: in the
- * CPU backend, or beside a drive.
+/* Kernels: inner loops, compiled once per instruction set from the same text (kernels_*_body.h). They are pure: no
+ * threads, no memory and no I/O of their own. They therefore run wherever the operands are: in the CPU backend, or
+ * beside a drive.
  *
- * Each works on the rows, columns or elements that it is given and does the same arithmetic for each of them whatever
- * the others are: who calls splits them over threads. Sums over a row have a fixed number of lanes and a fixed tree.
- * Activations are void * in the mode of the call; all else is fp32.
- */
+ * A kernel works on the rows, columns or elements that it is given. Each gets the same arithmetic, whatever the others
+ * are, so callers may split the work over threads. Sums over a row have a fixed number of lanes and a fixed tree.
+ * Activations are void * in the mode of the call; everything else is fp32. */
 #ifndef SHORE_KERNEL_KERNELS_H
 #define SHORE_KERNEL_KERNELS_H
 

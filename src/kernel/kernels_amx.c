@@ -28,7 +28,7 @@ static void products_end(void) {
     _tile_release();
 }
 
-/* gcc is not told that loads of tiles read memory: what was stored before must be there. */
+/* gcc does not know that tile loads read memory: earlier stores must be there first. */
 #define AFTER_STORES() __asm__ volatile("" ::: "memory")
 
 /* 32 products at a time. */

@@ -1,17 +1,17 @@
 /* Attention in bf16, for SHORE__BF16 alone.
  *
  * The blocks are those of kernels_attention_body.h: 128 queries against the 128 keys at a multiple of 128 positions.
- * Operands of products are bf16: the activations as they are, and the probabilities and their gradients rounded; sums,
- * softmax and what is kept between blocks are fp32. Products are added in a fixed order, and those of unseen keys are
+ * Operands of products are bf16: the activations as they are, and the probabilities and their gradients rounded. Sums,
+ * softmax and the state between blocks are fp32. Products are added in a fixed order, and those of unseen keys are
  * exact zeros, so a query's result does not depend on the queries beside it.
  *
- * The file that includes this has said how to multiply:
+ * The including file defines how to multiply:
  *   products_begin(), products_end(): around all products of a job;
  *   product(c, ldc, a, lda, b, ldb, m, n, from, to, accumulate): c [m, n] fp32 = (or +=) a [m, k] b [k, n] (pairs:
  *   kernels_pairs_body.h), for k from `from` to `to`; m, n, from, to multiples of 32.
  *
- * Backward works on transposed scores (keys by queries): then P and dS come out as left operands of the gradients of
- * values and keys, and, paired, as the right operand of the gradient of queries.
+ * Backward works on transposed scores (keys by queries). P and dS are then left operands of the gradients of values and
+ * keys, and, in pairs, the right operand of the gradient of queries.
  */
 #define BLOCK ((size_t)128)
 #define STRIP ((size_t)32) /* rows of scores that stay in the first-level cache */
@@ -29,7 +29,7 @@ static void pack(uint16_t *dst, size_t wide, const uint16_t *src, size_t ld, siz
     }
     memset(dst + rows * wide, 0, (padded - rows) * wide * sizeof *dst);
 }
-/* dst pairs [rows / 2][wide][2] of src [rows, wide]: a right operand with the rows as its k. */
+/* dst: pairs [rows / 2][wide][2] of src [rows, wide], a right operand with the rows as its k. */
 static void pair_rows(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {
     for (size_t r = 0; r < rows; r += 2)
         for (size_t j = 0; j < wide; j += 16) {
@@ -38,7 +38,7 @@ static void pair_rows(uint16_t *dst, const uint16_t *src, size_t rows, size_t wi
             _mm512_storeu_si512(dst + r * wide + j * 2, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         }
 }
-/* dst pairs [wide / 2][BLOCK][2] of src [rows, wide]: a right operand with the columns as its k. */
+/* dst: pairs [wide / 2][BLOCK][2] of src [rows, wide], a right operand with the columns as its k. */
 static void pair_columns(uint16_t *dst, const uint16_t *src, size_t rows, size_t wide) {
     for (size_t r = 0; r < rows; r += 16)
         for (size_t k = 0; k < wide; k += 32) {
@@ -52,7 +52,7 @@ static void pair_columns(uint16_t *dst, const uint16_t *src, size_t rows, size_t
                 _mm512_storeu_si512(dst + (k + 2 * i) * BLOCK + r * 2, pairs[i]);
         }
 }
-/* dst [wide, BLOCK] = the transpose, from pairs of columns. */
+/* dst [wide, BLOCK]: the transpose, from pairs of columns. */
 static void unpair(uint16_t *dst, const uint16_t *pairs, size_t wide) {
     for (size_t k = 0; k < wide; k += 2)
         for (size_t j = 0; j < BLOCK; j += 16) {
@@ -65,8 +65,8 @@ static void unpair(uint16_t *dst, const uint16_t *pairs, size_t wide) {
 
 /* ---- arithmetic ---- */
 
-/* 2^x for x <= 0: x = n + r, |r| <= 1/2, and the Taylor polynomial of degree 6 in r ln 2: relative error below 2e-7.
- * Below -127 as at -127. NaN stays NaN. */
+/* 2^x for x <= 0: x = n + r, |r| <= 1/2, and the Taylor polynomial of degree 6 in r ln 2. Relative error below 2e-7.
+ * Values below -127 count as -127. NaN stays NaN. */
 INLINE __m512 exp2_f(__m512 x) {
     x = _mm512_max_ps(_mm512_set1_ps(-127.0f), x);
     __m512 n = _mm512_roundscale_ps(x, 0), r = _mm512_sub_ps(x, n);
@@ -142,8 +142,8 @@ INLINE size_t clip(size_t position, size_t block, size_t n) {
 
 /* ---- forward ---- */
 
-/* The maximum of a row of scores (in units of ln 2) goes on, and what was summed before follows it: its sum and o
- * [wide]. whole: all columns before `padded` count, otherwise begin .. end - 1. */
+/* Raises the maximum of a row of scores (in units of ln 2), and rescales its sum and o [wide]. whole: all columns
+ * before `padded` count; otherwise only begin .. end - 1. */
 INLINE void raise_maximum(const float *s, float *top, float *sum, float *o, size_t begin, size_t end, size_t padded,
                           bool whole, float scale, size_t wide) {
     __m512 most = _mm512_set1_ps(-INFINITY);
@@ -157,7 +157,7 @@ INLINE void raise_maximum(const float *s, float *top, float *sum, float *o, size
         _mm512_storeu_ps(o + j, _mm512_mul_ps(_mm512_loadu_ps(o + j), _mm512_set1_ps(kept)));
     *top = max;
 }
-/* A row's probabilities, added to its sum. */
+/* Computes a row's probabilities, and adds them to its sum. */
 INLINE void exponentials(const float *s, uint16_t *p, float top, float *sum, size_t begin, size_t end, size_t padded,
                          bool whole, float scale) {
     __m512 total = _mm512_setzero_ps(), minus = _mm512_set1_ps(-top);
@@ -170,8 +170,8 @@ INLINE void exponentials(const float *s, uint16_t *p, float top, float *sum, siz
     *sum += _mm512_reduce_add_ps(total);
 }
 
-/* One strip of scores to probabilities (bf16, in t->p). first: the position of the strip's first query; at: its row in
- * the block. The maxima of all rows come first, since a row's exponentials wait for its maximum. */
+/* Turns a strip of scores into probabilities (bf16, in t->p). first: position of the strip's first query; at: its row
+ * in the block. The maxima of all rows come first, since a row's exponentials wait for its maximum. */
 INLINE void softmax_strip(const struct shore__attention_job *job, const struct scratch *t, size_t at, size_t rows,
                           size_t first, size_t block, size_t n, size_t wide) {
     size_t padded = up_to(n, 32), begin[STRIP], end[STRIP];
@@ -249,8 +249,8 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
 
 /* ---- backward ---- */
 
-/* P and dS of a strip of keys (rows of t->s and t->dp, transposed scores and dP) for all queries of the block. One key
- * alone has P = 1 whatever its score is: a dS would be of rounding, which Adam makes a step of. */
+/* P and dS of a strip of keys (rows of t->s and t->dp: transposed scores and dP) for all queries of the block. A single
+ * key has P = 1 whatever its score is. Its dS would be rounding, which Adam would turn into a step. */
 INLINE void softmax_backward_strip(const struct shore__attention_job *job, const struct scratch *t, size_t strip,
                                    size_t first, size_t rows, size_t block, size_t n, size_t padded) {
     const __m512 scale = _mm512_set1_ps(job->scale * LOG2E);
@@ -278,7 +278,7 @@ INLINE void softmax_backward_strip(const struct shore__attention_job *job, const
         }
 }
 
-/* -lse (in units of ln 2) and the sum of dout out, of each query; a query beyond the last sees nothing. */
+/* -lse (in units of ln 2) and the sum of dout out for each query. A query beyond the last one sees nothing. */
 INLINE void row_sums(const struct shore__attention_job *job, const struct scratch *t, const uint16_t *out,
                      const float *lse, size_t rows, size_t wide) {
     for (size_t r = 0; r < BLOCK; r++) {
@@ -292,8 +292,8 @@ INLINE void row_sums(const struct shore__attention_job *job, const struct scratc
     }
 }
 
-/* Rows from `row` on of what the next block of queries begins with, on their way while this one is computed: they lie
- * too far apart for the processor to foresee. */
+/* Prefetches rows, from `row` on, that the next block of queries starts with, while this block is computed: they lie
+ * too far apart for the processor to foresee them. */
 INLINE void prefetch_queries(const struct shore__attention_job *job, size_t row, size_t rows, size_t head) {
     for (size_t r = row; r < row + rows && r < job->queries; r++)
         for (size_t j = head * job->head_dim; j < (head + 1) * job->head_dim; j += 32) {

@@ -1,21 +1,20 @@
-/* Causal attention in blocks (Dao et al., arXiv 2205.14135): 128 queries against 128 keys at a time, the softmax
- * carried along in fp32, the log-sum-exp kept, the probabilities made again in backward.
+/* Causal attention in blocks (Dao et al., arXiv 2205.14135): 128 queries against 128 keys at a time. The softmax is
+ * carried along in fp32, the log-sum-exp is kept, and backward recomputes the probabilities.
  *
  * Key blocks lie at multiples of 128 positions, whatever the queries are, and keys that a query does not see add exact
- * zeros: so a query's result does not depend on which others are computed with it. All is packed to fp32 first.
- * A packed right operand has panels of NR columns: element (k, j) at panel j / NR.
- */
+ * zeros. So a query's result does not depend on the other queries. Everything is packed to fp32 first. A packed right
+ * operand has panels of NR columns: element (k, j) is in panel j / NR. */
 
 #define BLOCK ((size_t)128)
 #define NR ((size_t)(2 * VL))
-/* The sums of MR rows by two vectors fit the registers beside what is multiplied: of 32, or of 16. */
+/* The sums of MR rows by two vectors fit the registers, together with their operands: of 32, or of 16. */
 #if VL == 16 || !defined __x86_64__
 #define MR 8
 #else
 #define MR 6
 #endif
 #define ROWS up_to(BLOCK, MR)
-/* Apart from what calls it, where constants would not stay in registers. */
+/* Not inlined: in the caller, constants would not stay in registers. */
 #define APART static __attribute__((noinline))
 #define S_LD (BLOCK + 16) /* not a power of two: rows must not share cache sets */
 
@@ -79,7 +78,7 @@ static void product_transposed(float *c, size_t ldc, const float *a, size_t lda,
         }
 }
 
-/* A row of a head is on its way: rows lie too far apart for the processor to foresee them. */
+/* Prefetches a row of a head: rows lie too far apart for the processor to foresee them. */
 #define AHEAD ((size_t)16)
 INLINE void fetch_row(const void *p, size_t ld, size_t row, size_t rows, size_t n, bool write, enum shore__mode mode) {
     const char *line = (const char *)p + row * ld * act_bytes(mode), *end = line + n * act_bytes(mode);
@@ -125,7 +124,7 @@ APART void pack_transposed(float *dst, const void *src, size_t src_ld, size_t ro
     }
 }
 
-/* Which of the columns [0, n) of the key block at `block` a query sees: [*begin, *end). */
+/* The columns of [0, n) of the key block at `block` that a query sees: [*begin, *end). */
 INLINE void seen(const struct shore__attention_job *job, size_t query, size_t block, size_t n, size_t *begin,
                  size_t *end) {
     size_t position = job->first + query;
@@ -154,7 +153,7 @@ INLINE size_t carve(struct scratch *s, float *base, size_t keys, size_t head_dim
     if (backward) {
         TAKE(keys, all * wide);
         TAKE(values_t, all * head_dim);
-        TAKE(dkeys, (all + MR) * wide); /* the last strip of a block goes beyond it */
+        TAKE(dkeys, (all + MR) * wide); /* the last strip of a block reaches beyond it */
         TAKE(dvalues, (all + MR) * wide);
         TAKE(p, ROWS * S_LD);
         TAKE(d, ROWS * wide);
@@ -180,7 +179,7 @@ INLINE size_t first_block(const struct shore__attention_job *job, size_t query) 
     return oldest / BLOCK * BLOCK;
 }
 
-/* Scores to probabilities relative to the running maximum; the sum and what was summed before follow it. */
+/* Turns scores into probabilities relative to the running maximum, and rescales the sum and the earlier output. */
 APART void softmax_block(const struct shore__attention_job *job, const struct scratch *t, size_t query, size_t rows,
                          size_t block, size_t n, size_t padded, size_t wide) {
     for (size_t r = 0; r < rows; r++) {
@@ -252,8 +251,8 @@ static void k_attention(const struct shore__attention_job *job, void *scratch) {
     FOR_MODE(job->mode, attention_mode(job, scratch, M));
 }
 
-/* From the scores (already scaled) and dP to P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta).
- * One key alone has P = 1 whatever its score is: a difference would be of rounding, which Adam makes a step of. */
+/* Turns scores (already scaled) and dP into P (in t->p) and dS (in t->s, which held the scores): dS = P (dP - delta). A
+ * single key has P = 1 whatever its score is. The difference would be rounding, which Adam would turn into a step. */
 APART void softmax_backward_block(const struct shore__attention_job *job, const struct scratch *t, const float *lse,
                                   size_t query, size_t rows, size_t block, size_t n, size_t padded) {
     for (size_t r = 0; r < rows; r++) {

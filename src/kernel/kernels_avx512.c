@@ -1,4 +1,4 @@
-/* The kernels for AVX-512. Here, and only in the kernels, fused multiply-adds are asked for by name. */
+/* The kernels for AVX-512. Only kernels ask for fused multiply-adds, by name. */
 #ifdef __x86_64__
 #include <immintrin.h>
 

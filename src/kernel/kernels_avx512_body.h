@@ -1,5 +1,5 @@
-/* What kernels_vector_body.h asks for, in AVX-512. NARROW() comes from the file that includes it, if the processor has
- * an instruction for it. */
+/* AVX-512 macros for kernels_vector_body.h. The including file defines NARROW() if the processor has an instruction for
+ * it. */
 #define VL 16
 #define FMA(a, b, c) ((vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
 #define MIN(a, b) ((vf)_mm512_min_ps((__m512)(a), (__m512)(b)))

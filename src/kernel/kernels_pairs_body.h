@@ -1,5 +1,5 @@
-/* Squares that are turned, and operands as pairs: the form of a right operand in bf16, element (k, j) at
- * [k / 2][j][k % 2]. For AVX-512. */
+/* Transposes squares, and arranges operands as pairs, for AVX-512: the form of a right operand in bf16, with element
+ * (k, j) at [k / 2][j][k % 2]. */
 /* 16 by 16 elements of 32 bits. */
 INLINE void transpose(__m512i row[16]) {
     __m512i t[16];

@@ -1,10 +1,8 @@
 /* Products in bf16 on AMX tiles (kernels_product_strips_body.h).
  *
  * A tile is 16 rows of 32 elements of k (a), or 16 pairs of rows of k by 16 columns (b, kernels_pairs_body.h): 1 KiB,
- * laid out so that it is loaded from lines that follow each other. A step of a strip or of a panel is two tiles, a
- * block of sums is four. Tiles multiply ten times as fast as vectors, so what is left to be gained is in moving
- * operands.
- */
+ * laid out in consecutive lines. A step of a strip or a panel is two tiles; a block of sums is four. Tiles multiply ten
+ * times as fast as vectors, so only moving operands is left to improve. */
 #define WIDENS false
 #define TILE ((size_t)16)
 #define STEP ((size_t)32)

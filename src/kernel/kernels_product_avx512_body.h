@@ -1,8 +1,7 @@
-/* Products in fp32 for AVX-512, of operands in fp32 or in bf16 (kernels_product_strips_body.h).
+/* Products in fp32 for AVX-512, of operands in fp32 or bf16 (kernels_product_strips_body.h).
  *
- * A step of a strip is 16 times an element of each of its rows, one of a panel 16 times two vectors. A block of sums is
- * in 24 registers.
- */
+ * A step of a strip is 16 times an element of each of its rows; a step of a panel is 16 times two vectors. A block of
+ * sums is in 24 registers. */
 #define WIDENS true
 #define STEP ((size_t)16)
 #define STRIP_ROWS ((size_t)12)
@@ -12,8 +11,8 @@
 #define MOST_STRIPS ((size_t)32)
 typedef float operand;
 
-/* A square of 16 by 16 of src from element `at`, rows `ld` elements apart, of which `rows` are there and of these
- * `columns`. */
+/* A square of 16 by 16 of src from element `at`, with rows `ld` elements apart. Only `rows` rows and `columns` columns
+ * of it exist. */
 INLINE void square_of(__m512i row[VL], const void *src, enum shore__mode mode, size_t at, size_t ld, size_t rows,
                       size_t columns) {
     __mmask16 some = (__mmask16)((1u << least(VL, columns)) - 1);

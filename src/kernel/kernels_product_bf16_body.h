@@ -1,11 +1,10 @@
 /* Products in bf16 for AVX512_BF16: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
  *
- * STRIP_ROWS rows by PANEL columns stay in registers over all of k. b is packed before, a panel after the other, as
- * pairs (kernels_pairs_body.h), zero beyond k and n. a is read as it lies if its pairs do; otherwise the rows of a job
- * are turned here, and stay in the second-level cache over all panels. Every element is a sum over k in order, to which
- * bias or what was there is added: its bits depend on nothing beside it. (oneDNN's kernel for this processor adds sums
- * over spans of k: other bits from some hundreds on.)
- */
+ * STRIP_ROWS rows by PANEL columns stay in registers over all of k. b is packed in advance, panel by panel, as pairs
+ * (kernels_pairs_body.h), with zeros beyond k and n. a is read in place if its pairs lie so. Otherwise the rows of a
+ * job are transposed here, and stay in the second-level cache over all panels. Every element is a sum over k in order,
+ * to which bias or the old value is added: its bits depend on nothing beside it. (oneDNN's kernel for this processor
+ * adds sums over spans of k, which gives other bits from some hundreds on.) */
 #define STRIP_ROWS ((size_t)6)
 #define STRIP_VECTORS (PANEL / 16)
 #define PANEL ((size_t)64)
@@ -15,7 +14,7 @@
 INLINE size_t whole_k(size_t k) {
     return up_to(k, 32);
 }
-/* Rows of turned a lie so far apart; not a power of 2, so that they fall into different sets of the cache. */
+/* Distance between rows of transposed a. It is not a power of 2, so that they fall into different sets of the cache. */
 INLINE size_t turned_ld(size_t k) {
     return whole_k(k) + 32;
 }
@@ -87,8 +86,8 @@ INLINE void put_sum(const struct shore__product_job *job, size_t row, size_t j, 
         _mm512_mask_storeu_ps(c, some, sum);
 }
 
-/* What is read after a strip, a line for each of its steps over k: fetched into the second-level cache meanwhile. It
- * may be beyond what there is: a prefetch does not fault. */
+/* Memory needed after a strip, one line per step over k, prefetched into the second-level cache meanwhile. It may be
+ * out of bounds, since a prefetch does not fault. */
 struct ahead {
     const char *line;
     size_t stride;
@@ -110,7 +109,7 @@ INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t j, siz
     return (struct ahead){(const char *)line, stride};
 }
 
-/* `rows` rows of c from `first` by a panel's columns from j. */
+/* `rows` rows of c, from `first`, by the columns of a panel from j. */
 static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j, const uint16_t *a,
                            size_t lda, struct ahead ahead) {
     const uint16_t *b = (const uint16_t *)job->b + j * whole_k(job->k), *row[STRIP_ROWS];
@@ -121,7 +120,7 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
         row[i] = a + (i < rows ? i : 0) * lda;
         for (size_t v = 0; v < STRIP_VECTORS; v++)
             sum[i][v] = _mm512_setzero_ps();
-        /* To be written: stores that wait for their lines at the end would hold up the next strip. */
+        /* Prefetch for writing: stores that wait for their lines at the end would hold up the next strip. */
         char *c = (char *)job->c + ((first + i) * job->n + j) * element;
         for (size_t line = 0; line < PANEL * element; line += 64)
             __builtin_prefetch(c + line, 1);
@@ -168,8 +167,8 @@ static void product_run(const struct shore__product_job *job, void *scratch) {
                            ahead_of(job, j, r / STRIP_ROWS));
 }
 
-/* Small jobs leave less to wait for at the end. But half as many rows to turn would take half lines of a, and more
- * groups of columns turn them again. */
+/* Small jobs leave less to wait for at the end. But half as many rows to transpose would take half lines of a, and more
+ * groups of columns would transpose them again. */
 static struct shore__job_size job_size(size_t k, bool a_transposed) {
     return a_transposed ? (struct shore__job_size){.rows = JOB_ROWS, .jobs = 2}
                         : (struct shore__job_size){.rows = JOB_ROWS / 2, .jobs = 64};

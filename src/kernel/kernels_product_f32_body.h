@@ -1,15 +1,15 @@
 /* Products in fp32 for AVX2: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
  *
- * STRIP_ROWS rows by PANEL columns stay in registers over a span of k. A job packs its rows' span of a, strip after
- * strip, which stays in the second-level cache over all panels, and then of one panel of b after the other, which stays
- * in the first-level cache over all strips: both are read in order, wherever a and b lie. Every element is a sum of
- * sums over the spans, each in order, to which bias or what was there is added: its bits depend on nothing beside it.
- */
+ * STRIP_ROWS rows by PANEL columns stay in registers over a span of k. A job packs its rows' span of a, strip by strip,
+ * which stays in the second-level cache over all panels. Then it packs the panels of b one by one, each of which stays
+ * in the first-level cache over all strips. Both are then read in order, wherever a and b lie. Every element is a sum
+ * of sums over the spans, each in order, to which bias or the old value is added: its bits depend on nothing beside
+ * it. */
 #define STRIP_ROWS ((size_t)6)
 #define PANEL ((size_t)16)
 #define SPAN ((size_t)256)
 #define JOB_ROWS (43 * STRIP_ROWS)
-/* Between strips: a vector that is stored at the start of a strip's row goes beyond it. */
+/* Space between strips: a vector stored at the start of a strip's row reaches beyond it. */
 #define STRIP_SIZE (SPAN * STRIP_ROWS + VL)
 
 static size_t product_scratch(size_t k) {
@@ -38,9 +38,9 @@ INLINE void transpose(vf row[VL]) {
     }
 }
 
-/* dst [depth, ld]: `width` columns of it, at most a vector, are those of src [depth, src_ld], or where transposed the
+/* Lays out `width` columns (at most a vector) of dst [depth, ld] from src [depth, src_ld], or, if transposed, from the
  * rows of src [width, src_ld], which may be read up to `end`. Rows of dst are whole vectors, written in order, each
- * over the end of the one before; transposed, whole squares. */
+ * over the end of the previous one; if transposed, whole squares. */
 INLINE void lay_out(float *dst, size_t ld, const float *src, size_t src_ld, bool transposed, size_t width, size_t depth,
                     size_t end) {
     if (!transposed) {
@@ -60,7 +60,7 @@ INLINE void lay_out(float *dst, size_t ld, const float *src, size_t src_ld, bool
     }
 }
 
-/* A span of k; they are as long as one another. */
+/* A span of k. All spans have the same length. */
 struct span {
     size_t begin, depth;
     bool first, last;
@@ -72,7 +72,7 @@ static struct span span_at(const struct shore__product_job *job, size_t begin) {
 
 static void pack_strips(float *dst, const struct shore__product_job *job, struct span span) {
     const float *a = job->a;
-    /* Rows of a that lies transposed are each in pages of their own: a few at a time, over all strips. */
+    /* Each row of a transposed a is in its own pages: take a few at a time, over all strips. */
     size_t few = job->a_transposed ? 32 : SPAN;
     for (size_t p = 0; p < span.depth; p += few)
         for (size_t row = job->row_begin, strip = 0; row < job->row_end; row += STRIP_ROWS, strip += STRIP_SIZE) {
@@ -86,7 +86,7 @@ static void pack_strips(float *dst, const struct shore__product_job *job, struct
         }
 }
 
-/* Where n ends, the rest of the panel stays as it is: sums with it are not stored. */
+/* Behind column n, the rest of the panel keeps its old values: sums with them are not stored. */
 static void pack_panel(float *dst, const struct shore__product_job *job, size_t j, struct span span) {
     const float *b = job->b;
     size_t k = span.begin;
@@ -105,7 +105,7 @@ INLINE void put_sum(const struct shore__product_job *job, float *c, size_t j, si
     put(c, 0, count, sum, span.last ? job->c_mode : SHORE__F32);
 }
 
-/* `rows` rows of c from `first` by a panel's columns from j. */
+/* `rows` rows of c, from `first`, by the columns of a panel from j. */
 static void strip_of_panel(const struct shore__product_job *job, size_t first, size_t rows, size_t j,
                            const float *strip, const float *panel, struct span span) {
     float *c = (float *)job->c + first * job->n + j;
@@ -139,8 +139,8 @@ static void strip_of_panel(const struct shore__product_job *job, size_t first, s
         }
 }
 
-/* Part `self` of so many of the rows of a block of memory is fetched into the second-level cache. The block may go
- * beyond what there is: a prefetch does not fault. */
+/* Prefetches part `self` of `parts` of a block's rows into the second-level cache. The block may be out of bounds,
+ * since a prefetch does not fault. */
 INLINE void fetch(const float *block, size_t ld, size_t rows, size_t columns, size_t self, size_t parts) {
     for (size_t r = rows * self / parts; r < rows * (self + 1) / parts; r++)
         for (size_t j = 0; j < columns; j += 16)

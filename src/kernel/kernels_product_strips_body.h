@@ -1,16 +1,16 @@
 /* Products of packed operands: c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b.
  *
- * b is packed before, a panel of PANEL columns after the other; a job lays its rows of a out, strips of STRIP_ROWS
- * rows, which stay in the second-level cache over all panels. Both are steps of STEP elements of k, zero beyond m, n
- * and k. A strip by a panel is a block of sums, over a span of k at a time: so much of a panel stays in the
- * first-level cache over all strips. Every element is a sum over k in order that begins with what was there, or to
- * which bias is added: its bits depend on nothing beside it.
+ * b is packed in advance, panel by panel of PANEL columns. A job lays out its rows of a in strips of STRIP_ROWS rows,
+ * which stay in the second-level cache over all panels. Both consist of steps of STEP elements of k, zero beyond m, n
+ * and k. A strip by a panel is a block of sums, over one span of k at a time; that span of the panel stays in the
+ * first-level cache over all strips. Every element is a sum over k in order, which starts with the old value or has
+ * bias added: its bits depend on nothing beside it.
  *
- * The file that includes this has defined `operand` (the type of an element of a and b as they are laid out),
- * STRIP_ROWS, PANEL (two vectors), STEP, SPAN (whole steps), STRIPS_BYTES and MOST_STRIPS (of a job), and:
+ * The including file defines `operand` (the type of an element of a and b as laid out), STRIP_ROWS, PANEL (two
+ * vectors), STEP, SPAN (whole steps), STRIPS_BYTES and MOST_STRIPS (of a job), and:
  *
- * - WIDENS: whether an operand may be fp32 of what is given in bf16;
- * - pack_step(to, b, mode, transposed, k, n, r, j): lays rows r .. r + STEP - 1 of b out, columns j .. j + PANEL - 1;
+ * - WIDENS: whether operands given in bf16 may be laid out as fp32;
+ * - pack_step(to, b, mode, transposed, k, n, r, j): lays out rows r .. r + STEP - 1, columns j .. j + PANEL - 1 of b;
  * - lay_step(to, job, mode, transposed, first, r): a strip of rows of a from `first`, columns r .. r + STEP - 1;
  * - strip_by_panel(), declared below: multiplies, between products_begin() and products_end().
  */
@@ -34,7 +34,7 @@ static size_t product_packed(size_t k, size_t n) {
 
 /* ---- operands, read in the order in which they lie ---- */
 
-/* The call with the mode M of what is given, known to the compiler. */
+/* Calls with the mode M of the operands as a constant. */
 #define FOR_OPERANDS(mode, call)                    \
     do {                                            \
         if (WIDENS && (mode) != SHORE__BF16) {      \
@@ -62,7 +62,7 @@ static void product_pack(void *packed, const void *b, enum shore__mode mode, boo
     FOR_OPERANDS(mode, pack_of(packed, b, M, transposed, k, n, begin, end));
 }
 
-/* A panel's span from row p, while that of the next panel is fetched. */
+/* Packs a panel's span from row p, while the next panel's span is prefetched. */
 INLINE void pack_span(operand *to, const struct shore__product_job *job, size_t p, size_t j, enum shore__mode mode) {
     size_t element = act_bytes(mode), ld = (job->b_transposed ? job->k : job->n) * element;
     for (size_t r = p; r < least(p + SPAN, job->k); r += STEP, to += STEP * PANEL) {
@@ -94,7 +94,7 @@ static void lay_strips(operand *strips, const struct shore__product_job *job) {
 
 /* ---- blocks of sums, STRIP_ROWS by PANEL: `rows` rows of c from `first`, columns from j ---- */
 
-/* Zero where there is no row or column. */
+/* Loads sums; zeros where there is no row or column. */
 static void get_sums(float *sums, const struct shore__product_job *job, size_t first, size_t rows, size_t j) {
     for (size_t i = 0; i < STRIP_ROWS; i++)
         for (size_t v = 0; v < PANEL; v += VL) {
@@ -104,7 +104,7 @@ static void get_sums(float *sums, const struct shore__product_job *job, size_t f
             put(sums, i * PANEL + v, VL, c, SHORE__F32);
         }
 }
-/* Two vectors go past the caches: their places need not be read before, and nobody reads them soon. */
+/* Stores two vectors past the caches: their lines need not be read first, and nobody reads them soon. */
 INLINE void stream(void *c, size_t at, vf low, vf high, enum shore__mode mode) {
     if (mode == SHORE__BF16) {
         vh narrow[2] = {NARROW(low), NARROW(high)};
@@ -138,7 +138,7 @@ struct sums {
     size_t ld;
 };
 
-/* What is fetched into the second-level cache meanwhile, so much in each step. It may be beyond what there is: a
+/* Memory to prefetch into the second-level cache meanwhile, some in each step. It may be out of bounds, since a
  * prefetch does not fault. */
 struct ahead {
     const char *b, *c;
@@ -152,8 +152,8 @@ INLINE void fetch(struct ahead *ahead) {
         for (size_t j = 0; j < PANEL * sizeof(float); j += 64)
             _mm_prefetch(ahead->c + j, _MM_HINT_T1);
 }
-/* While `strip` of so many is multiplied by the span of the panel from row p: its part of the span that follows; and
- * of its block in the next panel, if that is to be added to, as many rows as there are spans of k for. */
+/* Prefetched while strip `strip` of `strips` is multiplied by the panel's span from row p: its part of the next span;
+ * and, if the next panel's block will be added to, its rows of that block, spread over the spans of k. */
 INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t p, size_t j, size_t strip, size_t strips,
                              size_t steps) {
     size_t part = SPAN * PANEL * sizeof(operand) / strips / 64 * 64;
@@ -170,11 +170,11 @@ INLINE struct ahead ahead_of(const struct shore__product_job *job, size_t p, siz
     return ahead;
 }
 
-/* to = from + so many steps of a strip by those of a panel. */
+/* to = from + the product of so many steps of a strip and a panel. */
 INLINE void strip_by_panel(struct sums to, struct sums from, const operand *a, const operand *b, size_t steps,
                            struct ahead ahead);
 
-/* What is added to c begins and ends there, where a block is whole. */
+/* Sums that are added to c start and end there, if a block is whole. */
 static void span_of_panel(const struct shore__product_job *job, const operand *strips, const operand *panel,
                           float *room, size_t p, size_t j) {
     size_t count = (job->row_end - job->row_begin + STRIP_ROWS - 1) / STRIP_ROWS;

@@ -174,7 +174,7 @@ INLINE void head_dlogits_rows(void *dlogits, const float *logits, const float *m
                               const int32_t *targets, float scale, size_t rows, size_t n, size_t first,
                               enum shore__mode mode) {
     for (size_t r = 0; r < rows; r++) {
-        if (targets[r] < 0) { /* it counts as nothing */
+        if (targets[r] < 0) { /* the row does not count */
             for (size_t j = 0; j < n; j += VL)
                 put(dlogits, r * n + j, left(j, n), splat(0.0f), mode);
             continue;
@@ -183,7 +183,7 @@ INLINE void head_dlogits_rows(void *dlogits, const float *logits, const float *m
         bool here = (size_t)targets[r] >= first && (size_t)targets[r] - first < n;
         size_t t = here ? (size_t)targets[r] - first : 0;
         float of_each = scale / sum[r];
-        if (here) target = logits[r * n + t]; /* before the row is written: dlogits may be logits */
+        if (here) target = logits[r * n + t]; /* before the row is overwritten: dlogits may be logits */
         for (size_t j = 0; j < n; j += VL) {
             size_t count = left(j, n);
             put(dlogits, r * n + j, count, exp_f(get(logits, r * n + j, count, SHORE__F32) - max[r]) * of_each, mode);
@@ -202,7 +202,7 @@ static void k_head_dlogits(void *dlogits, const float *logits, const float *max,
 INLINE void attention_merge_mode(const struct shore__attention_merge_job *job, enum shore__mode mode) {
     float share[SHORE__ATTENTION_PARTS], max = -INFINITY, sum = 0.0f;
     for (size_t i = 0; i < job->parts; i++)
-        if (!(job->lses[i * job->lses_stride] <= max)) max = job->lses[i * job->lses_stride]; /* NaN stays */
+        if (!(job->lses[i * job->lses_stride] <= max)) max = job->lses[i * job->lses_stride]; /* keeps NaN */
     bool none = max == -INFINITY;
     for (size_t i = 0; i < job->parts; i++)
         sum += share[i] = none ? 0.0f : exp_f(splat(job->lses[i * job->lses_stride] - max))[0];
@@ -210,7 +210,7 @@ INLINE void attention_merge_mode(const struct shore__attention_merge_job *job, e
     for (size_t j = 0; j < job->head_dim; j += VL) {
         vf out = {0};
         for (size_t i = 0; i < job->parts; i++)
-            if (share[i] != 0.0f) /* what saw nothing has no values */
+            if (share[i] != 0.0f) /* a part that saw nothing has no values */
                 out = FMA(get(job->outs, i * job->outs_stride + j, left(j, job->head_dim), mode), splat(share[i]), out);
         put(job->out, j, left(j, job->head_dim), none ? out : out / sum, mode);
     }

@@ -1,8 +1,8 @@
-/* Vectors of VL floats for kernels_*_body.h. The file that includes it has defined VL and FMA(), and, where the
- * processor has instructions for them (gcc takes longer ways): WIDEN(h): fp32 of bf16; NARROW(x): bf16 of x, rounded to
- * nearest, ties to even, subnormal numbers as zero; MIN(a, b), MAX(a, b): b where either is NaN; NEAREST(x) integer,
- * SCALE(x, n) = x 2^n with its overflow and underflow; SUM_LANES(x), MAX_LANES(x): of all lanes, half by half. NaN
- * stays NaN. */
+/* Vectors of VL floats for kernels_*_body.h. The including file defines VL and FMA(). If the processor has instructions
+ * for them (gcc takes longer ways), it also defines: WIDEN(h): fp32 of bf16; NARROW(x): bf16 of x, rounded to nearest,
+ * ties to even, subnormal numbers as zero; MIN(a, b), MAX(a, b): b where either is NaN; NEAREST(x): the nearest
+ * integer; SCALE(x, n): x 2^n with its overflow and underflow; SUM_LANES(x), MAX_LANES(x): over all lanes, half by
+ * half. NaN stays NaN. */
 #include <math.h>
 #include <string.h>
 
@@ -45,8 +45,8 @@ INLINE vf widened(vh h) {
 #endif
 }
 
-/* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one have variables of
- * their own, since a variable that any of them fills in part lies in memory for all. */
+/* Element i of an activation, widened. count < VL: the rest is zero. Whole vectors and the last one use separate
+ * variables: one that is filled in part anywhere would lie in memory everywhere. */
 INLINE vf get(const void *p, size_t i, size_t count, enum shore__mode mode) {
     if (mode == SHORE__BF16) {
         const uint16_t *from = (const uint16_t *)p + i;
@@ -142,8 +142,8 @@ INLINE float max_lanes(vf x) {
 #endif
 }
 
-/* exp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 (the coefficients are those of Cephes expf).
- * Relative error below 3e-7 (2.5 units in the last place); below -87.3 zero, from 88.4 on infinity; NaN stays NaN. */
+/* exp: x = n ln 2 + r, |r| <= ln 2 / 2, and a polynomial of degree 6 with the coefficients of Cephes expf. Relative
+ * error below 3e-7 (2.5 units in the last place). Zero below -87.3, infinity from 88.4 on; NaN stays NaN. */
 INLINE vf exp_f(vf x) {
 #ifdef SCALE
     vf c = min_f(splat(89.0f), max_f(splat(-104.0f), x)); /* so far that SCALE() underflows or overflows */
@@ -172,7 +172,7 @@ INLINE vf exp_f(vf x) {
 #endif
 }
 
-/* Widen or narrow a mode that is known only at run time into one that the compiler knows. */
+/* Converts a mode known only at run time into one that the compiler knows. */
 #define FOR_MODE(mode, call)                               \
     do {                                                   \
         switch (mode) {                                    \

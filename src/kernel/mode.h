@@ -1,4 +1,4 @@
-/* In which form activations are kept, and what is applied to them: words of kernels and of those who call them. */
+/* Modes of activations and activation functions, for kernels and their callers. */
 #ifndef SHORE_KERNEL_MODE_H
 #define SHORE_KERNEL_MODE_H
 

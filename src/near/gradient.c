@@ -23,7 +23,7 @@ int shore__gradient_open(struct shore__gradient *g, const struct shore_update *u
     return 0;
 }
 
-/* Splits leave whole blocks of 8-bit moments. */
+/* Splits leave blocks of 8-bit moments whole. */
 static const float *next_gathered(struct shore__gradient *g, uint64_t at, uint64_t *elems) {
     uint64_t first = (uint64_t)g->update->segment * SHORE_SEGMENT_ELEMS + at, there = *elems;
     bool narrow = g->update->form == SHORE_GRADIENT_BF16;
@@ -56,7 +56,7 @@ const float *shore__gradient_next(struct shore__gradient *g, uint64_t at, uint64
         return g->tile;
     }
     uint32_t within = (uint32_t)(at % SHORE_SEGMENT_ELEMS);
-    /* it was good when it was opened */
+    /* it passed the check when it was opened */
     if (within == 0) (void)open_code(g, (uint32_t)(at / SHORE_SEGMENT_ELEMS), &g->reader);
     memset(g->tile, 0, *elems * sizeof g->tile[0]);
     shore__sparse_scatter(&g->reader, within, within + (uint32_t)*elems, g->tile);

@@ -12,7 +12,7 @@ const struct shore__optimizer *shore__optimizer(enum shore_optimizer optimizer) 
     return &optimizers[optimizer];
 }
 
-/* By repeated squaring: libm's pow may differ in the last bit from one version to the next. */
+/* Power by repeated squaring. libm's pow may differ in the last bit between versions. */
 static double power(double base, uint64_t exponent) {
     double result = 1.0;
     for (; exponent; exponent >>= 1) {

@@ -6,7 +6,7 @@
 #include "number/cpu_features.h"
 #include "number/fpcontrol.h"
 
-#define TILE_ELEMS 1024u /* both moments, the gradient and the planes of a tile stay in the nearest cache */
+#define TILE_ELEMS 1024u /* a tile's moments, gradient and planes stay in the first-level cache */
 
 /* The best comes last. */
 static const struct shore__moments_version versions[] = {
@@ -50,7 +50,7 @@ static struct shore__moment8 moment_from(const struct shore__moment8 *moment, si
     return (struct shore__moment8){moment->code + at, moment->absmax + at / SHORE__MOMENT_BLOCK_ELEMS};
 }
 
-/* One tile, from element `at` on. */
+/* Updates one tile, from element `at` on. */
 static int update_tile(enum shore_optimizer optimizer, const struct shore_hyper *hyper, float coefficient,
                        const struct shore__planes8 *in, const struct shore__planes8 *out, const float *gradient,
                        void *params_out, bool fp32_params, size_t at, size_t elems) {

@@ -58,7 +58,7 @@ LANES_INLINE uint32_t lanes_highest(ivec i) {
     return (uint32_t)_mm_cvtsi128_si32(half);
 }
 
-/* Not a gather: where there is AVX2 alone, it is slower than the lookups one by one. */
+/* No gather: on processors with AVX2 alone, single lookups are faster. */
 LANES_INLINE vec lanes_values(const float *value, const unsigned char *code) {
     return _mm256_setr_ps(value[code[0]], value[code[1]], value[code[2]], value[code[3]], value[code[4]],
                           value[code[5]], value[code[6]], value[code[7]]);

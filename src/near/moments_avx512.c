@@ -36,7 +36,7 @@ typedef __m512i ivec;
 #define lanes_picki(table, index) _mm512_permutexvar_epi32(index, table)
 #define lanes_highest(i) (uint32_t) _mm512_reduce_max_epi32(i)
 
-/* By the exponent: one lookup, where the bounds would be compared one by one. */
+/* Finds the decade by the exponent: one lookup instead of comparing all bounds. */
 struct lanes_decades {
     ivec below[2];
     vec inside[2];
@@ -50,7 +50,8 @@ LANES_INLINE struct lanes_decades lanes_decades(const struct shore__dynamic_code
     return d;
 }
 LANES_INLINE ivec lanes_decade(const struct lanes_decades *decades, vec a) {
-    ivec least = lanes_seti((127 - 31) << 23); /* what is below counts as that: the lookup takes five bits of e + 127 */
+    /* smaller magnitudes count as this one: the lookup takes five bits of e + 127 */
+    ivec least = lanes_seti((127 - 31) << 23);
     ivec e = _mm512_srli_epi32(lanes_maxi(lanes_bits(a), least), 23);
     return lanes_count(_mm512_permutex2var_epi32(decades->below[0], e, decades->below[1]), a,
                        _mm512_permutex2var_ps(decades->inside[0], e, decades->inside[1]));
@@ -66,11 +67,11 @@ LANES_INLINE void lanes_put(unsigned char *code, ivec n) {
 
 #include "near/moments_lanes.h"
 
-/* With lookups among bytes in registers. */
+/* Looks up bytes that lie in registers. */
 #define VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi")))
 #define VBMI_INLINE VBMI static inline __attribute__((always_inline))
 
-/* Byte b of values 64 i .. 64 i + 63 at [b][i]. */
+/* Puts byte b of values 64 i .. 64 i + 63 at [b][i]. */
 VBMI_INLINE void bytes_of_values(__m512i table[4][4], const float *value) {
     __m512i every_fourth =
         _mm512_set_epi64(0, 0, 0, 0, 0x7C7874706C686460, 0x5C5854504C484440, 0x3C3834302C282420, 0x1C1814100C080400);
@@ -89,7 +90,7 @@ VBMI_INLINE __m512i byte_of_values(const __m512i table[4], __m512i code) {
                                   _mm512_permutex2var_epi8(table[2], code, table[3]));
 }
 
-/* 64 codes at a time, in the order in which interleaving their bytes within lanes of 128 bits brings 16 neighbours
+/* Takes 64 codes at a time, in an order in which interleaving their bytes within 128-bit lanes brings 16 neighbours
  * together. */
 VBMI void shore__dequantise_avx512_vbmi(const struct shore__dynamic_code *code, float *out,
                                         const struct shore__moment8 *in, size_t elems) {

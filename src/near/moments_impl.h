@@ -1,4 +1,4 @@
-/* The versions of quantising, private to near/. The control register is set where they are called. */
+/* Versions of quantising, private to near/. The caller sets the control register. */
 #ifndef SHORE_NEAR_MOMENTS_IMPL_H
 #define SHORE_NEAR_MOMENTS_IMPL_H
 
@@ -21,7 +21,7 @@ shore__dequantise_fn shore__dequantise_scalar, shore__dequantise_avx2, shore__de
 #define SHORE__MAGNITUDE 0x7FFFFFFFu
 #define SHORE__LOST_CODE 0xFF /* of 1, which times an absmax of NaN is NaN */
 
-/* A block whose largest magnitude has the bits 0, or those of an infinity or a NaN. */
+/* Handles a block whose largest magnitude is 0, infinity or NaN. */
 static inline int shore__quantise_odd(const struct shore__dynamic_code *code, unsigned char *out, float *absmax,
                                       uint32_t most) {
     *absmax = most ? shore__bits_f32(SHORE__CANONICAL_NAN) : 0.0f;

@@ -11,7 +11,7 @@
  *     lanes_highest(i): the largest lane
  *     lanes_values(value, code): value[] of LANES codes; lanes_put(code, n): stores LANES codes
  *
- * Operations and their order are those of moments_scalar.c.
+ * Operations and their order equal those of moments_scalar.c.
  */
 
 /* The constants of a code, in registers. */

@@ -1,7 +1,7 @@
-/* The specification of moments in 8 bits: every other version gives the bits that this one gives. */
+/* Specification of moments in 8 bits: every other version gives the same bits. */
 #include "near/moments_impl.h"
 
-/* Code of x, of magnitude 1 at most. */
+/* Code of x, whose magnitude is at most 1. */
 static inline unsigned char nearest(const struct shore__dynamic_code *code, float x) {
     uint32_t bits = shore__f32_bits(x);
     bool negative = bits >> 31;

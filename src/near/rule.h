@@ -1,4 +1,4 @@
-/* What all versions of UPDATE share: the constants of a call, worked out once, and the private names. */
+/* Constants of one call of UPDATE, which all its versions share, and the versions' private names. */
 #ifndef SHORE_NEAR_RULE_H
 #define SHORE_NEAR_RULE_H
 
@@ -7,7 +7,7 @@
 #define SHORE__NONFINITE_MASTER 0x7F7F8000u /* magnitudes from here on have no finite bf16 */
 #define SHORE__CANONICAL_NAN 0x7FC00000u    /* every NaN that is stored: processors differ in which NaN they make */
 
-/* Constants of the optimizers, each rounded to fp32 once, from doubles as PyTorch does. */
+/* Constants of an optimizer, each computed in double and rounded to fp32 once, as in PyTorch. */
 struct shore__rule {
     float coefficient;
     float lr, eps, weight_decay, momentum;
@@ -20,8 +20,8 @@ struct shore__rule {
     bool first_step;
 };
 
-/* torch.lerp (ATen/native/Lerp.h): m + w (g - m) for |w| < 0.5, else g - (g - m) (1 - w), for precision's sake. Both
- * are base + weight * (g - m), to the bit. */
+/* torch.lerp (ATen/native/Lerp.h): m + w (g - m) for |w| < 0.5, else g - (g - m) (1 - w), for precision. Both are base
+ * + weight * (g - m), bit for bit. */
 static inline struct shore__rule shore__rule_make(enum shore_optimizer optimizer, const struct shore_hyper *h,
                                                   float coefficient) {
     float w = (float)(1.0 - (double)h->beta1);
@@ -44,10 +44,10 @@ static inline struct shore__rule shore__rule_make(enum shore_optimizer optimizer
     };
 }
 
-/* Not frozen; the control register is set. */
+/* For elements that are not frozen; the caller sets the control register. */
 shore__update_fn shore__update_scalar, shore__update_avx2, shore__update_avx512, shore__update_neon;
 
-/* The planes from element on, for the tail that a vector version leaves. */
+/* The planes from element on, for the tail behind a vector version. */
 static inline struct shore__planes shore__planes_from(const struct shore__planes *p, size_t element) {
     return (struct shore__planes){p->hi + element, p->lo + element, p->m ? p->m + element : NULL,
                                   p->v ? p->v + element : NULL};

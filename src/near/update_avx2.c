@@ -34,7 +34,7 @@ LANES_INLINE void lanes_split(vec p, uint16_t *hi, uint16_t *lo, uint16_t *hi_ag
     __m256i u = _mm256_castps_si256(p);
     __m256i high = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x8000)), 16);
     __m256i low = _mm256_and_si256(u, _mm256_set1_epi32(0xFFFF));
-    /* pack works within halves of the register: bring high's two quarters together, then low's */
+    /* pack works within halves of the register: join the two quarters of high, then those of low */
     __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, low), 0xD8);
     _mm_storeu_si128((__m128i *)hi, _mm256_castsi256_si128(both));
     _mm_storeu_si128((__m128i *)lo, _mm256_extracti128_si256(both, 1));

@@ -1,4 +1,4 @@
-/* The body of the vector versions of UPDATE. A version defines, for vectors of LANES floats, before it includes this:
+/* Body of the vector versions of UPDATE. Before including it, a version defines, for vectors of LANES floats:
  *
  *     LANES, LANES_TARGET and LANES_INLINE (function attributes), LANES_NAME (of the entry)
  *     vec; lanes_set, lanes_load, lanes_store, lanes_add, lanes_sub, lanes_mul, lanes_div, lanes_sqrt (exact ones)
@@ -6,14 +6,14 @@
  *     lanes_join(hi, lo), lanes_split(p, hi, lo): the planes of the master weight
  *     lanes_nonfinite(p, flag): flag with a non-zero bit added if a lane has no finite bf16
  *
- * Operations and their order are those of update_scalar.c; the elements that do not fill a vector go there.
+ * Operations and their order equal those of update_scalar.c, which takes the elements that do not fill a vector.
  */
 
 struct lanes {
     vec p, m, v;
 };
 
-/* The rule comes by value, so that the compiler knows that no store reaches it and keeps it in registers. */
+/* The rule is passed by value, so that the compiler knows that no store changes it, and keeps it in registers. */
 LANES_INLINE void lanes_adam(const struct shore__rule r, struct lanes *e, vec g) {
     vec weighted = lanes_mul(lanes_set(r.m_weight), lanes_sub(g, e->m));
     e->m = lanes_add(r.m_from_gradient ? g : e->m, weighted);
@@ -41,7 +41,7 @@ LANES_INLINE void lanes_step(enum shore_optimizer optimizer, const struct shore_
     }
 }
 
-/* All whole vectors. optimizer, with_m and with_v are constants where this is called. */
+/* All whole vectors. Callers pass optimizer, with_m and with_v as constants. */
 LANES_INLINE int lanes_run(enum shore_optimizer optimizer, bool with_m, bool with_v, const struct shore__rule r,
                            const struct shore__planes in, const struct shore__planes out, const float *gradient,
                            uint16_t *bf16_out, float *fp32_out, size_t elems) {

@@ -1,10 +1,9 @@
-/* The specification of UPDATE: every other version gives the bits that this one gives.
+/* Specification of UPDATE: every other version gives the same bits.
  *
- * The order of operations is PyTorch's, of the single-tensor implementations in torch/optim/{adamw,adam,sgd,adagrad}.py
- * (v2.1) and of the ATen kernels that they call: lerp (ATen/native/Lerp.h), addcmul and addcdiv
- * (ATen/native/cpu/PointwiseOpsKernel.cpp: self + alpha * a * b and self + alpha * a / b, from left to right). PyTorch
- * divides sqrt(v) by sqrt(1 - beta2^t), here it is multiplied by the inverse.
- */
+ * The order of operations is PyTorch's: that of the single-tensor implementations in
+ * torch/optim/{adamw,adam,sgd,adagrad}.py (v2.1) and of the ATen kernels they call: lerp (ATen/native/Lerp.h), addcmul
+ * and addcdiv (ATen/native/cpu/PointwiseOpsKernel.cpp: self + alpha * a * b and self + alpha * a / b, from left to
+ * right). One operation differs: PyTorch divides sqrt(v) by sqrt(1 - beta2^t), UPDATE multiplies by the inverse. */
 #include <math.h>
 
 #include "near/rule.h"

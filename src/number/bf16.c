@@ -1,8 +1,8 @@
 #include "number/bf16.h"
 #include "number/cpu_features.h"
 
-/* Each loop is written once in plain C and compiled for each kind of processor: integers only, so every version gives
- * the same bits, and the compiler's vectors reach memory speed. */
+/* Each loop is written once in plain C and compiled for each kind of processor. It uses integers only, so every version
+ * gives the same bits, and the compiler's vectors reach memory speed. */
 #define BODY static inline __attribute__((always_inline)) void
 
 BODY bf16_from_f32(uint16_t *restrict out, const float *restrict in, size_t elems) {

@@ -25,7 +25,7 @@ double shore_clip_sum(const float *gradient) {
     return shore__sum_squares(gradient, SHORE_SEGMENT_ELEMS);
 }
 
-/* Whether what was added so far need not be clipped: the running sum only grows. */
+/* Adds to the running sum, which only grows, and returns whether nothing needs clipping so far. */
 static bool run_on(struct shore_clip *clip, const double *sums, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         clip->running_sum += sums[i];
@@ -41,7 +41,7 @@ bool shore_clip_add(struct shore_clip *clip, uint32_t block, uint32_t segment, u
     return run_on(clip, sums, count);
 }
 
-/* Of one segment that begins at an element of its block. */
+/* Sum of squares of a segment that starts at an element of its block. */
 static double gathered_sum(const struct shore__gather_list *list, uint64_t first) {
     double lane[SHORE__SQUARES_LANES] = {0};
     float tile[1024];
@@ -82,6 +82,6 @@ struct shore_clipping shore_clip_decide(const struct shore_clip *clip) {
     for (uint64_t i = 0; i < clip->layout->segments; i++)
         sum += clip->sums[i];
     double norm = sqrt(sum);
-    float coefficient = coefficient_of(clip, norm); /* 0: the norm is beyond what fp32 holds */
+    float coefficient = coefficient_of(clip, norm); /* 0: fp32 cannot hold the norm */
     return (struct shore_clipping){norm, coefficient, isfinite(norm) && coefficient > 0};
 }

@@ -1,4 +1,4 @@
-/* What the processor has, for choosing among versions of a kernel. */
+/* Features of the processor, which choose among versions of a kernel. */
 #ifndef SHORE_NUMBER_CPU_FEATURES_H
 #define SHORE_NUMBER_CPU_FEATURES_H
 
@@ -17,7 +17,7 @@ static inline bool shore__has_avx2(void) {
 #endif
 }
 
-/* With the byte, word and 256-bit forms that every AVX-512 version here uses. */
+/* Includes the byte, word and 256-bit forms, which every AVX-512 version uses. */
 static inline bool shore__has_avx512(void) {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -35,7 +35,7 @@ static inline bool shore__has_avx512_vbmi(void) {
 #endif
 }
 
-/* best(): the last of `versions` that this processor has; they end with one that has no name. */
+/* Returns the last of `versions` that this processor supports. A version without a name ends the list. */
 #define SHORE__CHOOSE_BEST(type)                     \
     static const type *chosen;                       \
     static pthread_once_t once = PTHREAD_ONCE_INIT;  \

@@ -1,18 +1,18 @@
-/* fp16, as files hold it. */
+/* fp16, as files store it. */
 #ifndef SHORE_NUMBER_FP16_H
 #define SHORE_NUMBER_FP16_H
 
 #include "number/bf16.h"
 
-/* The least magnitude that is infinite in fp16, which ends at 65504. */
+/* The smallest magnitude that becomes infinite: the largest finite fp16 is 65504. */
 #define SHORE__F16_OVERFLOWS 65520.0f
 
-/* Round to nearest, ties to even, also below 2^-14; NaN stays NaN. */
+/* Rounds to nearest, ties to even, also below 2^-14; NaN stays NaN. */
 static inline uint16_t shore__f32_to_f16(float x) {
     uint32_t u = shore__f32_bits(x), sign = u >> 16 & 0x8000u, magnitude = u & 0x7FFFFFFFu;
     if (magnitude > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
     if (magnitude >= shore__f32_bits(SHORE__F16_OVERFLOWS)) return (uint16_t)(sign | 0x7C00u);
-    /* beside a half, the last place of fp32 is fp16's least: 2^-24 */
+    /* next to 0.5, the last place of fp32 is fp16's smallest number: 2^-24 */
     if (magnitude < 0x38800000u)
         return (uint16_t)(sign | (shore__f32_bits(shore__bits_f32(magnitude) + 0.5f) - 0x3F000000u));
     return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xFFFu + (magnitude >> 13 & 1u)) >> 13));

@@ -1,9 +1,8 @@
-/* The floating-point control register, set to what exact arithmetic needs and put back.
+/* Sets the floating-point control register for exact arithmetic, and restores it.
  *
- * compute/ flushes denormals in its threads, and a library built with -ffast-math does so behind everybody's back.
- * The arithmetic between begin and end must be in a function that the compiler cannot inline there (called through a
- * pointer): nothing else keeps it from moving operations across a change of this register.
- */
+ * compute/ flushes denormals in its threads, and a library built with -ffast-math does so unseen. The arithmetic
+ * between begin and end must be in a function that the compiler cannot inline (one called through a pointer). Nothing
+ * else keeps the compiler from moving operations across a change of this register. */
 #ifndef SHORE_NUMBER_FPCONTROL_H
 #define SHORE_NUMBER_FPCONTROL_H
 
@@ -50,7 +49,7 @@ static inline void shore__fp_set(uint64_t control) {
 
 #endif
 
-/* Returns what was set before. */
+/* Returns the previous setting. */
 static inline uint64_t shore__fp_begin(void) {
     uint64_t before = shore__fp_get();
     shore__fp_set(SHORE__FP_EXACT);

@@ -1,4 +1,4 @@
-/* Gradients that lie where they were made, tensor by tensor, read as parts of their block. */
+/* Gradients that stay in their tensors, read as parts of their block. */
 #ifndef SHORE_NUMBER_GATHER_H
 #define SHORE_NUMBER_GATHER_H
 
@@ -9,18 +9,18 @@ struct shore__gather_list {
     uint32_t count;
 };
 
-/* Whether the list is as shore_gather asks for: NULL, or what is wrong with it. */
+/* Checks a list against the rules of shore_gather: NULL, or what is wrong with it. */
 const char *shore__gather_fault(const struct shore__gather_list *list, const struct shore_layout_block *block);
 
-/* Number of the first item that ends behind an element. */
+/* Index of the first item that ends behind an element. */
 uint32_t shore__gather_first(const struct shore__gather_list *list, uint64_t elem);
 
-/* Elements [first, first + elems) of the block as fp32; what no item covers is 0. Threading: any. */
+/* Writes elements [first, first + elems) of the block as fp32; 0 where no item covers them. Threading: any. */
 void shore__gather_fill(const struct shore__gather_list *list, uint64_t first, uint64_t elems, float *to);
 /* The same as bf16: fp32 and fp16 are rounded to nearest even. */
 void shore__gather_fill_bf16(const struct shore__gather_list *list, uint64_t first, uint64_t elems, uint16_t *to);
 
-/* Elements from `first` on where they lie, if they are fp32; NULL: they are not. *elems: wanted, lowered to how many
+/* The elements from `first` on in place, if they are fp32; otherwise NULL. *elems: wanted, lowered to the number that
  * lie there in a row. */
 const float *shore__gather_view(const struct shore__gather_list *list, uint64_t first, uint64_t *elems);
 

@@ -10,7 +10,7 @@
 
 enum { LANES = SHORE__SQUARES_LANES };
 
-/* The square of an fp32 is exact in double; only the additions round, in the order of the elements of a lane. */
+/* The square of an fp32 is exact in double. Only the additions round, in element order within a lane. */
 static __attribute__((noinline)) void add_squares_plain(double lane[LANES], const float *x, size_t elems) {
     for (size_t i = 0; i < elems; i += LANES)
         for (size_t j = 0; j < LANES && i + j < elems; j++)
@@ -70,7 +70,7 @@ static __attribute__((noinline)) double fold(double lane[LANES]) {
     for (size_t width = LANES / 2; width > 0; width /= 2)
         for (size_t j = 0; j < width; j++)
             lane[j] += lane[j + width];
-    /* one NaN for all processors: which operand's bits come through is theirs to choose */
+    /* one NaN for all processors, which differ in whose operand's bits they return */
     return isnan(lane[0]) ? (double)NAN : lane[0];
 }
 

@@ -1,4 +1,4 @@
-/* Partial sums of squares for the global gradient norm: one double for each segment. */
+/* Partial sums of squares for the global gradient norm: one double per segment. */
 #ifndef SHORE_NUMBER_NORM_H
 #define SHORE_NUMBER_NORM_H
 
@@ -6,7 +6,7 @@
 
 #include "longshore/layout.h"
 
-/* Segments of the layout before those of a block: where its sums begin. */
+/* Number of segments in the blocks before this one: where its sums start. */
 static inline uint64_t shore__segments_before(const struct shore_layout *layout, uint32_t block) {
     uint64_t before = 0;
     for (uint32_t b = 0; b < block; b++)
@@ -14,12 +14,13 @@ static inline uint64_t shore__segments_before(const struct shore_layout *layout,
     return before;
 }
 
-/* Sum of squares of elems (at most one segment; the rest of the segment counts as zeros) in double, with 16 lanes
- * (element i goes to lane i mod 16) and a fixed tree over the lanes (i + 8, i + 4, i + 2, i + 1). The same bits on
- * every processor. NaN and infinity come through. Threading: any. */
+/* Sum of squares of elems (at most one segment; the rest counts as zeros) in double, with 16 lanes (element i goes to
+ * lane i mod 16) and a fixed tree over the lanes (i + 8, i + 4, i + 2, i + 1). Every processor gives the same bits. NaN
+ * and infinity propagate. Threading: any. */
 double shore__sum_squares(const float *x, size_t elems);
 
-/* The same of elements that come run by run: every run but the last has a multiple of 16. lane begins with zeros. */
+/* The same for elements that come in runs. Every run except the last has a multiple of 16 elements. lane starts with
+ * zeros. */
 #define SHORE__SQUARES_LANES 16u
 void shore__squares_add(double lane[SHORE__SQUARES_LANES], const float *x, size_t elems);
 double shore__squares_sum(double lane[SHORE__SQUARES_LANES]); /* overwrites lane */

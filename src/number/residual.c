@@ -3,7 +3,7 @@
 #include "number/bf16.h"
 #include "number/fpcontrol.h"
 
-/* Not inlined: nothing may move across the change of the control register. */
+/* Not inlined: nothing may move across a change of the control register. */
 #define BODY static inline __attribute__((always_inline)) void
 
 BODY add(float *x, uint16_t *next, const uint16_t *base, size_t elems) {

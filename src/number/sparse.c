@@ -44,7 +44,7 @@ uint64_t shore_sparse_count(double share, uint64_t elems) {
 }
 
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments) {
-    /* gaps: a byte an entry, and one more for every 255 elements passed over: 257 of these fit a segment */
+    /* gaps: one byte per entry, and one more for every 255 elements skipped: 257 of these fit a segment */
     uint64_t more = (uint64_t)segments * (SHORE__SPARSE_SEGMENT / GAP_GO_ON);
     uint64_t index = count + (count < more ? count : more), bitmaps = (uint64_t)segments * BITMAP_BYTES;
     if (index > bitmaps) index = bitmaps;

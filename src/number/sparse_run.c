@@ -1,4 +1,4 @@
-/* Codes of a run of segments, for programs that select for themselves. */
+/* Codes of a run of segments, for programs that make their own selection. */
 #include <errno.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
             within[n] = (uint16_t)(index[at] % SHORE__SPARSE_SEGMENT);
             bits[n] = shore__f32_bits(value[at]);
         }
-        /* counts on where there is no room left, so that the caller learns how much is needed */
+        /* continues counting without room, so that the caller learns how much is needed */
         uint64_t more = shore__sparse_bytes(values, within, n);
         if (used + more <= room) shore__sparse_encode(values, within, bits, n, (unsigned char *)codes + used);
         used += more;

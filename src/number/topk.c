@@ -1,10 +1,9 @@
-/* Selection in one pass over the block: a sample says which magnitude about 1.5 k elements reach; all of them are
- * collected; the exact threshold is found among these. Where the guess was wrong (too few, or more than there is room
+/* Selects in one pass over the block. A sample tells which magnitude about 1.5 k elements reach; all of them are
+ * collected, and the exact threshold is found among them. If the guess was wrong (too few, or more than there is room
  * for, as with many equal values), histograms of the whole block find it.
  *
- * The scratch that the guess goes through changes nothing: both ways end with the same threshold and the same number of
- * equals to take, and so with the same elements.
- */
+ * The guess does not change the result: both ways end with the same threshold and the same number of equals to take,
+ * and so with the same elements. */
 #include "number/topk.h"
 
 #include <math.h>
@@ -13,10 +12,10 @@
 
 #include "number/bf16.h"
 
-#define BINS 32768u         /* of the upper 15 bits of a magnitude; as many of the lower 16, halved twice over */
+#define BINS 32768u         /* of the upper 15 bits of a magnitude; as many for the lower 16, halved twice */
 #define LOW_BINS 65536u     /* of its lower 16 bits */
-#define SAMPLE_GROUPS 2048u /* of 16 elements, about */
-#define SLACK 1024u         /* entries of each thread beyond its share */
+#define SAMPLE_GROUPS 2048u /* of 16 elements each, roughly */
+#define SLACK 1024u         /* entries per thread beyond its share */
 
 static uint32_t magnitude(uint32_t bits) {
     return bits & SHORE__TOPK_MAGNITUDE;
@@ -25,7 +24,7 @@ static uint32_t magnitude(uint32_t bits) {
 uint64_t shore__topk_k(double ratio, uint64_t elems) {
     if (!(ratio > 0) || elems == 0) return 0;
     if (ratio >= 1) return elems;
-    /* elems < 2^54 and parts <= 10^9: 128 bits hold the product */
+    /* elems < 2^54 and parts <= 10^9, so 128 bits hold the product */
     uint64_t parts = (uint64_t)llround(ratio * 1e9);
     uint64_t k = (uint64_t)(((unsigned __int128)elems * parts + 999999999u) / 1000000000u);
     return k < 1 ? 1 : k > elems ? elems : k;
@@ -68,13 +67,14 @@ void shore__topk_lay_out(struct shore__topk *t, void *memory, uint64_t k, uint32
 
 /* ---- the threshold ----------------------------------------------------------------------------------------------- */
 
-/* The k-th largest magnitude, and how many of those that equal it belong to the k; magnitude 0 is none. */
+/* The k-th largest magnitude, and how many of its equals belong to the k. Magnitude 0: none. */
 struct threshold {
     uint32_t least;
     uint64_t ties;
 };
 
-/* The highest bin at or above which k are found; *above: those in higher bins. 0 also if there are fewer. */
+/* The highest bin at or above which there are k; *above: the number in higher bins. Also 0 if there are fewer than
+ * k. */
 static uint32_t crossing(const uint32_t *bins, uint32_t count, uint64_t k, uint64_t *above) {
     *above = 0;
     uint32_t b = count - 1;
@@ -83,7 +83,7 @@ static uint32_t crossing(const uint32_t *bins, uint32_t count, uint64_t k, uint6
     return b;
 }
 
-/* A range of fp32 values, as their bits, walked by the histograms: one of the lists, or the block itself. */
+/* Counts a range of fp32 values, given as bits: a list, or the block itself. */
 static void count_high(uint32_t *bins, const uint32_t *bits, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (magnitude(bits[i])) bins[magnitude(bits[i]) >> 16]++;
@@ -94,7 +94,7 @@ static void count_low(uint32_t *bins, const uint32_t *bits, size_t n, uint32_t h
         if (magnitude(bits[i]) >> 16 == high && magnitude(bits[i])) bins[bits[i] & 0xFFFFu]++;
 }
 
-/* The bits of fp32 values, a span at a time: what is stored as float is read as such. */
+/* The bits of fp32 values, one span at a time: memory stored as float is read as float. */
 #define SPAN 1024u
 
 static void walk(struct shore__topk *t, const float *x, uint32_t segments, bool low, uint32_t high) {
@@ -114,12 +114,12 @@ static void walk(struct shore__topk *t, const float *x, uint32_t segments, bool 
     }
 }
 
-/* Of the block x, or, if NULL, of what the lists hold. */
+/* Finds the threshold of block x, or of the lists if x is NULL. */
 static struct threshold find_threshold(struct shore__topk *t, const float *x, uint32_t segments, uint64_t k) {
     uint64_t above, above_low;
     walk(t, x, segments, false, 0);
     uint32_t high = crossing(t->bins, BINS, k, &above);
-    if (above + t->bins[high] < k) return (struct threshold){1, UINT64_MAX}; /* all that is not 0 */
+    if (above + t->bins[high] < k) return (struct threshold){1, UINT64_MAX}; /* everything that is not 0 */
     walk(t, x, segments, true, high);
     uint32_t low = crossing(t->bins, LOW_BINS, k - above, &above_low);
     return (struct threshold){high << 16 | low, k - above - above_low};
@@ -127,12 +127,12 @@ static struct threshold find_threshold(struct shore__topk *t, const float *x, ui
 
 /* ---- the guess --------------------------------------------------------------------------------------------------- */
 
-/* A magnitude that a little more than k elements reach, if the sample tells the truth. */
+/* A magnitude that slightly more than k elements reach, if the sample is representative. */
 static uint32_t guess(struct shore__topk *t, const float *x, uint32_t segments, uint64_t k) {
     uint64_t groups = (uint64_t)segments * (SHORE__TOPK_SEGMENT / SHORE__TOPK_GROUP), above;
     uint64_t stride = groups / SAMPLE_GROUPS;
     if (stride < 4) stride = 4;
-    stride |= 1; /* rows of a matrix are of even length: the sample should not stay in one column */
+    stride |= 1; /* rows of a matrix have even length: the sample must not stay in one column */
     memset(t->bins, 0, BINS * sizeof *t->bins);
     for (uint64_t g = 0; g < groups; g += stride) {
         uint32_t bits[SHORE__TOPK_GROUP];
@@ -145,8 +145,8 @@ static uint32_t guess(struct shore__topk *t, const float *x, uint32_t segments, 
     return bin ? bin << 16 : 1;
 }
 
-/* Collects what reaches the guess; segments go round the threads, so that a block with its large elements in one place
- * fills all of them. False: there was no room. */
+/* Collects the elements that reach the guess. Threads take segments in turn, so that a block with its large elements in
+ * one place fills all of them. False: there was no room. */
 static bool collect(struct shore__topk *t, const float *x, uint32_t segments, uint32_t least, uint64_t *found) {
     int threads = (uint32_t)t->threads < segments ? t->threads : (int)segments;
     if (threads < 1) threads = 1;
@@ -173,7 +173,7 @@ static bool collect(struct shore__topk *t, const float *x, uint32_t segments, ui
 
 /* ---- cutting back to exactly k ----------------------------------------------------------------------------------- */
 
-/* How many of `equal` elements of each segment, in order, are still to be taken: t->equal becomes that. */
+/* Sets t->equal to the number of equals still to take from each segment, in order. */
 static uint64_t share_ties(struct shore__topk *t, uint32_t segments, uint64_t ties) {
     uint64_t total = 0;
     for (uint32_t s = 0; s < segments; s++) {
@@ -213,7 +213,7 @@ static uint64_t cut_lists(struct shore__topk *t, uint32_t segments, struct thres
     return total;
 }
 
-/* Counts, then stores: as many entries as there are, each segment's behind those of the one before. */
+/* Counts first, then stores exactly so many entries, each segment's behind the previous one's. */
 static uint64_t cut_block(struct shore__topk *t, const float *x, uint32_t segments, struct threshold cut) {
 #pragma omp parallel for schedule(static) num_threads(t->threads)
     for (uint32_t s = 0; s < segments; s++) {

@@ -1,4 +1,5 @@
-/* The loop that reads every element: which are at least this large? The scalar version is the specification. */
+/* The loop that reads every element and collects those of at least a given magnitude. The scalar version is the
+ * specification. */
 #include "number/bf16.h"
 #include "number/cpu_features.h"
 #include "number/topk.h"
@@ -30,7 +31,7 @@ static size_t collect_scalar(const float *x, size_t elems, uint32_t least, uint1
 
 __attribute__((target("avx2"))) static size_t collect_avx2(const float *x, size_t elems, uint32_t least,
                                                            uint16_t *index, uint32_t *bits, size_t capacity) {
-    /* magnitudes are below 2^31, so signed comparisons do; least 0 takes all */
+    /* magnitudes are below 2^31, so signed comparison works; least 0 takes all */
     const __m256i magnitude = _mm256_set1_epi32((int)SHORE__TOPK_MAGNITUDE);
     const __m256i below = _mm256_set1_epi32((int)least - 1);
     size_t n = 0;
