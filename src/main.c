@@ -24,7 +24,7 @@ static const struct shore__subcommand commands[] = {
     {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones", NULL},
     {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor", NULL},
     {"doctor", shore__cli_doctor, "what this machine has for training, and what to do about what it has not", NULL},
-    {.name = "help"}, /* only to be suggested */
+    {.name = "help"}, /* only for suggestions */
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -50,10 +50,11 @@ static void overview(void) {
          "budget or disk space short: nothing was touched, nothing new was made.");
 }
 
-/* OpenMP's threads spin at every barrier unless told otherwise, and take the processor from the thread they wait for as
- * soon as anything else runs: the drives' threads do. But those that sleep at once wake late for each of the thousands
- * of operations of a step. So they spin for some 30 microseconds (which only GNU's runtime can be told; others sleep at
- * once). The runtime reads this before main begins, hence the second start. Who sets it knows better. */
+/* Makes OpenMP's threads sleep after a short spin. By default they spin at every barrier, and take the processor from
+ * the thread they wait for as soon as anything else runs, such as the drives' threads. Threads that sleep at once wake
+ * late for each of the thousands of operations of a step. So they spin for some 30 microseconds, which only GNU's
+ * runtime supports; others sleep at once. The runtime reads the variable before main begins, hence the second start. A
+ * variable that the user sets stays. */
 static void let_threads_sleep(char **argv) {
     char path[PATH_MAX];
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -63,8 +64,8 @@ static void let_threads_sleep(char **argv) {
     if (setenv("OMP_WAIT_POLICY", "passive", 0) == 0 && setenv("GOMP_SPINCOUNT", "2000", 0) == 0) execv(path, argv);
 }
 
-/* A standard stream that is closed would be the next file that is opened, and get what is printed. For output, one that
- * cannot be written to: results that nobody gets are still an error. */
+/* Opens a closed standard stream, which would otherwise become the next opened file and receive the output. An output
+ * stream becomes one that cannot be written to: results that nobody gets are still an error. */
 static void keep_streams(void) {
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) < 0) _exit(2);
@@ -73,8 +74,8 @@ static void keep_streams(void) {
 int main(int argc, char **argv) {
     keep_streams();
     let_threads_sleep(argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file over the limit of its size is a failed write, which is named */
-    mallopt(M_ARENA_MAX, 1);  /* an arena for each thread would not fit small budgets */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit then fails, and is reported */
+    mallopt(M_ARENA_MAX, 1);  /* an arena per thread would not fit small budgets */
     shore__heap_keep(false);
     if (argc < 2) {
         shore__cli_say("a command is missing: 'longshore --help' lists what there is");

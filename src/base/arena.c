@@ -23,8 +23,8 @@ struct shore_arena {
     _Atomic uint64_t used;
 };
 
-/* A mapping of exactly bytes that starts where a huge page may: what is mapped beyond it is given back, so that no huge
- * page reaches over its end. */
+/* Maps exactly bytes, starting where a huge page may. Unmaps the excess, so that no huge page reaches beyond the
+ * end. */
 static unsigned char *map_aligned(uint64_t bytes) {
     uint64_t mapped = bytes + HUGE_PAGE_BYTES;
     unsigned char *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -47,7 +47,7 @@ static int touch(unsigned char *base, uint64_t bytes) {
     return 0;
 }
 
-/* bytes: rounded up to pages. *rc: why there is none. */
+/* bytes: rounded up to pages. *rc: the reason if it returns NULL. */
 static unsigned char *map_touched(uint64_t *bytes, unsigned flags, int *rc) {
     *rc = flags & ~(unsigned)SHORE_MEMORY_LOCKED ? -EINVAL : *bytes > UINT64_MAX / 2 ? -ENOMEM : 0;
     if (*rc) return NULL;
@@ -55,7 +55,7 @@ static unsigned char *map_touched(uint64_t *bytes, unsigned flags, int *rc) {
     unsigned char *base = map_aligned(*bytes);
     *rc = base ? 0 : -ENOMEM;
     if (!base) return NULL;
-    /* advice only: both may be unknown to a kernel */
+    /* advice only: a kernel may know neither */
     madvise(base, *bytes, MADV_HUGEPAGE);
     madvise(base, *bytes, MADV_DONTFORK);
     *rc = touch(base, *bytes) ? -EAGAIN : 0;
@@ -85,7 +85,7 @@ void shore_arena_close(struct shore_arena *arena) {
     free(arena);
 }
 
-/* ---- the same for programs of others ---- */
+/* ---- the same for other programs ---- */
 
 static int refuse(uint64_t bytes, unsigned flags, int rc, struct shore_diag *diag) {
     char size[32];

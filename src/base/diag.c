@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message that is too long has a path in it: what says least is in the middle. */
+/* A message is too long because of a path: leave out the middle, which tells least. */
 static void keep_both_ends(const char *text, size_t bytes, char *out, size_t out_bytes) {
     static const char dots[] = "...";
     size_t head = (out_bytes - sizeof dots) / 2, tail = bytes - (out_bytes - sizeof dots - head);
@@ -91,8 +91,8 @@ const char *shore__said_of(const struct shore_diag *diag, const char *name) {
     return strncmp(diag->text, name, n) == 0 && strncmp(diag->text + n, ": ", 2) == 0 ? diag->text + n + 2 : diag->text;
 }
 
-/* Length of the well-formed UTF-8 sequence at s, or 0 (overlong forms, surrogates and what lies above U+10FFFF are not
- * well-formed: Unicode 15, table 3-7). */
+/* Length of the well-formed UTF-8 sequence at s, or 0. Overlong forms, surrogates and values above U+10FFFF are not
+ * well-formed (Unicode 15, table 3-7). */
 static size_t utf8_sequence(const unsigned char *s, size_t bytes, uint32_t *code) {
     if (s[0] < 0x80) {
         *code = s[0];
@@ -110,15 +110,16 @@ static size_t utf8_sequence(const unsigned char *s, size_t bytes, uint32_t *code
     return n;
 }
 
-/* What a terminal or a reader could be misled by: controls, line separators, directions, characters without width. */
+/* Whether a character could mislead a terminal or a reader: controls, line separators, directions, characters without
+ * width. */
 static bool is_misleading(uint32_t c) {
     return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
            (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
            (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
-/* Writes the escaped form of what starts at s into unit; returns how many bytes of s it covers. quotes: those, and
- * backslashes, too. */
+/* Writes the escaped form of the character at s into unit. Returns the number of bytes of s it covers. quotes: also
+ * escapes quotes and backslashes. */
 static size_t escape_unit(const unsigned char *s, size_t bytes, bool quotes, char unit[16]) {
     uint32_t c = 0;
     size_t n = utf8_sequence(s, bytes, &c);
@@ -182,7 +183,7 @@ char *shore__shell_word(const char *text) {
     if (!word) return NULL;
     *end++ = '\'';
     for (; *text; text++) {
-        if (*text == '\'') /* ends the quotes, and begins new ones behind it */
+        if (*text == '\'') /* ends the quotes, and starts new ones behind it */
             end = stpcpy(end, "'\\''");
         else
             *end++ = *text;

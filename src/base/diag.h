@@ -1,4 +1,4 @@
-/* Filling a caller's diagnostic. */
+/* Fills a caller's diagnostic. */
 #ifndef SHORE_BASE_DIAG_H
 #define SHORE_BASE_DIAG_H
 
@@ -7,33 +7,32 @@
 #include "longshore/error.h"
 
 /* Writes one sentence into diag (which may be NULL) and returns code, so that `return shore__fail(diag, -EIO, ...)`
- * reads as one step. Where the diagnostic is too small, the middle is left out: the reason is behind the path. Never
- * touches errno. The arguments may be of diag itself. */
+ * reads as one step. If the sentence is too long, its middle is left out, because the reason stands behind the path.
+ * Never touches errno. The arguments may belong to diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
 
-/* The same for what another one says, whose advice is kept. why: NULL: none; may be diag itself. */
+/* Does the same for another diagnostic's sentence, and keeps its advice. why: NULL: none; may be diag itself. */
 __attribute__((format(printf, 4, 5))) int shore__fail_of(struct shore_diag *diag, int code,
                                                          const struct shore_diag *why, const char *format, ...);
-/* What may be done about what diag (may be NULL) says. of: a copy is kept; NULL: nothing. Returns code. */
+/* Adds advice to the sentence of diag, which may be NULL. of: copied; NULL: nothing. Returns code. */
 int shore__advise(struct shore_diag *diag, int code, enum shore_advice advice, const char *of);
 
-/* What it says behind "NAME: ", for who has said the name already; all of it where it does not begin so. */
+/* The sentence behind "NAME: ", for callers that have said the name already. All of it if it does not start so. */
 const char *shore__said_of(const struct shore_diag *diag, const char *name);
 
-/* Escapes a name that a stranger chose (control characters, quotes, invalid UTF-8, escapes of terminals) for a
- * message: into out, always terminated, at most out_bytes; long names are cut with "...". Returns out. */
+/* Escapes an untrusted name for a message: control characters, quotes, invalid UTF-8, terminal escapes. Writes to out,
+ * always terminated, at most out_bytes; cuts long names with "...". Returns out. */
 const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t out_bytes);
-/* The same as a value, which lives as long as the statement: shore__fail(diag, code, "%s: ...",
+/* The same as a value that lives as long as the statement: shore__fail(diag, code, "%s: ...",
  * shore__shown(name).text). */
 struct shore__shown {
     char text[512];
 };
 struct shore__shown shore__shown(const char *name);
-/* The same of a whole message, in which names may be whose own quotes and backslashes stay. */
+/* The same for a whole message; quotes and backslashes in it stay. */
 const char *shore__printable(const char *text, size_t text_bytes, char *out, size_t out_bytes);
 
-/* A word of a command that a message recommends: as it is, or quoted where a shell would take it apart. malloc'ed;
- * NULL: out of memory. */
+/* A word of a recommended command, quoted if a shell would split it. malloc'ed; NULL: out of memory. */
 char *shore__shell_word(const char *text);
 
 #endif

@@ -15,7 +15,7 @@ const char *shore_error_text(int code) {
     default:
         break;
     }
-    /* strerror may write to a buffer that threads share; this one never does */
+    /* strerror may use a buffer that threads share; this never does */
     const char *text = code < 0 && code > INT_MIN ? strerrordesc_np(-code) : NULL;
     return text ? text : "unknown error";
 }

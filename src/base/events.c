@@ -1,4 +1,4 @@
-/* Events of devices are waited for, but not without an end: a device that is lost would never let them pass. */
+/* Waits for events of devices, with a time limit: an event of a lost device never passes. */
 #include <errno.h>
 
 #include "base/diag.h"

@@ -1,4 +1,4 @@
-/* Read with plain descriptors, because the budget is asked often and stdio would allocate. */
+/* Reads with plain descriptors, because the budget is asked often and stdio would allocate. */
 #include "base/machine.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ bool shore__read_text(const char *path, char *text, size_t bytes) {
 
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
-/* Takes the limits of one group, whose files lie in folder. */
+/* Takes the limits of one group whose files are in folder. */
 typedef void (*limit_fn)(const char *folder, struct shore__limits *out);
 
 static bool read_in(const char *folder, const char *file, char *text, size_t bytes) {
@@ -31,7 +31,7 @@ static bool read_in(const char *folder, const char *file, char *text, size_t byt
     return shore__read_text(path, text, bytes);
 }
 
-/* "max" and a missing file are no limit. */
+/* "max" and a missing file mean no limit. */
 static void take_memory(const char *folder, const char *file, struct shore__limits *out) {
     char text[64];
     if (!read_in(folder, file, text, sizeof text) || text[0] < '0' || text[0] > '9') return;
@@ -47,7 +47,7 @@ static void limits_of_v2(const char *folder, struct shore__limits *out) {
     char text[64], *end;
     take_memory(folder, "memory.max", out);
     if (!read_in(folder, "cpu.max", text, sizeof text)) return;
-    double quota = strtod(text, &end); /* "max 100000" is none */
+    double quota = strtod(text, &end); /* "max 100000" means no limit */
     if (end != text) take_quota(quota, strtod(end, NULL), out);
 }
 
@@ -62,8 +62,8 @@ static void quota_of_v1(const char *folder, struct shore__limits *out) {
         take_quota(strtod(quota, NULL), strtod(period, NULL), out);
 }
 
-/* Of a control group and those above it. In a container, the group that /proc names may lie outside of what is mounted;
- * its limits then stand in the mounted root. */
+/* Takes the limits of a control group and its parents. In a container, the group that /proc names may be outside the
+ * mount; the mounted root then has its limits. */
 static void walk_up(const char *mount, const char *group, limit_fn take, struct shore__limits *out) {
     char folder[PATH_MAX];
     size_t mounted = strlen(mount);
@@ -76,7 +76,7 @@ static void walk_up(const char *mount, const char *group, limit_fn take, struct 
     }
 }
 
-/* Whether a list such as "cpu,cpuacct" has the word. */
+/* Whether a list such as "cpu,cpuacct" contains the word. */
 static bool lists(const char *controllers, const char *word) {
     size_t length = strlen(word);
     for (const char *at = controllers; at; at = strchr(at, ',')) {
@@ -97,7 +97,7 @@ static void limits_of_group(const char *root, const char *controllers, const cha
         snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/memory", root);
         walk_up(mount, group, memory_of_v1, out);
     }
-    if (lists(controllers, "cpu")) { /* where it is mounted with others, /sys has links to it */
+    if (lists(controllers, "cpu")) { /* if it is mounted with others, /sys has links to it */
         snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/cpu", root);
         walk_up(mount, group, quota_of_v1, out);
     }
@@ -127,7 +127,7 @@ uint64_t shore__machine_memory_bytes(void) {
     return limits.memory_bytes < all ? limits.memory_bytes : all;
 }
 
-/* Not sched_getaffinity(): with OMP_PROC_BIND, this thread may already be bound to one place. */
+/* Not sched_getaffinity(): with OMP_PROC_BIND, this thread may already be bound to one processor. */
 unsigned shore__machine_processors(void) {
     int n = omp_get_num_procs();
     return n > 0 ? (unsigned)n : 1;

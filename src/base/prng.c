@@ -20,7 +20,7 @@ double shore__random_unit(uint64_t seed, uint64_t stream, uint64_t index) {
 
 float shore__random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     uint64_t bits = shore__random_u64(seed, stream, index);
-    /* 1 - u lies in (0, 1], so the logarithm is finite; the second draw hangs on the first, not on index + 1 */
+    /* 1 - u lies in (0, 1], so the logarithm is finite; the second draw depends on the first, not on index + 1 */
     double u = (double)(bits >> 11) * 0x1p-53;
     double angle = (double)(mix(bits) >> 11) * 0x1p-53;
     return (float)(sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * angle));
@@ -34,7 +34,7 @@ uint64_t shore__permute(uint64_t seed, uint64_t stream, uint64_t count, uint64_t
     uint64_t mask = (UINT64_C(1) << half) - 1;
     uint64_t key = mix(mix(seed) + stream);
     if (count < 2) return 0;
-    /* the network permutes [0, 4^half), less than four times count: walk its cycle until it is back inside */
+    /* the network permutes [0, 4^half), less than four times count: walk its cycle until it returns inside */
     do {
         uint64_t left = index >> half, right = index & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {

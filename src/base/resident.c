@@ -1,4 +1,4 @@
-/* What the kernel says about this process's memory. */
+/* Reads this process's resident memory from the kernel. */
 #include <stdlib.h>
 #include <string.h>
 

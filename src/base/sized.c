@@ -6,7 +6,7 @@
 #include "base/diag.h"
 #include "longshore/version.h"
 
-/* Far above any struct: what was never set is not taken for a size. */
+/* Far above any struct: rejects a size that was never set. */
 #define SIZE_MOST 4096u
 
 static size_t size_of(const void *given) {

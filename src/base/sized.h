@@ -1,5 +1,5 @@
-/* Structs of the public API that begin with their size, so that a program may be built with an older or a newer header
- * than the library: members that one side does not know are zero. */
+/* Structs of the public API that start with their size, so that a program and the library may come from different
+ * versions: members that one side does not know are zero. */
 #ifndef SHORE_BASE_SIZED_H
 #define SHORE_BASE_SIZED_H
 
@@ -7,11 +7,11 @@
 
 #include "longshore/error.h"
 
-/* Copies what a caller has filled into ours, of which the rest is zeroed, and whose size becomes ours_bytes. name: of
- * the struct. Errors: -EINVAL (no size, or members that are not 0 and that only a newer library knows). */
+/* Copies a caller's struct into ours, zeroes the rest, and sets its size to ours_bytes. name: the struct's. Errors:
+ * -EINVAL (no size, or nonzero members that only a newer library knows). */
 int shore__sized_in(void *ours, size_t ours_bytes, const void *given, const char *name, struct shore_diag *diag);
 
-/* Fills a caller's struct, as far as it reaches; its size stays, and what ours has not is zeroed. Errors: -EINVAL (no
+/* Fills a caller's struct up to its size, which stays. Zeroes members that ours does not have. Errors: -EINVAL (no
  * size: nothing is written). */
 int shore__sized_out(void *given, const void *ours, size_t ours_bytes);
 

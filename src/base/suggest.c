@@ -4,7 +4,7 @@
 
 enum { LONGEST = 64 };
 
-/* Optimal string alignment: insertions, deletions, changes and swaps of neighbours count one each. */
+/* Optimal string alignment: each insertion, deletion, change and swap of neighbours counts one. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb) {
     size_t rows[3][LONGEST + 1];
     size_t *before = rows[0], *last = rows[1], *now = rows[2];

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* The name with the least edit distance to word, if it is near enough to be what was meant (at most a third of the
- * word's letters changed, at least one allowed); otherwise NULL. */
+/* The name with the smallest edit distance to word, if it is near enough (at most a third of the word's letters
+ * changed, at least one allowed); otherwise NULL. */
 const char *shore__suggest(const char *word, const char *const *names, size_t count);
 
 #endif

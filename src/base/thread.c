@@ -32,7 +32,7 @@ int shore__thread_start(pthread_t *thread, const char *name, void *(*run)(void *
         free(start);
         return -rc;
     }
-    /* a new thread inherits the mask, so there is no moment at which it could take a signal */
+    /* a new thread inherits the mask, so it never takes a signal */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

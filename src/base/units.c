@@ -116,7 +116,7 @@ const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes) {
     static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
     size_t i = 0;
-    /* 1023.995 would be printed as 1024.00 of its unit */
+    /* otherwise 1023.995 would be printed as 1024.00 of its unit */
     for (; value >= (i == 0 ? 1024.0 : 1023.995) && i + 1 < sizeof names / sizeof names[0]; i++)
         value /= 1024.0;
     snprintf(out, out_bytes, i == 0 ? "%.0f %s" : "%.2f %s", value, names[i]);

@@ -1,4 +1,4 @@
-/* Sizes and counts as people write them, little-endian fields, and time. */
+/* Sizes, counts and times as people write them; little-endian fields; clocks. */
 #ifndef SHORE_BASE_UNITS_H
 #define SHORE_BASE_UNITS_H
 
@@ -10,42 +10,43 @@
  * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
 int shore__parse_size(const char *text, uint64_t *bytes);
 
-/* A number in decimal form; no names, no hexadecimal, no leading space. Rejects all else, and what a double cannot
- * hold, with -EINVAL. */
+/* A decimal number without names, hexadecimal or leading space. Rejects everything else, and numbers beyond a double,
+ * with -EINVAL. */
 int shore__parse_real(const char *text, double *value);
 
-/* A share of a whole: "top1%", "1%", "0.01", or "none" for 0; above 0, up to 1. Rejects all else with -EINVAL. */
+/* A share: "top1%", "1%", "0.01", or "none" for 0; above 0, up to 1. Rejects everything else with -EINVAL. */
 int shore__parse_share(const char *text, double *share);
-/* "top1%", or "none": what the above accepts. */
+/* "top1%", or "none": accepted by the function above. */
 const char *shore__format_share(double share, char *out, size_t out_bytes);
 
-/* A size that is enough, as shore__format_size() writes sizes, which shore__parse_size() accepts and takes for no less
- * than bytes: rounded up to whole MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), KiB below. Returns out. */
+/* A size of at least bytes, in the form of shore__format_size(), which shore__parse_size() accepts. Rounded up to whole
+ * MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), to KiB below. Returns out. */
 const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);
 const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes);
-/* As 32 hexadecimal digits. Returns out. */
+/* 32 hexadecimal digits. Returns out. */
 const char *shore__format_digest(const unsigned char digest[16], char out[33]);
 /* "50,257" */
 const char *shore__format_count(uint64_t count, char *out, size_t out_bytes);
 /* "3 h 12 min", "4.2 s". */
 const char *shore__format_seconds(double seconds, char *out, size_t out_bytes);
 
-/* How often: after so many steps ("10"), or so much time ("30s", "5m", "1h"); the other one is 0. */
+/* An interval: a number of steps ("10") or a time ("30s", "5m", "1h"); the other one is 0. */
 struct shore__pace {
     uint64_t steps;
     double seconds;
 };
-/* Rejects all else, and 0, with -EINVAL. */
+/* Rejects everything else, and 0, with -EINVAL. */
 int shore__parse_pace(const char *text, struct shore__pace *pace);
-const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes); /* as it is read */
+/* in the form that is parsed */
+const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes);
 /* "10:18:52", local time. seconds: since the epoch. */
 const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_bytes);
 
-/* CLOCK_MONOTONIC, or what a test has put in its place while it had no other thread; NULL: back to that. */
+/* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */
 uint64_t shore__now_ns(void);
 void shore__set_clock(uint64_t (*now_ns)(void));
-void shore__sleep_until(uint64_t instant_ns); /* at once by a test's clock */
-void shore__pause_until(uint64_t instant_ns); /* the same; a signal ends it, which somebody may want to look at */
+void shore__sleep_until(uint64_t instant_ns); /* returns at once with a test's clock */
+void shore__pause_until(uint64_t instant_ns); /* the same, but a signal ends it, so that the caller can check for one */
 
 static inline void shore__put_u16(unsigned char *p, uint16_t v) {
     p[0] = (unsigned char)v;
@@ -69,12 +70,12 @@ static inline uint64_t shore__get_u64(const unsigned char *p) {
     return shore__get_u32(p) | (uint64_t)shore__get_u32(p + 4) << 32;
 }
 
-/* What a setting says that may be left to the program. */
+/* A setting that may be left to the program. */
 enum shore__when { SHORE__AUTO, SHORE__ON, SHORE__OFF };
 
-/* Resident memory of this process from /proc/self/status: VmRSS and VmHWM, bytes; 0 where it cannot be read. */
+/* Resident memory of this process in bytes, from VmRSS and VmHWM of /proc/self/status; 0 if unreadable. */
 void shore__resident_bytes(uint64_t *now, uint64_t *peak);
-/* By how much that differs between two starts, and more: a minimum that one names must do for the next. */
+/* More than resident memory differs between two starts: a minimum named by one start must be enough for the next. */
 #define SHORE__RESIDENT_VARIES_BYTES (UINT64_C(1) << 20)
 
 #endif

@@ -33,14 +33,14 @@ static const struct shore__command_line line = {
     .missing = "which drive? Give a directory on it",
 };
 
-/* As it was found. */
+/* as it was found */
 struct drive {
     struct shore__address *at;
     struct shore__probe probe;
     uint64_t speed, link;
 };
 
-/* A run's with AdamW and moments in fp32. */
+/* Of a run with AdamW and moments in fp32. */
 #define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS)
 
 static int find(const char *name, struct drive *d, struct shore_diag *diag) {
@@ -73,7 +73,7 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
     for (uint32_t i = 0; i < n; i++) {
         const struct drive *d = &found[i];
         char rate[32], room[32];
-        /* what shares a device shares its speed, so it is placed equally */
+        /* drives on one device share its speed, so they get equal shares */
         double share = shared ? 1.0 / n : (double)d->speed / (double)sum;
         json_t *o =
             json_pack("{s:o,s:I,s:f,s:I}", "drive", shore__clean_json(names[i], strlen(names[i])), "bytes_per_second",

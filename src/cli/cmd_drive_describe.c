@@ -1,4 +1,4 @@
-/* What can be told of a run's drive without opening it, here or on another host. */
+/* Describes a run's drive without opening it, on this host or another. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "drive/probe/probe.h"
 #include "run/lifecycle/volumes.h"
 
-/* A far side's words may be any bytes. */
+/* Text from the far side may be any bytes. */
 static void set_error(json_t *o, const char *text) {
     json_object_set_new(o, "error", shore__clean_json(text, strlen(text)));
 }
@@ -33,14 +33,14 @@ static void describe_volume(const struct shore__run *run, const struct shore__pr
     if (error) set_error(o, error);
 }
 
-/* What rests has holes in a volume that is a file (SHORE_GROUP_RESTS). */
+/* In a volume that is a file, state that rests is a hole (SHORE_GROUP_RESTS). */
 static void describe_room(const struct shore__address *at, const char *volume, json_t *o) {
     struct stat st;
     if (at->kind->has_file && stat(volume, &st) == 0 && S_ISREG(st.st_mode))
         json_object_set_new(o, "taken_bytes", json_integer((json_int_t)st.st_blocks * 512));
 }
 
-/* Speeds that were given, a word for each drive. */
+/* Given speeds, one word per drive. */
 static void describe_speed(const struct shore__run *run, size_t drive, json_t *o) {
     const char *at = run->settings.drive_speeds;
     for (; at && drive; drive--)

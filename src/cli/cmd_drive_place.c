@@ -1,4 +1,4 @@
-/* longshore drive add, remove, move: a run's state goes to more, fewer or other drives. */
+/* longshore drive add, remove, move: changes the drives of a run's state. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,9 +61,9 @@ static const struct shore__command_line lines[] = {
     },
 };
 
-/* What is recorded of given speeds, drive by drive. */
+/* Recorded speeds, by drive. */
 struct speeds {
-    char *text, **item; /* into text; NULL: measured */
+    char *text, **item; /* item: in text; NULL: measured */
 };
 
 static int speeds_split(const struct shore__settings *s, struct speeds *out) {
@@ -168,7 +168,7 @@ static int moved(const struct shore__run *run, const char *const *words, struct 
     return rc;
 }
 
-/* Speeds that were given stay with their drives; a drive without one leaves them incomplete. */
+/* Given speeds stay with their drives. A drive without one leaves them incomplete. */
 static int join_speeds(const struct speeds *speeds, size_t count, const char *given, char **out,
                        struct shore_diag *diag) {
     *out = given ? strdup(given) : NULL;
@@ -217,7 +217,7 @@ static int work(struct shore__run *run, const char *const *words, const struct a
     return rc;
 }
 
-/* Copies of snapshots do not move: who unplugs a drive should know. */
+/* Tells the user that snapshots' copies do not move, before a drive is unplugged. */
 static void tell_snapshots(const struct shore__run *run) {
     struct shore__snapshot *list = NULL;
     size_t count = 0;
@@ -237,7 +237,7 @@ static void tell_snapshots(const struct shore__run *run) {
     shore__snapshots_free(list, count);
 }
 
-/* More drives have more threads and rings. */
+/* Tells the user that more drives need more threads and rings. */
 static void tell_budget(const struct shore__run *run) {
     struct shore__needs needs;
     char least[32];

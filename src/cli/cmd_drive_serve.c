@@ -1,4 +1,4 @@
-/* longshore drive serve: the far side of drives on other hosts. */
+/* longshore drive serve: serves drives to other hosts. */
 #include "drive/serve/serve.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static void said(const char *text) {
     shore__cli_say("%s", text);
 }
 
-/* A device may be served alone; a file would need room for others beside it. */
+/* A device may be served alone. A file needs a directory with room for others. */
 static int check_root(const char *root, struct shore_diag *diag) {
     struct stat st;
     if (stat(root, &st)) return shore__fail(diag, -errno, "--root %s: cannot be used: %s", root, strerror(errno));
@@ -66,14 +66,14 @@ static int serve(const struct shore__parsed *parsed, void *args) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "serve where? Give --stdio, or --listen SOCKET");
     signal(SIGPIPE, SIG_IGN);
     if (rc) {
-        /* said below */
+        /* it says so below */
     } else if (a->listen) {
         shore__cli_catch_signals("longshore: no more clients\n");
         rc = shore__serve_listen(a->listen, &o, shore__cli_stop_wanted, said, &diag);
     } else {
         int in = dup(STDIN_FILENO), out = dup(STDOUT_FILENO);
         rc = shore__serve(in, out, &o, &diag);
-        if (rc == SHORE_ELINK) { /* no failure of ours */
+        if (rc == SHORE_ELINK) { /* the other side ended: not a failure here */
             said(diag.text);
             rc = 0;
         }

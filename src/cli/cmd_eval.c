@@ -47,7 +47,7 @@ static const struct shore__command_line line = {
     .missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN",
 };
 
-/* Tokenizes into a file that nobody else sees. */
+/* Tokenizes into a nameless file. */
 static int build_data(const struct args *a, const struct shore__opened *o, struct shore__dataset **out,
                       struct shore_diag *diag) {
     enum { AUTO, AS_TEXT, PARSE };

@@ -36,13 +36,13 @@ static const struct shore__command_line line = {
     .missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT",
 };
 
-/* Text as it comes: only whole characters are let out, and tokens end within them. */
+/* A stream of generated text. It shows only whole characters; tokens may end inside of one. */
 struct stream {
     struct shore__tokenizer *tokenizer;
-    struct shore__text text; /* prompt and what followed */
+    struct shore__text text; /* the prompt and its continuation */
     struct shore__utf8_parts characters;
-    size_t passed, tokens; /* passed: of text, to the characters */
-    bool shown;            /* some of them */
+    size_t passed, tokens; /* passed: bytes of text handed to characters */
+    bool shown;            /* some were shown */
     const struct shore__arch *arch;
     bool silent, ended;
     int rc;
@@ -91,7 +91,7 @@ static int print_json(const struct args *a, const struct stream *s, size_t promp
                                            (json_int_t)s->tokens, "ended", s->ended));
 }
 
-/* The tokens to start from: never none, since a model continues something. */
+/* Encodes the prompt. It has at least one token, because a model continues something. */
 static int encode(const struct args *a, const struct shore__opened *o, struct shore__ids *ids,
                   struct shore_diag *diag) {
     int64_t first = a->bos ? o->model->arch.bos : -1;

@@ -6,7 +6,7 @@
 #include "plan/transfers.h"
 #include "train/train.h"
 
-/* Takes the flags of train: what is imported is a run at step 0 that train --resume goes on with. */
+/* Takes the flags of train, because an imported model is a run at step 0 that train --resume continues. */
 static struct shore__command_line import_line(void) {
     static const char *const without[] = {"init", "resume", "accept-step", "dry-run", "json", "stop-at", NULL};
     struct shore__command_line line = shore__train_line;
@@ -94,7 +94,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
         rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
                                 s->quiet ? NULL : (void *)"reading the text", &run, &diag);
     if (!rc) {
-        model = NULL; /* the run has them now */
+        model = NULL; /* the run owns them now */
         tokenizer = NULL;
         if (run->note) shore__cli_say("%s", run->note);
         rc = fill(run, args, processor, &fleet, digest, &diag);
@@ -107,7 +107,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     else
         printf("step 0 digest %s\n", shore__format_digest(digest, hex));
     shore_fleet_close(fleet);
-    shore__run_close(run); /* what was not finished is undone */
+    shore__run_close(run); /* undoes an unfinished run */
     shore__cli_say_half_replaced(args->out);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);

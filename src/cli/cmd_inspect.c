@@ -40,7 +40,7 @@ static const struct shore__command_line line = {
 
 /* ---- the digest -------------------------------------------------------------------------------------------------- */
 
-/* opened: whether the drives could be. */
+/* opened: whether the drives were opened. */
 static int print_digest(struct shore__run *run, const struct args *a, bool *opened, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     unsigned char digest[16];
@@ -92,12 +92,12 @@ static void explain_contents(const struct shore__contents *c, json_t *o) {
     json_object_set_new(o, "blocks", shore__contents_to_json(c));
 }
 
-/* How its last steps went and who works on it, which is true for a moment. */
+/* A snapshot of the run's last steps and its current user, valid for a moment. */
 struct moment {
     struct shore__pulse pulse;
     struct shore__worker worker;
     bool in_use;
-    double remaining_seconds; /* 0: not known */
+    double remaining_seconds; /* 0: unknown */
 };
 
 static void look(const struct shore__run *run, struct moment *m) {
@@ -173,7 +173,7 @@ static void print_value(const json_t *value) {
     free(text);
 }
 
-/* Settings that decide the bits, as the flags that give them. */
+/* Prints the settings that decide the bits, as flags. */
 static void print_identity(const json_t *settings) {
     const char *key;
     const json_t *value;
@@ -286,7 +286,7 @@ static int inspect(const struct shore__parsed *parsed, void *args) {
     if (!rc && run->no_data) shore__cli_say("%s", run->no_data);
     if (!rc && a->digest) rc = print_digest(run, a, &opened, &diag);
     if (!rc && !a->digest) {
-        struct shore_diag damaged; /* then its name is all that is said */
+        struct shore_diag damaged; /* of a damaged tokenizer: only its name is printed */
         if (run->model) shore__run_tokenizer(run, &damaged);
         code = explain(run, a);
     }

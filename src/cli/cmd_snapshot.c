@@ -69,7 +69,7 @@ static const struct shore__command_line list_line = {
     .missing = "which run? longshore snapshots RUN",
 };
 
-/* The second word, which both need. itself: the run is no copy. */
+/* The second word, which both commands need. itself: the run is no copy. */
 static int name_of(const struct shore__command_line *line, const struct shore__parsed *parsed, bool itself,
                    const char **name, struct shore_diag *diag) {
     const char *path = parsed->positional[0];
@@ -78,7 +78,7 @@ static int name_of(const struct shore__command_line *line, const struct shore__p
     return itself ? shore__run_claim(path, diag) : 0;
 }
 
-/* opened: whether the drives could be. */
+/* opened: whether the drives were opened. */
 static int make(struct shore__run *run, const char *name, bool *opened, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     struct shore__snapshot made;

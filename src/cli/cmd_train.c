@@ -12,7 +12,7 @@
 
 static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
 
-/* What the callbacks of one training share. */
+/* State of one training's callbacks. */
 struct watch {
     const struct shore__settings *settings;
     struct shore__progress progress;
@@ -95,7 +95,7 @@ static void print_needs_text(const struct shore__needs *needs, uint64_t memory_b
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
 }
 
-/* What --dry-run is asked for. memory_bytes: 0 where none is named. */
+/* Prints the answer to --dry-run. memory_bytes: 0 if none is given. */
 static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE;
@@ -118,7 +118,7 @@ static struct shore__train_events events_of(struct watch *w) {
     };
 }
 
-/* Runs a prepared or opened run to its end and reports. Returns the exit code; *rc is what shore__train said. */
+/* Trains a prepared or opened run to its end, and reports. Returns the exit code; *rc: the result of shore__train. */
 static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args, int *rc) {
     struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
@@ -137,7 +137,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     if (*rc && !result.opened) return fresh ? shore__cli_fail_making(run, *rc, &diag) : shore__cli_fail(*rc, &diag);
     if (*rc) {
         shore__cli_fail_running(*rc, &diag);
-        if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* they say themselves how to go on */
+        if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* their messages say how to go on */
             shore__cli_say("step %llu is committed; once that is mended, go on with: longshore train "
                            "--resume %s",
                            (unsigned long long)result.step, run->word);
@@ -174,7 +174,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     return SHORE__EXIT_DONE;
 }
 
-/* What is asked for and means nothing. made: steps. */
+/* Notes stop settings that mean nothing. made: steps. */
 static void say_of_stop(const struct shore__settings *s, uint64_t made) {
     unsigned long long stop_at = s->stop_at, steps = s->steps;
     if (stop_at && stop_at < made)
@@ -184,7 +184,7 @@ static void say_of_stop(const struct shore__settings *s, uint64_t made) {
         shore__cli_say("--stop-at %llu has no effect: the run ends with step %llu", stop_at, steps);
 }
 
-/* Everything that can be refused before anything is written. */
+/* Refuses everything that can be refused before anything is written. */
 static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed,
                        struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore__needs *needs,
                        struct shore_diag *diag) {
@@ -193,7 +193,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = missing(args, diag);
     bool validates = s->val_data.count || s->val_share > 0;
     if (!rc) rc = shore__train_model(args, parsed, validates, tokenizer, model, diag);
-    if (!rc) rc = shore__settings_check(s, diag); /* with what was chosen, too */
+    if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
     if (!rc) say_of_stop(s, 0);
     if (!rc) rc = shore__train_needs(s, *model, needs, diag);
     return rc;
@@ -232,7 +232,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
         goto end;
     }
     if (!rc) {
-        model = NULL; /* the run has them now */
+        model = NULL; /* the run owns them now */
         tokenizer = NULL;
         if (run->note) shore__cli_say("%s", run->note);
         code = train_and_report(run, true, args, &rc);
@@ -240,7 +240,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     }
 end:
     if (rc) code = shore__cli_fail(rc, &diag);
-    shore__run_close(run); /* what was not finished is undone */
+    shore__run_close(run); /* undoes an unfinished run */
     shore__cli_say_half_replaced(args->out);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
@@ -254,7 +254,7 @@ static int copy_names(const struct shore__strings *from, struct shore__strings *
     return rc;
 }
 
-/* What was imported without data takes it from the first resume that names some. */
+/* A run imported without data takes the first data that a resume names. */
 static int name_data(const struct shore__train_args *args, struct shore__run *run, struct shore_diag *diag) {
     const struct shore__settings *given = &args->settings;
     struct shore__settings *s = &run->settings;
@@ -277,7 +277,7 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
     return 0;
 }
 
-/* Flags that say something else with --resume, or nothing. */
+/* Refuses flags that mean something else with --resume, or nothing. */
 static int check_resume_flags(const struct shore__train_args *args, struct shore_diag *diag) {
     const struct shore__strings *moved = &args->drives;
     if (args->json && !args->dry_run) return shore__fail(diag, SHORE_EUSAGE, "--json is for --dry-run: give that too");
@@ -290,7 +290,7 @@ static int check_resume_flags(const struct shore__train_args *args, struct shore
     return 0;
 }
 
-/* What is given takes effect; changes: what of it the run records. */
+/* Applies the given flags. changes: the part that the run records. */
 static int change_run(const struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__run *run,
                       char *changes, size_t bytes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
@@ -313,7 +313,7 @@ static int change_run(const struct shore__train_args *args, const struct shore__
     return 0;
 }
 
-/* All that comes before the first step. -ECANCELED: a signal came. */
+/* Prepares the first step. -ECANCELED: a signal came. */
 static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *needs, bool without_data,
                             const char *changes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;

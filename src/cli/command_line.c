@@ -1,4 +1,4 @@
-/* What a command line has: which options a command takes, and which of them were given. */
+/* Options on a command line: which ones a command takes, and which were given. */
 #include <stdio.h>
 #include <string.h>
 

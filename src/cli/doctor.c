@@ -1,4 +1,4 @@
-/* What the checks of `doctor` share: a line of its report, and what a command says. */
+/* Shared by the checks of `doctor`: prints a line of the report, and runs commands. */
 #include "cli/doctor.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ void shore__report_add(struct shore__report *r, const char *what, enum shore__ve
     fflush(stdout);
 }
 
-/* Up to the end of what it says, or of its time; whether it ended. */
+/* Reads to the end of the output or the time limit. Returns whether the output ended. */
 static bool listen_to(int fd, char *out, size_t bytes) {
     uint64_t deadline = shore__now_ns() + ASK_SECONDS * UINT64_C(1000000000);
     size_t used = 0;
@@ -71,7 +71,7 @@ bool shore__doctor_ask(char *const *words, char *out, size_t bytes) {
     bool ended = started && listen_to(said[0], out, bytes);
     close(said[0]);
     if (started && !ended) kill(child, SIGKILL);
-    /* one that hangs in its driver does not even die */
+    /* a process that hangs in its driver cannot even be killed */
     bool gone = started && waitpid(child, &status, ended ? 0 : WNOHANG) == child;
     return gone && ended && WIFEXITED(status) && WEXITSTATUS(status) == 0 && out[0];
 }

@@ -1,4 +1,4 @@
-/* What `doctor` reports: checks, one after the other, as lines and as JSON. */
+/* The report of `doctor`: its checks, as lines and as JSON. */
 #ifndef SHORE_CLI_DOCTOR_H
 #define SHORE_CLI_DOCTOR_H
 
@@ -9,8 +9,8 @@
 
 enum shore__verdict {
     SHORE__FINE,
-    SHORE__WEAK,   /* it works, but not as well as it might */
-    SHORE__BROKEN, /* what is needed does not work */
+    SHORE__WEAK,   /* it works, but could work better */
+    SHORE__BROKEN, /* something necessary does not work */
     SHORE__VERDICTS
 };
 
@@ -28,17 +28,15 @@ __attribute__((format(printf, 6, 7))) void shore__report_add(struct shore__repor
 
 void shore__doctor_machine(struct shore__report *r);
 void shore__doctor_graphics(struct shore__report *r);
-/* The client that drives at ssh://HOST/PATH are reached with. needed: there are some. */
+/* Checks the client for drives at ssh://HOST/PATH. needed: there are some. */
 void shore__doctor_ssh(struct shore__report *r, bool needed);
-/* A drive that cannot be used: why, with or without its name before it. */
+/* Reports a drive that cannot be used. why: with or without the drive's name in front. */
 void shore__doctor_refuse(struct shore__report *r, const char *drive, const struct shore_diag *why);
-/* before: of the drives that were looked at before this one, nbefore of them. out: of this one; false: it is none of
- * this host's. */
+/* before: the nbefore drives checked before this one. out: this drive's place; false: it is not on this host. */
 bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
                          const struct shore__whereabouts *before, size_t nbefore, struct shore__whereabouts *out);
 
-/* What a command says within some seconds; false: it cannot be run, fails, or hangs. words: NULL at
- * the end. */
+/* Takes a command's output within some seconds. false: it cannot be run, fails, or hangs. words: NULL at the end. */
 bool shore__doctor_ask(char *const *words, char *out, size_t bytes);
 
 #endif

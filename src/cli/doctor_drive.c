@@ -1,4 +1,4 @@
-/* Drives, as `doctor` tells of them. */
+/* The checks of `doctor` for drives. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +77,7 @@ static json_t *facts_of(const struct shore__whereabouts *w) {
                      (json_int_t)w->free_bytes, "total_bytes", (json_int_t)w->total_bytes);
 }
 
-/* What is no obstacle, but to be known. NULL: nothing. */
+/* Advice about a drive that works. NULL: none. */
 static const char *advice_on(const struct shore__whereabouts *w, const struct shore__drive_rates *rates,
                              const struct shore__whereabouts *before, size_t nbefore) {
     if (w->ground == SHORE__GROUND_MEMORY)

@@ -1,4 +1,4 @@
-/* The machine, as `doctor` tells of it: what the kernel says, and what is tried. */
+/* The checks of `doctor` for the machine: what the kernel says, and what a test shows. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 enum { FILES_ENOUGH = 256 };
 #define LOCKED_ENOUGH (UINT64_C(64) << 20)
 
-/* The value of "KEY : VALUE" in a file of the kernel's; "" if there is none. */
+/* The value of "KEY : VALUE" in a kernel file; "" if there is none. */
 static const char *value_in(const char *path, const char *key, char *out, size_t bytes) {
     char text[8192];
     out[0] = '\0';
@@ -120,7 +120,7 @@ static void huge_pages(struct shore__report *r) {
         json_pack("{s:b}", "used", !off), off ? "transparent ones are switched off" : "used where memory has them");
 }
 
-/* What refuses io_uring, as far as the kernel tells. */
+/* Why io_uring is refused, as far as the kernel tells. */
 static const char *why_refused(int rc, char *advice, size_t bytes) {
     char disabled[16] = "", value[32];
     shore__read_text("/proc/sys/kernel/io_uring_disabled", disabled, sizeof disabled);
@@ -168,7 +168,7 @@ void shore__doctor_machine(struct shore__report *r) {
 
 #define NOT_USED "not used: the GPU backend is being built"
 
-/* said: "NAME, MEMORY, DRIVER", a line for each. */
+/* said: "NAME, MEMORY, DRIVER", one line each. */
 static void report_nvidia(struct shore__report *r, char *said) {
     unsigned count = 0;
     char others[32] = "";

@@ -1,4 +1,4 @@
-/* What is said of a run's drives before anything is written: on what each lies, and what is odd about that. */
+/* Prints where a run's drives lie, and what is odd about them, before anything is written. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static const char *shown(const struct shore__address *drive, char out[512]) {
     return shore__escape(drive->text, strlen(drive->text), out, 512);
 }
 
-/* A server tells how much room it has, and numbers its devices; what cannot be asked is told by whoever opens it. */
+/* Asks a server about room and device. A server that cannot be asked gets its error when the drive is opened. */
 static void say_remote(const struct shore__address *drive, bool ask, struct found *f) {
     struct shore__probe probe;
     char name[512], room[32], where[256] = "behind a socket";
@@ -32,11 +32,11 @@ static void say_remote(const struct shore__address *drive, bool ask, struct foun
     if (known) shore__probe_free(&probe);
 }
 
-/* is_new: the run is; what is odd and stays so is said once a run. */
+/* is_new: the run is. Lasting oddities are noted once per run. */
 static void say_local(const struct shore__address *drive, bool is_new, struct found *f) {
     char name[512], text[1024];
     f->here = shore__file_may_be_made(drive->text, NULL) == 0 && shore__whereabouts(drive->text, &f->at, NULL) == 0;
-    if (!f->here) return; /* who makes it says why not */
+    if (!f->here) return; /* making the volume reports the error */
     shore__cli_say("drive %s: %s", shown(drive, name), shore__whereabouts_text(&f->at, text, sizeof text));
     if (!is_new) return;
     if (f->at.ground == SHORE__GROUND_MEMORY)

@@ -8,7 +8,7 @@
 
 enum { LEFT = 30, WIDTH = 110, NAMES_MOST = 20 };
 
-/* The default as the flag would take it, or "" where it says nothing (the help text then does). */
+/* The default in the form that the flag takes, or "" if it tells nothing (the help text then does). */
 static const char *default_of(const struct shore__option *o, const void *target, char *out, size_t bytes) {
     const void *at = (const char *)target + o->offset;
     out[0] = 0;
@@ -78,7 +78,7 @@ static void option_help(const struct shore__option *o, const void *target) {
     wrapped(text, LEFT);
 }
 
-/* On stdout, with defaults from target. */
+/* Prints the help on stdout, with defaults from target. */
 static void help(const struct shore__command_line *line, const void *target) {
     const char *prefix = "usage: ";
     for (const char *p = line->synopsis; *p;) {
@@ -102,7 +102,7 @@ static void help(const struct shore__command_line *line, const void *target) {
     }
     if (line->remote) printf("\nDrives on other hosts\n");
     for (size_t i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
-        const uint64_t none = 0; /* a default that the words tell */
+        const uint64_t none = 0; /* a default that the help text tells */
         option_help(&shore__remote_options[i], &none);
     }
     if (line->notes) printf("\n%s\n", line->notes);

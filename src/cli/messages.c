@@ -12,7 +12,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    bool open, passing; /* a progress line stands on the terminal, not ended; it is of no use once its work is done */
+    bool open, passing; /* open: an unfinished progress line is on the terminal; passing: the line is temporary */
     uint64_t drawn_ns, worked_ns;
 } screen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -30,7 +30,7 @@ void shore__cli_say(const char *format, ...) {
     va_end(args);
     pthread_mutex_lock(&screen.lock);
     end_line();
-    /* a path of a stranger's may hold what moves the cursor or ends the line */
+    /* an untrusted path may contain bytes that move the cursor or end the line */
     fprintf(stderr, "longshore: %s\n", shore__printable(text, strlen(text), printable, sizeof printable));
     pthread_mutex_unlock(&screen.lock);
 }
@@ -119,7 +119,7 @@ int shore__cli_print_json(json_t *object) {
 }
 
 int shore__cli_finish(int code) {
-    static bool said; /* what prints rows looks after each of them */
+    static bool said; /* what prints rows checks it after each row */
     if (fflush(stdout) || ferror(stdout)) {
         if (!said) shore__cli_say("cannot write to standard output: %s", strerror(errno));
         said = true;
@@ -133,7 +133,7 @@ bool shore__cli_redraws(void) {
     return isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0);
 }
 
-/* Bytes of the whole fields, which two blanks divide, that a line of so many columns has room for. */
+/* Bytes of the whole fields, separated by two blanks, that fit a line of so many columns. */
 static int fitting(const char *text, int columns) {
     int bytes = (int)strlen(text), end = columns;
     if (bytes <= columns) return bytes;

@@ -108,7 +108,7 @@ void shore__cli_close(struct shore__opened *o) {
     shore_fleet_close(o->fleet);
     shore__source_close(o->source);
     if (o->run) {
-        shore__run_close(o->run); /* with its model and tokenizer */
+        shore__run_close(o->run); /* also closes its model and tokenizer */
     } else {
         shore__model_free(o->model);
         shore__tokenizer_close(o->tokenizer);

@@ -36,7 +36,7 @@ static int find_remote(const struct shore__command_line *line, const char *name)
     return -1;
 }
 
-/* A flag, or a key of a --config file, which has no flags that are about the command line itself. */
+/* Refuses an unknown flag or key. A --config file has no keys for flags about the command line itself. */
 static int unknown(const struct shore__command_line *line, const char *name, bool key, struct shore_diag *diag) {
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];
     size_t n = 0;
@@ -207,7 +207,7 @@ static int check_remote(const struct shore__option *o, const char *text, struct 
     return rc;
 }
 
-/* A variable that is empty counts as none. */
+/* An empty variable counts as none. */
 static int check_variables(const struct shore__command_line *line, struct shore_diag *diag) {
     struct shore_diag why;
     for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
@@ -218,14 +218,14 @@ static int check_variables(const struct shore__command_line *line, struct shore_
     return 0;
 }
 
-/* "--memory 29.80 GiB", as sizes are printed, is two words: both are its value. */
+/* Takes "--memory 29.80 GiB", the printed form of sizes, as one value of two words. */
 static const char *with_unit(const char *number, const char *unit, char *out, size_t bytes) {
     uint64_t size;
     int n = snprintf(out, bytes, "%s %s", number, unit);
     return n > 0 && (size_t)n < bytes && shore__parse_size(out, &size) == 0 ? out : NULL;
 }
 
-/* One --flag with its values, from argv[*i] on; *i is left on the last word that was used. */
+/* Parses one --flag with its values from argv[*i] on; leaves *i at the last word used. */
 static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
                       struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
     static const struct shore__option config_option = {.kind = SHORE__OPTION_TEXT, .name = "config"};
@@ -285,7 +285,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     return rc;
 }
 
-/* What a flag would take, as JSON has it: numbers for numbers, text for anything. */
+/* A JSON value in the form that a flag takes: numbers for numbers, text for anything. */
 static const char *text_of(const struct shore__option *o, const json_t *value, char *buffer, size_t bytes) {
     bool words = o->kind == SHORE__OPTION_TEXT || o->kind == SHORE__OPTION_LIST || o->kind == SHORE__OPTION_CHOICE;
     if (json_is_string(value)) return json_string_value(value);
@@ -300,7 +300,7 @@ static const char *text_of(const struct shore__option *o, const json_t *value, c
     return buffer;
 }
 
-/* A list that the file gives is taken whole, so what is there from a default goes first. */
+/* Sets an option from the file. A list replaces the default's elements. */
 static int set_from_json(const struct shore__option *o, const json_t *value, void *target, struct shore_diag *diag) {
     char buffer[64];
     const char *text;
@@ -311,7 +311,7 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
     }
     if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)((char *)target + o->offset));
     if (o->kind == SHORE__OPTION_SIZE && json_is_integer(value) && json_integer_value(value) == 0) {
-        memset((char *)target + o->offset, 0, sizeof(uint64_t)); /* chosen, as `inspect --json` has it */
+        memset((char *)target + o->offset, 0, sizeof(uint64_t)); /* a given choice, as `inspect --json` prints it */
         return 0;
     }
     if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
@@ -330,7 +330,7 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
     return set_option(o, text, target, diag);
 }
 
-/* What the command line overrides may be no mistake either: it would come out when the flag is left out. */
+/* Checks keys even if the command line overrides them: a mistake would appear once the flag is left out. */
 static int check_json(const struct shore__option *o, const json_t *value, struct shore_diag *diag) {
     struct shore__option alone = *o;
     union {
@@ -345,7 +345,7 @@ static int check_json(const struct shore__option *o, const json_t *value, struct
     return rc;
 }
 
-/* Reads --config FILE: the same keys as a JSON object; what the command line gave stays. */
+/* Reads --config FILE, a JSON object with the same keys. Values from the command line stay. */
 static int apply_config(const struct shore__command_line *line, const char *path, void *target,
                         struct shore__parsed *parsed, struct shore_diag *diag) {
     json_t *json;

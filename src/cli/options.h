@@ -1,5 +1,5 @@
-/* Command-line options from a table: parsing, the same keys from a JSON file, and the help text with its defaults.
- */
+/* Command-line options from a table: parses them, reads the same keys from a JSON file, and prints the help with
+ * defaults. */
 #ifndef SHORE_CLI_OPTIONS_H
 #define SHORE_CLI_OPTIONS_H
 
@@ -27,15 +27,15 @@ struct shore__option {
     enum shore__option_kind kind;
     const char *name;    /* without the dashes */
     size_t offset;       /* in the target */
-    const char *value;   /* what the help calls the value; choices are their own name */
-    const char *help;    /* the default is added from the target where it says something */
+    const char *value;   /* name of the value in the help; choices name themselves */
+    const char *help;    /* the default from the target is added where it tells something */
     const char *choices; /* "constant|linear|cosine" */
-    size_t bytes;        /* of its variable */
+    size_t bytes;        /* of the option's variable */
     uint64_t least;      /* smallest value of a number */
-    double most;         /* largest; 0: what the type holds */
+    double most;         /* 0: the type's limit */
 };
 
-/* Rows of a table. target: the struct that the table fills. More fields may follow: .least = 1. */
+/* Rows of a table. target: the struct that the table fills. More fields may follow, for example .least = 1. */
 #define SHORE__HEADING(title) \
     { .kind = SHORE__OPTION_HEADING, .name = title }
 #define SHORE__OPTION(target, type, flag, field, word, ...)                                           \
@@ -49,10 +49,10 @@ struct shore__option {
         .bytes = sizeof(((target *)0)->field)                                                                          \
     }
 
-/* A table as what a command takes. */
+/* A table, as a command takes it. */
 #define SHORE__OPTIONS(table) .options = table, .noptions = sizeof(table) / sizeof((table)[0])
 
-/* Of commands that take volumes away, or put them back. */
+/* Options of commands that remove volumes or restore them. */
 #define SHORE__NOT_A_COPY(target, field)                                                           \
     SHORE__OPTION(target, FLAG, "not-a-copy", field, NULL,                                         \
                   "RUN is the run itself and no copy, though it was moved here from another file " \
@@ -65,42 +65,42 @@ struct shore__option {
 struct shore__command_line {
     const char *command;  /* "train" */
     const char *synopsis; /* lines of usage, each without "longshore " */
-    const char *about;    /* what it does */
+    const char *about;    /* what the command does */
     const char *notes;    /* after the options; may be NULL */
-    const char *missing;  /* what is said where there is no word; NULL: it needs none */
+    const char *missing;  /* the message if there is no word; NULL: no word is needed */
     const struct shore__option *options;
     size_t noptions;
     const char *const *without; /* names of options that the command does not take, NULL at the end; may be NULL */
-    size_t positional;          /* how many plain words it takes at most */
+    size_t positional;          /* the largest number of plain words */
     bool config;                /* takes --config FILE */
     bool remote;                /* drives may be on other hosts: takes --rsh and --connections */
 };
 
-/* Where a value came from: the command line wins over the file. */
+/* Source of a value: the command line takes precedence over the file. */
 enum shore__given { SHORE__GIVEN_NOT, SHORE__GIVEN_CONFIG, SHORE__GIVEN };
 
 struct shore__parsed {
     unsigned char given[SHORE__OPTIONS_MAX];      /* by index into the table */
-    const char *positional[SHORE__WORDS_MAX + 1]; /* NULL beyond the last */
+    const char *positional[SHORE__WORDS_MAX + 1]; /* NULL behind the last */
     bool remote_given[SHORE__REMOTE_OPTIONS];
     bool help;
 };
 
-/* Fills target (which holds the defaults) from argv[0 .. argc). SHORE_EUSAGE says what is wrong, and "did you mean"
- * for unknown names. With --help nothing else is looked at. Texts and lists in target are owned by it. */
+/* Fills target, which holds the defaults, from argv[0 .. argc). SHORE_EUSAGE says what is wrong, with "did you mean"
+ * for unknown names. With --help, everything else is ignored. target owns its texts and lists. */
 int shore__options_parse(const struct shore__command_line *line, int argc, char **argv, void *target,
                          struct shore__parsed *parsed, struct shore_diag *diag);
-/* Texts and lists that target owns. */
+/* Frees the texts and lists that target owns. */
 void shore__options_free(const struct shore__command_line *line, void *target);
-/* command_line.c. Index of an option by name ('_' for '-' is taken), or -1. */
+/* command_line.c. Index of an option by name ('_' may stand for '-'), or -1. */
 int shore__option_find(const struct shore__command_line *line, const char *name);
-/* The command takes it. */
+/* Whether the command takes the option. */
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
-/* Which of its words a choice's variable says. */
+/* The index of the choice in an option's variable. */
 const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes);
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
 
-/* What commands with `remote` take beside their own; kept in the environment of this process, and nowhere else. */
+/* Options of commands with `remote`. They are kept in this process's environment, and nowhere else. */
 extern const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS];
 
 #endif

@@ -1,5 +1,5 @@
-/* Names of Hugging Face's Trainer and TRL, nanoGPT, llm.c, DeepSpeed, Megatron-LM, torchtune, axolotl, LLaMA-Factory,
- * unsloth and llama.cpp. Of two rows with a name, the first whose flag the command takes answers. */
+/* Names in Hugging Face's Trainer and TRL, nanoGPT, llm.c, DeepSpeed, Megatron-LM, torchtune, axolotl, LLaMA-Factory,
+ * unsloth and llama.cpp. If two rows have a name, the first one with a flag that the command takes answers. */
 #include "cli/other_names.h"
 
 #include <ctype.h>

@@ -8,8 +8,7 @@
 #include "cli/cli.h"
 #include "train/train.h"
 
-/* What is free where path lies, which file system that is, and the bytes of a file that is there already. -1: cannot
- * be told. */
+/* Finds the free bytes where path lies, its file system, and the bytes of a file that is already there. -1: unknown. */
 static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes, dev_t *device) {
     struct stat st;
     struct statvfs fs;
@@ -31,8 +30,8 @@ static int room_at(const char *path, uint64_t *free_bytes, uint64_t *held_bytes,
     return 0;
 }
 
-/* Of all of them together, what files there take already included; UINT64_MAX: what cannot be told here is told when
- * the volume is made. */
+/* Free bytes on all drives together, including those of existing files. UINT64_MAX: unknown here; making the volume
+ * will tell. */
 static uint64_t room_on(const struct shore__addresses *drives) {
     enum { SEEN = 64 };
     dev_t seen[SEEN];

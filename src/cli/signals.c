@@ -19,8 +19,8 @@ static void on_signal(int number) {
     answer(first_answer);
 }
 
-/* A stack of its own, since oneDNN's kernels keep values below the stack pointer: a signal's frame there would write
- * over them. With the processor's whole state (AMX) a frame takes 12 KiB. */
+/* Signals have their own stack, because oneDNN's kernels keep values below the stack pointer, which a signal's frame
+ * would overwrite. With the processor's whole state (AMX), a frame takes 12 KiB. */
 static char stack[64 << 10];
 
 void shore__cli_catch_signals(const char *promise) {
@@ -31,8 +31,8 @@ void shore__cli_catch_signals(const char *promise) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, NULL, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup has it ignored */
-    /* a reader of our output that goes away must not end the training */
+    if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup ignores it */
+    /* a reader of our output that ends must not end the training */
     signal(SIGPIPE, SIG_IGN);
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/units.h"
 
-/* Beyond this many tokens, decoding the text again would take longer than people wait for a summary. */
+/* With more tokens, decoding the text again would take longer than people wait for a summary. */
 #define DECODE_TOKENS_MAX 100000000u
 #define SPAN_TOKENS 8192u
 
@@ -40,7 +40,7 @@ static const char *number(double value, char *out, size_t bytes) {
 void shore__summary_print(struct shore__run *run, const struct shore__summary *s) {
     char budget[32], peak[32], seconds[32];
     uint64_t now, peak_bytes;
-    shore__resident_bytes(&now, &peak_bytes); /* of training: what follows reads the text again */
+    shore__resident_bytes(&now, &peak_bytes); /* of training: the code below reads the text again */
     char first[32], last[32];
     printf("loss %s at the first step, %s at the last of %llu", number(s->first_loss, first, sizeof first),
            number(s->last_loss, last, sizeof last), (unsigned long long)s->steps);

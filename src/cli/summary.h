@@ -1,11 +1,11 @@
-/* What `train` says at its end. */
+/* The summary at the end of `train`. */
 #ifndef SHORE_CLI_SUMMARY_H
 #define SHORE_CLI_SUMMARY_H
 
 #include "run/run.h"
 
 struct shore__summary {
-    uint64_t steps;                         /* made by this start */
+    uint64_t steps;                         /* of this start */
     double first_loss, last_loss, val_loss; /* NaN: not measured */
     double seconds;
     uint64_t budget_bytes;
@@ -16,7 +16,7 @@ struct shore__summary {
 /* Prints the lines of the summary to stdout. */
 void shore__summary_print(struct shore__run *run, const struct shore__summary *summary);
 
-/* UTF-8 bytes of text behind the tokens of a dataset; 0 where that cannot be told. */
+/* UTF-8 bytes of text behind a dataset's tokens; 0 if unknown. */
 uint64_t shore__summary_text_bytes(struct shore__dataset *data, struct shore__tokenizer *tokenizer);
 
 #endif

@@ -16,7 +16,7 @@
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
 #define CHOICE(...) SHORE__CHOICE(struct shore__train_args, __VA_ARGS__)
 
-/* A row of the table of settings as an option. What real numbers may be is said by shore__settings_check(). */
+/* Makes an option from a row of the settings table. shore__settings_check() checks real numbers. */
 #define TEXT_OPTION(flag, field, least_, most_, value, help) OPTION(TEXT, flag, field, value, help)
 #define LIST_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, field, value, help)
 #define PLACES_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, drives, value, help)
@@ -109,7 +109,8 @@ static bool given(const struct shore__parsed *parsed, const char *name) {
 
 static bool same_value(const struct shore__option *o, const void *a, const void *b);
 
-/* What a file gives as it would be without says nothing: `inspect --json` has all settings, and --config takes them. */
+/* Whether a value in a file counts as given. One that equals the default does not: `inspect --json` has all settings,
+ * and --config takes them. */
 static bool said(const struct shore__parsed *parsed, const struct shore__settings *s, const char *name) {
     struct shore__settings defaults;
     int i = shore__option_find(&shore__train_line, name);
@@ -119,7 +120,7 @@ static bool said(const struct shore__parsed *parsed, const struct shore__setting
     return !same_value(&options[i], (const char *)&defaults + at, (const char *)s + at);
 }
 
-/* A script that tries one optimizer after the other may give all of them the same flags. */
+/* A script that tries several optimizers may give all of them the same flags. */
 static void say_what_has_no_effect(const struct shore__parsed *parsed, const struct shore__settings *s) {
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     char optimizer[64];
@@ -184,7 +185,7 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
     return rc ? rc : resolve(args, *model, diag);
 }
 
-/* What is no setting, and drives, are looked at elsewhere. */
+/* Flags that are no settings, and drives, which are handled elsewhere. */
 static const char *const other_flags[] = {"resume",  "drive", "accept-step", "not-a-copy",
                                           "dry-run", "json",  "out",         NULL};
 
@@ -195,7 +196,7 @@ static bool among(const char *const *names, const char *name) {
 }
 
 static bool same_text(const char *a, const char *b) {
-    if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: nothing is emulated */
+    if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: no emulation */
     if (!a || !b) return a == b;
     if (strcmp(a, b) == 0) return true;
     char *ra = realpath(a, NULL), *rb = realpath(b, NULL);
@@ -284,7 +285,7 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
         }
     }
     if (settings->lr != lr && settings->min_lr == lr / 10 && !given(parsed, "min-lr")) {
-        double follows = settings->lr / 10; /* as it was chosen */
+        double follows = settings->lr / 10; /* when it was chosen */
         describe(&options[shore__option_find(&shore__train_line, "min-lr")], &settings->min_lr, &follows, changes,
                  bytes);
         settings->min_lr = follows;

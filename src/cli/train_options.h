@@ -1,4 +1,4 @@
-/* The flags of `train`, and how they become settings. */
+/* The flags of `train`, and their conversion to settings. */
 #ifndef SHORE_CLI_TRAIN_OPTIONS_H
 #define SHORE_CLI_TRAIN_OPTIONS_H
 
@@ -7,10 +7,10 @@
 
 struct shore__train_args {
     struct shore__settings settings;
-    struct shore__strings drives; /* words of --drive: addresses, or with --resume OLD=NEW */
+    struct shore__strings drives; /* words of --drive: addresses, or OLD=NEW with --resume */
     char *out, *resume;
     uint64_t accept_step;
-    bool itself;            /* whatever it was made as, RUN is no copy */
+    bool itself;            /* RUN is not a copy, whatever its origin */
     const uint64_t *accept; /* NULL: not given */
     bool overwrite, dry_run, json;
 };
@@ -18,19 +18,19 @@ struct shore__train_args {
 extern const struct shore__command_line shore__train_line;
 
 void shore__train_args_init(struct shore__train_args *args);
-/* What --drive says becomes a setting: of a run that is to be made. */
+/* Converts --drive to a setting, for a new run. */
 int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag);
 
-/* Refuses a flag that is given and means nothing with the settings that hold, or says that it has no effect. validates:
- * there are data to do it on. */
+/* Refuses a given flag that means nothing with the other settings, or notes that it has no effect. validates: there are
+ * data for validation. */
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
                              struct shore_diag *diag);
-/* The tokenizer and the model of a run that is to be made, once the settings are checked so; what is not given and
- * follows from the model is filled in. */
+/* Opens the tokenizer and the model of a new run, after the settings were checked. Fills in settings that follow from
+ * the model and were not given. */
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
                        struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag);
-/* Takes over what a resumed run may change from args into settings; what belongs to its identity is refused unless it
- * is the same. changes: what to record, a sentence part ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
+/* Copies what a resumed run may change from args to settings. Refuses changes of the run's identity. changes: the
+ * changes to record, as part of a sentence ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
                         struct shore__settings *settings, char *changes, size_t bytes, struct shore_diag *diag);
 

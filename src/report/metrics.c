@@ -26,7 +26,7 @@ __attribute__((format(printf, 2, 3))) static void append(struct line *line, cons
         line->used += (size_t)n;
 }
 
-/* JSON has no word for what is not finite. */
+/* JSON cannot express values that are not finite. */
 static void append_number(struct line *line, const char *key, double value) {
     if (isfinite(value))
         append(line, ",\"%s\":%.9g", key, value);

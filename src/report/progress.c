@@ -42,7 +42,7 @@ bool shore__progress_due(struct shore__progress *p, const struct shore__pace *pa
 
 const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *r, char *out,
                                  size_t bytes) {
-    /* The mean at first, and without the first step, in which code is made and files are met for the first time. */
+    /* A plain mean at first, without the first step, which makes code and opens files. */
     uint64_t seen = p->steps++;
     double weight = seen < 2 ? 1 : seen < 10 ? 1.0 / (double)seen : 0.1;
     p->smooth_seconds = (1 - weight) * p->smooth_seconds + weight * r->step_seconds;
@@ -51,10 +51,10 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore__
     if (bytes > 0) out[0] = 0;
     if (r->emulated) append(out, bytes, &used, "emulated ");
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
-    if (r->slow_drive) /* early: a terminal shows the beginning of the line */
+    if (r->slow_drive) /* early: a terminal shows the start of the line */
         append(out, bytes, &used, "  slow: %s works %.1f times as long as the others", shore__shown(r->slow_drive).text,
                r->slow_factor);
-    if (isnan(r->loss)) /* whose sign, which printf shows, means nothing */
+    if (isnan(r->loss)) /* printf would show its sign, which means nothing */
         append(out, bytes, &used, "  loss nan");
     else
         append(out, bytes, &used, "  loss %.4f", r->loss);

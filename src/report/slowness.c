@@ -5,9 +5,9 @@
 #include "report/report.h"
 
 #define WEIGHT 0.3     /* of the newest step */
-#define STEPS_LEAST 3u /* before anybody is named */
+#define STEPS_LEAST 3u /* before a drive is named */
 #define FACTOR_LEAST 1.5
-#define SHARE_LEAST 0.5 /* of a step: a drive that works less holds nobody up */
+#define SHARE_LEAST 0.5 /* of a step: a drive that works less holds up no other */
 
 int shore__slowness_init(struct shore__slowness *s, uint32_t ndrives) {
     *s = (struct shore__slowness){.ndrives = ndrives};

@@ -1,11 +1,11 @@
-/* What the benchmarks share. */
+/* Functions that the benchmarks share. */
 #ifndef SHORE_TOOLS_BENCH_H
 #define SHORE_TOOLS_BENCH_H
 
 #include "cli/cli.h"
 
-/* Where temporary volumes go: a new file in each directory, or the path itself (a new file, or a device). There has to
- * be a drive. */
+/* Places for temporary volumes: a new file in each directory, or the path itself (a new file, or a device). At least
+ * one drive is required. */
 int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__addresses *places,
                         struct shore_diag *diag);
 void shore__bench_remove(const struct shore__addresses *places); /* files only */

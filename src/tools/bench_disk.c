@@ -40,7 +40,7 @@ static const struct shore__command_line line = {
     SHORE__OPTIONS(options),
 };
 
-/* One drive, worked on by its own thread. */
+/* One drive, with its own thread. */
 struct disk {
     const struct args *args;
     struct shore__rate rate;
@@ -61,7 +61,7 @@ static void *there_and_back(void *ctx) {
     return NULL;
 }
 
-/* All drives at once. */
+/* Runs all drives at once. */
 static double together(struct disk *disks, size_t n, void *(*work)(void *)) {
     pthread_t *threads = calloc(n, sizeof *threads);
     size_t started = 0;

@@ -1,4 +1,4 @@
-/* `bench testbed`: the same training on an emulated machine, with the update on the host and beside the drives, by
+/* `bench testbed`: trains the same model on an emulated machine, with the update on the host and on the drives, by
  * number of drives. Every row is a training of its own, by this program, in a temporary directory. */
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +127,7 @@ static int check_model(const struct bench *b, struct shore_diag *diag) {
     return rc;
 }
 
-/* Letters: what they say has no bearing on times. */
+/* Random letters: the text does not affect the times. */
 static int make_inputs(struct bench *b, struct shore_diag *diag) {
     const char *dir = b->args->dir ? b->args->dir : has_room("/dev/shm") ? "/dev/shm" : getenv("TMPDIR");
     if (asprintf(&b->work, "%s/longshore-testbed.XXXXXX", dir ? dir : "/tmp") < 0 || !mkdtemp(b->work))
@@ -148,7 +148,7 @@ static int make_inputs(struct bench *b, struct shore_diag *diag) {
     return rc;
 }
 
-/* The machine with a part of its link. */
+/* Writes the machine's file, with a share of its link. */
 static int write_machine(struct bench *b, double link_share, struct shore_diag *diag) {
     json_t *machine = json_deep_copy(b->machine), *link = json_object();
     const struct shore__emulation *e = &b->emulation;
@@ -181,7 +181,7 @@ static void add_words(const struct bench *b, const struct shore__testbed_row *r,
     shore__words_add(w, "--data=%s/text", b->work);
     shore__words_add(w, "--emulate=%s/machine.json", b->work);
     shore__words_add(w, "--out=%s/row/run", b->work);
-    /* the last step is left out: no forward pass of a next one is in it */
+    /* leaves out the last step, whose time includes no forward pass of a next one */
     shore__words_add(w, "--steps=%u", WARM_UP + b->args->steps + 1);
     shore__words_add(w, "--drive");
     for (uint32_t d = 0; d < r->drives; d++)
@@ -227,13 +227,13 @@ static int read_metrics(struct bench *b, struct shore__testbed_row *r, struct sh
     return rc;
 }
 
-/* What was busy for the largest part of the steps. */
+/* Finds the part that was busy longest. */
 static void find_bound(struct shore__testbed_row *r) {
     static const char *const names[SHORE__BUSY_COUNT] = {
         "gpu", "link", "drive read", "drive write", "drive read and write", "drive compute", "host update"};
     struct shore__busy busy = r->busy;
     int most = 0;
-    busy.seconds[SHORE__BUSY_MIXED] *= 0.999; /* not where one of them alone takes as long */
+    busy.seconds[SHORE__BUSY_MIXED] *= 0.999; /* not if one of them alone takes as long */
     for (int i = 1; i < SHORE__BUSY_COUNT; i++)
         if (busy.seconds[i] > busy.seconds[most]) most = i;
     r->bound = names[most];
@@ -334,7 +334,7 @@ static int report_row(struct bench *b, struct shore__testbed_row *r) {
     return 0;
 }
 
-/* A machine without a name of its own is called as its file, which may have a path. */
+/* The output path. A machine without a name is called after its file, which may have a path. */
 static char *path_out(const struct bench *b, const char *dir, const char *ending) {
     char name[sizeof b->emulation.name], *path = NULL;
     snprintf(name, sizeof name, "%s", b->emulation.name);

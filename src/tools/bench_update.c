@@ -10,7 +10,7 @@
 #include "tools/bench.h"
 #include "train/host_update.h"
 
-/* Blocks about the size of a layer of GPT-2 124M, so that the pipeline meets what it meets in training. */
+/* Blocks about the size of a layer of GPT-2 124M, so that the pipeline sees the sizes of training. */
 #define BLOCK_ELEMS (108u * SHORE_SEGMENT_ELEMS)
 #define INIT_SEGMENTS 16u
 #define HOST_BUFFERS 3u
@@ -146,7 +146,7 @@ static void *delivered_at(void *ctx, uint32_t block, uint32_t segment) {
     return b->delivered ? b->delivered + (size_t)segment * SHORE_SEGMENT_ELEMS : NULL;
 }
 
-/* As ZeRO-Infinity does it: gradients go to the drives block by block, then the host updates. */
+/* Updates as ZeRO-Infinity does: gradients go to the drives block by block, then the host updates. */
 static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyper *hyper, struct shore_diag *diag) {
     struct shore_wait *wait = &b->waits[0];
     int rc = 0;
@@ -239,7 +239,7 @@ static int measure(struct bench *b, struct shore_diag *diag) {
     return 0;
 }
 
-/* Of a step, bytes and seconds in the mean; summed over drives. */
+/* Means per step: bytes and seconds, summed over drives. */
 struct figures {
     double seconds_mean, median, read, written, link_in, link_out, commit_bytes, io_wait, compute, commit;
 };

@@ -1,4 +1,4 @@
-/* Running this program once more, as a child. */
+/* Runs this program again, as a child. */
 #ifndef SHORE_TOOLS_CHILD_H
 #define SHORE_TOOLS_CHILD_H
 
@@ -15,9 +15,9 @@ struct shore__words {
 
 __attribute__((format(printf, 2, 3))) void shore__words_add(struct shore__words *w, const char *format, ...);
 void shore__words_free(struct shore__words *w);
-/* Runs the words, of which the first is the program's name, and gives the last line of what it prints. error_fd: where
- * its messages go; -1: where ours go. Returns its exit code, SHORE__CHILD_SIGNAL and the number of the signal that
- * ended it, or a negative code (-E2BIG: too many words). */
+/* Runs words, whose first is the program's name, and returns the last line of its output. error_fd: where its messages
+ * go; -1: to ours. Returns its exit code, SHORE__CHILD_SIGNAL plus the number of the signal that ended it, or a
+ * negative code (-E2BIG: too many words). */
 int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t bytes);
 
 #endif

@@ -38,7 +38,7 @@ static const struct series ours[SHORE__TESTBED_MODES] = {
     [SHORE__TESTBED_TOP1] = {"top 1 % of gradients", "#e6820e", NULL, false, 0, {0}, {0}},
 };
 
-/* Text in XML; controls have been taken out of it. */
+/* Writes text as XML; it has no controls any more. */
 static void put_text(FILE *out, const char *text) {
     for (; *text; text++) {
         if (*text == '<')
@@ -165,7 +165,8 @@ int shore__testbed_draw(const char *path, const char *testbed, double scale, dou
     for (size_t i = 0; published && i < PUBLISHED; i++)
         make_room(&c, &smart_infinity[i]);
     c.most_x *= 1.05;
-    if (gpu_speed < 2 * c.most_y) c.most_y = fmax(c.most_y, gpu_speed); /* further away, it would flatten the rest */
+    /* farther away, it would flatten the other curves */
+    if (gpu_speed < 2 * c.most_y) c.most_y = fmax(c.most_y, gpu_speed);
     c.most_y = ceil(c.most_y * 1.04);
 
     fprintf(c.out,

@@ -1,4 +1,4 @@
-/* Which trainings `bench testbed` makes. */
+/* The trainings of `bench testbed`. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

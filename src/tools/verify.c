@@ -13,13 +13,13 @@
 #include "tools/child.h"
 #include "train/train.h"
 
-/* One training of the same model, told to hold its state in another way. */
+/* A training of the same model that holds its state in another way. */
 struct trial {
     const char *name;
     uint64_t memory_bytes, chunk_bytes;
     unsigned volumes; /* on each drive; 0: ram: */
     const char *io, *speculate, *offload;
-    uint64_t stop_at; /* nonzero: a clean stop there, then --resume */
+    uint64_t stop_at; /* nonzero: stop cleanly there, then --resume */
     char line[128];   /* its digest line */
 };
 
@@ -34,7 +34,7 @@ struct verify {
 #define SEGMENT_BYTES (UINT64_C(12) * SHORE_SEGMENT_ELEMS)
 #define USUAL_STEPS 3u
 
-/* The flags of train, in its order, since what looks at those that are given knows that. */
+/* The flags of train, in train's order, because the check of given flags relies on it. */
 static struct shore__command_line verify_line(void) {
     static const char *const lasting[] = {"out",     "resume",  "overwrite",  "accept-step",
                                           "dry-run", "stop-at", "not-a-copy", NULL};
@@ -73,7 +73,7 @@ static int drives_of(const struct verify *v, const struct trial *t, struct shore
     return rc;
 }
 
-/* Flags that decide the bits, as they were given; each training is told its own steps, and none validates. */
+/* Adds the given flags that decide the bits. Each training gets its own steps, and none validates. */
 static void add_given(struct shore__words *w, const struct verify *v) {
     json_t *all = shore__settings_to_json(&v->args.settings), *value, *item;
     const char *key;
@@ -100,7 +100,7 @@ static void add_drives(struct shore__words *w, const struct verify *v, const str
     shore__addresses_free(&drives);
 }
 
-/* Trains with what the trial says beside the words, and takes them. */
+/* Trains with the words and the trial's flags, and takes over the words. */
 static int train(struct shore__words *w, struct trial *t) {
     shore__words_add(w, "--memory=%llu", (unsigned long long)t->memory_bytes);
     if (t->chunk_bytes) shore__words_add(w, "--chunk-size=%llu", (unsigned long long)t->chunk_bytes);
@@ -133,7 +133,7 @@ static int train_resume(struct trial *t, const char *run) {
     return train(&w, t);
 }
 
-/* Volumes that a failed training left. */
+/* Removes the volumes that a failed training left. */
 static void remove_volumes(const struct verify *v, const struct trial *t) {
     struct shore__addresses drives = {0};
     drives_of(v, t, &drives);
@@ -160,7 +160,7 @@ static int try(struct verify *v, struct trial *t) {
 /* ---- the plan -----------------------------------------------------------------------------------------------------
  */
 
-/* What the same settings need on so many volumes. */
+/* The needs of the same settings on so many volumes. */
 static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
                     enum shore__when offload, struct shore__needs *out, struct shore_diag *diag) {
     struct shore__settings s = v->args.settings;
