@@ -29,7 +29,7 @@ const struct shore__kind *shore__kind_of(const char *text) {
 
 /* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
-/* ssh hands names to other programs, some of them shells: only what names are made of. */
+/* Allows only characters of names, because ssh passes names to other programs, some of them shells. */
 static bool is_name(const char *text, size_t bytes, const char *more) {
     if (bytes == 0 || text[0] == '-') return false;
     for (size_t i = 0; i < bytes; i++) {
@@ -63,7 +63,7 @@ static int parse_ssh(struct shore__address *out, char *room, const char *shown, 
                            shown);
     const char *user_end = memchr(at, '@', (size_t)(path - at)), *host = user_end ? user_end + 1 : at;
     const char *host_end = path, *port = NULL;
-    if (*host == '[') { /* an address with colons of its own */
+    if (*host == '[') { /* an address that contains colons */
         host_end = memchr(host, ']', (size_t)(path - host));
         if (host_end && host_end[1] == ':') port = host_end + 2;
         if (host_end && host_end[1] != ':' && host_end + 1 != path) host_end = NULL;
@@ -113,7 +113,7 @@ static int parse_unix(struct shore__address *out, char *room, const char *shown,
 int shore__address_parse(const char *text, struct shore__address **out, struct shore_diag *diag) {
     char shown[300];
     size_t bytes = strlen(text) + 1;
-    struct shore__address *a = calloc(1, sizeof *a + 2 * bytes); /* the text, and what is cut out of it */
+    struct shore__address *a = calloc(1, sizeof *a + 2 * bytes); /* the text, and the parts cut out of it */
     *out = NULL;
     if (!a) return shore__fail(diag, -ENOMEM, "out of memory");
     char *room = memcpy(a + 1, text, bytes);
@@ -190,7 +190,7 @@ struct shore__address *shore__address_named(const struct shore__address *a, size
     return make("%.*s%s", (int)kept, a->text, ending);
 }
 
-/* What stands between a server and a path on it. */
+/* The separator between a server and a path on it. */
 static const char *before_path(const struct shore__address *a) {
     return a->socket && !*a->path && a->text[strlen(a->text) - 1] != ':' ? ":" : "";
 }

@@ -72,7 +72,7 @@ void shore__stored_end(const struct shore__drive_config *config, uint32_t block,
     memset(data + used, 0, config->plane_bytes[plane] - used);
 }
 
-/* A segment of the planes, as near/ takes them. */
+/* A segment of the planes, as near/ takes it. */
 struct segment {
     uint16_t *hi, *lo;
     struct shore__moments m, v;
@@ -91,7 +91,7 @@ static struct segment segment_of(const struct shore__drive_config *config, const
     };
 }
 
-/* UPDATE of `elems` elements of a run, from element `at` of the segment on. */
+/* UPDATE of `elems` elements of a run, from the segment's element `at` on. */
 static int update_part(const struct shore__drive_config *config, const struct shore_hyper *hyper, float coefficient,
                        const struct segment *in, const struct segment *out, const struct shore__moment_run *run,
                        uint32_t at, uint32_t elems, const float *gradient, void *params_out) {

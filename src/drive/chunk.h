@@ -1,4 +1,4 @@
-/* What every kind of drive that computes does with a chunk; and sums of leaves. */
+/* Work on a chunk that all computing kinds of drives share: UPDATE, initial state, and sums of leaves. */
 #ifndef SHORE_DRIVE_CHUNK_H
 #define SHORE_DRIVE_CHUNK_H
 
@@ -7,66 +7,64 @@
 
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form); /* 0: SPARSE has no fixed size */
 
-/* Its gradient lies on the drives. */
+/* Whether the gradient lies on the drives. */
 static inline bool shore__update_is_spilled(const struct shore_update *update) {
     return !update->gradient && !update->gather;
 }
 
-/* The part of a request that is about [segment, segment + count) of its block. */
+/* The part of a request for [segment, segment + count) of its block. */
 struct shore_update shore__update_part(const struct shore__drive_config *config, const struct shore_update *whole,
                                        uint32_t segment, uint32_t count);
 
-/* Bytes that the host sends with a request (the gradient and the residual), and gets back; padding stays where it is.
- */
+/* Bytes that the host sends with a request (gradient and residual), and receives. Padding does not cross. */
 uint64_t shore__update_gradient_bytes(const struct shore__drive_config *config, const struct shore_update *update);
 uint64_t shore__update_residual_bytes(const struct shore__drive_config *config, const struct shore_update *update);
 uint64_t shore__update_bytes_in(const struct shore__drive_config *config, const struct shore_update *update);
 uint64_t shore__update_bytes_out(const struct shore__drive_config *config, const struct shore_update *update);
 
-/* What plane R of the request's segments will hold. */
+/* The new contents of plane R for the request's segments. */
 void shore__update_residual(const struct shore_update *update, uint16_t *to);
 
-/* The planes of a run of segments, as they are stored; NULL: not stored. */
+/* Stored planes of a run of segments; NULL: not stored. */
 struct shore__stored {
     unsigned char *plane[SHORE_PLANE_COUNT];
 };
 
-/* Bytes of a plane of a segment that hold anything, in whole pages. What is left of plane_bytes is zero, and is neither
- * read nor written. */
+/* Used bytes of a segment's plane, in whole pages. The rest of plane_bytes is zero, and is neither read nor written. */
 size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                            enum shore_plane plane);
 
-/* Zeros there, in one segment of a plane. */
+/* Zeroes that rest in one segment's plane. */
 void shore__stored_end(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                        enum shore_plane plane, unsigned char *data);
 
-/* UPDATE of the request's segments, by runs of one tensor; the gaps between tensors belong to the tensor before them.
- * in and out may be the same. */
+/* UPDATE of the request's segments, by runs of one tensor. Gaps belong to the tensor before them. in and out may be the
+ * same. */
 int shore__chunk_update(const struct shore__drive_config *config, const struct shore_update *update,
                         const struct shore__stored *in, const struct shore__stored *out, struct shore_diag *diag);
 
-/* The same of one segment, in its state image. */
+/* The same for one segment, in its state image. */
 int shore__image_update(const struct shore__drive_config *config, const struct shore_update *update,
                         unsigned char *image, struct shore_diag *diag);
 
-/* The initial state of segments [segment, segment + count): fp32 in canonical order; m, v NULL: zeros. */
+/* Initial state of segments [segment, segment + count), from fp32 in canonical order; m, v NULL: zeros. */
 void shore__chunk_init(const struct shore__drive_config *config, uint32_t block, uint32_t segment, uint32_t count,
                        const float *master, const float *m, const float *v, const struct shore__stored *to);
 
-/* Checks that a request lies in its block and that hyper-parameters are there for each group of it. */
+/* Checks that a request lies in its block, and has hyper-parameters for each of its groups. */
 int shore__update_check(const struct shore__drive_config *config, const struct shore_update *update);
 
-/* spilled: by segment, 1 + the form that was spilled, or 0. */
+/* spilled: by segment, 1 + the spilled form, or 0. */
 bool shore__all_spilled(const unsigned char *spilled, uint32_t count, enum shore_gradient_form form);
 
-/* The extent of a drive that holds [segment, segment + count) of block; NULL: not all of it is here. */
+/* The extent of a drive that contains [segment, segment + count) of block; NULL: not all of it is here. */
 const struct shore__extent *shore__extent_find(const struct shore__volume_desc *desc, uint32_t block, uint32_t segment,
                                                uint32_t count);
 
-/* A copy without an identity; its extents are malloc'ed. -ENOMEM. */
+/* A copy without the identity, with malloc'ed extents. -ENOMEM. */
 int shore__desc_copy(const struct shore__volume_desc *desc, struct shore__volume_desc *out);
 
-/* Leaves are numbers of 128 bits, most significant byte first; sums are little-endian. */
+/* Leaves are 128-bit numbers, most significant byte first; sums are little-endian. */
 void shore__sum_add_leaf(unsigned char sum[16], const struct shore__leaf *leaf);
 void shore__sum_add(unsigned char sum[16], const unsigned char other[16]);
 

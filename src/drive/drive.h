@@ -1,10 +1,9 @@
-/* The drive interface: what storage with functions beside it does for a fleet.
+/* The drive interface: storage with functions beside it, for a fleet.
  *
- * Kinds: "local" (a file or device, worked on by threads of this process), "remote" (the same in a server, see
- * remote.h), "ram", "null". A drive sees only its own extents; the fleet splits requests. Submit rule as in state.h.
- * Threading: submits may come from any thread; completions run on threads of the drive. What is marked synchronous is
- * called by one thread, with no other request under way on what it touches.
- */
+ * Kinds: "local" (a file or device, with threads of this process), "remote" (the same in a server, see remote.h),
+ * "ram", "null". A drive sees only its own extents; the fleet splits requests. For the submit rule, see state.h.
+ * Threading: submits may come from any thread; completions run on threads of the drive. One thread calls a synchronous
+ * function, with no other request under way on the same data. */
 #ifndef SHORE_DRIVE_DRIVE_H
 #define SHORE_DRIVE_DRIVE_H
 
@@ -19,9 +18,9 @@ struct shore__call;
 
 enum shore__drive_caps {
     SHORE__DRIVE_DURABLE = 1,
-    SHORE__DRIVE_KEEPS_DATA = 2,  /* null does not */
-    SHORE__DRIVE_COUNTS_LINK = 4, /* its own ledger says what crossed the host link, byte by byte */
-    SHORE__DRIVE_CARRIES = 8,     /* of a server's drive, as it says: can_carry */
+    SHORE__DRIVE_KEEPS_DATA = 2,  /* not null */
+    SHORE__DRIVE_COUNTS_LINK = 4, /* its own ledger counts every byte that crossed the host link */
+    SHORE__DRIVE_CARRIES = 8,     /* a server's drive may still refuse: can_carry */
 };
 
 enum shore__snapshot_act { SHORE__SNAPSHOT_MAKE, SHORE__SNAPSHOT_REMOVE };
@@ -34,25 +33,25 @@ struct shore__drive_fetch {
 };
 
 struct shore__drive_recovery {
-    bool valid;                  /* a record was found: otherwise the volume was being made */
-    struct shore__record record; /* newest valid */
+    bool valid;                  /* a record was found; otherwise the volume is unfinished */
+    struct shore__record record; /* the newest valid one */
     bool older_valid;
     struct shore__record older;
     bool damaged_record;
     struct shore_diag damage;
 };
 
-/* local_drive.c. Of a volume that was opened, or looked into. */
+/* local_drive.c. For a volume that was opened, or only inspected. */
 void shore__volume_recovery(const struct shore__volume *v, struct shore__drive_recovery *out);
 
 struct shore__drive_ops {
     unsigned caps;
 
     int (*recovery)(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag);
-    /* Goes to the slot that holds step and loads its table. Writes nothing. Synchronous. */
+    /* Selects the slot that holds step, and loads its table. Writes nothing. Synchronous. */
     int (*load)(struct shore__drive *d, uint64_t step, struct shore_diag *diag);
-    /* Makes (epoch, step, its slot) durable, after load; SHORE_ESTALE: it has seen that epoch, or a later one. On a
-     * drive that has just been created, without load: makes what init wrote the first whole state. Synchronous. */
+    /* Makes (epoch, step, its slot) durable, after load. SHORE_ESTALE: it has seen that epoch or a later one. On a new
+     * drive, without load: turns the initial state into the first whole state. Synchronous. */
     int (*begin)(struct shore__drive *d, uint64_t epoch, uint64_t step, struct shore_diag *diag);
     /* Initial state: see shore_fleet_init_block. Synchronous. */
     int (*init)(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
@@ -61,48 +60,48 @@ struct shore__drive_ops {
     int (*fetch)(struct shore__drive *d, const struct shore__drive_fetch *fetch, struct shore_completion done);
     /* update->groups is borrowed until the completion, like the other buffers. */
     int (*update)(struct shore__drive *d, const struct shore_update *update, struct shore_completion done);
-    /* Before begin, on a drive that has just been created: initial state. */
+    /* Initial state, before begin, on a new drive. */
     int (*store)(struct shore__drive *d, const struct shore_store *store, struct shore_completion done);
-    /* These segments stay as they are, which counts as their update; nothing is read or written. which->state is not
-     * used. */
+    /* Keeps these segments as they are, which counts as their update. Reads and writes nothing; which->state is
+     * ignored. */
     int (*carry)(struct shore__drive *d, const struct shore_store *which, struct shore_completion done);
-    /* Every other function that a drive has: see function.h. *call is copied. */
+    /* Runs any other function of the drive: see function.h. *call is copied. */
     int (*call)(struct shore__drive *d, const struct shore__call *call, struct shore_completion done);
-    /* After begin, and after all updates that were submitted before it; none may be submitted until it has completed,
-     * and one that is found behind it fails. Fails unless (SKIPPED or) every segment has been updated or carried in the
-     * current attempt, without an error. commit, and what it points to, is borrowed until the completion. */
+    /* Commits, after begin and after all updates submitted before it. No update may be submitted until it completes;
+     * one that comes later fails. Unless SKIPPED, it fails if a segment was not updated or carried in the current
+     * attempt, or failed. commit and its pointers are borrowed until the completion. */
     int (*commit)(struct shore__drive *d, const struct shore_commit *commit, struct shore_completion done);
-    /* The blob of the step that was loaded or committed. blob: room for SHORE_BLOB_BYTES. Synchronous. */
+    /* The blob of the loaded or committed step. blob: room for SHORE_BLOB_BYTES. Synchronous. */
     int (*blob)(struct shore__drive *d, void *blob, uint32_t *bytes, struct shore_diag *diag);
-    /* 0, or why it can carry no segments and hold no blob: -ENOTSUP. NULL: it can. */
+    /* 0, or -ENOTSUP and why it can neither carry segments nor hold a blob. NULL: it can. */
     int (*can_carry)(const struct shore__drive *d, struct shore_diag *diag);
     /* Drains; requests of older attempts are refused from now on. Synchronous. */
     void (*discard)(struct shore__drive *d, uint64_t attempt);
 
-    /* Sum of the leaves of the committed slot modulo 2^128, little-endian; deep: after reading every byte.
+    /* Sum of the leaves of the committed slot modulo 2^128, little-endian; deep: reads every byte first.
      * Synchronous. */
     int (*leaf_sum)(struct shore__drive *d, bool deep, unsigned char sum[16], struct shore_diag *diag);
-    /* A copy of the committed state, or its removal, under a name, beside what this drive keeps; it can be opened as a
-     * drive of its own. Durable when it returns. Synchronous. */
+    /* Makes or removes a named copy of the committed state, next to the drive's own. The copy can be opened as a drive.
+     * Durable on return. Synchronous. */
     int (*snapshot)(struct shore__drive *d, enum shore__snapshot_act act, const char *name, struct shore_diag *diag);
     void (*ledger)(const struct shore__drive *d, struct shore_ledger *add_to);
     int (*describe)(const struct shore__drive *d, char *text, size_t bytes);
     void (*close)(struct shore__drive *d);
-    /* In a child that was forked off, where nothing else is done with it: closes the child's descriptors. Takes no
-     * lock, which a thread of the parent may have had, and unlocks nothing. NULL: it has none. */
+    /* In a forked child, which does nothing else with the drive: closes the child's descriptors. Takes no lock, which a
+     * thread of the parent may hold, and unlocks nothing. NULL: it has none. */
     void (*forked)(struct shore__drive *d);
 };
 
-/* Every drive's object begins with this. */
+/* The start of every drive's object. */
 struct shore__drive {
     const struct shore__drive_ops *ops;
-    const struct shore__volume_desc *desc; /* which segments it owns, of which fleet */
-    const char *path;                      /* as messages name it */
+    const struct shore__volume_desc *desc; /* its segments, and its fleet */
+    const char *path;                      /* for messages */
     uint64_t disk_bytes;
-    struct shore__gate *gate; /* that local drives go through; NULL: none */
+    struct shore__gate *gate; /* for local drives; NULL: none */
 };
 
-/* What every kind of drive is opened with; what the pointers point to outlives the drive. */
+/* Configuration of any kind of drive. Its pointers outlive the drive. */
 struct shore__drive_config {
     const struct shore_layout *layout;
     enum shore_optimizer optimizer;
@@ -113,14 +112,14 @@ struct shore__drive_config {
     enum shore_io io;
     uint32_t chunk_segments; /* of the update ring; at least 1 */
     uint32_t ring_buffers;
-    uint32_t stage_segments; /* of joined fetches */
+    uint32_t stage_segments; /* for joined fetches */
     struct shore_arena *arena;
-    uint64_t cache_memory_bytes;               /* that a cache may take beside the arena; 0: no limit */
+    uint64_t cache_memory_bytes;               /* limit for a cache beside the arena; 0: no limit */
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;
 };
 
-/* A drive of the kind that the address names, which outlives it. desc is copied. */
+/* Creates or opens a drive of the address's kind. The address outlives it. desc is copied. */
 int shore__drive_create_at(const struct shore__drive_config *config, const struct shore__address *at,
                            const struct shore__volume_desc *desc, bool overwrite, struct shore__drive **out,
                            struct shore_diag *diag);
@@ -138,7 +137,7 @@ int shore__local_create(const struct shore__drive_config *config, const char *pa
 int shore__local_open(const struct shore__drive_config *config, const char *path, struct shore__drive **out,
                       struct shore_diag *diag);
 
-/* Bytes that a drive takes from the arena of the process that has it. */
+/* Bytes that a drive takes from the arena of its process. */
 uint64_t shore__drive_memory_bytes(const struct shore__address *at, const struct shore__drive_config *config,
                                    const struct shore__volume_desc *desc);
 uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc);

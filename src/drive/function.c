@@ -15,7 +15,7 @@ static const struct shore__function functions[SHORE__FUNCTIONS] = {
                             .link = SHORE__LINK_ACTIVATIONS, .counter = COUNTER(drive_write_scratch)},
     [SHORE__SCRATCH_GET] = {"SCRATCH_GET", SHORE__OVER_SCRATCH, .seals = true, .link = SHORE__LINK_ACTIVATIONS,
                             .counter = COUNTER(drive_read_scratch)},
-    /* what a cache moves counts as scratch */
+    /* bytes that a cache moves count as scratch */
     [SHORE__CACHE_OPEN] = {"CACHE_OPEN", SHORE__OVER_CACHE, .link = SHORE__LINK_CONTROL},
     [SHORE__CACHE_PUT] = {"CACHE_PUT", SHORE__OVER_KEY, .brings = true, .link = SHORE__LINK_ACTIVATIONS,
                           .counter = COUNTER(drive_write_scratch)},
@@ -34,7 +34,7 @@ static enum shore__operand over(const struct shore__call *c) {
     return shore__function(c->function)->over;
 }
 
-/* The finalizer of splitmix64, over both words of the key. */
+/* The finaliser of SplitMix64 over both words of the key. */
 uint64_t shore__cache_key_hash(const struct shore__cache_key *key) {
     uint64_t x = key->sequence * UINT64_C(0x9E3779B97F4A7C15) ^ ((uint64_t)key->layer << 32 | key->head);
     x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);

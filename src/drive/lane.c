@@ -165,7 +165,7 @@ void shore__slots_commit(struct shore__slots *slots, uint64_t step, bool skip) {
 void shore__slots_discard(struct shore__slots *slots, uint64_t attempt) {
     pthread_mutex_lock(&slots->mutex);
     slots->attempt = attempt;
-    /* what was being written; the step before the committed one stays */
+    /* the slot being written; the step before the committed one stays */
     if (slots->step[1 - slots->active] == slots->step[slots->active] + 1) {
         slots->step[1 - slots->active] = UINT64_MAX;
     }

@@ -1,4 +1,4 @@
-/* Layouts inside the fleet. */
+/* Layouts: limits and helpers inside the fleet. */
 #ifndef SHORE_DRIVE_LAYOUT_H
 #define SHORE_DRIVE_LAYOUT_H
 
@@ -6,23 +6,23 @@
 
 #include "longshore/state.h"
 
-/* Far above any model, far below overflow of a byte count. */
+/* Far above any model, and far below the overflow of a byte count. */
 #define SHORE__BLOCK_ELEMS_MAX (UINT64_C(1) << 46)
 
-/* Elements of [segment, segment + count) of a block without the padding behind its last tensor, which is zero in
- * gradients and parameters alike and so need not cross the host link. 0: no such block. */
+/* Elements of [segment, segment + count) of a block without the padding behind its last tensor. Padding is zero in
+ * gradients and parameters, and does not cross the host link. 0: no such block. */
 uint64_t shore__layout_elems(const struct shore_layout *layout, uint32_t block, uint32_t segment, uint32_t count);
 
-/* Bytes of these segments that cross, where a whole one has segment_bytes. */
+/* Bytes of these segments that cross the link, if a whole segment has segment_bytes. */
 static inline uint64_t shore__layout_bytes(const struct shore_layout *layout, uint32_t block, uint32_t segment,
                                            uint32_t count, size_t segment_bytes) {
     return shore__layout_elems(layout, block, segment, count) * (segment_bytes / SHORE_SEGMENT_ELEMS);
 }
 
-/* layout_names.c: what shore_layout_find() looks in, as one malloc'ed memory. Errors: -ENOMEM. */
+/* layout_names.c: the index of shore_layout_find(), in one malloc'ed block. Errors: -ENOMEM. */
 int shore__layout_names_make(struct shore_layout *layout);
 
-/* Ownership: the copy is the caller's; shore_layout_free(). */
+/* Ownership: the caller frees the copy with shore_layout_free(). */
 int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tensors by name: their hashes in order. */
+/* Index of tensors by name: their hashes in order. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

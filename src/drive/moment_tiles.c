@@ -5,7 +5,7 @@
 #define PAGE_BYTES SHORE_BUFFER_ALIGN_BYTES
 #define BLOCK_ELEMS SHORE__MOMENT_BLOCK_ELEMS
 
-/* The tensor that element `at` belongs to: the last one that starts at or before it. */
+/* The tensor of element `at`: the last one that starts at or before it. */
 static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
     uint32_t low = 0, high = block->ntensors;
     while (high - low > 1) {
@@ -19,7 +19,7 @@ static uint32_t tensor_at(const struct shore_layout_block *block, uint64_t at) {
     return low;
 }
 
-/* Whether its moments stay fp32, and where whole blocks of them end. */
+/* Whether the tensor's moments stay fp32, and where its whole blocks end. */
 static bool is_small(const struct shore_layout_tensor *tensor) {
     return tensor->elems < SHORE_MOMENTS_8BIT_LEAST;
 }
@@ -57,7 +57,7 @@ uint32_t shore__moments_fp32_elems(const struct shore_layout_block *block, uint3
     return elems;
 }
 
-/* Bytes of the codes and of their absmax. */
+/* Bytes of the codes and their absmax. */
 static size_t coded_bytes(uint32_t elems) {
     return elems + elems / BLOCK_ELEMS * sizeof(float);
 }
@@ -97,7 +97,7 @@ size_t shore__moments_stored_bytes(const struct shore_layout_block *block, uint3
 
 uint32_t shore__moments_segment_bytes(const struct shore_layout *layout, enum shore_moments kind) {
     if (kind == SHORE_MOMENTS_FP32) return SHORE_SEGMENT_ELEMS * sizeof(float);
-    /* Only segments with small tensors take more, so that a layout which a stranger makes huge costs no time. */
+    /* Only segments with small tensors take more, so that an untrusted, huge layout costs no time. */
     size_t most = stored_bytes(0);
     for (uint32_t b = 0; b < layout->nblocks; b++) {
         const struct shore_layout_block *block = &layout->blocks[b];

@@ -71,9 +71,9 @@ void shore__placement_make(const struct shore_layout *layout, const uint64_t *we
     }
     bool equal = total == 0;
     if (equal) total = ndrives;
-    /* of what is updated, and of what rests: */
+    /* of updated blocks, and of resting ones: */
     uint64_t through[2] = {0};                  /* segments of the blocks so far */
-    uint64_t owned[2][SHORE__DRIVES_MAX] = {0}; /* of those, by drives 0..d together */
+    uint64_t owned[2][SHORE__DRIVES_MAX] = {0}; /* of these, segments of drives 0..d together */
     for (uint32_t b = 0; b < layout->nblocks; b++) {
         uint32_t segments = layout->blocks[b].segments, last = 0;
         const bool rests = shore__block_rests(&layout->blocks[b]);

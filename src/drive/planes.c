@@ -16,7 +16,7 @@ void shore__planes_make(const struct shore_layout *layout, const struct shore_fl
 }
 
 unsigned shore__planes_resting(enum shore_moments moments) {
-    /* the code of 0 is 0 for V alone */
+    /* only V's code of 0 is 0 */
     return 1u << SHORE_PLANE_HI | 1u << SHORE_PLANE_LO | (moments == SHORE_MOMENTS_FP32 ? 0 : 1u << SHORE_PLANE_M);
 }
 

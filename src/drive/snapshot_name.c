@@ -5,7 +5,7 @@
 
 bool shore__snapshot_name_valid(const char *name) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-    static const char unmade[] = ".partial"; /* how the file of one that is being made ends */
+    static const char unmade[] = ".partial"; /* ending of an unfinished snapshot's file */
     size_t n = strlen(name), end = sizeof unmade - 1;
     if (n >= end && strcmp(name + n - end, unmade) == 0) return false;
     return n > 0 && n <= SHORE__SNAPSHOT_NAME_BYTES && name[0] != '.' && name[0] != '-' && strspn(name, letters) == n;

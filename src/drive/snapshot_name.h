@@ -1,4 +1,4 @@
-/* Names of snapshots, and of the files that hold them. */
+/* Names of snapshots and of their files. */
 #ifndef SHORE_DRIVE_SNAPSHOT_NAME_H
 #define SHORE_DRIVE_SNAPSHOT_NAME_H
 
@@ -8,7 +8,7 @@
 
 /* Letters, digits, '.', '_' and '-', not first '.' or '-', at most 64, not ending in ".partial". */
 bool shore__snapshot_name_valid(const char *name);
-/* Where the snapshot of the volume at path lies: path + ".snapshot-" + name. malloc'ed. */
+/* Path of the snapshot of the volume at path: path + ".snapshot-" + name. malloc'ed. */
 char *shore__snapshot_path(const char *path, const char *name);
 
 #endif

@@ -36,7 +36,7 @@ static void wake(void *ctx, int rc, const struct shore_diag *diag) {
         w->rc = rc;
         if (diag) w->diag = *diag;
     }
-    /* under the mutex: the waiter may free the object as soon as it has seen the last one */
+    /* under the mutex: the waiter may free the object once it has seen the last one */
     if (--w->expected == 0) pthread_cond_signal(&s->cond);
     pthread_mutex_unlock(&s->mutex);
 }

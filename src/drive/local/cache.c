@@ -24,13 +24,13 @@ struct shore__cache {
     const char *volume;
     const uint64_t *fleet_id;
     const struct shore__drive_config *config;
-    pthread_mutex_t start; /* of the lane */
+    pthread_mutex_t start; /* guards starting the lane */
     struct shore__lane lane;
-    /* the lane's */
+    /* used by the lane */
     struct shore__cache_pages pages;
-    void *taken; /* memory, which an arena does not take back: the next cache has it */
+    void *taken; /* memory that an arena does not take back; the next cache reuses it */
     uint64_t taken_bytes;
-    void *table;           /* of pages; NULL: no cache is open */
+    void *table;           /* page table; NULL: no cache is open */
     unsigned char *memory; /* instead of a file */
     struct shore__file file;
     struct shore__io *queue;
@@ -53,7 +53,7 @@ static void close_cache(struct shore__cache *c) {
     c->taken_bytes = 0;
 }
 
-/* From the arena of the drive, where it has one: whoever opens a cache there has planned it. */
+/* Takes memory from the drive's arena, if it has one: whoever opens a cache there has planned for it. */
 static int take_memory(struct shore__cache *c, uint64_t table_bytes, uint64_t bytes, struct shore_diag *diag) {
     struct shore_arena *arena = c->config->arena;
     if (bytes > c->taken_bytes) {
@@ -97,13 +97,13 @@ static int open_cache(struct shore__cache *c, const struct shore__call *call, st
     return rc;
 }
 
-/* Where the bytes of a page of the call are. */
+/* The memory of a page of the call. */
 static void *buffer_of(const struct shore__cache *c, const struct shore__call *call, uint64_t i) {
     bool put = call->function == SHORE__CACHE_PUT;
     return (unsigned char *)(uintptr_t)(put ? call->in : call->out) + i * c->page_bytes;
 }
 
-/* Moves n pages at once. */
+/* Transfers n pages at once. */
 static int transfer(struct shore__cache *c, bool put, const uint32_t *page, void *const *buffer, unsigned n,
                     struct shore_diag *diag) {
     struct shore__io_op ops[DEPTH], *done[DEPTH];
@@ -119,7 +119,7 @@ static int transfer(struct shore__cache *c, bool put, const uint32_t *page, void
                                        .buffer = buffer[i],
                                        .offset = SHORE__CACHE_FILE_HEAD + offset,
                                        .bytes = (uint32_t)c->page_bytes};
-        int refused = shore__io_submit(c->queue, &ops[i]); /* what is under way is the thread's, its code too */
+        int refused = shore__io_submit(c->queue, &ops[i]); /* the thread owns requests under way, and their code */
         if (!refused) continue;
         ops[i].rc = refused;
         if (!rc) rc = shore__io_explain(c->file.path, &ops[i], diag);
@@ -130,7 +130,7 @@ static int transfer(struct shore__cache *c, bool put, const uint32_t *page, void
     return rc;
 }
 
-/* Pages that are to be put get their seals; of those that came, they are compared. */
+/* Seals a page that is put, or checks one that was fetched. */
 static int seal(struct shore__cache *c, bool put, uint32_t page, const void *buffer, struct shore_diag *diag) {
     unsigned char found[16];
     shore__hash128(buffer, c->page_bytes, page, found);

@@ -1,5 +1,6 @@
-/* Pages of a cache: which page holds which part of which key's bytes. A key's pages lie anywhere; all of them are on
- * one drive, since the fleet sends all that has a key to the same one. Nothing here is kept after the process. */
+/* The page table of a cache: which page holds which part of which key's bytes. A key's pages may lie anywhere in the
+ * cache. All are on one drive, because the fleet sends everything with one key to the same drive. Nothing here outlives
+ * the process. */
 #ifndef SHORE_DRIVE_LOCAL_CACHE_PAGES_H
 #define SHORE_DRIVE_LOCAL_CACHE_PAGES_H
 
@@ -9,9 +10,9 @@
 
 struct shore__cache_page {
     struct shore__cache_key key;
-    uint32_t part;          /* of the key's bytes: this page of them */
-    uint32_t next;          /* in its bucket, or among the free ones */
-    unsigned char seal[16]; /* of what was put */
+    uint32_t part;          /* which page of the key's bytes this is */
+    uint32_t next;          /* next page of the bucket, or next free page */
+    unsigned char seal[16]; /* of the bytes that were put */
     bool taken;
 };
 
@@ -21,15 +22,15 @@ struct shore__cache_pages {
     uint32_t count, nbuckets, used, free;
 };
 
-/* Memory of a table of so many pages. */
+/* Bytes of a table of so many pages. */
 uint64_t shore__cache_pages_bytes(uint32_t count);
 void shore__cache_pages_init(struct shore__cache_pages *p, void *memory, uint32_t count);
 /* SHORE__NO_PAGE: there is none. */
 uint32_t shore__cache_pages_find(const struct shore__cache_pages *p, const struct shore__cache_key *key, uint32_t part);
-/* The page that there is, or a new one; SHORE__NO_PAGE: all are taken. */
+/* The existing page, or a new one; SHORE__NO_PAGE: all are taken. */
 uint32_t shore__cache_pages_take(struct shore__cache_pages *p, const struct shore__cache_key *key, uint32_t part);
-/* All pages of a key, or of all keys that differ in what it says SHORE__CACHE_ANY for. Returns how many. Looks at each
- * page of the cache. */
+/* Frees all pages of a key, or of all keys that match it (SHORE__CACHE_ANY matches any). Returns their number. Checks
+ * every page of the cache. */
 uint32_t shore__cache_pages_free(struct shore__cache_pages *p, const struct shore__cache_key *key);
 
 #endif

@@ -155,7 +155,7 @@ int shore__front_fetch(struct shore__drive *d, const struct shore__drive_fetch *
     return 0;
 }
 
-/* On the update lane, or freed: slot is that which is read, or a negative code. */
+/* Pushes the job to the update lane, or frees it. slot: the one to read, or a negative code. */
 static int push_update(struct shore__front *f, struct shore__local_job *job, int slot, uint32_t order) {
     if (slot < 0) {
         free(job);
@@ -185,7 +185,7 @@ int shore__front_store(struct shore__drive *d, const struct shore_store *store, 
     struct shore__local_job *job = shore__front_job(SHORE__LOCAL_STORE, done);
     if (!job) return -ENOMEM;
     int rc = shore__front_locate(f, job, store->block, store->segment, store->count);
-    /* a drive that has just been made gets its initial state in slot 0 */
+    /* a new drive gets its initial state in slot 0 */
     int slot = rc ? rc : f->created ? 1 : shore__slots_write(&f->slots, store->base_step, store->attempt);
     job->store = *store;
     return push_update(f, job, slot, store->order);

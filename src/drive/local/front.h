@@ -1,5 +1,5 @@
-/* The front of a drive of this process, in files or in memory: what it is asked becomes jobs, in line for its two
- * lanes. The update lane runs UPDATE, initial state, begin and commit; the fetch lane fetches and calls. */
+/* The front of a drive in this process, in files or in memory: turns requests into jobs for its two lanes. The update
+ * lane runs UPDATE, initial state, begin and commit. The fetch lane fetches and calls. */
 #ifndef SHORE_DRIVE_LOCAL_FRONT_H
 #define SHORE_DRIVE_LOCAL_FRONT_H
 
@@ -11,14 +11,14 @@
 
 struct shore__cache;
 
-/* A drive in memory knows of some only. */
+/* Kinds of jobs. A drive in memory has only some of them. */
 enum shore__local_kind {
     /* streams of chunks through the update ring */
     SHORE__LOCAL_UPDATE,
     SHORE__LOCAL_STORE,
     SHORE__LOCAL_INIT,
     SHORE__LOCAL_VERIFY,
-    /* between them */
+    /* between these */
     SHORE__LOCAL_CARRY,
     /* alone on the update lane, with no I/O under way */
     SHORE__LOCAL_LOAD,
@@ -36,10 +36,10 @@ struct shore__local_job {
     struct shore__job job;
     enum shore__local_kind kind;
     struct shore_completion done;
-    unsigned slot;           /* that is read (initial state: that is written) */
-    uint32_t block, segment; /* first one */
+    unsigned slot;           /* the slot to read (initial state: to write) */
+    uint32_t block, segment; /* the first one */
     uint32_t local, count;   /* in segments of this volume */
-    uint64_t next;           /* segments (scratch: bytes) that have been started */
+    uint64_t next;           /* segments (scratch: bytes) started */
     uint32_t under_way;      /* chunks or spans */
     int rc;
     struct shore_diag diag;
@@ -53,7 +53,7 @@ struct shore__local_job {
         } begin;
         const struct shore_commit *commit;
         struct {
-            void *to; /* NULL: it is only compared with its hash */
+            void *to; /* NULL: only compares it with its hash */
             uint32_t *bytes;
         } blob;
         struct {
@@ -65,18 +65,18 @@ struct shore__local_job {
     };
 };
 
-/* Such a drive begins with it. */
+/* The start of such a drive's object. */
 struct shore__front {
     struct shore__drive drive;
     struct shore__drive_config config;
-    bool aligned;         /* buffers of fetches and calls have to be */
-    _Atomic bool created; /* and not begun yet; read where requests come in */
+    bool aligned;         /* buffers of fetches and calls must be aligned */
+    _Atomic bool created; /* and not yet begun; read on the threads that submit */
     struct shore__slots slots;
     struct shore__lane fetches, updates;
     struct shore__cache *cache;
     unsigned char *spilled; /* by local segment: 1 + the form; NULL: no room for spilled gradients */
-    /* of the update lane: */
-    unsigned char *written; /* by local segment: in this attempt */
+    /* the update lane's: */
+    unsigned char *written; /* by local segment: written in this attempt */
     int attempt_rc;         /* first failure of this attempt */
     struct shore_diag attempt_diag;
     uint64_t epoch;
@@ -85,32 +85,33 @@ struct shore__front {
     atomic_uint_fast64_t read_state, write_state, read_fetch, read_spill, write_commit, io_wait_ns, compute_ns;
 };
 
-/* NULL: out of memory. The lane frees it, once it is pushed. */
+/* NULL: out of memory. Once pushed, the job is freed by the lane. */
 struct shore__local_job *shore__front_job(enum shore__local_kind kind, struct shore_completion done);
-/* Fills in which segments the job is about. -EINVAL: the drive has not all of them. */
+/* Sets the job's segments. -EINVAL: the drive does not have all of them. */
 int shore__front_locate(const struct shore__front *f, struct shore__local_job *job, uint32_t block, uint32_t segment,
                         uint32_t count);
-/* Puts it in line on the update lane, and waits. */
+/* Pushes the job to the update lane, and waits. */
 int shore__front_ask(struct shore__front *f, struct shore__local_job *job, struct shore_diag *diag);
 /* LOAD or BEGIN. */
 int shore__front_ask_step(struct shore__front *f, enum shore__local_kind kind, uint64_t epoch, uint64_t step,
                           struct shore_diag *diag);
 
-/* The job is over: tells who asked for it, and frees it. */
+/* Ends the job: completes the request, and frees the job. */
 void shore__front_finish(struct shore__front *f, struct shore__lane *lane, struct shore__local_job *job);
 
-/* For the update lane. Whether the job writes the slot of the next step. */
+/* For the update lane. Whether the job writes the next step's slot. */
 bool shore__front_is_of_attempt(const struct shore__front *f, const struct shore__local_job *job);
-/* Its attempt was given up, or it came behind the commit of its step: what it would write is the committed slot. */
+/* Whether the job is outdated: its attempt was given up, or its step was committed, so that it would write the
+ * committed slot. */
 bool shore__front_is_discarded(struct shore__front *f, const struct shore__local_job *job);
-/* Nothing is written yet, and nothing has failed. */
+/* Resets the attempt: nothing is written, nothing has failed. */
 void shore__front_begin_attempt(struct shore__front *f);
-/* Whether every segment is written; what: how, for the message. */
+/* Checks that every segment is written. what: the verb, for the message. */
 int shore__front_check_written(const struct shore__front *f, const char *what, struct shore_diag *diag);
-/* Whether the attempt can be committed. */
+/* Checks that the attempt can be committed. */
 int shore__front_check_attempt(const struct shore__front *f, struct shore_diag *diag);
 
-/* As of drive.h. */
+/* As in drive.h. */
 int shore__front_init(struct shore__drive *d, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                       const float *m, const float *v, struct shore_diag *diag);
 void shore__front_ledger(const struct shore__drive *d, struct shore_ledger *add_to);

@@ -1,4 +1,4 @@
-/* What the lanes of a local drive share. */
+/* Functions that both lanes of a local drive share. */
 #include "drive/local/local.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* A local drive inside: a volume, and an I/O queue for each lane, which belongs to the lane's thread. */
+/* A local drive as its files share it: a volume, and an I/O queue per lane, which belongs to the lane's thread. */
 #ifndef SHORE_DRIVE_LOCAL_LOCAL_H
 #define SHORE_DRIVE_LOCAL_LOCAL_H
 
@@ -17,13 +17,13 @@ struct shore__local {
     struct shore__pipeline *pipeline; /* the update lane's */
     unsigned char *ring, *stage;
     size_t ring_bytes, stage_bytes;
-    struct shore__leaf *spill_leaf; /* by local segment, where gradients may be spilled */
+    struct shore__leaf *spill_leaf; /* by local segment, if gradients may be spilled */
 };
 
-/* The update lane's work in hand; free() gives it back. Needs the ring. NULL: out of memory. */
+/* The update lane's working state; free() it. Needs the ring. NULL: out of memory. */
 struct shore__pipeline *shore__pipeline_new(struct shore__local *l);
 
-/* The lanes' threads; ctx: the drive. */
+/* The lanes' threads. ctx: the drive. */
 void *shore__local_update_lane(void *ctx);
 void *shore__local_fetch_lane(void *ctx);
 
@@ -34,14 +34,14 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job);
 int shore__local_snapshot(struct shore__local *l, struct shore__local_job *job);
 int shore__local_blob(struct shore__local *l, struct shore__local_job *job);
 
-/* An operation failed: says where. The first failure of a job stays. */
+/* Records where an operation failed. The first failure of a job stays. */
 void shore__local_io_failed(struct shore__local *l, struct shore__local_job *job, const struct shore__io_op *op);
 
-/* Spilled gradients of [local, local + count), `each` bytes a segment, against the checksums of when they came. */
+/* Checks spilled gradients of [local, local + count), `each` bytes per segment, against their checksums on arrival. */
 int shore__local_check_spilled(const struct shore__local *l, struct shore__local_job *job, uint32_t local,
                                uint32_t count, const unsigned char *gradient, size_t each);
 
-/* Bytes of a buffer of the update ring for one segment, and the most operations of a chunk. */
+/* Bytes of one segment in a buffer of the update ring, and the most operations of a chunk. */
 size_t shore__local_ring_segment_bytes(const uint32_t plane_bytes[SHORE_PLANE_COUNT], bool spill);
 unsigned shore__local_chunk_ops(const struct shore__drive_config *config);
 

@@ -1,4 +1,4 @@
-/* Begin and commit of one local drive: which record is written next. */
+/* Begin and commit of a local drive: decides the next record. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -28,15 +28,15 @@ static int seal(struct shore__local *l, struct shore__local_job *job) {
     return 0;
 }
 
-/* What the record says of a step, or NULL. */
+/* The record's state of a step, or NULL. */
 static const struct shore__slot_state *state_of_step(const struct shore__record *record, uint64_t step) {
     if (step == SHORE__STEP_NONE) return NULL;
     if (record->slot[record->active].step == step) return &record->slot[record->active];
     return record->slot[1 - record->active].step == step ? &record->slot[1 - record->active] : NULL;
 }
 
-/* After a skipped step both slots of a record carry the hash of the one table: then the active slot holds both steps.
- * (Equal hashes are equal contents, so this is right however it came.) */
+/* The slot that holds a step. After a skipped step, both slots of a record carry the hash of the same table; the active
+ * slot then holds both steps. (Equal hashes mean equal contents, so this is right whatever the cause.) */
 static int slot_of_step(const struct shore__record *record, uint64_t step) {
     const struct shore__slot_state *state = state_of_step(record, step), *active = &record->slot[record->active];
     if (!state) return -1;
@@ -78,7 +78,7 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
         struct shore__record next = {.epoch = job->begin.epoch, .active = slot};
         next.slot[slot] = *state_of_step(record, step);
         next.slot[1 - slot].step = SHORE__STEP_NONE;
-        /* what --accept-step may go back to: until the next update it is whole, then its leaves say that it is not */
+        /* kept for --accept-step: it stays whole until the next update, after which its leaves tell */
         if (record->slot[1 - slot].step < step) next.slot[1 - slot] = record->slot[1 - slot];
         const struct shore__record *told = record;
         if (record->slot[record->active].step != step && l->volume.older_valid &&
@@ -95,7 +95,7 @@ int shore__local_begin(struct shore__local *l, struct shore__local_job *job) {
     return rc;
 }
 
-/* By way of the ring, in which nothing is under way. */
+/* Writes the blob from the ring, in which nothing is under way. */
 static int put_blob(struct shore__local *l, const struct shore__local_job *job, struct shore__record *next,
                     struct shore_diag *diag) {
     uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* A local drive: what it is asked, put in line for its lanes. */
+/* A local drive: puts requests in line for its lanes. */
 #include "drive/local/local.h"
 
 #include <errno.h>
@@ -237,7 +237,7 @@ static int local_new(const struct shore__drive_config *config, const char *path,
 
 static int finish_opening(struct shore__local *l, int rc, struct shore__drive **out, struct shore_diag *diag) {
     if (rc) {
-        /* no volume, so nothing to close but this */
+        /* there is no volume, so only this is left to close */
         pthread_mutex_destroy(&l->front.slots.mutex);
         free(l);
         return rc;

@@ -1,5 +1,4 @@
-/* The fetch lane of a local drive: fetches and calls, in the order they came, cut into spans of which several are
- * under way. */
+/* The fetch lane of a local drive: runs fetches and calls in order, cut into spans, with several spans under way. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,21 +8,21 @@
 #include "drive/local/local.h"
 #include "number/bf16.h"
 
-#define CALL_SPAN_BYTES (1024u * 1024u) /* of what is no segments */
+#define CALL_SPAN_BYTES (1024u * 1024u) /* of calls that are not over segments */
 
 struct span {
     struct shore__local_job *job; /* NULL: free */
-    uint32_t at, count;           /* segments, from the job's first */
+    uint32_t at, count;           /* segments, counted from the job's first */
     struct shore__io_op op[SHORE_PLANE_COUNT];
     unsigned pending;
     bool failed;
-    unsigned char *stage; /* what is stored of one segment, where that is not what is delivered */
-    uint64_t link_ns;     /* when a gate lets it off the host link; 0: there is none */
+    unsigned char *stage; /* the stored form of one segment, if it differs from the delivered form */
+    uint64_t link_ns;     /* when a gate lets it off the host link; 0: no gate */
 };
 
 struct fetcher {
     struct shore__local *l;
-    struct shore__local_job *current; /* not all of it is started */
+    struct shore__local_job *current; /* not all of its spans have started */
     unsigned busy;
     uint32_t free_stages;
     unsigned char **stages;
@@ -48,7 +47,7 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
     shore__front_finish(&l->front, &l->front.fetches, job);
 }
 
-/* When a gate lets the work be over; 0: there is none. */
+/* When a gate lets the work end; 0: no gate. */
 static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t bytes) {
     struct shore__gate *gate = f->l->front.drive.gate;
     return gate ? gate->over_ns(gate, work, f->l->volume.desc.drive, bytes) : 0;
@@ -78,7 +77,7 @@ static enum shore_plane plane_of(enum shore_fetch_kind kind) {
                                    : SHORE_PLANE_HI;
 }
 
-/* hi and lo are joined, moments of 8 bits dequantised. */
+/* Whether the stored form differs: hi and lo are joined, moments of 8 bits dequantised. */
 static bool is_staged(const struct fetcher *f, const struct shore__local_job *job) {
     if (job->kind != SHORE__LOCAL_FETCH) return false;
     bool moment = job->fetch.kind == SHORE_FETCH_M || job->fetch.kind == SHORE_FETCH_V;
@@ -114,7 +113,7 @@ static unsigned char *spilled_part(const struct span *p, size_t *each) {
     return p->job->fetch.dst + p->at * *each;
 }
 
-/* All I/O of the span is done. */
+/* Finishes a span whose I/O is done. */
 static int finish_fetch(struct fetcher *f, struct span *p) {
     struct shore__local_job *job = p->job;
     if (shore__fetch_is_spilled(job->fetch.kind)) {
@@ -153,7 +152,7 @@ static void finish_span(struct fetcher *f, struct span *p) {
     if (job->under_way == 0 && job != f->current) finish_job(f, job);
 }
 
-/* A plane of the span's first segment. */
+/* Reads a plane of the span's first segment. */
 static void read_plane(struct fetcher *f, struct span *p, enum shore_plane plane, unsigned char *to) {
     const struct shore__local_job *job = p->job;
     uint32_t segment = job->segment + p->at, local = job->local + p->at;
@@ -191,7 +190,7 @@ static void start_fetch(struct fetcher *f, struct span *p) {
     }
 }
 
-/* `at` of the call is where the part begins. */
+/* Starts a part of a call; `at` says where it begins. */
 static void start_call(struct fetcher *f, struct span *p, const struct shore__call *part, uint64_t at) {
     struct shore__local *l = f->l;
     struct shore__local_job *job = p->job;
@@ -210,7 +209,7 @@ static void start_call(struct fetcher *f, struct span *p, const struct shore__ca
     l->front.moved[part->function] += shore__call_bytes(part);
 }
 
-/* The span crosses the host link while the drive works on it. */
+/* Sends the span across the host link while the drive works on it. */
 static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct shore__call *part) {
     const struct shore__local_job *job = p->job;
     const struct shore_layout *layout = f->l->front.config.layout;
@@ -222,7 +221,7 @@ static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct
     } else {
         size_t each = shore__fetch_segment_bytes(f->l->front.config.plane_bytes, job->fetch.kind);
         bytes = job->fetch.kind == SHORE_FETCH_STATE
-                    ? p->count * each /* the padding behind a block stays where it is in what else there is */
+                    ? p->count * each /* in the other kinds, the padding behind a block does not cross */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
     }
     return gate_ns(f, in ? SHORE__WORK_IN : SHORE__WORK_OUT, bytes);

@@ -1,5 +1,5 @@
-/* The update lane of a local drive: chunks stream through a ring of fixed buffers. Later chunks are read while one is
- * computed and earlier ones are written, across the ends of requests. */
+/* The update lane of a local drive: streams chunks through a ring of fixed buffers. While one chunk is computed, later
+ * ones are read and earlier ones written, across the boundaries of requests. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum chunk_state { CHUNK_FREE, CHUNK_READING, CHUNK_READY, CHUNK_COMPUTED, CHUNK
 struct chunk {
     enum chunk_state state;
     struct shore__local_job *job;
-    uint64_t number; /* in the order in which they were started */
+    uint64_t number; /* in starting order */
     uint32_t segment, local, count;
     struct shore__stored stored;
     unsigned char *gradient; /* spilled */
@@ -26,21 +26,21 @@ struct chunk {
 
 struct shore__pipeline {
     struct shore__local *l;
-    struct shore__local_job *current; /* not all of its chunks are started */
+    struct shore__local_job *current; /* not all of its chunks have started */
     uint64_t started;
     unsigned busy; /* chunks that are not free */
     uint32_t nchunks;
     struct chunk chunk[];
 };
 
-/* A plane of a chunk is one extent, but for 8-bit moments: there, each segment has an end that holds nothing. One more
- * for a gradient that was spilled, or for a pause. */
+/* The most operations of a chunk. A plane of a chunk is one extent, except for 8-bit moments, where each segment ends
+ * in unused bytes. One more for a spilled gradient, or for a pause. */
 unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
     unsigned moments = config->moments == SHORE_MOMENTS_FP32 ? 0 : 2 * (config->chunk_segments - 1);
     return SHORE_PLANE_COUNT + 1 + moments;
 }
 
-/* When a gate lets such work for the chunk be over; 0: none holds it back. */
+/* When a gate lets such work for the chunk end; 0: no gate. */
 static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore__work work, uint64_t amount) {
     struct shore__gate *gate = l->front.drive.gate;
     return gate && shore__front_is_of_attempt(&l->front, c->job)
@@ -74,7 +74,7 @@ static void move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind
                                     .not_before_ns = gate_ns(p->l, c, work, bytes)});
 }
 
-/* How much of a work, other than moving its state, the chunk is: bytes on the host link, or elements. */
+/* Amount of a work, other than moving state, in the chunk: bytes on the host link, or elements. */
 static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore__work work) {
     if (c->job->kind == SHORE__LOCAL_STORE)
         return work == SHORE__WORK_IN ? c->count * shore__state_segment_bytes(l->front.config.plane_bytes) : 0;
@@ -84,7 +84,7 @@ static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, e
                                   : shore__update_bytes_out(&l->front.config, &part);
 }
 
-/* A gate may hold the chunk back until such work is over, beside its I/O. */
+/* Holds the chunk until a gate lets such work end, in parallel with its I/O. */
 static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work work) {
     if (!p->l->front.drive.gate || !shore__front_is_of_attempt(&p->l->front, c->job)) return;
     uint64_t amount = amount_of(p->l, c, work);
@@ -92,12 +92,12 @@ static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work wo
     submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, work, amount)});
 }
 
-/* An update is told what the residual will be, so it does not read what it was. */
+/* Whether a plane is read. An update receives the new residual, so it does not read the old one. */
 static bool is_read(const struct shore__local_job *job, enum shore_plane plane) {
     return job->kind != SHORE__LOCAL_UPDATE || plane != SHORE_PLANE_R;
 }
 
-/* The extents of a plane that hold something. Returns the bytes. */
+/* Submits the used extents of a plane. Returns the bytes. */
 static uint64_t submit_plane(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, unsigned slot,
                              enum shore_plane plane) {
     const struct shore__drive_config *config = &p->l->front.config;
@@ -127,12 +127,12 @@ static uint64_t submit_planes(struct shore__pipeline *p, struct chunk *c, enum s
     return total;
 }
 
-/* All of its chunks have been started and are over. */
+/* Whether all chunks of a job have started and ended. */
 static bool is_over(const struct shore__local_job *job) {
     return job->under_way == 0 && job->next == job->count;
 }
 
-/* The chunk's part of the job is over. */
+/* Ends the chunk's part of the job. */
 static void release_chunk(struct shore__pipeline *p, struct chunk *c) {
     struct shore__local_job *job = c->job;
     if (!c->failed && job->kind != SHORE__LOCAL_VERIFY) memset(p->l->front.written + c->local, 1, c->count);
@@ -182,7 +182,7 @@ static void start_chunk(struct shore__pipeline *p, struct chunk *c) {
     start_reads(p, c);
 }
 
-/* The current job starts no more chunks: it ends when those under way do. */
+/* Starts no more chunks of the current job, which ends when those under way do. */
 static void stop_current(struct shore__pipeline *p) {
     struct shore__local_job *job = p->current;
     p->current = NULL;
@@ -190,7 +190,7 @@ static void stop_current(struct shore__pipeline *p) {
     if (is_over(job)) shore__front_finish(&p->l->front, &p->l->front.updates, job);
 }
 
-/* Between chunks: what is carried has no I/O. */
+/* Runs carries between chunks; they need no I/O. */
 static void run_carry(struct shore__pipeline *p) {
     struct shore__local *l = p->l;
     struct shore__local_job *job = p->current;
@@ -229,7 +229,7 @@ static bool runs_alone(const struct shore__local_job *job) {
     return alone[job->kind];
 }
 
-/* The one to go on with: what came meanwhile and is more urgent, before what is left of another. */
+/* The next job to run: a more urgent one that has arrived comes before the rest of another. */
 static struct shore__local_job *take_job(struct shore__pipeline *p) {
     struct shore__lane *lane = &p->l->front.updates;
     if (!p->current)
@@ -239,7 +239,7 @@ static struct shore__local_job *take_job(struct shore__pipeline *p) {
     return p->current;
 }
 
-/* Starts what can be started; false: nothing more for now. */
+/* Starts what can start; false: nothing more for now. */
 static bool start_something(struct shore__pipeline *p) {
     struct shore__local_job *job = take_job(p);
     if (!job) return false;
@@ -280,7 +280,7 @@ static int check_leaves(struct shore__pipeline *p, struct chunk *c) {
     return 0;
 }
 
-/* And says where they will lie. */
+/* Makes the chunk's leaves, and records where its segments will lie. */
 static void make_leaves(struct shore__pipeline *p, struct chunk *c, unsigned slot) {
     struct shore__leaves *table = p->l->volume.table[slot];
     assert(c->local + c->count <= p->l->volume.desc.segments);
@@ -309,7 +309,7 @@ static int compute_update(struct shore__pipeline *p, struct chunk *c) {
     if (p->l->front.config.plane_bytes[SHORE_PLANE_R])
         shore__update_residual(&part, (uint16_t *)(void *)c->stored.plane[SHORE_PLANE_R]);
     if (rc && !job->rc) {
-        /* written all the same: the attempt is what fails */
+        /* it is written anyway: the attempt fails */
         job->rc = rc;
         job->diag = diag;
     }
@@ -456,7 +456,7 @@ void *shore__local_update_lane(void *ctx) {
             compute_chunk(p, ready);
         } else if (p->busy) {
             reap(p, 1);
-        } else if (!p->current) { /* a job that waited for buffers may be left: the reaping above freed them */
+        } else if (!p->current) { /* a job that waits for buffers may be left: the reaping above has freed some */
             p->current = (struct shore__local_job *)shore__lane_pop(&l->front.updates, true);
             if (!p->current) break;
         }

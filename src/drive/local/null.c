@@ -1,4 +1,4 @@
-/* Accepts everything, keeps nothing, gives zeros: what a fleet costs without its drives. */
+/* A null drive: accepts everything, keeps nothing, returns zeros. It shows what a fleet costs without its drives. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 struct null_job {
     struct shore__job job;
     struct shore_completion done;
-    void *zero; /* to fill with zeros, or NULL */
+    void *zero; /* zeros to write, or NULL */
     size_t zero_bytes;
     bool commit, skip;
     uint64_t step;

@@ -1,5 +1,5 @@
-/* The state in memory: two slots. Nothing is hashed but for a digest, so it runs as fast as memory allows. Two lanes as
- * on a local drive, so that UPDATE overlaps computing. */
+/* A drive in memory: state in two slots. It hashes nothing except for a digest, so it runs as fast as memory allows. It
+ * has two lanes like a local drive, so that UPDATE overlaps computing. */
 #include "drive/local/ram.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static struct ram *ram_of(const struct shore__drive *d) {
     return (struct ram *)d;
 }
 
-/* What a record would say, for a fleet that goes back because another drive was lost. */
+/* Makes a record, for a fleet that goes back because another drive was lost. */
 static int ram_recovery(const struct shore__drive *d, struct shore__drive_recovery *out, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
     struct shore__record *record = &out->record;
@@ -28,7 +28,7 @@ static int ram_recovery(const struct shore__drive *d, struct shore__drive_recove
     record->active = shore__slots_active(&r->front.slots, &step);
     record->sequence = record->epoch = r->front.epoch;
     record->slot[record->active].step = step;
-    /* the other slot still holds the step before, unless it is being written */
+    /* the other slot still holds the previous step, unless it is being written */
     bool whole = step && shore__slots_find(&r->front.slots, step - 1) == (int)(1 - record->active);
     record->slot[1 - record->active].step = whole ? step - 1 : SHORE__STEP_NONE;
     record->metrics_bytes = r->metrics_bytes;

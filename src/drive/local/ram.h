@@ -1,4 +1,4 @@
-/* A drive in memory inside: its state, and the work of its lanes. */
+/* A drive in memory as its files share it: its state, and the work of its lanes. */
 #ifndef SHORE_DRIVE_LOCAL_RAM_H
 #define SHORE_DRIVE_LOCAL_RAM_H
 
@@ -11,9 +11,9 @@ struct ram {
     struct shore__slot_map map;
     unsigned char *spill;
     unsigned char *scratch;
-    unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Update lane, or drained */
+    unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step. Used on the update lane, or when drained */
     uint32_t metrics_bytes;
-    unsigned char *blob[2]; /* of the step in each slot: the same */
+    unsigned char *blob[2]; /* of the step in each slot. Used likewise */
     uint32_t blob_bytes[2];
 };
 
@@ -29,7 +29,7 @@ static inline struct shore__stored shore__ram_stored(const struct ram *r, unsign
     return stored;
 }
 
-/* The lanes' threads; ctx: the drive. */
+/* The lanes' threads. ctx: the drive. */
 void *shore__ram_fetch_lane(void *ctx);
 void *shore__ram_update_lane(void *ctx);
 

@@ -1,4 +1,4 @@
-/* What the lanes of a drive in memory do: UPDATE from one slot to the other, without copies. */
+/* Lanes of a drive in memory: UPDATE from one slot to the other, without copies. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,9 +9,9 @@
 #include "drive/local/ram.h"
 #include "number/bf16.h"
 
-#define STEP_SEGMENTS 16u /* between two looks at the attempt */
+#define STEP_SEGMENTS 16u /* between two checks of the attempt */
 
-/* Between a state image and the planes of a segment. */
+/* Copies between a state image and the planes of a segment. */
 static void copy_image(struct ram *r, unsigned slot, uint32_t local, unsigned char *image, bool store) {
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
         void *plane = shore__ram_plane(r, slot, p, local);
@@ -29,7 +29,7 @@ static void fetch_moment(struct ram *r, const struct shore__local_job *job, enum
                             (float *)fetch->dst + (size_t)i * SHORE_SEGMENT_ELEMS);
 }
 
-/* Of segments that lie one behind the other. */
+/* Fetches segments that lie in a row. */
 static void fetch_run(struct ram *r, const struct shore__local_job *job) {
     size_t elems = (size_t)job->fetch.count * SHORE_SEGMENT_ELEMS;
     size_t bytes = elems * 4, image = shore__state_segment_bytes(r->desc.plane_bytes);
@@ -200,7 +200,7 @@ static int run_discard(struct ram *r, struct shore__local_job *job) {
     return 0;
 }
 
-/* What else there is, is asked of a volume alone. */
+/* other kinds of jobs are for volumes alone */
 static int (*const run[])(struct ram *r, struct shore__local_job *job) = {
     [SHORE__LOCAL_FETCH] = run_fetch, [SHORE__LOCAL_INIT] = run_init,     [SHORE__LOCAL_UPDATE] = run_update,
     [SHORE__LOCAL_STORE] = run_store, [SHORE__LOCAL_CARRY] = run_carry,   [SHORE__LOCAL_CALL] = run_call,

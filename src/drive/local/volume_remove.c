@@ -11,7 +11,7 @@
 #include "storage/format.h"
 #include "storage/rest.h"
 
-#define WIPE_BYTES (1u << 20) /* both headers lie there */
+#define WIPE_BYTES (1u << 20) /* contains both headers */
 
 static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
     int code = -errno;
@@ -40,7 +40,7 @@ static int check_owner(const struct shore__file *file, const uint64_t fleet_id[2
     memset(page, 0, SHORE__PAGE_BYTES);
     bool shorter = file->size_bytes < SHORE__PAGE_BYTES;
     int rc = shorter ? 0 : transfer(file, SHORE__IO_READ, page, SHORE__PAGE_BYTES, diag);
-    /* a making gives a file that it has opened its whole length at once */
+    /* a new file gets its whole length as soon as it is opened */
     bool anothers = rc || (shorter && file->size_bytes);
     enum shore__parse parse = anothers ? SHORE__PARSE_FOREIGN : shore__header_parse(page, &header);
     free(page);

@@ -1,4 +1,4 @@
-/* What each kind of drive does where others ask for a drive by its address. */
+/* Functions of each kind of drive that work on an address. */
 #include <time.h>
 
 #include "base/diag.h"

@@ -47,7 +47,8 @@ static int look_into(struct shore__probe *p, struct shore_diag *diag) {
     return p->desc.identity ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
-/* Not for others that only look: they hold the lock for a moment, as this does. */
+/* Whether somebody uses the file. Processes that only look hold the lock for a moment, as this does, and do not count.
+ */
 static bool is_locked(int fd) {
     const struct timespec moment = {.tv_nsec = 5 * 1000 * 1000};
     for (int tries = 40; flock(fd, LOCK_EX | LOCK_NB); tries--) {
@@ -69,7 +70,7 @@ int shore__file_probe(const char *path, struct shore__probe *p, struct shore_dia
     if (!rc && !p->exists) shore__file_may_be_made(path, &p->trouble);
     if (rc || !p->exists) return rc;
     p->is_device = S_ISBLK(st.st_mode);
-    int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
+    int fd = open(p->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for a pipe */
     if (fd >= 0) {
         p->busy = is_locked(fd);
         close(fd);
@@ -81,7 +82,7 @@ int shore__file_probe(const char *path, struct shore__probe *p, struct shore_dia
 
 int shore__probe_may_be_made(const struct shore__address *at, const struct shore__probe *p, struct shore_diag *diag) {
     if (p->exists || !p->trouble.text[0]) return 0;
-    bool remote = at->kind->served; /* which the far side does not name */
+    bool remote = at->kind->served; /* the far side does not name it */
     return shore__fail(diag, SHORE_EUSAGE, "%s%s%s", remote ? at->text : "", remote ? ": " : "", p->trouble.text);
 }
 
@@ -164,7 +165,7 @@ void shore__probe_free(struct shore__probe *p) {
 
 /* ---- there ------------------------------------------------------------------------------------------------------- */
 
-/* A connection on which no drive is opened. */
+/* A connection without an open drive. */
 struct talk {
     const struct shore__address *at;
     struct shore__way way;
@@ -196,7 +197,7 @@ static int talk_send(struct talk *t, struct shore__wire_request r, uint64_t id, 
     return rc;
 }
 
-/* rc: of sending. The answer points into t->body. */
+/* rc: the result of sending. The answer points into t->body. */
 static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, struct shore_diag *why,
                        struct shore_diag *diag) {
     struct shore__wire_header h;
@@ -211,7 +212,7 @@ static int talk_answer(struct talk *t, int rc, struct shore__wire_answer *a, str
     return 0;
 }
 
-/* A request whose tail is what r brings, then the path. */
+/* Sends a request whose tail is r's, then the path. */
 static int talk_ask(struct talk *t, struct shore__wire_request r, struct shore__wire_answer *a,
                     struct shore_diag *diag) {
     struct shore_diag why = {0};
@@ -267,7 +268,7 @@ int shore__remote_remove(const struct shore__address *at, const uint64_t fleet_i
 #define LINK_FRAMES_MOST 4096u
 #define LINK_NS_LEAST 200000000u
 
-/* So many bytes that they take a while; what a connection needs to get going is in the first of all. */
+/* Enough bytes to take a while; the first ones include the connection's start. */
 static int measure_link(struct talk *t, uint64_t *speed, struct shore_diag *diag) {
     enum { TAIL_BYTES = SHORE__WIRE_BODY_BYTES - SHORE__WIRE_FIELDS_BYTES };
     unsigned char *tail = calloc(TAIL_BYTES, 1);

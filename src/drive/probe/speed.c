@@ -66,7 +66,7 @@ int shore__drive_rates_measure(const char *path, bool (*stop)(void), struct shor
     return rc;
 }
 
-/* "2,1", "2.8GB,1.4GB": with units in all or in none; what is plain is scaled so that fractions count. */
+/* Parses "2,1" or "2.8GB,1.4GB": all or none have units. Plain numbers are scaled, so that fractions count. */
 int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, struct shore_diag *diag) {
     enum { PLAIN = 1000000 };
     bool plain[2] = {false, false};
@@ -118,7 +118,7 @@ int shore__site_measure(const struct shore__site *site, enum shore_io io, size_t
     if (!site->at->kind->served) return shore__drive_measure(site->volume, io, speed, diag);
     int rc = shore__remote_measure(site->at, speed, link, diag);
     if (rc) return rc;
-    /* an update reads and writes the state while its fp32 gradient comes */
+    /* an update reads and writes the state while its fp32 gradient arrives */
     double carried = (double)*link * 2 * (double)state_bytes / (4.0 * SHORE_SEGMENT_ELEMS);
     if (carried < (double)*speed) *speed = (uint64_t)carried;
     return 0;

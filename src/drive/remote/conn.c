@@ -52,7 +52,7 @@ void shore__conn_end(struct shore__conn *c) {
     const uint64_t one = 1;
     atomic_store(&c->ended, true);
     ssize_t n = write(c->wake, &one, sizeof one);
-    (void)n; /* it can only be full, and then it wakes already */
+    (void)n; /* it fails only if it is full, and then it wakes already */
 }
 
 void shore__conn_drain_errors(struct shore__conn *c) {
@@ -80,7 +80,7 @@ void shore__conn_drain_errors(struct shore__conn *c) {
     }
 }
 
-/* Whoever is killed with bytes unread leaves a reset behind. */
+/* Explains a broken connection. A peer that was killed with unread bytes leaves a reset. */
 static int broke(struct shore__conn *c, int code, struct shore_diag *diag) {
     bool closed = code == 0 || code == EPIPE || code == ECONNRESET;
     atomic_store(&c->gone, true);
@@ -92,10 +92,9 @@ static uint64_t silence_ns(const struct shore__conn *c) {
     return (uint64_t)c->silence_ms * 1000000;
 }
 
-/* Until fd can go on: 0; otherwise a code. Bytes from the far side's shell are taken meanwhile: it must not wait for
- * us. Silence is counted in slices, and none for more than its length: while this process itself stood still (it was
- * stopped, or its machine was), the other side may well have spoken, or stood still with it. silent_ns: what it took
- * is added. */
+/* Waits until fd is ready: returns 0, or a code. Meanwhile takes bytes from the far side's shell, which must not wait
+ * for us. Counts silence in slices, none for more than its length: if this process stood still (it or its machine was
+ * stopped), the other side may have spoken meanwhile, or stood still too. silent_ns: the time is added to it. */
 static int wait_for(struct shore__conn *c, int fd, short event, uint64_t *silent_ns, struct shore_diag *diag) {
     const uint64_t slice_ms = c->silence_ms / 8 + 1;
     for (uint64_t until = *silent_ns + silence_ns(c); *silent_ns < until;) {
@@ -164,7 +163,7 @@ int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct s
     return shore__conn_readv(c, &part, 1, diag);
 }
 
-/* Pipes know no MSG_NOSIGNAL. */
+/* Ignores SIGPIPE for pipes, which have no MSG_NOSIGNAL. */
 static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts) {
     sigset_t pipe_only, before;
     const struct timespec none = {0};
@@ -182,7 +181,7 @@ static ssize_t write_quietly(int fd, const struct iovec *parts, unsigned nparts)
 static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag) {
     uint64_t silent = 0;
     advance(&parts, &nparts, 0);
-    /* what a session leaves behind that was broken off must not look like an answer */
+    /* the rest of a session that was broken off must not look like an answer */
     if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
     while (nparts) {
         ssize_t n = write_quietly(c->out, parts, nparts);
@@ -199,7 +198,7 @@ static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned npar
     return 0;
 }
 
-/* The far side will take it, whichever side it is. */
+/* Whether either side would accept the header. */
 static bool is_sound(const unsigned char header[SHORE__WIRE_HEADER_BYTES], uint32_t sequence) {
     struct shore__wire_header h;
     return !shore__wire_header_get(header, true, sequence, &h, NULL) ||
@@ -240,7 +239,7 @@ int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wir
     if (rc) return rc;
     c->received++;
     if (h->body_bytes > *room) {
-        /* as much as has come, and no more on the word of a header alone */
+        /* grows only as bytes arrive, and not on the word of a header alone */
         free(*body);
         *room = h->body_bytes;
         *body = malloc(*room);
@@ -274,7 +273,7 @@ int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag) {
     return write_parts(c, &part, 1, diag);
 }
 
-/* The last line of what a stranger printed, for a message. */
+/* The last line of untrusted output, for a message. */
 static void last_line(const char *text, size_t bytes, char *out, size_t out_bytes) {
     while (bytes && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r'))
         bytes--;
@@ -285,11 +284,11 @@ static void last_line(const char *text, size_t bytes, char *out, size_t out_byte
 }
 
 int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_diag *diag) {
-    unsigned char said[300], greeting[SHORE__WIRE_GREETING_BYTES]; /* said: the end of what has come */
+    unsigned char said[300], greeting[SHORE__WIRE_GREETING_BYTES]; /* said: the end of the bytes received */
     unsigned char *magic = said + sizeof said - SHORE__WIRE_MAGIC_BYTES;
     char shown[160];
     size_t seen = 0;
-    uint64_t silent = 0; /* in all: what trickles has no more time */
+    uint64_t silent = 0; /* in total: bytes that trickle in do not extend the time */
     struct shore_diag why = {0};
     int rc = 0;
     while (!rc && seen < SHORE__WIRE_SCAN_BYTES && silent < silence_ns(c)) {

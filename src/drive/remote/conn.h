@@ -1,8 +1,7 @@
-/* One connection: a pair of descriptors that frames go through, whatever they are (a socket, two pipes). Every wait has
- * an end, every byte is counted where it is read and written.
+/* One connection: a pair of descriptors of any kind (a socket, two pipes) that carries frames. Every wait has a time
+ * limit, and every byte is counted where it is read or written.
  *
- * One thread sends, one receives. The descriptors belong to the connection and do not block.
- */
+ * One thread sends, one receives. The connection owns the descriptors, which do not block. */
 #ifndef SHORE_DRIVE_REMOTE_CONN_H
 #define SHORE_DRIVE_REMOTE_CONN_H
 
@@ -18,37 +17,38 @@
 
 struct shore__conn {
     int in, out;
-    int wake;                /* eventfd: becomes readable when the connection is to end */
-    int err;                 /* what the far side's shell says, or -1 */
+    int wake;                /* eventfd: readable when the connection should end */
+    int err;                 /* output of the far side's shell, or -1 */
     uint32_t sent, received; /* frames */
     uint32_t silence_ms;
     atomic_uint_fast64_t in_bytes, out_bytes;
     atomic_bool ended; /* by this side */
-    atomic_bool gone;  /* the other side has closed it, or is silent, or it broke */
-    uint64_t work;     /* of a server, as its last sign of life counted it */
-    uint64_t moved_ns; /* when that grew, or something else came */
-    char errors[1024]; /* the end of what came from err */
+    atomic_bool gone;  /* the other side has closed it or is silent, or it broke */
+    uint64_t work;     /* a server's work, as its last sign of life counted it */
+    uint64_t moved_ns; /* when work grew, or anything else arrived */
+    char errors[1024]; /* the end of the text from err */
     size_t nerrors;
 };
 
-/* Seconds of silence that mean that the other side is gone, from the environment (tests shorten it). */
+/* Seconds of silence after which the other side counts as gone, from the environment (tests shorten it). */
 #define SHORE__SILENCE_VARIABLE "LONGSHORE_SILENCE"
 uint32_t shore__conn_silence_ms(void);
 
-/* Takes in, out and err, which it closes also on failure. */
+/* Takes over in, out and err. Closes them also on failure. */
 int shore__conn_init(struct shore__conn *c, int in, int out, int err);
 void shore__conn_fini(struct shore__conn *c);
-/* Wakes both threads: what they wait for fails with SHORE_ELINK. Threading: any. */
+/* Wakes both threads: their waits fail with SHORE_ELINK. Threading: any. */
 void shore__conn_end(struct shore__conn *c);
 
-/* Bytes as they come; all or SHORE_ELINK with a sentence (it ended, broke, was silent for too long). */
+/* Reads or writes plain bytes: all of them, or SHORE_ELINK with a sentence (it ended, broke, or was silent too
+ * long). */
 int shore__conn_read(struct shore__conn *c, void *buffer, size_t bytes, struct shore_diag *diag);
 int shore__conn_readv(struct shore__conn *c, struct iovec *parts, unsigned nparts, struct shore_diag *diag);
 
-/* When a side that has said nothing since now must give a sign of life, on the monotonic clock. */
+/* When a side that has been silent from now on must give a sign of life, on the monotonic clock. */
 void shore__conn_next_beat(const struct shore__conn *c, struct timespec *at);
 
-/* A frame: header, body in up to two parts, bulk. */
+/* Sends a frame: header, body in up to two parts, bulk. */
 struct shore__frame {
     uint16_t type;
     uint64_t id;
@@ -59,25 +59,25 @@ struct shore__frame {
 };
 int shore__conn_send(struct shore__conn *c, const struct shore__frame *f, struct shore_diag *diag);
 
-/* The answer to request `id`; why: where rc is not 0. */
+/* Answers request `id`. why: the reason if rc is not 0. */
 int shore__conn_answer(struct shore__conn *c, uint64_t id, int rc, const struct shore_diag *why, const void *result,
                        uint32_t result_bytes, struct shore_diag *diag);
 
-/* Receives header and body; the bulk is the caller's to read. body: grown as needed (*room), malloc'ed. */
+/* Receives header and body; the caller reads the bulk. body: malloc'ed, grown as needed (*room). */
 int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wire_header *h, unsigned char **body,
                         size_t *room, struct shore_diag *diag);
 
-/* Of a client that waits for an answer: from now on the server has to get on with it; and whether it still does, for
- * each header that comes. SHORE_ELINK. */
+/* For a client that waits for an answer: starts to expect progress of the server, and checks it with each header that
+ * arrives. SHORE_ELINK. */
 void shore__conn_expect(struct shore__conn *c);
 int shore__conn_gets_on(struct shore__conn *c, const struct shore__wire_header *h, struct shore_diag *diag);
 
-/* The server's first bytes, behind at most SHORE__WIRE_SCAN_BYTES of something else, which may not take longer than
- * silence may. The end of what was skipped is shown in the diagnostic if the greeting does not come. */
+/* Receives the server's greeting, which may follow up to SHORE__WIRE_SCAN_BYTES of other text, within the time allowed
+ * for silence. If it does not come, the diagnostic shows the end of that text. */
 int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_diag *diag);
 int shore__conn_greet(struct shore__conn *c, struct shore_diag *diag);
 
-/* Takes what is there on err. */
+/* Reads what is available on err. */
 void shore__conn_drain_errors(struct shore__conn *c);
 
 #endif

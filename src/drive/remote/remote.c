@@ -1,4 +1,4 @@
-/* A remote drive: what it is asked. */
+/* A remote drive: its table of operations. */
 #include "drive/remote/remote.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "base/diag.h"
 #include "drive/remote/remote_link.h"
 
-#define CALL_SPAN_BYTES (UINT64_C(1) << 20) /* what a seal is the sum over: the same for every server */
+#define CALL_SPAN_BYTES (UINT64_C(1) << 20) /* a seal is the sum over spans of this size, the same for every server */
 
 /* ---- synchronous requests ---------------------------------------------------------------------------------------- */
 
@@ -17,7 +17,7 @@ struct control {
     struct shore__wire_request fields;
     const void *tail;
     uint32_t tail_bytes;
-    unsigned char *result; /* copied here, if there is room */
+    unsigned char *result; /* the result is copied here if there is room */
     uint32_t result_room, result_bytes;
 };
 
@@ -191,7 +191,7 @@ static void fill_call(const struct remote *r, struct remote_request *q, const st
     }
 }
 
-/* A seal is the sum of the spans' seals: the same for put and get, which cut alike. */
+/* Runs a function. A seal is the sum of its spans' seals; put and get cut alike, so it is the same for both. */
 static int remote_call(struct shore__drive *d, const struct shore__call *call, struct shore_completion done) {
     struct remote *r = remote_of(d);
     int rc = shore__call_check(call, r->drive.desc);
@@ -229,7 +229,7 @@ static int remote_commit(struct shore__drive *d, const struct shore_commit *comm
     return shore__remote_send(r, w);
 }
 
-/* What the server says of its drive, if it knows of such things. */
+/* The server's answer about its drive, if it knows the question. */
 static int remote_can_carry(const struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = remote_of(d);
     if (r->info.caps & SHORE__DRIVE_CARRIES) return 0;
@@ -279,7 +279,7 @@ void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64
     }
 }
 
-/* Bulk by its class; everything else that crossed is control. */
+/* Bulk counts in its class; all other bytes are control. */
 static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
     struct remote *r = remote_of(d);
     uint64_t in, out, bulk = 0, *of = r->class_bytes;
@@ -309,7 +309,7 @@ static int remote_describe(const struct shore__drive *d, char *text, size_t byte
 static void remote_close(struct shore__drive *d) {
     struct remote *r = remote_of(d);
     struct control c = {.fields = {.type = SHORE__WIRE_CLOSE}};
-    if (r->slot) control(r, &c, NULL); /* then its lock is free */
+    if (r->slot) control(r, &c, NULL); /* releases its lock */
     shore__remote_stop(r);
     shore__wire_open_free(&r->info);
     pthread_mutex_destroy(&r->lock);

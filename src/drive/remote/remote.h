@@ -1,11 +1,11 @@
-/* A drive on another host, or behind a socket of this one: every request goes over a connection to a server that has
+/* A drive on another host, or behind a socket of this host. Every request goes over a connection to a server that has
  * the drive. Requests are cut into spans that fit the server's slots, and many are under way at once. */
 #ifndef SHORE_DRIVE_REMOTE_REMOTE_H
 #define SHORE_DRIVE_REMOTE_REMOTE_H
 
 #include "drive/drive.h"
 
-/* Set by command lines (--connections): how many connections a drive gets. */
+/* Sets the number of connections per drive (--connections of command lines). */
 #define SHORE__CONNECTIONS_VARIABLE "LONGSHORE_CONNECTIONS"
 
 int shore__remote_create(const struct shore__drive_config *config, const struct shore__address *at,
@@ -13,20 +13,20 @@ int shore__remote_create(const struct shore__drive_config *config, const struct 
                          struct shore_diag *diag);
 int shore__remote_open(const struct shore__drive_config *config, const struct shore__address *at,
                        struct shore__drive **out, struct shore_diag *diag);
-/* The same over descriptors that are there already (taken over); it cannot be connected again. Tests. */
+/* For tests: the same over existing descriptors, which it takes over. It cannot reconnect. */
 int shore__remote_create_over(const struct shore__drive_config *config, int in, int out_fd,
                               const struct shore__volume_desc *desc, struct shore__drive **out,
                               struct shore_diag *diag);
 
 bool shore__is_remote(const struct shore__drive *d);
-/* Whether its connection has broken: every request fails with SHORE_ELINK until it is connected again. why: NULL, or
- * gets the reason. */
+/* Whether the connection is broken: every request fails with SHORE_ELINK until it is reconnected. why: NULL, or
+ * receives the reason. */
 bool shore__remote_is_broken(const struct shore__drive *d, struct shore_diag *why);
-/* Opens the same volume again; nothing may be under way. The drive is then as after opening: load and begin come next.
+/* Reopens the same volume, with nothing under way. The drive is then as after opening: load and begin come next.
  * SHORE_ELINK, SHORE_EBUSY: it may work later. */
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag);
 
-/* Bytes that crossed the connection, counted where they were read and written; since the drive was opened. */
+/* Bytes that crossed the connection since the drive was opened, counted where they were read and written. */
 void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The threads of a remote drive: for each connection one that sends and one that receives. */
+/* Threads of a remote drive: one that sends and one that receives for each connection. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ _Static_assert(SHORE__WIRE_SLOTS_MOST + REMOTE_CONTROLS <= 0x10000, "16 bits of 
 
 /* ---- ends -------------------------------------------------------------------------------------------------------- */
 
-/* One span is over. Without the lock. */
+/* Ends one span. Called without the lock. */
 static void finish(struct remote *r, struct remote_request *q, int rc, const struct shore_diag *diag) {
     struct remote_whole *w = q->whole;
     pthread_mutex_lock(&r->lock);
@@ -55,7 +55,7 @@ static void break_off(struct remote *r, int rc, const struct shore_diag *why) {
         shore__conn_end(&r->links[i].way.conn);
 }
 
-/* By the last thread: nobody reads or writes buffers of the callers any more. */
+/* Fails everything. Called by the last thread, when no one reads or writes callers' buffers any more. */
 static void fail_all(struct remote *r) {
     struct shore_diag why;
     if (r->at)
@@ -98,7 +98,7 @@ static bool is_update(const struct remote_request *q) {
     return q->fields.type == SHORE__WIRE_UPDATE || q->fields.type == SHORE__WIRE_STORE;
 }
 
-/* With the lock. Updates leave a quarter of the slots to the others, which somebody waits for. */
+/* Called with the lock. Updates leave a quarter of the slots to other requests, which somebody waits for. */
 static bool slot_is_free(const struct remote *r, const struct remote_request *q) {
     if (r->used_slots == r->nslots) return false;
     return !is_update(q) || r->nslots < 4 || r->updates_out < r->nslots - r->nslots / 4;
@@ -141,7 +141,7 @@ static struct remote_request *next_request(struct remote *r, struct remote_link 
     return NULL;
 }
 
-/* body: room for SHORE__WIRE_COMMIT_BYTES. 0: the tail does not fit. */
+/* body: has room for SHORE__WIRE_COMMIT_BYTES. 0: the tail does not fit. */
 static uint32_t put_body(unsigned char *body, struct remote_request *q) {
     unsigned char *at = body + SHORE__WIRE_FIELDS_BYTES;
     const struct shore_update *u = q->update;
@@ -167,7 +167,7 @@ static void count_sent(struct remote *r, const struct remote_request *q) {
         r->class_bytes[SHORE__LINK_IN_COMPRESSED] += 4 * ((uint64_t)q->fields.count + 1);
 }
 
-/* The gradient of a request that comes as a gather list, put together while its place on the far side waits for it. */
+/* Gathers the gradient of a request with a gather list, while its slot on the far side waits. */
 static int gather(struct remote_link *l, struct remote_request *q, struct shore_diag *diag) {
     const struct shore_update *u = q->update;
     if (!u || !u->gather) return 0;
@@ -204,7 +204,7 @@ static int send_request(struct remote *r, struct remote_link *l, struct remote_r
     q->state = REMOTE_SENT;
     l->sends = false;
     pthread_mutex_unlock(&r->lock);
-    if (answered) { /* faster than this thread */
+    if (answered) { /* the answer was faster than this thread */
         struct shore_diag *why = q->diag;
         finish(r, q, q->rc, why);
         free(why);
@@ -229,7 +229,8 @@ static void *writer(void *ctx) {
         bool broken = r->broken;
         pthread_mutex_unlock(&r->lock);
         if (q) {
-            rc = send_request(r, l, q, body, &diag); /* also when it has just broken: it has its place already */
+            /* also if the connection has just broken: the request has its slot already */
+            rc = send_request(r, l, q, body, &diag);
         } else if (broken) {
             break;
         } else {
@@ -264,7 +265,7 @@ static int keep_result(struct remote_request *q, const struct shore__wire_answer
     return 0;
 }
 
-/* The answer's bulk is still to be read. */
+/* Takes an answer whose bulk is still to be read. */
 static int take_answer(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
                        const unsigned char *body, struct shore_diag *diag) {
     struct shore__wire_answer a;
@@ -311,7 +312,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     return 0;
 }
 
-/* While this side still sends, or asks for nothing, nothing need get on over there. */
+/* Checks the server's progress. None is needed while this side still sends, or waits for nothing. */
 static int check_progress(struct remote *r, struct remote_link *l, const struct shore__wire_header *h,
                           struct shore_diag *diag) {
     pthread_mutex_lock(&r->lock);
@@ -407,7 +408,7 @@ int shore__remote_start(struct remote *r) {
         if (!rc) rc = shore__thread_start(&l->reader, "shore-receive", reader, l);
         l->reads = !rc;
     }
-    if (rc) { /* those that have not started have ended */
+    if (rc) { /* threads that were not started count as ended */
         pthread_mutex_lock(&r->lock);
         for (unsigned i = 0; i < r->nlinks; i++)
             r->threads -= !r->links[i].reads + !r->links[i].writes;

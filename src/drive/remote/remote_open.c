@@ -1,4 +1,4 @@
-/* A remote drive comes and goes: connecting, opening, connecting again. */
+/* Opens, closes and reconnects a remote drive. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static unsigned connections(const struct remote *r) {
     return n >= 1 && n <= (long)REMOTE_LINKS_MOST ? (unsigned)n : 1;
 }
 
-/* One request and its answer, on a connection whose threads are not started; the body of the answer is kept. */
+/* Sends one request and receives its answer, on a connection without threads. The answer's body is kept. */
 static int ask(struct remote *r, struct shore__way *way, const struct shore__frame *frame, unsigned char **body,
                struct shore__wire_answer *a, struct shore_diag *why) {
     struct shore__wire_header h = {0};
@@ -43,7 +43,7 @@ static int explain(struct remote *r, struct shore__way *way, int rc, const struc
     return shore__fail_of(diag, rc, why, "%s: %.700s", r->drive.path, why->text);
 }
 
-/* The far side would only say that it cannot understand such a layout. */
+/* Refuses a layout that the far side would only call malformed. */
 static int check_groups(const struct remote *r, struct shore_diag *diag) {
     const struct shore_layout *layout = r->config.layout;
     for (uint32_t b = 0; b < layout->nblocks; b++) {
@@ -60,7 +60,7 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
     return 0;
 }
 
-/* Says OPEN and takes the answer into *info. */
+/* Sends OPEN, and decodes the answer into *info. */
 static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, const struct shore__volume_desc *desc,
                       struct shore__wire_open *info, struct shore_diag *diag) {
     struct shore__wire_open o = {
@@ -97,7 +97,7 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     return rc;
 }
 
-/* One more connection to the drive that is open. */
+/* Adds a connection to the open drive. */
 static int attach(struct remote *r, const unsigned char token[16], struct shore_diag *diag) {
     static const struct shore__frame alive = {.type = SHORE__WIRE_ALIVE};
     struct remote_link *l = &r->links[r->nlinks];
@@ -106,7 +106,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     struct shore__frame frame = {.type = SHORE__WIRE_ATTACH, .id = 1, .body = request, .body_bytes = sizeof request};
     struct shore__wire_answer a = {0};
     struct shore_diag why = {0};
-    /* logging in may take a while each time, and those that are there have no threads yet */
+    /* each login may take a while, and the existing connections have no threads yet */
     for (unsigned i = 0; i < r->nlinks; i++)
         shore__conn_send(&r->links[i].way.conn, &alive, &why);
     int rc = shore__way_open(r->at, &l->way, diag);
@@ -120,7 +120,7 @@ static int attach(struct remote *r, const unsigned char token[16], struct shore_
     return rc ? explain(r, &l->way, rc, &why, diag) : 0;
 }
 
-/* The first connection is there. On failure nothing of it is left. */
+/* Opens the drive on the first connection. On failure, nothing is left of it. */
 static int begin(struct remote *r, uint32_t mode, const struct shore__volume_desc *desc, struct shore_diag *diag) {
     struct shore__wire_open info = {0};
     r->nlinks = 1;
@@ -137,7 +137,7 @@ static int begin(struct remote *r, uint32_t mode, const struct shore__volume_des
                             r->drive.path);
             shore__wire_open_free(&info);
         } else if (r->info.has_desc) {
-            /* what callers may hold on to stays */
+            /* callers may hold pointers to the old info, which stays */
             r->info.slots = info.slots;
             r->info.slot_bytes = info.slot_bytes;
             r->info.span_segments = info.span_segments;
@@ -178,7 +178,7 @@ static struct remote *remote_new(const struct shore__drive_config *config, const
     return r;
 }
 
-/* rc: of what came before. */
+/* rc: the result so far. */
 static int finish_opening(struct remote *r, int rc, uint32_t mode, const struct shore__volume_desc *desc,
                           struct shore__drive **out, struct shore_diag *diag) {
     if (!rc) rc = begin(r, mode, desc, diag);
@@ -236,7 +236,7 @@ int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
     if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->drive.path);
     shore__remote_stop(r);
-    /* its counters begin anew */
+    /* the new server counts from zero */
     shore__wire_ledger_add(&r->far_before, &r->far);
     r->far = (struct shore_ledger){0};
     int rc = shore__way_open(r->at, &r->links[0].way, diag);

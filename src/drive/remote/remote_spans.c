@@ -1,4 +1,4 @@
-/* What a remote drive is asked, cut into spans that fit a slot. */
+/* Cuts requests of a remote drive into spans that fit a slot. */
 #include <stdlib.h>
 
 #include "drive/layout.h"

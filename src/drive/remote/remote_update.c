@@ -1,10 +1,10 @@
-/* An update of a remote drive: cut into spans of which each fits a slot there. */
+/* Updates of a remote drive, cut into spans that each fit a slot there. */
 #include <errno.h>
 #include <string.h>
 
 #include "drive/remote/remote_link.h"
 
-/* Bytes that a span of an update takes in a slot: each of its three buffers begins at a page. */
+/* Bytes of a span of an update in a slot: each of its three buffers starts at a page. */
 static uint64_t update_bytes(const struct remote *r, const struct shore_update *u, uint32_t at, uint32_t count) {
     uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS, gradient = 0;
     if (u->form == SHORE_GRADIENT_SPARSE)
@@ -15,7 +15,7 @@ static uint64_t update_bytes(const struct remote *r, const struct shore_update *
            (u->params_out ? elems * (r->config.fp32_params ? 4 : 2) : 0);
 }
 
-/* The largest number of segments of which each span fits a slot. 0: not even one does. */
+/* The largest number of segments such that each span fits a slot. 0: not even one fits. */
 static uint32_t update_span(const struct remote *r, const struct shore_update *u) {
     for (uint32_t n = r->info.span_segments; n; n--) {
         bool fits = true;
@@ -36,7 +36,7 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
     f->order = u->order;
     f->coefficient = u->coefficient;
     f->ngroups = u->ngroups;
-    q->rank = (uint64_t)u->order + 1; /* what somebody waits for goes first */
+    q->rank = (uint64_t)u->order + 1; /* requests that somebody waits for go first */
     q->update = u;
     if (u->form == SHORE_GRADIENT_SPARSE) {
         q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
@@ -73,7 +73,7 @@ int shore__remote_update(struct shore__drive *d, const struct shore_update *upda
     if (rc) return rc;
     if (!shore__extent_find(d->desc, update->block, update->segment, update->count)) return -EINVAL;
     struct shore_update u = *update;
-    /* what is not stored need not be sent */
+    /* if it is not stored, it need not be sent */
     if (!r->config.plane_bytes[SHORE_PLANE_R]) u.residual = NULL;
     if (u.ngroups > SHORE__WIRE_GROUPS_MOST) u.ngroups = SHORE__WIRE_GROUPS_MOST;
     uint32_t most = update_span(r, &u);

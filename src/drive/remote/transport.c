@@ -73,7 +73,7 @@ static void close_pair(int pair[2]) {
     if (pair[1] >= 0) close(pair[1]);
 }
 
-/* In a session of its own: no terminal to ask for a password on, and Ctrl-C is ours to answer. */
+/* Starts the child in its own session: it has no terminal to ask for a password, and does not get Ctrl-C. */
 static int spawn(char *const *words, int in, int out, int err, pid_t *child) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -104,7 +104,7 @@ static int open_child(const struct shore__address *at, struct shore__way *w, str
     if (!rc && (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC) || pipe2(err, O_CLOEXEC)))
         rc = shore__fail(diag, -errno, "no pipes for %s: %s", c.words[0], strerror(errno));
     if (!rc) {
-        /* a hint: users may have less */
+        /* a hint: users may be allowed less */
         fcntl(to[1], F_SETPIPE_SZ, PIPE_BYTES);
         fcntl(from[0], F_SETPIPE_SZ, PIPE_BYTES);
         rc = spawn(c.words, to[0], from[1], err[1], &w->child);
@@ -136,7 +136,7 @@ static void large_buffers(int fd) {
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
-/* Whether the other end runs as this user or as root. */
+/* Whether the other end runs as this user or root. */
 static bool is_ours(int fd) {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
@@ -169,7 +169,7 @@ static int open_socket(const struct shore__address *at, struct shore__way *w, st
     return rc ? shore__fail(diag, rc, "no connection: %s", shore_error_text(rc)) : 0;
 }
 
-/* Waits up to ms for the child; -1: it is still there. */
+/* Waits up to ms for the child; -1: it still runs. */
 static int child_status(struct shore__way *w, unsigned ms) {
     int status;
     const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
@@ -185,7 +185,7 @@ static int child_status(struct shore__way *w, unsigned ms) {
 }
 
 void shore__way_close(struct shore__way *w) {
-    shore__conn_fini(&w->conn); /* its input ends: a server goes, and so does ssh */
+    shore__conn_fini(&w->conn); /* its input ends: a server exits, and so does ssh */
     if (w->child && child_status(w, 2000) < 0) {
         kill(w->child, SIGTERM);
         if (child_status(w, 2000) < 0) {
@@ -196,7 +196,7 @@ void shore__way_close(struct shore__way *w) {
     w->child = 0;
 }
 
-/* The last line that says something, of what a child wrote. */
+/* The last line with text that a child wrote. */
 static void last_words(const struct shore__conn *c, char *out, size_t bytes) {
     const char *end = c->errors + c->nerrors, *at;
     while (end > c->errors && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' '))
@@ -206,7 +206,7 @@ static void last_words(const struct shore__conn *c, char *out, size_t bytes) {
     shore__escape(at, (size_t)(end - at), out, bytes);
 }
 
-/* What a user can try by hand. */
+/* Writes the command that a user can try by hand. */
 static void by_hand(const struct shore__address *p, char *out, size_t bytes) {
     char command[400];
     const char *port = p->port ? p->port : "";
@@ -214,8 +214,8 @@ static void by_hand(const struct shore__address *p, char *out, size_t bytes) {
     shore__escape(command, strlen(command), out, bytes);
 }
 
-/* Before there was a greeting, the child's words can only be those of ssh, or of a shell over there. 0: they say
- * nothing that is known. */
+/* Explains a failed start. Before the greeting, the child's words can only come from ssh, or from a shell on the far
+ * side. 0: the words are unknown. */
 static int explain_start(const struct shore__address *at, const char *said, const char *words, int code,
                          struct shore_diag *why) {
     const char *host = at->host;
@@ -256,7 +256,7 @@ int shore__way_explain(const struct shore__address *at, struct shore__way *w, in
     struct shore_diag start;
     shore__escape(at->text, strlen(at->text), shown, sizeof shown);
     if (!w->child) return shore__fail_of(diag, rc, why, "%s: %.600s", shown, why->text);
-    /* the child says what is wrong, and ends: both may take a moment */
+    /* the child says what is wrong, and exits: both may take a moment */
     int status = child_status(w, 1500);
     shore__conn_drain_errors(&w->conn);
     last_words(&w->conn, words, sizeof words);

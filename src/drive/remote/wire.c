@@ -80,7 +80,7 @@ static bool type_fits(unsigned type, bool to_server) {
 }
 
 static uint32_t body_most(unsigned type) {
-    /* OPEN's answer describes the volume as OPEN does */
+    /* OPEN's answer describes the volume like OPEN itself */
     return type == SHORE__WIRE_OPEN || type == SHORE__WIRE_DONE ? SHORE__WIRE_OPEN_BYTES
            : type == SHORE__WIRE_COMMIT                         ? SHORE__WIRE_COMMIT_BYTES
                                                                 : SHORE__WIRE_BODY_BYTES;
@@ -277,7 +277,7 @@ uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_d
     return (uint32_t)(at - out) + 8 + of_bytes;
 }
 
-/* Servers of earlier versions give none. */
+/* Older servers send no advice. */
 static bool advice_get(struct shore__wire_answer *a) {
     if (!a->rc || !a->result_bytes) return true;
     if (a->result_bytes < 8) return false;

@@ -1,10 +1,8 @@
-/* The wire protocol of remote drives: frames and what is in them. Encoding and decoding only, no I/O, so that both
- * sides' decoders can be tested with any bytes. docs/wire-protocol.md describes every byte.
+/* The wire protocol of remote drives: frames and their contents. It encodes and decodes without I/O, so that tests can
+ * feed any bytes to both sides' decoders. docs/wire-protocol.md describes every byte.
  *
- * A frame is a header of 40 bytes, a body (fields), and bulk: bytes that are placed where they are used, without a copy
- * in between. All numbers are little-endian. Every request but OPEN has the same fixed fields, of which it uses some,
- * and a tail.
- */
+ * A frame has a header of 40 bytes, a body (fields), and bulk: bytes that are read directly to where they are used. All
+ * numbers are little-endian. Every request except OPEN has the same fixed fields, of which it uses some, and a tail. */
 #ifndef SHORE_DRIVE_REMOTE_WIRE_H
 #define SHORE_DRIVE_REMOTE_WIRE_H
 
@@ -14,7 +12,7 @@
 #define SHORE__WIRE_VERSION 5u
 #define SHORE__WIRE_OLDEST 5u /* that this build still speaks */
 
-/* What a server writes first. */
+/* The first bytes of a server. */
 #define SHORE__WIRE_MAGIC "\x89LongshoreDrive\n"
 #define SHORE__WIRE_MAGIC_BYTES 16u
 #define SHORE__WIRE_GREETING_BYTES 24u
@@ -47,16 +45,16 @@ enum shore__wire_type {
     SHORE__WIRE_MEASURE = 14,
     SHORE__WIRE_CARRY = 15,
     SHORE__WIRE_BLOB = 16,
-    /* these take a slot of the server */
+    /* requests that take a slot of the server */
     SHORE__WIRE_INIT = 32,
     SHORE__WIRE_FETCH = 33,
     SHORE__WIRE_UPDATE = 34,
-    SHORE__WIRE_CALL = 35, /* of any function of function.h */
+    SHORE__WIRE_CALL = 35, /* any function of function.h */
     SHORE__WIRE_STORE = 36,
     /* server to client */
     SHORE__WIRE_DONE = 64,
     SHORE__WIRE_NOTE = 65,
-    /* either way: a sign of life; a server's has a number that grows while its drive gets on */
+    /* both ways: a sign of life; a server's has a number that grows while its drive makes progress */
     SHORE__WIRE_ALIVE = 96,
 };
 
@@ -67,8 +65,8 @@ static inline bool shore__wire_takes_slot(unsigned type) {
 /* ---- greeting ---------------------------------------------------------------------------------------------------- */
 
 void shore__wire_greeting_put(unsigned char out[SHORE__WIRE_GREETING_BYTES]);
-/* After the magic: the versions that the server speaks. Picks the newest that both do. SHORE_EFORMAT says which side
- * is the older one. */
+/* After the magic: the versions that the server speaks. Picks the newest version that both sides speak. SHORE_EFORMAT
+ * says which side is older. */
 int shore__wire_greeting_get(const unsigned char in[SHORE__WIRE_GREETING_BYTES], uint32_t *version,
                              struct shore_diag *diag);
 
@@ -76,31 +74,31 @@ int shore__wire_greeting_get(const unsigned char in[SHORE__WIRE_GREETING_BYTES],
 
 struct shore__wire_header {
     uint16_t type;
-    uint32_t sequence; /* of frames on this connection and in this direction, from 0 */
+    uint32_t sequence; /* number of the frame on this connection in this direction, from 0 */
     uint32_t body_bytes;
     uint64_t id;         /* of the request, chosen by the client */
-    uint64_t bulk_bytes; /* that follow the body */
+    uint64_t bulk_bytes; /* after the body */
 };
 
-/* body: what will follow; its check is part of the header. */
+/* body: the one that will follow; its checksum is part of the header. */
 void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const struct shore__wire_header *h,
                             const void *body);
-/* to_server: which types and sizes are in order. sequence: the one that is expected. SHORE_ELINK with a sentence. */
+/* to_server: decides which types and sizes are valid. sequence: the expected one. SHORE_ELINK with a sentence. */
 int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], bool to_server, uint32_t sequence,
                            struct shore__wire_header *out, struct shore_diag *diag);
-/* Once the body is there: whether both came as they were sent. */
+/* After the body has arrived: whether header and body are undamaged. */
 int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, struct shore_diag *diag);
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 enum shore__wire_flag {
-    SHORE__WIRE_HAS_M = 1,     /* INIT: bulk is master, then m, then v, as far as they are there */
+    SHORE__WIRE_HAS_M = 1,     /* INIT: bulk is master, then m and v if present */
     SHORE__WIRE_HAS_V = 2,     /* INIT */
     SHORE__WIRE_PARAMS = 4,    /* UPDATE: the answer's bulk is the new parameters */
-    SHORE__WIRE_SPILLED = 8,   /* UPDATE: no gradient in the bulk, it was spilled */
+    SHORE__WIRE_SPILLED = 8,   /* UPDATE: the gradient was spilled, so it is not in the bulk */
     SHORE__WIRE_RESIDUAL = 16, /* UPDATE: a residual follows the gradient */
     SHORE__WIRE_DEEP = 32,     /* LEAF_SUM */
-    SHORE__WIRE_BEGUN = 64,    /* REMOVE: also what was begun and never finished */
+    SHORE__WIRE_BEGUN = 64,    /* REMOVE: also a volume that was begun and never finished */
 };
 
 enum shore__wire_measure {
@@ -108,7 +106,7 @@ enum shore__wire_measure {
     SHORE__WIRE_MEASURE_LINK,  /* the tail is any bytes; without an id, there is no answer */
 };
 
-/* The fixed fields; each request uses some of them. */
+/* Fixed fields of a request, which uses some of them. */
 struct shore__wire_request {
     uint16_t type;
     uint64_t step;  /* LOAD, BEGIN, FETCH, COMMIT; UPDATE, STORE, CARRY: the base */
@@ -132,10 +130,10 @@ struct shore__wire_request {
 
 /* out has SHORE__WIRE_FIELDS_BYTES; the tail is sent after it. */
 void shore__wire_request_put(unsigned char out[SHORE__WIRE_FIELDS_BYTES], const struct shore__wire_request *r);
-/* tail points into body. Checks everything that can be told without the drive. */
+/* tail points into body. Checks everything that can be checked without the drive. */
 int shore__wire_request_get(const struct shore__wire_header *h, const unsigned char *body,
                             struct shore__wire_request *out, struct shore_diag *diag);
-/* What is asked of a function; buffers are not part of it. get: of a request that was checked. */
+/* A function call without its buffers. get: for a checked request. */
 void shore__wire_call_put(struct shore__wire_request *r, const struct shore__call *c);
 struct shore__call shore__wire_call_get(const struct shore__wire_request *r);
 void shore__wire_hyper_put(unsigned char out[SHORE__WIRE_HYPER_BYTES], const struct shore_hyper *h);
@@ -143,12 +141,12 @@ void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], stru
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
-/* The body of DONE: rc, the length of a sentence, the sentence, then results; of an error: the advice. */
+/* The body of DONE: rc, the length of a sentence, the sentence, then results, or, for an error, the advice. */
 struct shore__wire_answer {
     int rc; /* 0 or negative */
     const char *text;
     uint32_t text_bytes;
-    int advice; /* with what it is of; one that this build does not know: none */
+    int advice; /* and its subject; one that this build does not know counts as none */
     const char *of;
     uint32_t of_bytes;
     const unsigned char *result;
@@ -157,17 +155,17 @@ struct shore__wire_answer {
 #define SHORE__WIRE_ANSWER_BYTES 8u                                         /* without the sentence and the results */
 #define SHORE__WIRE_ANSWER_MOST (16u + (uint32_t)sizeof(struct shore_diag)) /* without results */
 
-/* All but results; diag: where rc is not 0. Returns the bytes, SHORE__WIRE_ANSWER_MOST at most. */
+/* Everything except results; diag: if rc is not 0. Returns the bytes, at most SHORE__WIRE_ANSWER_MOST. */
 uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_diag *diag);
 int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned char *body,
                            struct shore__wire_answer *out, struct shore_diag *diag);
-/* What an answer that reports an error says, behind "WHOSE: " (NULL: without that). Returns its code. */
+/* Fills the diagnostic with an answer's error, behind "WHOSE: " (NULL: without that). Returns its code. */
 int shore__wire_answer_fail(const struct shore__wire_answer *a, const char *whose, struct shore_diag *diag);
 
-/* Counters of the far side, in the result of BEGIN, COMMIT and LEDGER. */
+/* Counters of the far side, in the results of BEGIN, COMMIT and LEDGER. */
 #define SHORE__WIRE_LEDGER_BYTES (4u + 8u * 10u)
 void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const struct shore_ledger *l);
-void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from); /* these counters alone */
+void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from); /* these counters only */
 bool shore__wire_ledger_get(const unsigned char *in, uint32_t bytes, struct shore_ledger *add_to);
 
 /* Result of RECOVERY, and part of OPEN's. At most SHORE__WIRE_RECOVERY_BYTES. */

@@ -8,8 +8,8 @@
 #include "base/units.h"
 #include "storage/room.h"
 
-/* A setting is u16 key, u16 zero, u32 bytes, value. Keys from FREE on may be ignored by who does not know them; all
- * others must be understood. */
+/* A setting is u16 key, u16 zero, u32 bytes, value. Readers may ignore unknown keys from FREE on; they must understand
+ * all others. */
 enum key {
     KEY_PATH = 1,
     KEY_VOLUME = 2,
@@ -70,7 +70,7 @@ static unsigned char *grow(struct out *o, size_t bytes) {
     return o->data + o->used - bytes;
 }
 
-/* The value's place, of known length. */
+/* Returns the place of the value, whose length is known. */
 static unsigned char *put(struct out *o, unsigned key, size_t bytes) {
     unsigned char *at = grow(o, 8 + bytes);
     if (!at) return NULL;
@@ -154,7 +154,8 @@ static void put_layout(struct out *o, const struct shore_layout *l) {
             size_t name = tensor->name ? strnlen(tensor->name, 255) : 0;
             if (!(at = grow(o, 13 + name))) return;
             shore__put_u64(at, tensor->elems);
-            /* what rests is said apart, and takes its whole room there: older servers know none of it */
+            /* resting segments have a setting of their own and take their full room there: older servers do not know
+             * them */
             shore__put_u32(at + 8, tensor->group == SHORE_GROUP_RESTS ? 0 : tensor->group);
             at[12] = (unsigned char)name;
             if (name) memcpy(at + 13, tensor->name, name);
@@ -225,7 +226,7 @@ static int get_text(struct value v, char **out) {
     return *out ? 0 : -ENOMEM;
 }
 
-/* No plane is larger than this, and the parameters are there always. */
+/* No plane is larger than this, and the parameters are always there. */
 static int get_planes(struct value v, uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
     if (v.bytes != PLANES_BYTES) return SHORE_ELINK;
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
@@ -281,7 +282,8 @@ static int get_identity(struct value v, struct shore__wire_open *o) {
     return 0;
 }
 
-/* One pass counts, one makes: nothing that a stranger says is allocated before it is known to be there. */
+/* Counts in a first pass, decodes in a second: nothing is allocated for untrusted numbers before the bytes are known to
+ * be there. */
 static bool count_tensors(struct value v, uint32_t nblocks, uint64_t *tensors, uint64_t *name_bytes) {
     const unsigned char *at = v.at + 4, *end = v.at + v.bytes;
     *tensors = *name_bytes = 0;
@@ -336,7 +338,7 @@ static int get_layout(struct value v, struct shore__wire_open *o) {
     return rc && rc != -ENOMEM ? SHORE_ELINK : rc;
 }
 
-/* Once the layout is there. */
+/* Called once the layout is there. */
 static void apply_rests(struct shore__wire_open *o, struct value bits) {
     for (uint32_t b = 0; o->layout && b < o->layout->nblocks && b / 8 < bits.bytes; b++)
         for (uint32_t t = 0; bits.at[b / 8] >> b % 8 & 1 && t < o->layout->blocks[b].ntensors; t++)
@@ -430,7 +432,7 @@ static bool extents_fit(const struct shore__volume_desc *d, const struct shore_l
     return local == d->segments;
 }
 
-/* What the planes are follows from the rest: a request that says otherwise would be written beyond its buffers. */
+/* The planes follow from the other settings. Otherwise a request would be written beyond its buffers. */
 static bool planes_fit(const struct shore__wire_open *o) {
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     struct shore_fleet_options options = {

@@ -1,5 +1,5 @@
-/* What OPEN says of the drive that is wanted, and its answer of the one that is there: a list of keyed settings, so
- * that later versions can add to it. */
+/* OPEN and its answer: the drive that the client wants, and the drive that the server has. Both are lists of keyed
+ * settings, so that later versions can add to them. */
 #ifndef SHORE_DRIVE_REMOTE_WIRE_OPEN_H
 #define SHORE_DRIVE_REMOTE_WIRE_OPEN_H
 
@@ -14,18 +14,18 @@ enum shore__wire_mode {
 
 struct shore__wire_open {
     /* both ways */
-    char *path;  /* wanted; as it is there */
-    char *build; /* of the program that speaks */
+    char *path;  /* the wanted one; the actual one */
+    char *build; /* the sender's build */
     bool has_desc;
-    struct shore__volume_desc desc; /* create; the answer: what is there. Extents and identity are owned */
+    struct shore__volume_desc desc; /* to create; in the answer: the existing one. Extents and identity are owned */
     /* requests */
     uint32_t mode;
     struct shore_layout *layout; /* owned when decoded */
     uint32_t optimizer, moments, io;
     uint32_t plane_bytes[SHORE_PLANE_COUNT];
     bool fp32_params;
-    uint32_t silence_ms;  /* after which a peer that says nothing is gone */
-    uint32_t connections; /* that will be used; above 1, the answer brings a token for the others */
+    uint32_t silence_ms;  /* a peer that is silent for longer is gone */
+    uint32_t connections; /* number to be used; above 1, the answer has a token for the others */
     /* answers */
     uint32_t caps;
     char *describe;
@@ -39,16 +39,16 @@ struct shore__wire_open {
 
 /* A malloc'ed body. Errors: -ENOMEM, -E2BIG. */
 int shore__wire_open_put(const struct shore__wire_open *o, bool answer, unsigned char **body, uint32_t *bytes);
-/* SHORE_ELINK: not to be understood. SHORE_EFORMAT: it asks for something that this build does not know. Nothing is
- * left behind on failure. */
+/* SHORE_ELINK: malformed. SHORE_EFORMAT: it needs something that this build does not know. On failure, nothing is left
+ * to free. */
 int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer, struct shore__wire_open *out,
                          struct shore_diag *diag);
-/* A volume's numbers, without extents and identity. get: false if they cannot be right. */
+/* A volume's numbers, without extents and identity. get: false if they are impossible. */
 #define SHORE__WIRE_VOLUME_BYTES (8u * 6u + 4u * 5u + 4u * SHORE_PLANE_COUNT)
 void shore__wire_volume_put(unsigned char *at, const struct shore__volume_desc *d);
 bool shore__wire_volume_get(const unsigned char *at, struct shore__volume_desc *d);
 
-/* Frees what decoding made. */
+/* Frees what decoding allocated. */
 void shore__wire_open_free(struct shore__wire_open *o);
 
 #endif

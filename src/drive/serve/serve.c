@@ -1,4 +1,4 @@
-/* One client's session: greeting, opening its drive, and its end. */
+/* A client's session: greeting, opening its drive, and its end. */
 #include "drive/serve/serve.h"
 
 #include <errno.h>
@@ -38,11 +38,11 @@ static int make_slots(struct session *s) {
     return 0;
 }
 
-/* desc of what is there: extents and identity belong to the volume, which is closed again. */
+/* Plans for an existing volume. desc: the volume's; its extents and identity are gone once it is closed again. */
 static int plan_existing(struct session *s, const struct shore__address *at, struct shore_diag *diag) {
     struct shore__volume volume;
     char *file = NULL;
-    if (!at->kind->keeps) return 0; /* opening it says that nothing is kept */
+    if (!at->kind->keeps) return 0; /* opening reports that nothing is kept */
     int rc = shore__volume_path(at->text, &file, diag);
     if (!rc) rc = shore__volume_peek(file, &volume, diag);
     if (rc == -ENOENT) rc = shore__fail(diag, SHORE_EMISSING, "%s is missing there: mount its drive", at->text);
@@ -118,7 +118,7 @@ static int send_opened(struct session *s, uint64_t id, int rc, const struct shor
     return made;
 }
 
-/* That may take long: a volume may have to be written from its beginning to its end. */
+/* Opens with signs of life, because it may take long: a volume may have to be written completely. */
 static int open_with_a_pulse(struct session *s, struct shore_diag *diag) {
     struct serve_pulse pulse;
     struct shore__address *at = NULL;
@@ -154,7 +154,7 @@ static int answer_open(struct session *s, const struct shore__wire_header *h, co
     return sent ? sent : rc ? shore__fail_of(diag, rc, &why, "%s", why.text) : 0;
 }
 
-/* What is said before a drive is open. 1: the client has what it wanted. */
+/* Handles requests before a drive is open. 1: the client is done. */
 static int before_open(struct session *s, struct shore_diag *diag) {
     struct link *l = &s->links[0];
     struct shore__wire_header h;
@@ -187,14 +187,14 @@ static int before_open(struct session *s, struct shore_diag *diag) {
 
 /* ---- a session --------------------------------------------------------------------------------------------------- */
 
-/* All readers but the first have been told to stop. */
+/* Ends a session, once all readers except the first were told to stop. */
 static void finish(struct session *s) {
     shore__serve_attach_close(s);
     for (unsigned i = 1; i < s->nlinks; i++)
         if (s->links[i].reads) pthread_join(s->links[i].reader, NULL);
     if (s->drive) {
         if (s->has_controls) shore__lane_stop(&s->controls);
-        s->drive->ops->discard(s->drive, UINT64_MAX); /* what is queued for nobody need not run */
+        s->drive->ops->discard(s->drive, UINT64_MAX); /* queued requests that nobody waits for need not run */
         s->drive->ops->close(s->drive);
         s->drive = NULL;
     }
@@ -209,7 +209,7 @@ static int serve_client(struct session *s, struct shore_diag *diag) {
     if (!rc) rc = before_open(s, diag);
     if (rc) {
         rc = shore__serve_end_code(l, rc);
-        return rc == SHORE_ELINK ? 1 : rc; /* who has opened nothing may go without a word */
+        return rc == SHORE_ELINK ? 1 : rc; /* a client without an open drive may leave without a word */
     }
     rc = shore__lane_start(&s->controls, "shore-control", shore__serve_controls, s);
     s->has_controls = !rc;

@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "drive/serve/serve_links.h"
 
-/* A name in no file system: nothing is left behind. Who connects must be this user, and know 128 random bits. */
+/* A name in no file system, so that nothing is left behind. A peer must be this user, and know 128 random bits. */
 static struct sockaddr_un address_of(const unsigned char token[16], socklen_t *bytes) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "longshore-");
@@ -45,14 +45,15 @@ static void prepare(struct handing *h) {
 
 /* ---- the process that has the drive ------------------------------------------------------------------------------ */
 
-/* Until it says something, or the client is gone, or has been able to notice that nobody answers. */
+/* Waits until the peer says something, the client is gone, or the client has had time to notice that nobody answers. */
 static bool has_spoken(struct session *s, int held) {
     const struct shore__conn *first = &s->links[0].conn;
     struct pollfd fds[2] = {{held, POLLIN, 0}, {first->wake, POLLIN, 0}};
     return poll(fds, 2, (int)first->silence_ms) > 0 && fds[0].revents;
 }
 
-/* Closing `held` tells the other process that its descriptors are no longer used: it is closed with the process. */
+/* Takes one connection. Closing `held` tells the other process that its descriptors are no longer used; the end of this
+ * process closes it too. */
 static void take_one(struct session *s) {
     struct handing h;
     struct shore_diag diag;
@@ -131,7 +132,7 @@ int shore__serve_attach_to(struct shore__conn *c, const struct shore__wire_heade
     char byte;
     bool handed = sendmsg(fd, &h.message, MSG_NOSIGNAL) == (ssize_t)sizeof h.id;
     int code = errno;
-    /* ends when the other process does: until then this one keeps what carries the connection alive */
+    /* ends when the other process does: until then, this one keeps the connection's carrier alive */
     while (handed && (recv(fd, &byte, 1, 0) > 0 || errno == EINTR)) {
     }
     close(fd);

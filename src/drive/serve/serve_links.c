@@ -30,7 +30,7 @@ static int send_answer(struct link *l, struct shore__serve_job *job, unsigned ch
     return shore__conn_send(&l->conn, &frame, diag);
 }
 
-/* The next answer, or NULL: it is time for a sign of life, or (*stop) nothing will come any more. */
+/* The next answer. NULL: a sign of life is due, or (*stop) there will be no more. */
 static struct shore__serve_job *next_answer(struct link *l, bool *stop) {
     struct session *s = l->session;
     struct timespec until;
@@ -64,7 +64,7 @@ static void *write_answers(void *ctx) {
             struct shore__frame alive = {.type = SHORE__WIRE_ALIVE, .id = shore__serve_work(l->session)};
             rc = shore__conn_send(&l->conn, &alive, &diag);
         }
-        if (rc) shore__serve_end(l, rc, &diag); /* what is queued goes nowhere, but goes */
+        if (rc) shore__serve_end(l, rc, &diag); /* queued answers are freed without being sent */
         if (job) shore__serve_job_free(job);
     }
     free(body);
@@ -88,7 +88,7 @@ static void *reader(void *ctx) {
     struct link *l = ctx;
     struct shore_diag diag = {0};
     int rc = shore__serve_read(l, &diag);
-    shore__serve_end(l, rc, &diag); /* with one of its connections the whole client is gone */
+    shore__serve_end(l, rc, &diag); /* a client that loses one connection is gone */
     return NULL;
 }
 
@@ -118,7 +118,7 @@ int shore__serve_add_link(struct session *s, int in, int out, uint64_t id, struc
     l->session = s;
     l->conn.silence_ms = s->links[0].conn.silence_ms;
     l->conn.received = 1; /* ATTACH */
-    /* its first answer goes out before the writer starts */
+    /* its first answer is sent before the writer starts */
     rc = shore__conn_answer(&l->conn, id, 0, NULL, NULL, 0, diag);
     if (rc) {
         shore__conn_fini(&l->conn);

@@ -12,14 +12,15 @@
 
 #include "base/diag.h"
 
-/* A process of its own: one that dies takes no other client's drive with it, and its memory goes back. */
+/* Serves a client in a process of its own. If it dies, other clients keep their drives; its memory is freed at its
+ * end. */
 static void serve_one(int listener, int fd, const struct shore__serve_options *options,
                       void (*said)(const char *text)) {
     struct shore_diag diag = {0};
     close(listener);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_IGN); /* Ctrl-C is for the one that listens, which ends this one */
+    signal(SIGINT, SIG_IGN); /* Ctrl-C is for the listening process, which ends this one */
     signal(SIGHUP, SIG_IGN); /* and so is the end of its terminal */
     signal(SIGPIPE, SIG_IGN);
     int rc = shore__serve(fd, fd, options, &diag);
@@ -27,7 +28,7 @@ static void serve_one(int listener, int fd, const struct shore__serve_options *o
     _exit(rc ? 1 : 0);
 }
 
-/* Another server's may be there by now, if somebody has removed this one's. */
+/* Removes the socket, unless it is another server's by now, because somebody has removed this one's. */
 static void remove_socket(const char *path, const struct stat *own) {
     struct stat st;
     if (lstat(path, &st) == 0 && st.st_dev == own->st_dev && st.st_ino == own->st_ino) unlink(path);

@@ -1,4 +1,4 @@
-/* What a server needs before it serves: which file is meant, and how its memory is cut. */
+/* Plans a server: resolves the client's path, and divides the memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #define SLOTS 8u
 #define SLOTS_LEAST 2u
 
-/* realpath of what exists; of what is to be made, its directory's, with the name. */
+/* realpath of an existing path; of a new one, its directory's realpath with the name. */
 static char *real_path(const char *path) {
     char *real = realpath(path, NULL);
     if (real || errno != ENOENT) return real;
@@ -66,7 +66,7 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
         size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
         if (strncmp(real, root, n) != 0 || (real[n] != '/' && real[n] != 0))
             rc = shore__fail(diag, SHORE_EUSAGE, "%s: lies outside of the directory that the server may use", shown);
-        /* a link at the place of the volume itself would lead out as well */
+        /* a link in place of the volume itself would lead outside too */
         char *inside = NULL;
         if (!rc && stat(real, &st) == 0 && S_ISDIR(st.st_mode) && shore__volume_path(real, &inside, NULL) == 0 &&
             lstat(inside, &st) == 0 && S_ISLNK(st.st_mode))
@@ -80,7 +80,7 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     return rc;
 }
 
-/* Of one span of UPDATE: gradient, residual and new parameters, each from a page on. */
+/* Bytes of one span of UPDATE: gradient, residual and new parameters, each starting at a page. */
 static uint64_t span_bytes(const struct shore__drive_config *config, uint32_t segments) {
     uint64_t elems = (uint64_t)segments * SHORE_SEGMENT_ELEMS;
     uint64_t bytes = elems * 4 + elems * (config->fp32_params ? 4 : 2);
@@ -109,7 +109,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
         out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(at, config, desc);
         if (out->total_bytes > most) continue;
-        config->cache_memory_bytes = most - out->total_bytes + 1; /* 0 would be no limit */
+        config->cache_memory_bytes = most - out->total_bytes + 1; /* 0 would mean no limit */
         return 0;
     }
     char needs[32], has[32];

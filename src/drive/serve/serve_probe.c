@@ -1,5 +1,4 @@
-/* What a client may ask of a path without opening a drive: what is there, how fast it is, and to remove a volume of its
- * own. */
+/* Requests about a path without an open drive: what is there, how fast it is, and removing a volume of the client's. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@ static int look(const struct shore__serve_options *o, const char *path, unsigned
     return rc;
 }
 
-/* The first 16 bytes of the tail: of which fleet the volume must be. */
+/* Removes a volume. The tail starts with 16 bytes that say which fleet's it must be. */
 static int remove_volume(const struct shore__serve_options *o, const struct shore__wire_request *r, const char *path,
                          struct shore_diag *diag) {
     const uint64_t fleet_id[2] = {shore__get_u64(r->tail), shore__get_u64(r->tail + 8)};
@@ -62,7 +61,7 @@ static int path_of(const struct shore__wire_request *r, uint32_t skip, char **pa
     return *path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }
 
-/* A volume may be large, and a drive slow. */
+/* Works with signs of life: a volume may be large, and a drive slow. */
 static int work_with_a_pulse(struct session *s, uint16_t type, const struct shore__wire_request *r,
                              unsigned char **result, uint32_t *bytes, struct shore_diag *diag) {
     struct serve_pulse pulse;

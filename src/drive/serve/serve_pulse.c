@@ -6,7 +6,7 @@
 static void *beat(void *ctx) {
     struct serve_pulse *p = ctx;
     struct shore__conn *c = &p->session->links[0].conn;
-    struct shore_diag ignored; /* the answer will not get through either, and says so */
+    struct shore_diag ignored; /* the answer will not get through either, and reports it */
     pthread_mutex_lock(&p->lock);
     while (!p->stop) {
         struct timespec until;

@@ -1,4 +1,4 @@
-/* What a server does with requests once a drive is open. */
+/* Requests to a server with an open drive. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ void shore__serve_job_free(struct shore__serve_job *job) {
     }
 }
 
-/* So many bytes, where `array` was or elsewhere, without its contents. NULL: there is no memory, and none is kept. */
+/* Room for so many bytes, in place of `array`, without its contents. NULL: out of memory, and `array` is freed. */
 static void *room_for(void *array, size_t *room, size_t bytes) {
     if (bytes <= *room) return array;
     free(array);
@@ -89,7 +89,7 @@ static void finished(void *ctx, int rc, const struct shore_diag *diag) {
     shore__serve_answer(job);
 }
 
-/* Refused at submit: said in an answer like any other failure. */
+/* Answers a request that was refused at submit like any other failure. */
 static void refuse(struct shore__serve_job *job, int rc) {
     shore__fail(&job->diag, rc, "the drive refuses the request: %s", shore_error_text(rc));
     job->rc = rc;
@@ -98,14 +98,14 @@ static void refuse(struct shore__serve_job *job, int rc) {
 
 /* ---- requests with a slot ---------------------------------------------------------------------------------------- */
 
-/* Where bulk and answer lie in the slot. What a drive reads and fills are whole segments; the padding behind a block
- * does not cross. */
+/* Places of bulk and answer in a slot. A drive reads and fills whole segments; the padding behind a block does not
+ * cross the link. */
 struct cuts {
     size_t residual, out;  /* offsets */
-    size_t out_bytes;      /* whole segments */
-    size_t answer_bytes;   /* of these, what crosses */
-    size_t whole_bytes[2]; /* of what comes in: at 0, and at residual */
-    size_t in[2];          /* of these, what crosses: the bulk */
+    size_t out_bytes;      /* in whole segments */
+    size_t answer_bytes;   /* the part that crosses */
+    size_t whole_bytes[2]; /* of incoming data: at 0, and at residual */
+    size_t in[2];          /* the part that crosses: the bulk */
 };
 
 static size_t crossing(const struct session *s, const struct shore__wire_request *r, size_t segment_bytes) {
@@ -292,7 +292,7 @@ static int add_result(struct shore__serve_job *job, const void *data, uint32_t b
     return 0;
 }
 
-/* Where there is no memory, the answer comes without. */
+/* Without memory, the answer goes without it. */
 static void add_ledger(struct shore__serve_job *job) {
     unsigned char data[SHORE__WIRE_LEDGER_BYTES];
     struct shore_ledger ledger = {0};
@@ -342,7 +342,7 @@ static int init(struct shore__serve_job *job) {
     return d->ops->init(d, r->block, r->segment, r->count, master, m, v, &job->diag);
 }
 
-/* On the control lane, one at a time, in the order in which they came. */
+/* Runs on the control lane, one at a time, in order of arrival. */
 static void run_control(struct shore__serve_job *job) {
     struct shore__drive *d = job->session->drive;
     const struct shore__wire_request *r = &job->request;

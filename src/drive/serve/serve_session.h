@@ -1,4 +1,4 @@
-/* A session of a server inside: one client, one drive, its slots and threads. */
+/* A session of a server, as its files share it: one client, one drive, its slots and threads. */
 #ifndef SHORE_DRIVE_SERVE_SERVE_SESSION_H
 #define SHORE_DRIVE_SERVE_SERVE_SESSION_H
 
@@ -16,18 +16,18 @@ struct session;
 struct link;
 struct serve_pulse;
 
-/* A request under way. Those that take a slot live with it, the others come and go. */
+/* A request under way. Jobs with a slot live as long as the slot, the others as long as the request. */
 struct shore__serve_job {
-    struct shore__job job; /* of the control lane */
+    struct shore__job job; /* for the control lane */
     struct shore__serve_job *next;
     struct session *session;
-    struct link *link; /* that it came on, and its answer goes to */
+    struct link *link; /* the connection it came on, which gets the answer */
     uint64_t id;
     uint16_t type;
     struct shore__wire_request request;
     struct shore_commit commit;
-    unsigned char *memory; /* of the slot; NULL: has none */
-    unsigned char *body;   /* the slot's own copy: groups, offsets, metrics */
+    unsigned char *memory; /* the slot's; NULL: no slot */
+    unsigned char *body;   /* the slot's own copy of groups, offsets, metrics */
     size_t body_room;
     struct shore_hyper *groups;
     uint32_t *offsets;
@@ -41,35 +41,35 @@ struct shore__serve_job {
     uint32_t result_bytes;
 };
 
-/* One connection: one thread reads it, one writes answers. */
+/* One connection: one thread reads from it, one writes answers. */
 struct link {
     struct session *session;
     struct shore__conn conn;
     pthread_t reader, writer;
-    bool reads, writes; /* the threads are started */
+    bool reads, writes; /* the thread was started */
     pthread_cond_t due;
     struct shore__serve_job *answers, *last_answer;
-    bool closing; /* what is queued is still sent */
+    bool closing; /* the queue is still sent */
 };
 
 struct session {
     const struct shore__serve_options *options;
     struct shore__drive_config config;
-    struct shore__wire_open open; /* what the client asked for: owns the layout */
+    struct shore__wire_open open; /* the client's request; owns the layout */
     struct shore__drive *drive;
-    struct serve_pulse *pulse; /* while it is being opened */
+    struct serve_pulse *pulse; /* while the drive is being opened */
     struct shore__serve_plan plan;
     struct shore__lane controls;
     bool has_controls;
-    pthread_mutex_t lock; /* of what follows, and of the links' queues */
+    pthread_mutex_t lock; /* guards the fields below, and the links' queues */
     pthread_cond_t freed;
     struct shore__serve_job *slots, *free_slots;
     unsigned ncontrols;
     uint64_t answered;
-    bool ended; /* no more is read, for this reason */
+    bool ended; /* reading has stopped, for this reason */
     int why_rc;
     struct shore_diag why;
-    struct shore__serve_job *leave; /* the client takes its leave: answered when the drive is closed */
+    struct shore__serve_job *leave; /* the client takes leave: answered once the drive is closed */
     struct link links[SHORE__LINKS_MOST];
     unsigned nlinks;
     int attach; /* listens for further connections, or -1 */
@@ -77,22 +77,22 @@ struct session {
     bool attaches;
 };
 
-/* serve_requests.c: takes one request whose header and body have come, and its bulk. A code ends the connection; 1: the
- * client takes its leave. */
+/* serve_requests.c: takes one request whose header and body have arrived, and its bulk. An error ends the connection;
+ * 1: the client takes leave. */
 int shore__serve_request(struct link *l, const struct shore__wire_header *h, unsigned char *body,
                          struct shore_diag *diag);
 /* The control lane. */
 void *shore__serve_controls(void *session);
-/* A number that grows while the drive gets on: a sign of life is sent with it. */
+/* A number that grows while the drive makes progress; signs of life carry it. */
 uint64_t shore__serve_work(struct session *s);
-/* Hands the job over to the writer of its link. */
+/* Passes the job to the writer of its link. */
 void shore__serve_answer(struct shore__serve_job *job);
-/* Once its answer is sent, or cannot be. */
+/* Called when the answer is sent, or cannot be. */
 void shore__serve_job_free(struct shore__serve_job *job);
-/* Why the connection ended, as shore__serve() says it: who is gone is no fault of the protocol. */
+/* Why the connection ended, in shore__serve()'s codes. A lost client is no protocol error. */
 int shore__serve_end_code(const struct link *l, int rc);
-/* Ends all connections, but for the one on which the client takes its leave, because of what became of this one; no
- * more is read. The first reason is kept. Threading: any. */
+/* Ends all connections because of this one, except the one on which the client takes leave. Reading stops. The first
+ * reason is kept. Threading: any. */
 void shore__serve_end(struct link *l, int rc, const struct shore_diag *why);
 
 #endif
