@@ -1,4 +1,3 @@
-#include <stdlib.h>
 
 #include "cli/cli.h"
 #include "plan/transfers.h"

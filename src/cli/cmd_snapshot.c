@@ -1,6 +1,5 @@
 /* longshore snapshot, rollback, snapshots: named copies of a run's state. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/clean_text.h"

@@ -1,5 +1,3 @@
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "cli/cli.h"

@@ -1,5 +1,4 @@
 /* Finds and opens backends by name. */
-#include <errno.h>
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>

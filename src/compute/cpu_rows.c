@@ -1,5 +1,4 @@
 /* Memory, embedding, norms and elementwise operations of the CPU backend: kernels split over threads. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "compute/cpu.h"

@@ -1,7 +1,6 @@
 /* The kind of this processor, and the products it runs best. */
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "compute/cpu.h"
 

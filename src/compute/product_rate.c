@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"

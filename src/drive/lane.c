@@ -1,7 +1,6 @@
 #include "drive/lane.h"
 
 #include <assert.h>
-#include <errno.h>
 
 #include "base/thread.h"
 

@@ -1,7 +1,6 @@
 #include "model/model.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Rounds a size up, so that every buffer starts on a cache line in any shape. */
 static size_t line(size_t bytes) {

@@ -1,6 +1,5 @@
 /* Gradients are sent to the drives, or put aside on them, and the step is made of them. */
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 #include "base/diag.h"

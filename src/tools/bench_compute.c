@@ -1,5 +1,3 @@
-#include <errno.h>
-#include <stdlib.h>
 
 #include "base/arena.h"
 #include "compute/product_rate.h"

@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/thread.h"
 #include "storage/rate.h"

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "tools/bench.h"
+#include "cli/cli.h"
 
 int shore__cli_bench(int argc, char **argv) {
     static const struct shore__subcommand benches[] = {

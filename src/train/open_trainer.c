@@ -1,5 +1,4 @@
 /* Opens and closes a trainer: plan, memory, compute, drives, then its parts. */
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

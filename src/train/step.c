@@ -1,6 +1,4 @@
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/diag.h"
 #include "base/units.h"

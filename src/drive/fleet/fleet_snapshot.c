@@ -1,9 +1,7 @@
 #include "drive/fleet/fleet_snapshot.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/diag.h"
 #include "base/thread.h"

@@ -1,7 +1,6 @@
 /* Drives that were lost are waited for: how long, how often, and what is said of it. */
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdio.h>
 
 #include "base/diag.h"
 #include "base/units.h"

@@ -1,7 +1,6 @@
 /* The update lane of a local drive: streams chunks through a ring of fixed buffers. While one chunk is computed, later
  * ones are read and earlier ones written, across the boundaries of requests. */
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 #include "drive/remote/wire.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

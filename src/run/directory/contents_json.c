@@ -1,5 +1,4 @@
 /* The tensors of a run as run.json has them. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

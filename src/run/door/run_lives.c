@@ -1,6 +1,5 @@
 /* Snapshots of a run of another program, its way back to one, its end. */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "base/diag.h"
 #include "base/sized.h"

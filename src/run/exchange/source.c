@@ -1,7 +1,5 @@
 /* Initial weights: random numbers, or the tensors of a Hugging Face directory put into canonical order. */
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,7 +5,6 @@
  * has a drive of the old one. From there on RUN is a run that is being made: the run.json of the old one lies in
  * making, so that its volumes and snapshots are not forgotten, and goes back only if none of its volumes was touched.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

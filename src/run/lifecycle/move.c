@@ -2,11 +2,9 @@
  * run.json is rewritten, the old ones go. RUN/moving.json says what to undo before that one step, and what to finish
  * after it. */
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/directory.h"

@@ -1,5 +1,4 @@
 /* Parts of snapshots: copies of volumes, which lie where they were made, or beside a drive that was moved since. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

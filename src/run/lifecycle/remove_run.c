@@ -1,7 +1,6 @@
 /* Deleting a run with its volumes, and only with those. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>

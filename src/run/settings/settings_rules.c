@@ -1,7 +1,6 @@
 /* Which settings go together. */
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
