@@ -24,9 +24,9 @@ from test_loop import engine_for
 @pytest.fixture(autouse=True)
 def nobody_else():
     yield
-    for watched in init._left[:]:
+    for watched in init._unwrapped[:]:
         watched.leave(list(watched.modules))
-    init._left.clear()
+    init._unwrapped.clear()
 
 
 def layers(width=160, count=2):

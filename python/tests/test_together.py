@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import longshore
-from longshore.step.module_changes import Left
+from longshore.step.module_changes import ModuleChanges
 from test_loop import engine_for
 
 
@@ -354,11 +354,11 @@ def test_what_is_equal_and_another_object_is_no_change(tmp_path, seed):
     """And what takes an object's place in memory is none that was there before."""
     model = Net()
     model.names, model.long = {"a" * n for n in range(1, 9)}, 1000
-    left = Left(model, list(model.layers))
+    left = ModuleChanges(model, list(model.layers))
     for n in range(50):
         model.names, model.long = {name[:1] * len(name) for name in model.names}, 10 ** (n % 3 + 4) + 7 * (n % 2)
         model.said["task"] = int("0")
-        found = left.take()
+        found = left.revert()
         assert sorted(left.name(change) for change in found.changes) == ["Net.long", "Net.names"] and not found.private
         assert model.long == 1000
         for layer in model.layers:
@@ -366,5 +366,5 @@ def test_what_is_equal_and_another_object_is_no_change(tmp_path, seed):
             layer.seen = 1000 + layer.seen
             layer.last = float(layer.seen)
             left.accept(layer, before, False)
-        assert not left.take().changes and left.holds()
+        assert not left.revert().changes and left.holds()
     assert [layer.seen for layer in model.layers] == [50000] * 3

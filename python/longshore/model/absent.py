@@ -1,8 +1,8 @@
-"""What a parameter is while its value lies on the drives.
+"""Absent parameters: what a parameter is while its value lies on the drives.
 
-The object stays, with its shape, dtype and place in the tree; only its class changes, so that whatever asks for the
-value comes here. A question gets a copy that is fetched; what would write, or would need the value again in backward,
-gets an exception that names the parameter.
+The parameter object stays, with its shape, dtype and place in the module. Only its class changes to Absent, so that
+every operation on it comes here. An operation that reads gets a fetched copy. One that writes, or that needs the value
+again in backward, raises an exception that names the parameter.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .write_tracking import CHANGE, IN_PASS, watch
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
 _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
 
-# about the tensor, not its value
+# attributes that are about the tensor, not its value
 _ABOUT = {
     "__get__": {
         "shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "layout", "ndim", "names", "is_meta",
@@ -44,7 +44,7 @@ _METHODS = {
     "has_names", "is_coalesced", "is_conj", "is_neg", "__dir__", "is_shared", "is_pinned", "retain_grad",
     "_has_compatible_shallow_copy_type",
 }
-_COPIES = {  # that autograd does not follow
+_COPIES = {  # functions whose results have no gradient
     "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf",
            "argmax", "argmin",
     "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "count_nonzero",
@@ -57,7 +57,7 @@ _IN_PLACE = {"__setitem__"} | {f"__i{name}__"
 
 
 def is_about(func):
-    """Whether what is asked is about the tensor, not its value."""
+    """Whether a function asks about the tensor, not its value."""
     name = getattr(func, "__name__", "")
     owner = getattr(getattr(func, "__self__", None), "__name__", "")
     if name in _ABOUT:
@@ -66,13 +66,13 @@ def is_about(func):
 
 
 def writes(func):
-    """Whether it changes its first argument."""
-    name = getattr(func, "__name__", "").partition(".")[0]  # of torch.ops.aten with its overload
+    """Whether a function changes its first argument."""
+    name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of torch.ops.aten
     return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
 
 
 class Fetched(torch.Tensor):
-    """A copy of a value that lies on the drives, or a view of one. It cannot be written to: that would be lost."""
+    """A copy of a value on the drives, or a view of such a copy. Writing to it raises, since that would be lost."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -119,28 +119,29 @@ class Fetched(torch.Tensor):
 
 
 def fetched(value, name, advice=CHANGE):
+    """Marks a copy as Fetched. name: the parameter's; advice: how to change the parameter instead."""
     out = value.as_subclass(Fetched)
     out.longshore_name, out.longshore_advice = name, advice
     return out
 
 
 class Handle:
-    """What a parameter knows of itself, as `parameter.longshore`."""
+    """What Longshore knows of a parameter: `parameter.longshore`."""
 
-    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users", "bits", "out")
+    __slots__ = ("streams", "block", "index", "name", "view", "version", "kind", "users", "bits", "temporary")
 
     def __init__(self, streams, block, index, name, kind):
         self.streams, self.block, self.index, self.name, self.kind = streams, block, index, name, kind
         self.view = self.version = self.users = None
-        # of its block's state that was shown, and their checksum, where a change would not be seen otherwise
+        # (the block's updates, the value's checksum), where a change would not be seen otherwise
         self.bits = None
-        self.out = 0  # resident() contexts in which it has memory of its own
+        self.temporary = 0  # how many resident(write="temporary") contexts give it memory of its own
 
     def copy(self):
         return self.streams.copy_of(self)
 
     def __reduce__(self):
-        return type(None), ()  # of a parameter that is pickled or copied, which is nobody's
+        return type(None), ()  # a pickled or copied parameter belongs to no engine
 
 
 class Absent(nn.Parameter):
@@ -164,7 +165,7 @@ class Absent(nn.Parameter):
                 return func(*args, **kwargs)
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
         for p in absents:
-            p.longshore.streams.reach(p.longshore.block)
+            p.longshore.streams.fetch_if_free(p.longshore.block)
         name = getattr(func, "__name__", "")
         owner = getattr(getattr(func, "__self__", None), "__name__", "")
         if not any(isinstance(p, Absent) for p in absents):
@@ -172,7 +173,7 @@ class Absent(nn.Parameter):
                 watch(absents[0].longshore)
             out = func(*args, **kwargs)
             for p in absents:
-                out = p.longshore.streams.places.apart(out, absents, lambda t, p=p: _apart(t, p))
+                out = p.longshore.streams.places.copy_out(out, absents, lambda t, p=p: _copy_view(t, p))
                 p.longshore.streams.retire([p.longshore.block])
             return out
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
@@ -180,7 +181,7 @@ class Absent(nn.Parameter):
             if name == "__get__" and owner == "data":
                 return _copy(first)
             if (name == "__set__" and owner == "data") or name == "set_":
-                if args[1] is first:  # module.to() of what it is already
+                if args[1] is first:  # module.to() that changes nothing
                     return None
                 _refuse(first, "its storage cannot be replaced", _BEFORE)
             if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
@@ -191,7 +192,7 @@ class Absent(nn.Parameter):
                 _refuse(first, "a change of it would be lost", _advice(first))
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
-        lent = {}  # whose gradients count: what stays in memory can be had
+        lent = {}  # blocks of parameters that need gradients, and stay in memory
         if torch.is_grad_enabled() and name not in _COPIES:
             for p in absents:
                 if p.requires_grad and not p.longshore.block.stays:
@@ -200,7 +201,7 @@ class Absent(nn.Parameter):
                     lent[id(p)] = p.longshore.block
         copies = {id(p): _copy(p) for p in absents if id(p) not in lent}
         args, kwargs = tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
-        with absents[0].longshore.streams.lent(lent.values()) if lent else contextlib.nullcontext():
+        with absents[0].longshore.streams.in_memory(lent.values()) if lent else contextlib.nullcontext():
             return func(*args, **kwargs)
 
 
@@ -220,12 +221,12 @@ def _copy(p):
     return fetched(_value(p), _name(p), _advice(p))
 
 
-def _apart(t, p):
-    """A copy of a view in forward."""
+def _copy_view(t, p):
+    """Copies a view that was made in forward, where its block may be evicted."""
     out = t.clone()
     if not t.requires_grad:
         return fetched(out, _name(p), IN_PASS)
-    p.longshore.streams.inside.apart.append((out, version_of(out), p.longshore))
+    p.longshore.streams.inside.view_copies.append((out, version_of(out), p.longshore))
     return out
 
 
@@ -234,7 +235,7 @@ def _advice(p):
 
 
 def _is_that_already(name, p, args, kwargs):
-    """Whether Tensor.to() and the like give the parameter itself."""
+    """Whether Tensor.to() or the like would return the parameter itself."""
     asked = [{"float": torch.float32, "bfloat16": torch.bfloat16, "cpu": "cpu"}.get(name), *args]
     asked += [v for k, v in kwargs.items() if k not in ("copy", "non_blocking")]
     flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy

@@ -1,4 +1,4 @@
-"""Which modules' forward runs in each thread, and the hooks of what autograd saves meanwhile."""
+"""Tracks which modules' forward runs in each thread, and packs what autograd saves meanwhile."""
 
 import contextlib
 import threading
@@ -12,7 +12,7 @@ _counting = threading.Lock()
 
 
 class Hook:
-    """A hook of a module. One that is copied or pickled with its module does nothing any more."""
+    """A hook of a module. A copied or pickled one does nothing."""
 
     def __init__(self, call=None):
         self.call = call
@@ -29,34 +29,38 @@ class Hook:
 
 
 class Running(threading.local):
+    """The forward passes of one thread."""
+
     def __init__(self, pack, unpack, computing):
-        """computing: who computes, of all threads, and how many forward or backward passes deep."""
+        """pack, unpack: for saved tensors. computing: {owner: how many forward and backward passes it is in}, of all
+        threads."""
         self.pack, self.unpack, self.computing = pack, unpack, computing
-        self.who = threading.get_ident()  # micro-batches that take turns are one
-        self.modules = []  # outermost first: (whose forward, the blocks that it computes with)
-        self.hooks = self.since = None  # since how many modules
-        self.sends = False  # activations to the drives
-        self.apart = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
+        self.owner = threading.get_ident()  # the same for all micro-batches that take turns
+        self.modules = []  # outermost first: (module, the blocks that it computes with)
+        self.hooks = self.depth = None  # the hooks for saved tensors; the length of modules when they were set
+        self.offloads = False  # whether activations go to the drives
+        self.view_copies = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
 
     @whole
     def enter(self, whose, blocks=()):
-        """The forward of a module begins: of the model, or of a part that is called by itself."""
+        """Called when a module's forward begins. whose: the module, or the streams for the whole model."""
         if not self.modules:
-            self.sends, self.apart = False, []
+            self.offloads, self.view_copies = False, []
             self._count(1)
         self.modules.append((whose, blocks))
         for streamed in blocks:
             streamed.pins += 1
-        # also without gradients: what is inside may want them
+        # also without gradients: a module inside may enable them
         if self.hooks is None and checkpoint_that_saves() is None:
-            self.hooks, self.since = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), len(self.modules)
+            self.hooks, self.depth = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack), len(self.modules)
             self.hooks.__enter__()
 
     @whole
     def leave(self, whose):
-        """It ends, and with it what was broken off inside of it. True: it was the outermost one."""
+        """Called when a module's forward ends, together with interrupted ones inside it. Returns whether it was the
+        outermost one."""
         if not any(module is whose for module, _ in reversed(self.modules)):
-            return False  # it was broken off before it began
+            return False  # it was interrupted before enter()
         module = None
         while module is not whose:
             module, blocks = self.modules.pop()
@@ -64,39 +68,39 @@ class Running(threading.local):
                 streamed.pins -= 1
         if not self.modules:
             self._count(-1)
-        if self.hooks is not None and len(self.modules) < self.since:
+        if self.hooks is not None and len(self.modules) < self.depth:
             hooks, self.hooks = self.hooks, None
             hooks.__exit__(None, None, None)
         return not self.modules
 
     def _count(self, by):
         with _counting:
-            deep = self.computing[self.who] = self.computing.get(self.who, 0) + by
+            deep = self.computing[self.owner] = self.computing.get(self.owner, 0) + by
             if not deep:
-                del self.computing[self.who]
+                del self.computing[self.owner]
 
     @contextlib.contextmanager
     def differentiating(self):
-        """While this thread computes gradients."""
+        """The context in which this thread computes gradients."""
         self._count(1)
         try:
             yield
         finally:
             self._count(-1)
 
-    def others(self):
-        """Whether another thread computes, which does not wait for this one."""
-        if self.who not in self.computing and in_backward():
-            return False  # a thread of autograd's own
-        others = self.computing.keys() - {self.who}
+    def others_compute(self):
+        """Whether another thread computes that does not wait for this one."""
+        if self.owner not in self.computing and in_backward():
+            return False  # one of autograd's own threads
+        others = self.computing.keys() - {self.owner}
         return bool(others) and not others.isdisjoint(t.ident for t in threading.enumerate())
 
-    def break_off(self):
-        """After a KeyboardInterrupt, torch does not call the hooks that always run otherwise."""
+    def abort(self):
+        """Ends all forward passes of this thread. PyTorch does not call forward hooks after a KeyboardInterrupt."""
         return bool(self.modules) and self.leave(self.modules[0][0])
 
 
 def checkpoint_that_saves():
-    """Whoever takes what is saved now for gradient checkpointing; None: nobody."""
+    """Returns the hook of gradient checkpointing that takes saved tensors now, or None."""
     top = saved_tensor_hooks()
     return top[0] if top is not None and top[0].__module__ == "torch.utils.checkpoint" else None

@@ -1,5 +1,6 @@
-"""Hooks of modules: a block comes before its module computes, forward and backward, and the next one is begun to be
-fetched."""
+"""Hooks of modules: fetch a block before its module computes, in forward and backward, and prefetch the next one.
+
+They also check that the parameters are still those of wrap()."""
 
 import weakref
 
@@ -20,18 +21,18 @@ from .write_tracking import CHANGE, IN_PASS, is_elsewhere, say_lost
 
 
 def hook(streams, model):
-    """Of all modules of a model that have parameters of these streams."""
+    """Attaches hooks to the model, and to each of its modules that has parameters of these streams."""
     of = {id(p): streamed for streamed in streams.blocks for p, _ in streamed.parameters}
     modules = dict(model.named_modules())
     hooked = {}
     for name, module in modules.items():
         hooked[name] = {of[id(p)] for p in parameters_of(module).values() if p is not None and id(p) in of}
-    # a layer comes as a whole when it begins
+    # a layer is fetched as a whole when it begins
     for streamed in streams.blocks:
         layer = streamed.block.module
         if streamed.block.layer and layer in modules:
             hooked[layer] |= {of[id(p)] for p in modules[layer].parameters() if id(p) in of}
-            if is_compiled(modules[layer]):  # a hook within would break its graph in two
+            if is_compiled(modules[layer]):  # a hook inside it would break its graph in two
                 for name in hooked:
                     if name.startswith(f"{layer}."):
                         hooked[name].discard(streamed)
@@ -42,7 +43,7 @@ def hook(streams, model):
 
 
 def check(streams):
-    """Raises for a parameter that is not what it was at wrap(), which nobody would train; and puts it back."""
+    """Restores parameters that are not what they were at wrap(), since they would not be trained, and raises."""
     wrong, thawed = _put_back(streams), None
     for streamed in streams.blocks:
         for (p, handle), tensor in zip(streamed.parameters, streamed.block.tensors):
@@ -50,7 +51,7 @@ def check(streams):
                 with DisableTorchFunctionSubclass():
                     if p.requires_grad:
                         thawed, p.requires_grad = thawed or handle.name, False
-            if handle.out:
+            if handle.temporary:
                 if p.shape != handle.view.shape or p.dtype != handle.view.dtype:
                     raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and "
                                          f"{list(p.shape)} and {p.dtype} was put in its place")
@@ -58,13 +59,13 @@ def check(streams):
                 wrong, p.data = wrong or handle.name, handle.view
                 handle.version = version_of(p)
             elif streamed.present and not streamed.pins and version_of(p) != handle.version:
-                streams.hide(streamed)  # which says it
+                streams.hide(streamed)  # raises that it was changed
     if wrong:
         _refuse_replaced(wrong)
     if thawed:
-        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; what is to be thawed later trains at "
-                             "wrap() (requires_grad, also of adapters that are not active yet): freeze it after "
-                             "wrap(), and thaw it again")
+        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; set requires_grad before wrap() for "
+                             "parameters that train later (also of adapters that are not active yet), freeze them "
+                             "after wrap(), and thaw them again")
 
 
 def _refuse_replaced(name):
@@ -73,7 +74,7 @@ def _refuse_replaced(name):
 
 
 def _put_back(streams):
-    """Parameters that others stand in the place of. Returns the name of the first; None: there is none."""
+    """Puts replaced parameters back into their modules. Returns the name of the first, or None."""
     first = given = None
     for streamed in streams.blocks:
         for (p, _), tensor in zip(streamed.parameters, streamed.block.tensors):
@@ -87,7 +88,7 @@ def _put_back(streams):
 
 
 def before_step(streams, what):
-    """Raises where a step, or what it would make, is not what the model looks like."""
+    """Raises LongshoreError if a step, or `what`, would not match the model as it looks now."""
     refuse_within_backward(what)
     if streams.copies_bytes:
         raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` "
@@ -110,7 +111,7 @@ def refuse_within_backward(what):
 
 
 class ModelHook:
-    """Of the model, or of a part of it that is called by itself: its forward begins and ends."""
+    """The hooks of the whole model: its forward begins and ends."""
 
     def __init__(self, streams):
         self.streams = streams
@@ -123,17 +124,17 @@ class ModelHook:
         streams = self.streams
         streams.inside.enter(streams)
         check(streams)
-        if (streams.activations is not None and streams.inside.hooks is not None and not streams.inside.sends
+        if (streams.activations is not None and streams.inside.hooks is not None and not streams.inside.offloads
             and torch.is_grad_enabled()):
             streams.activations.begin(module, args, kwargs)
-            streams.inside.sends = True
+            streams.inside.offloads = True
 
     def post_forward(self, module, args, output):
         streams = self.streams
         streams.leave(streams)
         if not streams.inside.modules and output is not None:
-            apart, streams.inside.apart = streams.inside.apart, []
-            for copy, version, handle in apart:
+            copies, streams.inside.view_copies = streams.inside.view_copies, []
+            for copy, version, handle in copies:
                 if version_of(copy) != version:
                     raise AbsentParameterError(say_lost(streams, handle))
             replaced = _put_back(streams)
@@ -142,10 +143,10 @@ class ModelHook:
 
 
 class ModuleHook:
-    """Of a module that computes with parameters of blocks: they are in memory while it does, forward and backward."""
+    """The hooks of a module with parameters: their blocks are in memory while it computes, forward and backward."""
 
     def __init__(self, streams, name, blocks):
-        """name: of the module in the model. blocks: of the streams, in their order."""
+        """name: the module's in the model. blocks: the Streamed blocks that it computes with, in order."""
         self.streams, self.blocks = streams, blocks
         own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
         self.is_layer, self.first, self.last = bool(own), min(own, default=0), max(own, default=0)
@@ -160,16 +161,16 @@ class ModuleHook:
         if self.is_layer and streams.turns is not None:
             streams.turns.gate(module)
         if self.shares_slots and not all(streamed.present for streamed in blocks):
-            args, kwargs = streams.places.apart((args, kwargs))  # views of one whose forward goes on
+            args, kwargs = streams.places.copy_out((args, kwargs))  # views of a block that this one may evict
         streams.inside.enter(module, blocks)
         saver = checkpoint_that_saves() if in_backward() else None
         for streamed in blocks:
             if not streamed.present:
                 streams.ensure(streamed)
-            streamed.again = saver and weakref.ref(saver)
-        # in backward, what is computed again comes with what follows it anyway
+            streamed.recomputer = saver and weakref.ref(saver)
+        # not in backward, where recomputation goes with the prefetch of pre_backward()
         if self.is_layer and not in_backward():
-            streams.want_following(self.last, 1)
+            streams.prefetch_next(self.last, 1)
         return args, kwargs
 
     def post_forward(self, module, args, kwargs, output):
@@ -178,11 +179,11 @@ class ModuleHook:
         if self.is_layer and streams.turns is not None:
             streams.turns.leave(module)
         if self.shares_slots and not all(streamed.pins for streamed in blocks):
-            output = streams.places.apart(output)
+            output = streams.places.copy_out(output)
             streams.retire(blocks)
-        # whose backward asks nothing of it
+        # an embedding's backward does not need its parameters
         if self.is_layer and torch.is_grad_enabled() and type(module) is not torch.nn.Embedding:
-            # what a layer passes on has its gradient when another one computes
+            # not tensors that it only passes on: their gradients arrive when another layer computes
             given = {id(t) for t in tree_leaves((args, kwargs))}
             for t in tree_leaves(output):
                 if isinstance(t, torch.Tensor) and t.requires_grad and id(t) not in given:
@@ -190,11 +191,11 @@ class ModuleHook:
         return output
 
     def pre_backward(self, module):
-        """A gradient of its output has come."""
+        """A gradient of the module's output has arrived: its backward begins."""
         streams = self.streams
         if streams.turns is not None:
             streams.turns.check(module)
         for streamed in self.blocks:
             if not streamed.present:
                 streams.ensure(streamed)
-        streams.want_following(self.first, -1)
+        streams.prefetch_next(self.first, -1)

@@ -24,11 +24,11 @@ from .init_on_disk import spooling
 
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
-_open = None
-_left: list = []  # whose models no engine has, oldest first
+_current = None
+_unwrapped: list = []  # whose models no engine has, oldest first
 
 
-class Making:
+class InitContext:
     """What an init() was told, and what was made in it."""
 
     def __init__(self, run, drives, memory, overwrite):
@@ -50,21 +50,21 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     Raises ExistsError where a run is there, MissingError for a drive that is not, ValueError for what is no size:
     before a model is loaded.
     """
-    global _open
-    if _open is not None:
+    global _current
+    if _current is not None:
         raise LongshoreError("longshore.init: another one is open; leave it first")
-    making = Making(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
+    making = InitContext(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
     if memory is not None:
         native.size(memory)
     if not (resume and is_run(making.run)):
         check(making.run, making.drives or [making.run], overwrite,
               "; for a Trainer that resumes: longshore.init(..., resume=True)")
-    _open = making
+    _current = making
     try:
         with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
             yield making
     finally:
-        _open = None
+        _current = None
     watch(making.spool, f"longshore.init({making.run!r}): the model that was made in it",
           "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one", making)
 
@@ -159,7 +159,7 @@ def place(making, run, drives, memory, overwrite):
 
 def of(model):
     """The Making that a model, or a part of it, was made in; None: none."""
-    found = [w.making for w in _left if w.making is not None and any(m in w.modules for m in model.modules())]
+    found = [w.making for w in _unwrapped if w.making is not None and any(m in w.modules for m in model.modules())]
     if len(found) > 1:
         raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of "
                              f"longshore.init({found[1].run!r}); make all of it in one")
@@ -168,7 +168,7 @@ def of(model):
 
 def take(model):
     """An engine has the model from here on."""
-    for watched in _left[:]:
+    for watched in _unwrapped[:]:
         watched.leave(model.modules())
 
 
@@ -177,9 +177,9 @@ def take(model):
 
 def watch(spool, what, instead, making=None):
     """Says so where what was made with a spool is trained, and is no engine's. instead: what makes it one."""
-    for old in _left[:]:
+    for old in _unwrapped[:]:
         old.leave(())
-    _left.append(_Watch(spool.modules, what, instead, making))
+    _unwrapped.append(_Watch(spool.modules, what, instead, making))
 
 
 class _Watch:
@@ -230,12 +230,12 @@ class _Watch:
         if not self.modules:
             self._steps.remove()
             if mine or not self.trained:
-                _left.remove(self)
+                _unwrapped.remove(self)
 
 
 @atexit.register
 def _say_what_is_gone():
-    for watched in _left:
+    for watched in _unwrapped:
         if watched.trained:
             _log.warning("%s was trained, but was never an engine's: no run was made, and what was trained is gone "
                          "unless the script has saved it", watched.what)

@@ -1,4 +1,4 @@
-"""Parameters in memory for a while, for whoever looks at them or changes them outside of forward and backward."""
+"""longshore.resident(): holds parameters in memory, to read or change them outside of forward and backward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _handles(what):
 
 
 def _put_in_place(blocks):
-    """What was given to parameters as other data."""
+    """Copies data that a script has assigned to parameters into their slots."""
     for p, handle in (pair for b in blocks for pair in b.parameters if b.present):
         if p.data_ptr() != handle.view.data_ptr():
             given, p.data = p.data, handle.view
@@ -45,7 +45,7 @@ def _refuse_changes(streams, sums):
                 name = next(h.name for (_, h), was, is_now in zip(b.parameters, before, now) if was != is_now)
                 streams.forget()
                 raise AbsentParameterError(f"{name}: was changed, which would be lost; {CHANGE}")
-            for p, handle in b.parameters:  # that was put back
+            for p, handle in b.parameters:  # changed and put back
                 handle.version = version_of(p)
 
 
@@ -55,15 +55,18 @@ def _sums(block):
 
 @contextlib.contextmanager
 def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str = False) -> Iterator[None]:
-    """Brings parameters (one, a list, or those of a module) into memory while the context lasts.
+    """A context that holds parameters in memory, to read or change them. An exception in it drops the changes.
 
-    write=True: what is changed in place is written back at its end and committed, as a step of its own in which nothing
-    else changes; moments stay as they are. Between backward() and step() it raises, since gradients would be dropped.
-    write="temporary": what is changed counts in every forward and backward pass within the context, and gradients of
-    these in the step; at its end the values from before are back. Nothing is committed or dropped. step() comes after
-    it. It takes memory for a copy of the parameters, and raises BudgetError where there is none. write=False: a change
-    raises AbsentParameterError. Blocks that do not fit into memory together are refused by name, and so is what needs
-    the memory of one while the context lasts. After an exception in the context what it has changed is forgotten.
+    Args:
+        parameters: a module, a parameter, or several of these.
+        write: False: a change raises AbsentParameterError. True: the end of the context commits changes in place as a
+            step of its own, which changes nothing else; moments stay as they are. "temporary": forward and backward
+            passes in the context use the changed values, and their gradients count in the step. At the end of the
+            context the old values are back, and nothing is committed. Call step() after the context.
+
+    Raises: LongshoreError if blocks do not fit into memory together, or if a computation in the context needs the
+    memory of one; with write=True, LongshoreError between backward() and step(), since it would drop gradients; with
+    write="temporary", BudgetError if there is no memory for a copy of the parameters.
     """
     if write not in (False, True, "temporary"):
         raise ValueError(f"resident: write={write!r}; it is False, True or \"temporary\"")
@@ -99,7 +102,7 @@ def _resident(streams, parameters, write):
     try:
         for b in blocks:
             b.pins += 1
-            b.kept += 1
+            b.resident_pins += 1
             pinned.append(b)
             streams.ensure(b)
             if not write:
@@ -114,16 +117,16 @@ def _resident(streams, parameters, write):
             _refuse_changes(streams, sums)
     except BaseException:
         for b in pinned:
-            if b.pins == 1:  # forgets what was changed
+            if b.pins == 1:  # drops the changes
                 with contextlib.suppress(AbsentParameterError):
                     streams.hide(b)
         raise
     finally:
         for b in pinned:
             b.pins -= 1
-            b.kept -= 1
+            b.resident_pins -= 1
         for b in pinned:
-            if not b.pins:  # nobody else computes with it
+            if not b.pins:  # nothing else uses it
                 streams.hide(b)
-            elif b.kept:  # by whoever is outside of this, beyond the step that it was
+            elif b.resident_pins:  # an outer resident() holds it, beyond the step of the write
                 streams.ensure(b)

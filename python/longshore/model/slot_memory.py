@@ -1,5 +1,6 @@
-"""Memory of slots, and what autograd keeps of it: the place of a value instead of the value, which is looked up again
-when backward asks, so that it is right whoever had the slot in between."""
+"""The memory of slots, and the places in it that autograd keeps instead of parameters' values.
+
+Backward reads a value at its place again, so that it is right even if other blocks used the slot in between."""
 
 import bisect
 
@@ -12,14 +13,13 @@ from .write_tracking import users
 
 
 class Place:
-    """Of a view of a parameter."""
+    """Where a view of a parameter lies, and at which update of its block."""
 
     __slots__ = ("streamed", "updates", "at", "dtype", "shape", "stride")
 
 
-class Asked:
-    """Of a parameter that was not there, as a function of the script's own may save one: a copy, as whoever asks for it
-    gets."""
+class SavedAbsent:
+    """Stands for an absent parameter that a script's own autograd function saves. Backward gets a copy."""
 
     __slots__ = ("handle", "updates")
 
@@ -33,54 +33,57 @@ class Asked:
 
 
 def _check(streamed, updates):
-    """Raises LongshoreError where a step has been made since, as PyTorch does after a change in place."""
+    """Raises LongshoreError if a step has changed the block since, as PyTorch does after a change in place."""
     if streamed.updates != updates:
         raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() "
                              "after backward() of every loss, or compute the loss again")
 
 
 class Places:
-    def __init__(self, memory, slots, bring, away=None):
-        """memory: a Buffer; slots: ranges of it, that know which block they hold; bring(block): its parameters are
-        there on return. away: memory of a device that has the same slots, which modules compute with instead."""
-        self.memory, self.away, self.bring = memory, away, bring
-        self.bytes = (memory if away is None else away).bytes
+    """Finds the places of tensors in slots, and the values at places."""
+
+    def __init__(self, memory, slots, bring, mirror=None):
+        """memory: a Buffer; slots: the Slots in it; bring(block): fetches a block. mirror: memory of a device with the
+        same slots, where modules compute."""
+        self.memory, self.mirror, self.bring = memory, mirror, bring
+        self.bytes = (memory if mirror is None else mirror).bytes
         self.base = self.bytes.data_ptr()
         self.slots = sorted(slots, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
 
     def view(self, at, dtype, shape):
-        """A tensor there; of the host, with a storage of its own: who else has it can be counted."""
-        if self.away is not None:
+        """Makes a tensor at an offset. On the host it has a storage of its own, whose users can be counted."""
+        if self.mirror is not None:
             return self.bytes[at:at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
         memory = memoryview(self.memory.whole)[at:at + shape.numel() * dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
-    def part(self, parameters):
-        """Where these lie, other numbers will: views that somebody has kept raise when they are computed with."""
-        for p, handle in parameters if self.away is None else ():
+    def detach_views(self, parameters):
+        """Detaches views that a script has kept of these parameters: using one raises, since its memory gets other
+        values."""
+        for p, handle in parameters if self.mirror is None else ():
             if users(handle.view) != handle.users:
                 kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype,
                                                            handle.view.shape)
                 with DisableTorchFunctionSubclass():
-                    if not handle.out:
+                    if not handle.temporary:
                         p.data = handle.view
                 refuse_access(kept,
                               f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
                         "layer has gone or has been updated; make it again, or keep a copy of it")
 
     def slot_of(self, tensor):
-        """The slot that a tensor lies in; None: it lies elsewhere."""
+        """Returns the slot that a tensor lies in, or None."""
         if tensor.device != self.bytes.device or tensor.layout != torch.strided or is_transformed(tensor):
             return None
         at = tensor.data_ptr() - self.base
         return (self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes
                 and self.slots else None)
 
-    def of(self, tensor):
-        """The Place of a tensor, or what stands for one of a parameter that is not there; None: it lies in no slot."""
+    def place_of(self, tensor):
+        """Returns the Place of a tensor, a SavedAbsent for an absent parameter, or None if it lies in no slot."""
         if isinstance(tensor, Absent):
-            return Asked(tensor)
+            return SavedAbsent(tensor)
         slot = self.slot_of(tensor)
         if slot is None:
             return None
@@ -93,18 +96,18 @@ class Places:
         return place
 
     def value(self, place):
-        """What lies there."""
+        """Returns the tensor at a place, fetching its block if needed."""
         streamed = place.streamed
         _check(streamed, place.updates)
         if not streamed.present:
             self.bring(streamed)
         value = torch.as_strided(self.bytes.view(place.dtype), place.shape, place.stride,
                                  place.at // place.dtype.itemsize)
-        return value.clone() if torch.is_grad_enabled() else value  # a graph of this backward pass may keep it
+        return value.clone() if torch.is_grad_enabled() else value  # a graph made in this backward may keep it
 
-    def apart(self, found, parameters=(), copy=torch.clone):
-        """Tensors, but for parameters themselves, that outlive the block which is in their slot: copies of those that
-        lie in one that others get."""
+    def copy_out(self, found, parameters=(), copy=torch.clone):
+        """Replaces tensors in a tree by copies if they lie in a slot that another block may reuse. parameters: are left
+        as they are; copy: makes a copy."""
         def leaves(t):
             if not isinstance(t, torch.Tensor) or isinstance(t, Absent) or any(t is p for p in parameters):
                 return False

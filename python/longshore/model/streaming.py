@@ -1,12 +1,12 @@
-"""Parameters on demand: blocks come into memory before they are computed with, and others make room for them.
+"""Streaming of parameters: fetches each block into its slot before a module computes with it, and evicts others.
 
-Layer n of those that repeat lies in slot `n modulo slots`, always the same one, so that what autograd keeps of a
-parameter is at the same address in backward. What is frozen of a layer and what is trained lie side by side there.
-Hooks of modules fetch; what autograd saves of a parameter is kept as its place and looked up again, so that it is the
-value itself, whoever had the slot in between.
+Repeated layer n always uses slot `n modulo slots`, so that a parameter has the same address in forward and in backward.
+A slot holds a layer's frozen and trained parameters side by side. Hooks of modules fetch blocks (hooks.py). If autograd
+saves a parameter, Longshore keeps only its place in the slot, and reads the value again in backward. So the value is
+right even if other layers used the slot in between.
 
-Where parameters are computed with in float32 and stored in bf16, they are fetched into the upper half of their slot,
-and widened within it. Those of the dtype that fewer elements have stay in memory, as they are.
+If modules compute in float32 and the drives store bf16, a block is fetched into the upper half of its slot and widened
+in place. Parameters of the less common dtype stay in memory.
 """
 
 import contextlib
@@ -26,42 +26,46 @@ from . import device, hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
 from .forward_scope import Running, checkpoint_that_saves
-from .slot_memory import Asked, Place, Places
+from .slot_memory import Place, Places, SavedAbsent
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 
 
 class Slot:
+    """A range of memory that holds one block at a time."""
+
     def __init__(self, base, nbytes, widens):
         self.base, self.nbytes, self.holds = base, nbytes, None
-        # on a device: what of it is there; events of when it was, and of who computes with that
+        # on a device: the content that it has; the event of its copy; the event of the last computation with it
         self.put = self.crossed = self.used = None
-        self.fetched = base + (nbytes // 2 if widens else 0)  # where what comes of the drives is put
+        self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive
 
 
 class Streamed:
-    """A block in motion. Its page is the engine's, of the same number."""
+    """A block that is fetched and evicted. It is the C library's page of the same number."""
 
     def __init__(self, number, block, slot, stays, storage):
         self.number, self.block, self.slot, self.stays, self.storage = number, block, slot, stays, storage
         self.widens = storage != block.dtype
         self.parameters = []  # (parameter, handle)
-        self.present = False  # its parameters may be computed with
-        self.pins = 0  # forward passes, and resident() contexts, that are in it
-        self.kept = 0  # the latter alone
-        self.passed = False  # it was in memory in a pass with gradients
-        self.updates = 0  # steps that have changed it
-        self.over = None  # whose memory it took, as the forward that is in that one called it
-        self.again = None  # who saves what a checkpoint computes again of it
-        self.step = -1  # whose parameters the slot holds, where they are widened
+        self.present = False  # whether modules can compute with its parameters
+        self.pins = 0  # forward passes and resident() contexts that use it now
+        self.resident_pins = 0  # resident() contexts alone
+        self.first_pass_done = False  # whether it was in memory in a pass with gradients
+        self.updates = 0  # how many steps have changed it
+        self.evicted = None  # the block whose slot this one reuses while that block's forward is still running
+        self.recomputer = None  # weak reference to the checkpoint that recomputes it
+        self.step = -1  # the step of the widened parameters in the slot; -1: none
 
 
 class Streams:
+    """All blocks of one model, and the slots that they share."""
+
     def __init__(self, layout, compute, storage, slots, where=None):
-        """compute: dtype of most parameters as modules see them; storage: as those are fetched. slots: for repeated
-        layers. where: a device that modules compute on; None: the CPU."""
+        """compute: the dtype that most parameters have in modules; storage: the dtype in which they are fetched. slots:
+        how many repeated layers memory holds. where: a device that modules compute on; None: the CPU."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.state = self.pages = self.gradients = None  # until it is sealed
+        self.state = self.pages = self.gradients = None  # until open()
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
@@ -69,8 +73,8 @@ class Streams:
         sides = layout.sides()
         self.memory = (Buffer if where is None else device.Pinned)(max(layout.memory_bytes(self.slots), 4096))
         self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
-        self.away = None if where is None else device.Slots(where, self.memory)
-        self.contents = 0  # counts when what lies in memory was given up
+        self.mirror = None if where is None else device.Slots(where, self.memory)
+        self.contents = 0  # goes up when the contents of memory become invalid
         self.pool, at = [], 0
         for side in sides * self.slots:
             self.pool.append(Slot(at, side, storage != compute))
@@ -89,20 +93,20 @@ class Streams:
                 slot, stays = Slot(at, layout.nbytes(b), fetched != block.dtype), True
                 at += slot.nbytes
             self.blocks.append(Streamed(b, block, slot, stays, fetched))
-        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.away)
+        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.mirror)
         self.inside = Running(self._pack, self._unpack, {})
-        self.turns = None  # of micro-batches that are computed together
-        self.loading = None  # of a state_dict, into parameters that are not in memory
+        self.turns = None  # the Turns of a layer-major step
+        self.loading = None  # a Loading, for load_state_dict()
         self.progress = progress.Step()
-        self.make_activations = None  # of the state that is open: where what is saved goes, but for parameters
+        self.make_activations = None  # makes the Activations of an opened state; None: activations stay in memory
         self.activations = None
-        self.copies_bytes = 0  # of parameters that have memory of their own for a while
-        # nothing can be had, where state is None
+        self.copies_bytes = 0  # bytes of copies that resident(write="temporary") holds
+        # why nothing can be fetched while state is None
         self.why = "the engine is closed; longshore.resume() opens its run again"
         forks.leave_in_children(self)
 
     def open(self, state):
-        """From here on parameters come from the fleet, at its committed step."""
+        """Opens the pages of a run's state: from here on blocks are fetched from its drives, at the committed step."""
         ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
         address = {id(slot): ffi.cast("void *", self.base + slot.fetched) for slot in self.pool + self.places.slots}
         for r, streamed in zip(ranges, self.blocks):
@@ -123,7 +127,7 @@ class Streams:
                             lib.shore_pages_close)
         self.state = state
         self.contents += 1
-        for streamed in self.blocks:  # of another state there is nothing
+        for streamed in self.blocks:  # memory may hold blocks of another state
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
         if self.make_activations is not None:
@@ -134,7 +138,7 @@ class Streams:
     # ---- the model's parameters
 
     def bind(self, model):
-        """Takes the parameters over; what they held is freed. Those on the meta device are replaced by new ones."""
+        """Points the model's parameters into the slots, and frees their memory. Replaces those on the meta device."""
         owners = {}
         for module_name, module in model.named_modules(remove_duplicate=False):
             for name, p in parameters_of(module).items():
@@ -149,7 +153,7 @@ class Streams:
                 view = self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
-                    new.data = view  # which keeps a count of changes of its own, as a view of the memory does not
+                    new.data = view  # keeps a version counter of its own, which a view of the memory would not
                     carry_hooks(p, new)
                     for full in tensor.names:
                         module, name = owners[full]
@@ -164,6 +168,7 @@ class Streams:
         hooks.hook(self, model)
 
     def _show(self, streamed):
+        """Lets modules compute with a block's parameters."""
         for p, handle in streamed.parameters:
             p.__class__ = handle.kind
             handle.version = version_of(p)
@@ -175,29 +180,29 @@ class Streams:
 
     @whole
     def hide(self, streamed):
-        """Its parameters may not be computed with any more."""
+        """Makes a block's parameters absent. Raises AbsentParameterError if one was changed, which would be lost."""
         with self.lock:
             if not streamed.present:
                 return
             streamed.present = False
-            if self.away is not None:
-                self.away.hide(streamed.slot)
+            if self.mirror is not None:
+                self.mirror.hide(streamed.slot)
             if not streamed.widens:
                 lib.shore_pages_release(self.pages, streamed.number)
             changed = [(p, h) for p, h in streamed.parameters if write_tracking.changed(p, h)]
             for p, handle in changed:
                 p.data = handle.view
             for p, handle in streamed.parameters:
-                if not handle.out:
+                if not handle.temporary:
                     p.__class__ = Absent
             if changed:
-                streamed.passed = False
+                streamed.first_pass_done = False
                 self.forget()
                 raise AbsentParameterError(write_tracking.say_lost(self, changed[0][1]))
 
     @whole
     def forget(self):
-        """What lies in memory is not what the drives hold."""
+        """Hides all blocks, and forgets their contents in memory, which differ from the drives'."""
         self.contents += 1
         for streamed in self.blocks:
             streamed.step = -1
@@ -209,8 +214,9 @@ class Streams:
     # ---- coming and going
 
     def _fetch(self, streamed):
-        if self.away is not None and streamed.slot.put != self._content(streamed):
-            self.away.fill(streamed.slot)
+        """Reads a block into its slot, widened if need be."""
+        if self.mirror is not None and streamed.slot.put != self._content(streamed):
+            self.mirror.fill(streamed.slot)
         try:
             if streamed.widens:
                 native.call(lib.shore_pages_take, self.pages, streamed.number,
@@ -221,12 +227,13 @@ class Streams:
         except LongshoreError as failure:
             engine = self.engine()
             if engine is not None and failure.code != lib.SHORE_ELINK:
-                engine.settle()  # says it if the step cannot be committed whose update this page waits for
+                engine.settle()  # raises the cause, if the page waits for an update whose step cannot be committed
             raise
 
     @whole
     def ensure(self, streamed):
-        """Brings a block: on return its parameters may be computed with."""
+        """Fetches a block unless it is in memory, evicting the one in its slot. On return modules can compute with its
+        parameters."""
         if streamed.present:
             return
         with self.lock:
@@ -237,35 +244,36 @@ class Streams:
                 self._refuse_to_evict(old,
                                       f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
                 self.hide(old)
-                old.step, streamed.over = -1, old if old.pins else None
+                old.step, streamed.evicted = -1, old if old.pins else None
                 if not old.pins:
-                    self.places.part(old.parameters)
+                    self.places.detach_views(old.parameters)
             streamed.slot.holds = streamed
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
                 recovery.persist(self.engine(), lambda: self._fetch(streamed))
-            if self.away is not None:
-                self.away.put(streamed.slot, self._content(streamed))
+            if self.mirror is not None:
+                self.mirror.put(streamed.slot, self._content(streamed))
             self._show(streamed)
 
     def _content(self, streamed):
-        """What its slot holds, when it is there."""
+        """Identifies what a slot holds once this block is in it."""
         return streamed.number, self.state.step, self.contents
 
     def _refuse_to_evict(self, old, why):
-        if old.kept:
+        """Raises LongshoreError if a block that is in use would be evicted. why: begins the message."""
+        if old.resident_pins:
             raise LongshoreError(f"{why}, which longshore.resident() holds: leave that first, or give more memory")
-        if self.inside.others():
+        if self.inside.others_compute():
             raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after "
                                  "the other, or give more memory")
-        if old.again is not None and old.again() is not None and old.again() is checkpoint_that_saves():
+        if old.recomputer is not None and old.recomputer() is not None and old.recomputer() is checkpoint_that_saves():
             raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, "
                                  "use_reentrant=True, or give more memory")
 
     @contextlib.contextmanager
-    def lent(self, blocks):
-        """Outside of forward and backward, while something is computed with parameters of blocks that stay whose
-        gradients count."""
+    def in_memory(self, blocks):
+        """The context of a computation outside of forward that needs gradients of parameters which stay in memory:
+        their blocks are present in it."""
         with self.lock, contextlib.ExitStack() as saving:
             if checkpoint_that_saves() is None:
                 saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
@@ -274,11 +282,10 @@ class Streams:
             try:
                 yield
             finally:
-                self.rest()
+                self.hide_unused()
 
-    def reach(self, streamed):
-        """Of a module that reads a parameter which is not its own, in forward or backward: brings its block, where that
-        takes nobody the memory that he computes with."""
+    def fetch_if_free(self, streamed):
+        """Fetches a block in forward or backward, unless its slot is in use: a module reads a parameter of another."""
         if self.inside.modules or in_backward():
             with self.lock:
                 old = streamed.slot.holds
@@ -287,26 +294,26 @@ class Streams:
 
     @whole
     def want(self, number):
-        """Begins to fetch a block, where that takes nobody the memory that he computes with."""
+        """Prefetches a block, unless its slot is in use."""
         streamed = self.blocks[number]
         if self.state is None or self.slots < 2 or streamed.present:
             return
         with self.lock:
             old = streamed.slot.holds
-            if (streamed.widens and streamed.step == self.state.step or self.away is not None
-                and not self.away.may_fill(streamed.slot)):
+            if (streamed.widens and streamed.step == self.state.step or self.mirror is not None
+                and not self.mirror.may_fill(streamed.slot)):
                 return
             if old is not None and old is not streamed:
-                if old.pins or self.inside.others():
+                if old.pins or self.inside.others_compute():
                     return
                 self.hide(old)
-                self.places.part(old.parameters)
+                self.places.detach_views(old.parameters)
                 old.step = -1
                 streamed.slot.holds = None
             lib.shore_pages_want(self.pages, number)
 
-    def want_following(self, number, by):
-        """Begins to fetch the layer that comes after a block's, in forward (by 1) or backward (by -1)."""
+    def prefetch_next(self, number, by):
+        """Prefetches the layer after a block's own, in forward (by=1) or backward (by=-1)."""
         self.progress.add()
         place = self.place_of.get(number, -2) + by
         for following in self.layers[place] if 0 <= place < len(self.layers) else ():
@@ -314,7 +321,7 @@ class Streams:
 
     @whole
     def copy_of(self, handle):
-        """A parameter's value, for whoever asks outside of forward and backward."""
+        """Returns a copy of a parameter's value, for a use outside of forward and backward."""
         streamed = handle.block
         with self.lock:
             if self.state is None:
@@ -331,7 +338,7 @@ class Streams:
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
             segment = first // SEGMENT
             count = (first + n - 1) // SEGMENT - segment + 1
-            # for its update; why that failed, the commit says
+            # waits for the block's update; if that failed, the commit raises the cause
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
@@ -342,49 +349,50 @@ class Streams:
 
     # ---- a step
 
-    def part_with(self, number):
-        """A block is about to be updated: nobody computes with it as it was."""
+    def before_update(self, number):
+        """Hides a block that is about to be updated."""
         streamed = self.blocks[number]
         self.hide(streamed)
-        if self.away is not None:
-            self.away.fill(streamed.slot)
+        if self.mirror is not None:
+            self.mirror.fill(streamed.slot)
         if streamed.stays:
             streamed.step = -1  # the update's result goes into the slot
-            self.places.part(streamed.parameters)
+            self.places.detach_views(streamed.parameters)
 
     @whole
-    def stepped(self, changed):
-        """The state is one step further. changed: numbers of the blocks that are others."""
+    def after_step(self, changed):
+        """The state is one step further. changed: numbers of the blocks that the step changed."""
         with self.lock:
             lib.shore_pages_set_step(self.pages, self.state.step)
             for streamed in self.blocks:
                 if streamed.number in changed:
                     streamed.updates += 1
-                    self.places.part(streamed.parameters)
+                    self.places.detach_views(streamed.parameters)
                 elif streamed.step == self.state.step - 1:
                     streamed.step += 1
                 if not streamed.widens or streamed.step != self.state.step:
                     self.hide(streamed)
 
     @whole
-    def lost(self):
-        """Nothing is under way of what drives were lost with. What is computed with stays as it is. Returns whether
-        gradients were on them."""
+    def after_drive_loss(self):
+        """Cancels requests to lost drives. Present blocks stay as they are. Returns whether gradients were spilled to
+        the lost drives."""
         with self.lock:
             for streamed in self.blocks:
                 if streamed.present and not streamed.widens:
                     lib.shore_pages_release(self.pages, streamed.number)
-            aside = self.gradients.step.tell(lib.shore_step_lost)
+            spilled = self.gradients.step.tell(lib.shore_step_lost)
             self.contents += 1
             if self.activations is not None:
                 self.activations.settle()
-            return aside
+            return spilled
 
     @whole
     def end(self):
+        """Closes the pages: every parameter is absent from here on."""
         if self.pages is None:
             return
-        self._absent()
+        self._mark_absent()
         if self.activations is not None:
             self.activations.end()
             self.activations = None
@@ -394,15 +402,15 @@ class Streams:
         ffi.release(pages)
 
     def leave_to_parent(self):
-        """Where this process was forked off, its memory is not there."""
+        """In a forked process: forgets the run, whose memory the process does not have."""
         self.lock, self.why = threading.RLock(), forks.WHY
-        self._absent()
+        self._mark_absent()
         self.state = self.activations = None
         if self.pages is not None:
             ffi.gc(self.pages, None)
             self.pages = None
 
-    def _absent(self):
+    def _mark_absent(self):
         for streamed in self.blocks:
             streamed.present = False
             for p, _ in streamed.parameters:
@@ -411,47 +419,48 @@ class Streams:
     # ---- what autograd saves
 
     def leave(self, whose):
-        """The forward of a module ends."""
+        """Called when a module's forward ends. whose: the module, or the streams for the whole model."""
         if self.inside.leave(whose) and not in_backward():
-            self.rest()
+            self.hide_unused()
 
     @whole
     def retire(self, blocks):
-        """In forward, nobody computes with these: views that are made of them from here on are views of copies. Where
-        their memory was that of a forward which goes on, it has it back."""
+        """Hides blocks in forward that no module computes with any more. If one of them has evicted a block whose
+        forward still runs, that block is fetched again."""
         if not in_backward():
             with self.lock:
                 for streamed in blocks:
                     if not streamed.stays and not streamed.pins:
                         self.hide(streamed)
                 for streamed in blocks:
-                    over, streamed.over = streamed.over, None
-                    if over is not None and over.pins and not streamed.pins:
-                        self.ensure(over)
+                    evicted, streamed.evicted = streamed.evicted, None
+                    if evicted is not None and evicted.pins and not streamed.pins:
+                        self.ensure(evicted)
 
     @whole
-    def rest(self):
-        """Nobody computes. Who asks for a parameter from here on gets a copy, which no update changes, and who writes
-        to it is told."""
+    def hide_unused(self):
+        """Hides all blocks that nothing uses. From here on reading a parameter gives a copy that no update changes, and
+        writing to it raises."""
         with self.lock:
             for streamed in self.blocks:
                 if not streamed.pins:
                     self.hide(streamed)
 
     def _pack(self, tensor):
-        packed = self.places.of(tensor)
+        """What autograd keeps instead of a saved tensor; _unpack() takes it."""
+        packed = self.places.place_of(tensor)
         if packed is None:
-            packed = self.activations.pack(tensor) if self.inside.sends else Stayed(tensor)
+            packed = self.activations.pack(tensor) if self.inside.offloads else Stayed(tensor)
         return packed if self.turns is None else (self.turns.number, packed)
 
     def _unpack(self, packed):
         if type(packed) is tuple:
             number, packed = packed
             if self.turns is not None:
-                self.turns.giving = number
+                self.turns.current_backward = number
         if type(packed) is Place:
             return self.places.value(packed)
-        if type(packed) in (Stayed, Asked):
+        if type(packed) in (Stayed, SavedAbsent):
             return packed.value()
         if self.activations is None:
             raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its "

@@ -55,24 +55,24 @@ def _take_out(p):
     """Gives a parameter a copy of its value. Returns what _put_in() takes."""
     handle = p.longshore
     with DisableTorchFunctionSubclass():
-        data = p.data if handle.out else handle.view
+        data = p.data if handle.temporary else handle.view
         # changes that resident(write=True) commits later
         pending = handle.block.present and version_of(p) != handle.version
-        p.data = data.clone() if handle.out else handle.copy()
+        p.data = data.clone() if handle.temporary else handle.copy()
         p.__class__ = handle.kind
-    if not handle.out:
+    if not handle.temporary:
         handle.users -= 1  # itself
-    handle.out += 1
+    handle.temporary += 1
     return p, data, pending
 
 
 def _put_in(p, data, pending):
     handle = p.longshore
-    handle.out -= 1
+    handle.temporary -= 1
     with DisableTorchFunctionSubclass():
         # which is another one, where somebody has kept a view of that from before
-        p.data = data if handle.out else handle.view
-    if not handle.out:
+        p.data = data if handle.temporary else handle.view
+    if not handle.temporary:
         handle.users += 1
         p.__class__ = handle.kind if handle.block.present else Absent
         if not pending:

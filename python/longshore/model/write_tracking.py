@@ -36,7 +36,7 @@ _data = torch.Tensor.data
 
 def _hand_out(p):
     handle = p.__dict__.get("longshore")
-    if handle is not None and handle.block.present and not handle.out:
+    if handle is not None and handle.block.present and not handle.temporary:
         watch(handle)
     return _data.__get__(p)
 
@@ -55,8 +55,8 @@ def watch(handle):
 
 def watch_first(streamed):
     """A block comes into memory: in its first pass all that is small is watched."""
-    if not streamed.passed:
-        streamed.passed = True
+    if not streamed.first_pass_done:
+        streamed.first_pass_done = True
         for _, handle in streamed.parameters:
             if handle.view.nbytes <= LOOK_BYTES:
                 watch(handle)
@@ -65,7 +65,7 @@ def watch_first(streamed):
 def changed(p, handle):
     """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays
     watched."""
-    if handle.out:
+    if handle.temporary:
         return False
     if version_of(p) != handle.version or is_elsewhere(p, handle):
         return True

@@ -144,8 +144,8 @@ class OwnRandom(threading.local):
         self.end()  # of a forward pass that was broken off
         self._before = random_now()
         if self.turns is not None:
-            forwards = self.turns.mine.number + self.turns.count * self.passes
-            self.turns.outside, self.passes = self._before, self.passes + 1
+            forwards = self.turns.local.number + self.turns.count * self.passes
+            self.turns.outer_random, self.passes = self._before, self.passes + 1
         number = seed(engine, forwards)
         torch.manual_seed(number)
         random.seed(number)
@@ -156,7 +156,7 @@ class OwnRandom(threading.local):
         """Returns whether there were any."""
         before, self._before = self._before, None
         if before is not None:
-            put_random(before if self.turns is None else self.turns.outside)
+            put_random(before if self.turns is None else self.turns.outer_random)
         return before is not None
 
 
@@ -344,7 +344,7 @@ def _first_seed(state):
 
 def restore(engine, saved, state):
     """Puts back what finish() has packed. state: of which it is."""
-    engine.position, engine.gradients.came = saved, False
+    engine.position, engine.gradients.has_pass = saved, False
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
     for counts, block in zip(engine.cycle.counts, engine.layout.blocks):

@@ -110,4 +110,4 @@ class Compression:
             self.whole = Buffer(4 * self.elems)
         state.fetch(number, lib.SHORE_FETCH_SPILLED, self.whole.pointer).result()
         tensors, offsets = state.layout.blocks[number].tensors, state.layout.offsets[number]
-        return {t: self.whole.view(torch.float32)[offsets[t]:offsets[t] + tensors[t].elems] for t in block.had}
+        return {t: self.whole.view(torch.float32)[offsets[t]:offsets[t] + tensors[t].elems] for t in block.arrived}

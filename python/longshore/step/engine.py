@@ -1,4 +1,4 @@
-"""The engine: an ordinary PyTorch loop whose weights and optimizer state lie on drives."""
+"""The Engine: runs an ordinary PyTorch training loop on a model whose weights and optimizer state lie on drives."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ from .step_cycle import Phase, StepCycle, StepResult
 
 
 def optimizer_of(engine, how, groups):
-    """engine.optimizer. how: what wrap() was told, as the run records it; groups: as torch.optim takes them."""
+    """Makes engine.optimizer. how: wrap()'s options, as the run records them; groups: as torch.optim takes them."""
     defaults = {**{k: commit_blob.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")},
                 "betas": tuple(how["betas"])}
     return Optimizer(engine, groups, defaults)
 
 
 class Engine(Face):
-    """What longshore.wrap() and longshore.resume() return. Call it as the model is called; then backward() and step().
+    """Trains a model whose state lies on drives. longshore.wrap() and longshore.resume() return one.
 
-    reconnect_timeout: seconds for which drives of other hosts that are lost are waited for, 300 at first."""
+    Call the engine as you call the model; then call backward() and step().
 
-    state: Any = None
-    _closed_at: Any = None  # (the run, its last step) of one that is closed
-    position: dict = {}  # what a run that was opened is at
+    reconnect_timeout: how many seconds the engine waits for a lost drive of another host; 300 by default."""
+
+    state: Any = None  # of the open run; None: the engine is closed
+    _closed_at: Any = None  # (run, last step) of a closed engine
+    position: dict = {}  # what a resumed run has saved for follow(), until its first step
 
     def __init__(self, model, streams, state, how, groups, room_bytes):
-        """how: what wrap() was told, as the run records it. groups: as torch.optim takes them."""
+        """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. room_bytes: memory for
+        gradients."""
         self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
         self.layout, self.how = state.layout, how
         self.accumulate, self.lr_scheduler = 1, None
         self.optimizer = optimizer_of(self, how, groups)
-        self.cycle, self.followed = StepCycle(self, state), {}  # what has a state that commits with every step, by name
+        self.cycle, self.followed = StepCycle(self, state), {}  # by name: objects whose state commits with every step
         self.together = layer_major.Together(self)
         self.gradients = streams.gradients = Gradients(streams, room_bytes)
         self.compression = (Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress")
                             else None)
         self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
-        # with drives that are lost; why they did not come back
+        # the wait for lost drives; the error, where they did not come back
         self.patience, self.gone = native.new("struct shore_patience"), None
         forks.leave_in_children(self.cycle)
-        # of random numbers and counts: a seed, and steps that came before the run's own
+        # where random numbers and counts begin: the seed, and the number of steps made before this run
         self.lineage = [how["seed"], 0]
-        self.plan = None  # of memory: what the budget was planned to
+        self.plan = None  # the memory plan: how the budget is divided
         self.process_at_wrap_bytes = memory.process_bytes()
         self.own_random, self.meter = commit_blob.OwnRandom(), Meter()
         self.cycle.begin()
@@ -79,13 +82,13 @@ class Engine(Face):
 
     @whole
     def _leave_forward(self):
-        """Of this thread, one that was broken off."""
-        self.streams.inside.break_off()
+        """Ends this thread's forward pass where an exception interrupted it."""
+        self.streams.inside.abort()
         self.own_random.end()
 
     def _before_forward(self, module, args, kwargs):
-        """Random numbers in training follow from the run's seed, the step and the micro-batch, however these are
-        run."""
+        """Prepares a forward pass. In training it seeds random numbers from the run's seed, the step and the
+        micro-batch, so that they do not depend on the order in which micro-batches run."""
         self.cycle.open_state("forward")
         self.flush()
         self.gradients.hide()
@@ -104,39 +107,52 @@ class Engine(Face):
                 self.gradients.show()
 
     def train(self, mode: bool = True) -> Engine:
-        """As the module's. Returns the engine."""
+        """Sets the module to training (mode=True) or evaluation, as nn.Module.train() does. Returns the engine."""
         self.module.train(mode)
         return self
 
     def eval(self) -> Engine:
-        """As the module's: train(False)."""
+        """Sets the module to evaluation, as nn.Module.eval() does. Returns the engine."""
         return self.train(False)
 
     @property
     def step_number(self) -> int:
-        """The last step that was made."""
+        """The number of the last step, durable or not."""
         return self.cycle.open_state("step_number").step
 
     @property
     def fetched_bytes(self) -> int:
-        """Of parameters, from the drives, since the run was opened."""
+        """How many bytes of parameters the engine has fetched from the drives since it opened the run."""
         return self.cycle.open_state("fetched_bytes").ledger().link_out_params
 
     def follow(self, name: str, thing: Any) -> Any:
-        """Commits thing.state_dict() (a scheduler, a loader that can say where it is) with every step, and puts it back
-        now if this engine was resumed, and has made no step since."""
+        """Commits thing.state_dict() with every step, and restores it now if this engine was resumed and has made no
+        step since.
+
+        Args:
+            name: the name under which the run keeps the state; use the same one when you resume.
+            thing: an object with state_dict() and load_state_dict(): a scheduler, or a loader that knows its position.
+
+        Returns: thing.
+        """
         if getattr(thing, "state", None) is self.optimizer.state:
-            return thing  # which commits anyway
+            return thing  # an optimizer with this state: the engine commits it anyway
         self.followed[name] = thing
         commit_blob.restore_followed(self.position, name, thing)
-        commit_blob.restore_groups(self.position, self)  # which a scheduler that is made writes into
+        commit_blob.restore_groups(self.position, self)  # a new scheduler writes into them
         return thing
 
     def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
-        """Adds the gradients of a loss, divided by ``accumulate`` (divide=False: as it is), to those of the step.
+        """Adds the gradients of a loss to those of the step.
 
-        last: step() follows; by default after ``accumulate`` calls. It may be wrong, and costs time then. After an
-        exception the gradients of the step are dropped, and the engine is as it was after the last step.
+        Args:
+            loss: a tensor of one element.
+            last: whether step() follows this pass; by default, true for every ``accumulate``-th call. A wrong value
+                costs time, and changes no result.
+            divide: whether to divide the loss by ``accumulate`` first.
+
+        Raises: ValueError if the loss is not a tensor of one element; LongshoreError if the engine is closed. After
+        any exception the engine drops the step's gradients, and is as it was after the last step.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss is a tensor of one element")
@@ -160,20 +176,24 @@ class Engine(Face):
 
     @whole
     def drop_gradients(self) -> None:
-        """Forgets what backward() has gathered since the last step."""
+        """Drops the gradients that backward() has gathered since the last step."""
         self._leave_forward()
         self.cycle.drop()
-        self.streams.rest()
+        self.streams.hide_unused()
 
     # ---- the step
 
     @whole
     def step(self) -> StepResult:
-        """Makes a step of what backward() has gathered. Returns a StepResult.
+        """Updates the parameters with the gradients that backward() has gathered.
 
-        It is committed beside what comes next: durable at the latest when the next step is made, or on return of
-        settle(), snapshot(), digest() or close(). Raises LongshoreError where no backward pass has come, and
-        NotFiniteError where a gradient is not finite (with on_nonfinite="skip" the step counts, and the state stays).
+        The drives commit the step while the loop goes on. It is durable at the latest when the next step is made, or
+        when settle(), snapshot(), digest() or close() returns.
+
+        Returns: a StepResult.
+
+        Raises: LongshoreError if no backward pass has run since the last step; NotFiniteError if a gradient is not
+        finite (with on_nonfinite="skip" the step counts instead, and the state stays as it was).
         """
         self.cycle.open_state("step")
         hooks.before_step(self.streams, "engine.step")
@@ -186,13 +206,14 @@ class Engine(Face):
             if self.cycle.phase is not Phase.MADE:
                 self._leave_forward()
                 self.cycle.discard()
-                self.streams.rest()
-                self.gradients.came = False
+                self.streams.hide_unused()
+                self.gradients.has_pass = False
             raise
 
     @whole
     def grad_norm(self) -> float:
-        """Of all gradients together that backward() has gathered, before clipping: what step() will return."""
+        """Returns the norm, before clipping, of all gradients that backward() has gathered: the one that step() will
+        return."""
         try:
             return recovery.persist(self, self.cycle.decide).norm
         finally:
@@ -200,25 +221,39 @@ class Engine(Face):
 
     @whole
     def flush(self) -> None:
-        """Begins to commit the step that was made last. Whatever uses the engine next does so; until then a scheduler
-        may be stepped, which belongs to the step."""
+        """Begins to commit the last step. You need not call it: the next use of the engine does. Until then you can
+        step a scheduler, whose state then commits with that step."""
         self.cycle.flush()
 
     @whole
     def settle(self) -> None:
-        """Waits until the last step is durable. Where it cannot be committed (NotFiniteError: an update made a
-        parameter that is not finite), the engine is at the step before it."""
+        """Waits until the last step is durable.
+
+        Raises: NotFiniteError if the update made a parameter that is not finite. If the step cannot be committed, the
+        engine is at the step before it.
+        """
         self.cycle.settle()
 
     def train_batch(self, micro_batches: Iterable,
                     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
-        """Makes one step with the mean loss of the micro-batches (a list of dicts, tuples, or what the model takes),
-        each block fetched once for all of them. loss_fn(output, micro_batch); by default output.loss. Returns a
-        StepResult. The bits are those of backward() for each and step(). All are in one layer at a time: their
-        activations are held together. What a pass changes of modules (attributes, tensors in place, adapters, hooks,
-        requires_grad, train and eval), and of globals and closures of the model's code, is seen: they go on one after
-        the other then, or LongshoreError names it, where they have begun with what it was before. What a loss keeps is
-        not seen.
+        """Makes one step with the mean loss of several micro-batches, fetching each block once for all of them.
+
+        The result has the same bits as backward() for each micro-batch, then step(). All micro-batches go through a
+        layer before the next layer begins, so memory holds the activations of all of them.
+
+        Longshore sees what a pass changes in modules (attributes, tensors in place, adapters, hooks, requires_grad,
+        train and eval) and in globals and closures of the model's code. It then computes the micro-batches one after
+        the other, or raises LongshoreError if others have begun with the old value. It does not see what loss_fn keeps.
+
+        Args:
+            micro_batches: dicts (keyword arguments of the model), tuples or lists (positional ones), or single
+                arguments.
+            loss_fn: computes the loss as loss_fn(output, micro_batch); by default output.loss.
+
+        Returns: a StepResult.
+
+        Raises: ValueError if there is no micro-batch; LongshoreError if backward() has begun a step; and what step()
+        raises.
         """
         hooks.before_step(self.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
@@ -235,46 +270,64 @@ class Engine(Face):
 
     def backward_together(self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor],
                           divide: bool = True) -> list[float]:
-        """The backward passes of a whole step: adds the gradients of loss_of(micro_batch) of each, divided by how many
-        there are unless divide=False, each block fetched once for all of them. step() follows. Returns the losses, as
-        numbers.
+        """Runs the backward passes of a whole step, fetching each block once for all micro-batches. Call step() next.
 
-        loss_of runs the model, in a thread of its own for each micro-batch, one at a time. What it changes is seen, or
-        not, as train_batch() says. Random numbers that it draws beside the model come in the order of the turns.
+        Args:
+            micro_batches: one argument of loss_of each.
+            loss_of: runs the model on a micro-batch and returns its loss. It runs in a thread of its own for each
+                micro-batch, one thread at a time. train_batch() says which of its changes Longshore sees. Random
+                numbers that it draws outside of the model come in the order of these turns.
+            divide: whether to divide each loss by the number of micro-batches.
+
+        Returns: the losses, as numbers.
+
+        Raises: LongshoreError if backward() has begun a step, or as train_batch() says.
         """
         return self.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
                         max_shard_size: int | str | None = None,
                         moments: bool = False) -> None:
-        """Writes what from_pretrained() loads, else model.safetensors, streamed; of a peft model the adapters. dtype:
-        "fp32", "bf16", "fp16", by default the parameters'. moments: also the optimizer's, for wrap(moments_from=) and
-        `longshore import`. The directory is whole or not there."""
+        """Writes the model, streamed, into a directory that is complete or absent afterwards.
+
+        It writes what from_pretrained() loads; for a peft model, the adapters; for any other model, model.safetensors.
+
+        Args:
+            directory: where to write.
+            dtype: "fp32", "bf16" or "fp16"; by default that of the parameters.
+            max_shard_size: the largest size of a file, such as "5GB".
+            moments: whether to write the optimizer's moments too, for wrap(moments_from=) and `longshore import`.
+        """
         recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it
 
     @whole
     def snapshot(self, name: str | None = None, keep: int = 0) -> None:
-        """Keeps the committed state under a name (by default after the step): see `longshore snapshot`."""
+        """Keeps the committed state under a name, as `longshore snapshot` does.
+
+        Args:
+            name: of the snapshot; by default the step's, such as step-000100.
+            keep: how many snapshots named after steps stay, the newest ones; 0: all.
+        """
         self.settle()
         with Progress(f"snapshot {name or 'of the step'}"):
             recovery.persist(self, lambda: self.state.snapshot(name, keep))
 
     @whole
     def digest(self) -> str:
-        """Of the committed state, as `longshore inspect --digest` prints it."""
+        """Returns the digest of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
         return recovery.persist(self, self.state.digest)
 
     def memory(self) -> memory.Memory:
-        """A Memory: the budget, what is held of it, and what the process takes beside it."""
+        """Returns a Memory: the budget, how much of it is in use, and what the process takes beside it."""
         self.cycle.open_state("memory")
         return memory.measure(self)
 
     @whole
     def close(self) -> None:
-        """Waits for what is under way, and gives the run free. The parameters are not there any more afterwards."""
+        """Waits for requests under way, and releases the run. The parameters cannot be used afterwards."""
         if self.state is None:
             return
         self.together.stop()
@@ -295,7 +348,12 @@ class Engine(Face):
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
-        """Goes on with a run of the same model in place of its own, which is closed: at its last step, or rolled back
-        to a snapshot of it, with everything as it was then. BusyError: another engine works on that run, and this one
-        stays as it is."""
+        """Closes the engine's run, and continues another run of the same model, with everything as it was then.
+
+        Args:
+            run: the run's directory.
+            snapshot: rolls the run back to this snapshot; by default the run continues from its last step.
+
+        Raises: BusyError if another engine works on that run; this engine then stays as it is.
+        """
         checkpoint.reopen(self, run, snapshot)

@@ -1,5 +1,4 @@
-"""What an engine looks like: how it shows itself, which of its names are public, and what of its module it passes
-on."""
+"""How an engine looks from outside: its repr, its public names, and the names that it forwards to its module."""
 
 from __future__ import annotations
 
@@ -10,15 +9,15 @@ from .. import native
 
 _Engine = TypeVar("_Engine", bound="Face")
 
-# attributes of an instance that are for its user; what else is there is for the package
+# public attributes of an instance; the others are for the package
 _PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
-# of nn.Module: they return the module, in whose place scripts put what they get
+# methods of nn.Module that return the module; the engine returns itself, since scripts assign the result
 _RETURN_SELF = {"apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "ipu", "mtia", "requires_grad_",
                 "share_memory", "to", "to_empty", "type", "xpu"}
 
 
 class Face:
-    """The part of Engine that does nothing with a step."""
+    """The base class of Engine: everything that is not part of a step."""
 
     def __repr__(self) -> str:
         state = self.__dict__.get("state")
@@ -38,7 +37,7 @@ class Face:
         self.close()
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        """A copy would close the run when it goes."""
+        """Refuses to copy or pickle the engine: a copy would close the run when it is deleted."""
         raise TypeError("an Engine is not copied or pickled, since its run is open once: copy.deepcopy(engine.module) "
                         "is the model with its values, and longshore.resume() opens the run again, after close() or "
                         "in another process")
@@ -49,12 +48,12 @@ class Face:
                          for name in vars(kind) if not name.startswith("_"))} - {"state"})
 
     def __getattr__(self, name: str) -> Any:
-        """What the engine does not have, and its module has: config, generate, parameters, state_dict, training."""
+        """Forwards names that the engine does not have to its module: config, generate, parameters, state_dict."""
         module = self.__dict__.get("module")
         if name.startswith("_") or module is None:
             raise AttributeError(f"Engine: there is no {name} here", name=name, obj=self)
         if name == "forward":
-            return self.__call__  # with the hooks
+            return self.__call__  # which runs the hooks
         try:
             value = getattr(module, name)
         except AttributeError:
@@ -64,7 +63,7 @@ class Face:
 
     @property
     def training(self) -> bool:
-        """The module's."""
+        """Whether the module is in training mode."""
         return self.__dict__["module"].training
 
     @training.setter
@@ -73,6 +72,7 @@ class Face:
 
 
 def _with_engine(engine, module, method):
+    """Wraps a module's method so that it returns the engine wherever it would return the module."""
     @functools.wraps(method)
     def call(*args, **kwargs):
         out = method(*args, **kwargs)
@@ -81,6 +81,6 @@ def _with_engine(engine, module, method):
 
 
 def refuse_engine(model, caller, instead):
-    """Raises where a model was asked for, and an engine is given."""
+    """Raises ValueError if the model that a function got is an Engine. instead: what to do."""
     if isinstance(model, Face):
         raise ValueError(f"{caller}: this is an Engine, whose model is wrapped already: {instead}")

@@ -1,5 +1,6 @@
-"""What becomes of the gradients of one open run's steps: include/longshore/step.h. A block is a unit of it, and a
-page."""
+"""Python's side of the C library's step (include/longshore/step.h), which holds, spills and sends gradients.
+
+A block of the model is one unit of the step, and one page."""
 
 from .. import forks, native
 from ..interrupts import whole
@@ -9,21 +10,23 @@ from ..native import ffi, lib
 @ffi.callback("void(void *, uint32_t)")
 def _leave(ctx, number):
     step = ffi.from_handle(ctx)
-    step.kept(lambda: step.streams.part_with(number))
+    step.guard(lambda: step.streams.before_update(number))
 
 
 @ffi.callback("int(void *, uint32_t, uint32_t, struct shore_update *, struct shore_diag *)")
 def _encode(ctx, number, segment, update, diag):
     step = ffi.from_handle(ctx)
-    return step.kept(lambda: step.encode(number, update))
+    return step.guard(lambda: step.encode(number, update))
 
 
 class Step:
-    # encode(number, request): fills what is sent instead of a block's gradients; SHORE_STEP_WHOLE: they go
+    """An open struct shore_step."""
+
+    # encode(number, request): fills in codes to send for a block; returns SHORE_STEP_WHOLE to send its gradients
     encode = None
 
     def __init__(self, streams, state, encode=None, **options):
-        """streams: whose pages are open. options: as of struct shore_step_options."""
+        """streams: their pages are open. options: fields of struct shore_step_options."""
         self.streams, self.encode, self._failure = streams, encode, None
         units = ffi.new("struct shore_step_unit[]", len(streams.blocks))
         for number, unit in enumerate(units):
@@ -45,8 +48,8 @@ class Step:
         ffi.release(self.c)
         self._handle = None
 
-    def kept(self, what):
-        """what(), called from within the library, which no exception passes through: call() raises it."""
+    def guard(self, what):
+        """Calls what() for a callback of the library. No exception may pass through C: call() raises it later."""
         try:
             return what()
         except BaseException as failure:
@@ -55,7 +58,7 @@ class Step:
 
     @whole
     def call(self, function, *arguments):
-        """Raises what it failed with, or what was raised within."""
+        """Calls a function of step.h that can fail. Raises its error, or the exception of a callback."""
         try:
             with self.streams.lock:
                 native.call(function, self.c, *arguments, what="the step cannot be made")
@@ -66,33 +69,34 @@ class Step:
 
     @whole
     def tell(self, function, *arguments):
-        """The same of what does not fail. Returns what it returns."""
+        """Calls a function of step.h that cannot fail. Returns its result."""
         with self.streams.lock:
             return function(self.c, *arguments)
 
     def add(self, number, gather, more):
-        """gather: all of a block's gradients, as of State.gather(). more: another pass changes them."""
+        """Adds a block's gradients. gather: as State.gather() returns them; more: whether another pass changes them."""
         items, count = gather
         gradient = native.new("struct shore_step_gradient", gather=items, ngather=count, more=more)
         self.call(lib.shore_step_add, number, gradient)
 
     def groups(self, number, hypers):
+        """Sets the hyperparameters of a block's tensors: struct shore_hyper of each."""
         native.check(self.tell(lib.shore_step_groups, number, hypers, len(hypers)))
 
     def complete(self, number, more_bytes):
-        """Whether a block's gradients leave memory."""
+        """All of a block's gradients were added. Returns whether they are being spilled."""
         way = ffi.new("enum shore_step_way *")
         self.call(lib.shore_step_complete, number, more_bytes, way)
         return way[0] == lib.SHORE_STEP_ASIDE
 
-    def is_aside(self, number):
-        """Whether a block's gradients lie on the drives, when those that leave memory have left."""
+    def is_spilled(self, number):
+        """Waits for a spill of a block's gradients to end. Returns whether they are on the drives."""
         aside = ffi.new("bool *")
         self.call(lib.shore_step_aside, number, aside)
         return aside[0]
 
     def send_again(self):
-        """Whether the step that was made last was known still, and has been sent once more."""
+        """Sends the last step once more, if its gradients are still known. Returns whether they were."""
         known = ffi.new("bool *")
         self.call(lib.shore_step_send_again, known)
         return known[0]

@@ -1,5 +1,7 @@
-"""The gradients of a step: taken as autograd completes them, and added up in fp32. What becomes of a block's when they
-are complete, the library decides (gradient_step.py): they wait here, or on the drives, or are updated with at once.
+"""The gradients of a step: takes each one as autograd completes it, and adds it up in fp32.
+
+Once a block's gradients are complete, the C library (gradient_step.py) decides about them: they wait in memory, are
+spilled to the drives, or update the block at once.
 """
 
 import contextlib
@@ -27,82 +29,85 @@ from .optimizers import hypers
 
 
 def parts_of(accumulate):
-    """What a loss is divided by: engine.accumulate, as somebody has set it."""
+    """Checks engine.accumulate, which a script may set, and returns it."""
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ValueError(f"engine.accumulate = {accumulate!r}: it is how many backward passes make a step, 1 or more")
     return accumulate
 
 
-def _coming(gradients, block, number):
-    """A hook of a parameter."""
-    def coming(gradient):
+def _arrival_hook(gradients, block, number):
+    """Makes the hook of a parameter that runs when its gradient arrives. gradients: a weak reference to Gradients."""
+    def arriving(gradient):
         there = gradients()
         if there is None:
             raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens "
                                  "its run again")
-        there.coming(there.streams.blocks[block].parameters[number][0])
+        there.arriving(there.streams.blocks[block].parameters[number][0])
 
-    return coming
+    return arriving
 
 
 class BlockGradients:
-    """Of one block: by the index of its tensors."""
+    """The gradients of one block, by the index of its tensors."""
 
-    __slots__ = ("held", "aside", "had", "given", "more_bytes", "fired")
+    __slots__ = ("held", "spilled", "arrived", "added", "more_bytes", "fired")
 
     def __init__(self):
         self.clear()
 
     def clear(self):
-        self.held = {}  # in memory
-        self.aside = False  # what is on the drives is to be added to that
-        self.had = set()  # tensors that got a gradient in this step
-        self.given = False  # the step knows them as they are
-        self.more_bytes = 0  # of what is held: by how much it is more, or less, than what the step knows of
-        self.fired = {}  # how often each came in this pass
+        self.held = {}  # the gradients in memory
+        self.spilled = False  # whether gradients on the drives must be added to those
+        self.arrived = set()  # tensors that have a gradient in this step
+        self.added = False  # whether the C step has these gradients as they are
+        self.more_bytes = 0  # bytes held beyond those that the C step counts; may be negative
+        self.fired = {}  # how many gradients each tensor got in this pass
 
 
 class Gradients:
+    """All gradients of one engine's steps."""
+
     speculate = lib.SHORE_SPECULATE_AUTO
 
     def __init__(self, streams, room_bytes):
-        """room_bytes: of gradients that are kept in memory; what is more goes to the drives."""
-        self.state = self.step = None  # that are open
+        """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives."""
+        self.state = self.step = None  # the open run's State and Step
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
-        self.more_bytes = 0  # of all blocks
+        self.more_bytes = 0  # the same of all blocks
         trained = [p for s in streams.blocks for p, _ in s.parameters if p.requires_grad]
         self._elems, self._nbytes = sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
-        self.passes = 1  # backward passes that run together
-        self.in_order = None  # gives those of a parameter that may be added, where micro-batches take turns
-        self._leaving = set()  # numbers of blocks whose gradients leave memory
-        # of the step that was made last, by number of the block, as long as they are needed; while it is sent again
-        self.made, self._again = {}, {}
-        self._buffer = self._brought = None  # the block whose gradients somebody looks at
+        self.passes = 1  # micro-batches whose backward passes run together
+        self.in_order = None  # Turns.in_order, while micro-batches take turns
+        self._leaving = set()  # numbers of blocks that are being spilled
+        # gradients of the last step, by block number, while they are needed; the same while that step is sent again
+        self.made, self._resending = {}, {}
+        self._buffer = self._inspected = None  # for reading from drives; the spilled block that a script looks at
         self.shown = Shown()
-        self.came = False  # a backward pass, since the step that was made last
-        self.own, self._task = False, None  # whether the engine runs a pass; autograd's number of one that it does not
-        self.nobodys = set()  # ids of parameters whose gradients are dropped as they come
-        self.ends = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
-        self._lent = {}  # by a parameter's id: what its other hooks see as p.grad, and its version
-        self.landing = None if streams.away is None else device.Landing(streams.away.device)
+        self.has_pass = False  # whether a backward pass has run since the last step
+        self.own, self._task = False, None  # whether the engine runs this pass; autograd's id of a script's own pass
+        self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
+        self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
+        self._hook_grads = {}  # by a parameter's id: the p.grad that a script's hooks see, and its version
+        self.landing = None if streams.mirror is None else device.Landing(streams.mirror.device)
 
     def hook(self):
-        """Lets gradients come here. All references are weak, since what tensors hold is not seen by the collector."""
+        """Registers the hooks that bring gradients here. They refer to self weakly: Python's garbage collector does not
+        see references that tensors hold."""
         there = weakref.ref(self)
         for streamed in self.streams.blocks:
             for number, (p, _) in enumerate(streamed.parameters):
                 if p.requires_grad:
-                    p.register_hook(_coming(there, streamed.number, number))
+                    p.register_hook(_arrival_hook(there, streamed.number, number))
                     first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
-                    self.ends[id(p)] = [first.id,
+                    self.own_hooks[id(p)] = [first.id,
                                         p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id]
 
     def drop_of(self, parameters):
-        """Gradients of these count nowhere."""
+        """Drops the gradients of these parameters from now on."""
         for p in parameters:
-            self.nobodys.add(id(p))
+            self.dropped_ids.add(id(p))
             self.trains[p.longshore.block.number].discard(p.longshore.index)
 
     @property
@@ -110,67 +115,66 @@ class Gradients:
         return sum(g.nbytes for block in self.blocks for g in block.held.values())
 
     def most_bytes(self, several):
-        """Of all gradients of a step together. several: passes are added up, in fp32."""
+        """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
         return 4 * self._elems if several or self.passes > 1 else self._nbytes
 
     def hide(self):
-        """A pass begins, or the step is made: what somebody has done to p.grad counts. With no gradient left it is
-        begun anew."""
-        if self.shown.hide() and not any(block.had for block in self.blocks):
+        """Takes p.grad back before a pass or a step, with a script's changes. If none is left, the step starts over."""
+        if self.shown.hide() and not any(block.arrived for block in self.blocks):
             self.streams.engine().drop_gradients()
 
     # ---- as they come
 
     @contextlib.contextmanager
     def own_pass(self):
-        """While the engine runs a backward pass."""
-        self.own = self.came = True
+        """The context in which the engine runs a backward pass."""
+        self.own = self.has_pass = True
         try:
             yield
         except BaseException:
-            self.came = False
+            self.has_pass = False
             raise
         finally:
             self.own = False
 
-    def coming(self, p):
-        """A parameter gets a gradient. A script's own loss.backward() is a pass, too; one within another ends before
-        it."""
+    def arriving(self, p):
+        """A parameter is about to get a gradient. The first one begins a pass if a script runs loss.backward() itself;
+        a nested backward ends before the outer one."""
         if len(post_accumulate_hooks(p)) > 2:
-            self._enclose(post_accumulate_hooks(p), self.ends[id(p)])
+            self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
         task = graph_task()
         if not self.own and task != self._task:
             engine = self.streams.engine()
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
             engine.cycle.begin_pass()
-            self._task, self.came = task, True
-            at_end_of_backward(self._end_of_others)
+            self._task, self.has_pass = task, True
+            at_end_of_backward(self._end_of_script_pass)
 
     @whole
-    def _end_of_others(self):
+    def _end_of_script_pass(self):
         self._task = None
         self.end_of_backward()
 
     def _enclose(self, hooks, ends):
-        """Those of a script, whenever it has set them, between take() and take_back()."""
+        """Sorts a script's hooks, whenever they were set, between take() and take_back()."""
         keys = [*hooks]
         if [keys[0], keys[-1]] != ends:
             items = {key: hooks[key] for key in (ends[0], *(key for key in keys if key not in ends), ends[1])}
             hooks.clear()
             hooks.update(items)
 
-    def hooked(self):
-        """The name of a parameter whose gradients a script's own hooks see; None: there is none."""
+    def first_hooked(self):
+        """Returns the name of the first parameter with a script's own gradient hooks, or None."""
         with DisableTorchFunctionSubclass():
             return next((h.name for s in self.streams.blocks for p, h in s.parameters
-                         if id(p) in self.ends and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
+                         if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
 
     def take(self, p):
-        """The first post-accumulate hook of a parameter. Where a script has others, p.grad is the sum so far, as in
-        PyTorch."""
+        """The first post-accumulate hook of a parameter: takes its p.grad. If a script has hooks too, it gives them the
+        sum so far as p.grad, as in PyTorch."""
         g, p.grad = p.grad, None
-        if g is None or id(p) in self.nobodys:
+        if g is None or id(p) in self.dropped_ids:
             return
         if len(post_accumulate_hooks(p)) == 2:
             for due in self.in_order(p, g) if self.in_order else (g,):
@@ -180,14 +184,14 @@ class Gradients:
         if self.landing is not None:
             self.landing.end()
         self._sum(p, g.cpu())
-        if self.blocks[handle.block.number].aside:
-            self._bring(handle.block.number)
+        if self.blocks[handle.block.number].spilled:
+            self._read_spilled(handle.block.number)
         p.grad = self.blocks[handle.block.number].held[handle.index].to(p.device, p.dtype)
-        self._lent[id(p)] = p.grad, version_of(p.grad)
+        self._hook_grads[id(p)] = p.grad, version_of(p.grad)
 
     def take_back(self, p):
-        """The last one: what the others have made of p.grad counts."""
-        lent, version = self._lent.pop(id(p), (None, 0))
+        """The last post-accumulate hook: takes p.grad as the script's hooks have left it."""
+        lent, version = self._hook_grads.pop(id(p), (None, 0))
         if lent is None:
             return
         g, p.grad = p.grad, None
@@ -203,6 +207,7 @@ class Gradients:
             self.complete(handle.block.number)
 
     def add(self, p, g):
+        """Adds a gradient to the sum of its parameter, and completes the block if it was the last one."""
         if self.landing is not None and g.device.type != "cpu":
             self.landing.begin(g, lambda here: self.add(p, here))
             return
@@ -215,10 +220,10 @@ class Gradients:
         block = self.blocks[handle.block.number]
         if g.is_sparse:
             g = g.to_dense()
-        with self._mended():
-            self._take_up(handle.block.number)
-            if block.aside and handle.index in block.held:
-                self._bring(handle.block.number)  # the sum so far is added to first
+        with self._recovering():
+            self._reclaim(handle.block.number)
+            if block.spilled and handle.index in block.held:
+                self._read_spilled(handle.block.number)  # keeps the order of additions
         old = block.held.get(handle.index)
         if old is None:
             block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
@@ -228,7 +233,7 @@ class Gradients:
         else:
             block.held[handle.index] = old.float().add_(g)
             self._count(block, old.nbytes)
-        block.had.add(handle.index)
+        block.arrived.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
 
     def _is_complete(self, number):
@@ -236,33 +241,34 @@ class Gradients:
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number):
-        if not self.blocks[number].had or self.blocks[number].given:
-            return  # a hook has taken all of it away
+        """Hands a block's gradients to the C step: autograd has all of them in this pass."""
+        if not self.blocks[number].arrived or self.blocks[number].added:
+            return  # a hook has removed all of them
         engine = self.streams.engine()
         engine.meter.block_ended()
-        with self._mended():
+        with self._recovering():
             self._hand_over(number, engine, engine.cycle.last)
 
     def _hand_over(self, number, engine, last):
-        """last: no other pass adds to it."""
-        self._give(number, not last)
+        """last: whether no other pass adds to this block."""
+        self._add_to_step(number, not last)
         if last:
             self.step.groups(number, hypers(engine, number))
             if engine.compression and self.step.tell(lib.shore_step_speculates):
                 engine.settle()  # the residual is the committed step's
         if self.step.complete(number, self.more_bytes):
             self._leaving.add(number)
-        self._sweep()
+        self._drop_unneeded()
 
     @contextlib.contextmanager
-    def _mended(self):
+    def _recovering(self):
         try:
             yield
         except LongshoreError as lost:
-            recovery.mend(self.streams.engine(), lost)  # the step updates it
+            recovery.recover(self.streams.engine(), lost)  # make() sends the update again
 
     def end_of_pass(self):
-        """What autograd has not completed gets nothing more in this pass."""
+        """Completes the blocks that autograd left incomplete in this pass."""
         if self.landing is not None:
             self.landing.end()
         for number, block in enumerate(self.blocks):
@@ -271,61 +277,61 @@ class Gradients:
             block.fired.clear()
 
     def end_of_backward(self):
-        """Nobody computes until the next pass begins, or the step is made."""
+        """Ends a pass: hides the blocks, and shows the gradients as p.grad."""
         self.end_of_pass()
-        self.streams.rest()
+        self.streams.hide_unused()
         self.show()
 
     def show(self):
-        """For whoever asks for p.grad until the next pass begins, or the step is made."""
-        if any(block.had for block in self.blocks):
+        """Sets p.grad, until the next pass or step, to tensors that read the gradient when used."""
+        if any(block.arrived for block in self.blocks):
             self.shown.show(p for s in self.streams.blocks
-                            for p, h in s.parameters if h.index in self.blocks[s.number].had)
+                            for p, h in s.parameters if h.index in self.blocks[s.number].arrived)
 
     def _count(self, block, nbytes):
         block.more_bytes += nbytes
         self.more_bytes += nbytes
 
-    def _give(self, number, more=False):
-        """The step gets to know what there is of a block. more: another pass adds to it."""
+    def _add_to_step(self, number, more=False):
+        """Gives a block's gradients to the C step. more: whether another pass adds to them."""
         block = self.blocks[number]
-        if block.given:
+        if block.added:
             return
-        if block.aside:
-            self._bring(number)
+        if block.spilled:
+            self._read_spilled(number)
         self.step.add(number, self.state.gather(number, block.held), more)
         self._count(block, -block.more_bytes)
-        block.given = True
+        block.added = True
 
-    def _take_up(self, number):
-        """Somebody changes what the step was given of a block, which nobody reads any more."""
-        if self.blocks[number].given:
+    def _reclaim(self, number):
+        """Takes a block's gradients back from the C step to change them, once no update reads them."""
+        if self.blocks[number].added:
             self.step.tell(lib.shore_step_wait, number)
-            self._settle(number)
-            self.blocks[number].given = False
+            self._finish_spill(number)
+            self.blocks[number].added = False
 
-    def _settle(self, number):
-        """Of a block whose gradients leave memory: they have left, as the step knows from here on."""
-        if self.step.is_aside(number) and number in self._leaving:
-            self.step.tell(lib.shore_step_wait, number)  # an update may read it still
-            self._left(number)
+    def _finish_spill(self, number):
+        """Waits until a block that is being spilled has left memory."""
+        if self.step.is_spilled(number) and number in self._leaving:
+            self.step.tell(lib.shore_step_wait, number)  # an update may still read it
+            self._mark_spilled(number)
 
-    def _left(self, number):
+    def _mark_spilled(self, number):
         self._leaving.discard(number)
-        self.blocks[number].held, self.blocks[number].aside = {}, True
+        self.blocks[number].held, self.blocks[number].spilled = {}, True
 
-    def _sweep(self):
-        """What nobody needs any more goes."""
+    def _drop_unneeded(self):
+        """Frees gradients that no spill and no update needs any more."""
         for number in [n for n in self._leaving if not self.step.tell(lib.shore_step_needs, n)]:
-            self._left(number)
+            self._mark_spilled(number)
         if self.made and not self.step.tell(lib.shore_step_made_needs):
             self.made = {}
 
-    def _bring(self, number):
-        """Adds what lies on the drives to what is held, which becomes fp32."""
+    def _read_spilled(self, number):
+        """Adds a block's spilled gradients to the held ones, which become fp32."""
         layout, block = self.state.layout, self.blocks[number]
-        alone = block.had - block.held.keys()
-        for index in block.had:
+        alone = block.arrived - block.held.keys()
+        for index in block.arrived:
             g = block.held.get(index)
             block.held[index] = torch.empty(layout.blocks[number].tensors[index].shape) if g is None else g.float()
             self._count(block, block.held[index].nbytes - (0 if g is None else g.nbytes))
@@ -335,75 +341,76 @@ class Gradients:
         for segment, count, inside in layout.pieces(number):
             self.state.fetch(number, lib.SHORE_FETCH_SPILLED, self._buffer.pointer, segment, count).result()
             for index, at, first, last in inside:
-                if index in block.had:
+                if index in block.arrived:
                     sum, before = block.held[index].view(-1)[first:last], values[at:at + last - first]
                     sum.copy_(before) if index in alone else sum.add_(before)
-        block.aside = False
+        block.spilled = False
 
-    def bring(self, number):
-        """For somebody who looks at it: what was put aside is there, until another block is looked at."""
-        self._settle(number)
-        block, before = self.blocks[number], self._brought
-        if not block.aside:
+    def read_spilled(self, number):
+        """Brings a block's spilled gradients into memory for a script that reads or changes them. They stay until it
+        looks at another block."""
+        self._finish_spill(number)
+        block, before = self.blocks[number], self._inspected
+        if not block.spilled:
             return
         if before is not None:
-            self._put_back(before)
-        self._bring(number)
-        self._brought = number
+            self._spill_inspected(before)
+        self._read_spilled(number)
+        self._inspected = number
 
-    def _put_back(self, number):
+    def _spill_inspected(self, number):
         block = self.blocks[number]
-        if not block.given:
+        if not block.added:
             self._hand_over(number, self.streams.engine(), False)
-        # as it was; otherwise it was handed over since, and is held
-        elif not block.aside and self.step.is_aside(number):
+        # unchanged, the drives still have it; otherwise it was handed over since, and is held
+        elif not block.spilled and self.step.is_spilled(number):
             self._count(block, -block.more_bytes)
-            self._left(number)
+            self._mark_spilled(number)
 
     def replace(self, number, index, value):
-        """Another gradient in the place of one that is in memory; None: the tensor has none."""
+        """Replaces a gradient in memory. value: None removes it."""
         block = self.blocks[number]
-        self._take_up(number)
+        self._reclaim(number)
         self._count(block, (0 if value is None else value.nbytes) - block.held[index].nbytes)
         block.held[index] = value
         if value is None:
             del block.held[index]
-            block.had.discard(index)
-        if not block.had:
+            block.arrived.discard(index)
+        if not block.arrived:
             self.step.tell(lib.shore_step_forget, number)
             self._count(block, -block.more_bytes)
 
     # ---- what the step needs
 
     def gathered(self):
-        """Numbers of the blocks that have any. What a script has put into p.grad itself counts, also of parameters that
-        no pass has reached."""
+        """Returns the numbers of the blocks that have gradients, also those that a script has set as p.grad."""
         self.hide()
         with DisableTorchFunctionSubclass():
             for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
                 g, p.grad = p.grad, None
-                if p.requires_grad and id(p) not in self.nobodys:
+                if p.requires_grad and id(p) not in self.dropped_ids:
                     self._sum(p, g.cpu())
-                    self.came = True
+                    self.has_pass = True
         for block in self.blocks:
             block.fired.clear()
-        return [number for number, block in enumerate(self.blocks) if block.had]
+        return [number for number, block in enumerate(self.blocks) if block.arrived]
 
     def refuse_none(self):
-        if not self.came:
+        """Raises LongshoreError if no backward pass has run since the last step."""
+        if not self.has_pass:
             raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call "
                                  "engine.backward(loss) or loss.backward() before it")
 
     def decide(self, clip):
-        """struct shore_clipping of what has come."""
+        """Returns the struct shore_clipping of the step. clip: the largest norm; 0 or None: no limit."""
         for number in self.gathered():
-            self._give(number)
+            self._add_to_step(number)
         self.step.tell(lib.shore_step_clip_at, clip or 0)
         return self.step.tell(lib.shore_step_decide)
 
     def make(self):
-        """The step as it was decided. Returns the numbers of the blocks that it changes."""
-        engine, changed = self.streams.engine(), [number for number, block in enumerate(self.blocks) if block.had]
+        """Sends every update, as decided. Returns the numbers of the blocks that change."""
+        engine, changed = self.streams.engine(), [number for number, block in enumerate(self.blocks) if block.arrived]
         for number in changed:
             self.step.groups(number, hypers(engine, number))
         self.step.call(lib.shore_step_make)
@@ -412,7 +419,7 @@ class Gradients:
     # ---- from one step to the next
 
     def open(self, state):
-        """Of a state whose pages are there."""
+        """Opens the C step of a run's state, whose pages are open."""
         self.end()
         engine, self.state = self.streams.engine(), state
         self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room,
@@ -421,41 +428,40 @@ class Gradients:
 
     def _encode(self, number, request):
         engine = self.streams.engine()
-        return engine.compression.encode(engine, number, request, self._again.get(number))
+        return engine.compression.encode(engine, number, request, self._resending.get(number))
 
     def send_again(self):
-        """The step that was made last, as Step.send_again()."""
-        self._again = self.made
+        """Sends the last step again: see Step.send_again()."""
+        self._resending = self.made
         try:
             return self.step.send_again()
         finally:
-            self._again = {}
+            self._resending = {}
 
     def begin_pass(self, engine, several):
-        """Whether state is to be read that stays in the memory which gradients leave. It does not where they are
-        compressed: what that leaves out is read anyway. several: as most_bytes() has it."""
+        """Holds optimizer state in memory that gradients leave free. Returns whether some must be read first. With
+        compression it holds none, since each update reads the residual anyway. several: as in most_bytes()."""
         self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
         spare, most, aside = engine.plan.spare_bytes, self.most_bytes(several), engine.plan.aside_bytes
         return not engine.compression and self.step.tell(lib.shore_step_hold_state, spare, most, aside)
 
     def has_sent(self):
-        """Whether an update of the step that comes is under way, or has ended."""
+        """Whether updates of the gathering step were sent already."""
         return self.step is not None and self.step.tell(lib.shore_step_has_sent)
 
     def discard(self):
-        """What was written of the next step."""
+        """Discards what the drives have written of the next step."""
         self.step.tell(lib.shore_step_unmake)
         self.streams.contents += 1
         self.made = {}
 
-    def make_of_nothing(self):
-        """A step in which all stays."""
+    def make_empty(self):
+        """Makes a step that changes no parameter."""
         self.step.tell(lib.shore_step_decide)
         self.step.call(lib.shore_step_make)
 
     def begin(self):
-        """Of the next step; those that came are forgotten, and what was sent of them is discarded, while no commit is
-        pending."""
+        """Begins the next step: drops all gradients, and discards updates that were sent. No commit may be pending."""
         if self.step is not None:
             if self.landing is not None:
                 with contextlib.suppress(LongshoreError):
@@ -464,20 +470,20 @@ class Gradients:
         self.clear()
 
     def end_step(self, changed, made):
-        """The next state is on its way to the drives. changed: numbers of its blocks that are others; made: of
-        gradients, or of nothing."""
+        """The drives have every update. changed: numbers of the changed blocks; made: whether gradients made the
+        step."""
         if made:
             self.made = {number: block.held for number, block in enumerate(self.blocks) if block.held}
             self.step.tell(lib.shore_step_made)
         for number in () if made else set(range(len(self.blocks))) - set(changed):
             self.step.tell(lib.shore_step_carried, number)
-        self.came = False
+        self.has_pass = False
 
     def durable(self):
-        """The step that was made last."""
+        """The last step is durable: frees its gradients."""
         if self.step is not None:
             self.step.tell(lib.shore_step_durable)
-            self._sweep()
+            self._drop_unneeded()
 
     def end(self):
         if self.step is not None:
@@ -485,15 +491,15 @@ class Gradients:
         self.step, self.made = None, {}
 
     def abandon(self):
-        """Drops all, in a process that has none of it."""
+        """Forgets everything, in a forked process."""
         self.state = self.step = None
         self.made = {}
         self.clear()
 
     def clear(self):
-        self._leaving, self._brought, self._lent, self.more_bytes = set(), None, {}, 0
+        self._leaving, self._inspected, self._hook_grads, self.more_bytes = set(), None, {}, 0
         self.shown.forget()
         for block, streamed in zip(self.blocks, self.streams.blocks):
             block.clear()
             for p, _ in streamed.parameters:
-                p.grad = None  # of a backward that was broken off before take()
+                p.grad = None  # left by a backward that an exception interrupted before take()

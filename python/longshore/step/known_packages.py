@@ -1,5 +1,6 @@
-"""Whose code runs between the micro-batches of a step. Of these packages it is known that nothing but tensors goes from
-one to the next."""
+"""Finds code of unknown packages that runs between the micro-batches of a step.
+
+Code of the known packages passes nothing but tensors from one micro-batch to the next."""
 
 import functools
 import types
@@ -7,7 +8,7 @@ import types
 from ..torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
 
 _PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
-_CALLED = (  # between the first and the last micro-batch of a step, by transformers' Trainer
+_CALLED = (  # methods that transformers' Trainer calls between the first and the last micro-batch of a step
     "get_batch_samples", "training_step", "compute_loss", "compute_loss_context_manager",
            "autocast_smart_context_manager", "_prepare_inputs",
     "_prepare_input", "_prepare_context_parallel_inputs", "floating_point_ops", "_track_num_input_tokens")
@@ -19,7 +20,7 @@ def is_of_packages(name):
 
 
 def is_known(call):
-    """Whether a function, or what can be called, is code of these packages. One that decorates another is both."""
+    """Whether a callable is code of these packages. A decorator and the function that it wraps must both be."""
     while call is not None:
         if isinstance(call, functools.partial):
             call = call.func
@@ -35,8 +36,8 @@ def is_known(call):
 
 
 def own_code_of(trainer, model, methods=()):
-    """A Trainer's code, or its model's, that is of none of these packages, in words; None: there is none. methods:
-    other ones that it calls."""
+    """Names the first code of a Trainer or its model that belongs to no known package, or returns None. methods: other
+    functions that the Trainer calls."""
     for kind in type(trainer).__mro__:
         for name in _CALLED:
             if name in vars(kind) and not is_known(vars(kind)[name]):

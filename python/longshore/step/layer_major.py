@@ -1,10 +1,11 @@
-"""A step layer by layer: every block is fetched once for all micro-batches, forward and backward.
+"""A layer-major step: computes all micro-batches of a step layer by layer, so that each block is fetched only once.
 
-Forward, each micro-batch runs the unmodified model in a thread of its own, since nothing else lets Python code wait in
-its middle, and one of them at a time has the turn: at every block's gate it goes to the next, so that all are at the
-same block. Backward is one pass of autograd for all of them. Gradients are added in the order of the micro-batches, and
-random numbers inside the model follow from the step and the micro-batch, so that the bits are those of the ordinary
-loop.
+In forward, each micro-batch runs the unmodified model in a thread of its own: only threads let Python code pause in the
+middle of a forward pass. One thread at a time has the turn. At each layer's gate it passes the turn on, so that all
+micro-batches reach a layer before one goes further. Backward is one pass of autograd for all of them.
+
+The bits are those of the ordinary loop: gradients are added in the order of the micro-batches, and random numbers
+inside the model depend only on the step and the micro-batch.
 """
 
 import contextlib
@@ -24,266 +25,273 @@ from ..run import commit_blob
 from ..torch_internals import enter_mode, in_backward, modes
 from . import recovery
 from .micro_batch_graphs import Graphs
-from .module_changes import Left
+from .module_changes import ModuleChanges
 from .side_effects import Watch
 
 _log = logging.getLogger("longshore")
 
 
 class _Stopped(BaseException):
-    """Another micro-batch has failed."""
+    """Ends the thread of a micro-batch after another one has failed."""
 
 
-def _seen(what):
+def _conflict(what):
+    """The error for a change that other micro-batches should have seen."""
     return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with what it "
                           "was before; call backward() for each of them, and then step() (in a Trainer: "
                           "layer_major=False)")
 
 
 class Turns:
-    def __init__(self, engine, losses_of, left, watch):
-        """losses_of: for each micro-batch what gives its loss, which is differentiated."""
-        self.engine, self.losses_of, self.count, self.left, self.watch = engine, losses_of, len(losses_of), left, watch
+    """Runs the micro-batches of one step in turns."""
+
+    def __init__(self, engine, calls, modules, watch):
+        """calls: a function per micro-batch that returns the loss to differentiate. modules: a ModuleChanges; watch: a
+        Watch."""
+        self.engine, self.calls, self.count, self.modules, self.watch = engine, calls, len(calls), modules, watch
         self.graphs = Graphs(self.count, engine.together.nodes)
-        self.graphs.apart = engine.streams.activations is not None
-        self.turn, self.who = 0, threading.get_ident()
-        # whether the first one goes through the model before the others begin, so that what it changes is known
+        self.graphs.separate = engine.streams.activations is not None
+        self.turn, self.owner = 0, threading.get_ident()
+        # whether the first micro-batch runs alone first, to find out what a pass changes
         self.probing = False
-        # whether each goes on to its end, the first of them first: what goes from one to the next is then as in a loop
-        self.alone = False
-        # over: its forward pass; done: all
-        self.begun, self.over, self.done = [False] * self.count, [False] * self.count, [False] * self.count
+        # whether micro-batches run one after the other, so that each sees what the ones before it changed
+        self.sequential = False
+        # of each micro-batch: its forward has begun, its forward has ended, its backward has ended
+        self.begun, self.forward_done, self.done = [False] * self.count, [False] * self.count, [False] * self.count
         self.losses = [None] * self.count
-        self.giving = None  # the only one that is in backward; with several, whose saved tensors were asked for last
-        self.again = {}  # by layer: what was changed of it when it began to be computed again
-        # by parameter: itself, gradients that came before those of other micro-batches, and whose were added
+        # the only one in backward; with several, the one whose saved tensors autograd asked for last
+        self.current_backward = None
+        self.recomputed = {}  # by layer: its changes when a checkpoint began to recompute it
+        # by parameter: (itself, {micro-batch: gradient that waits for earlier ones}, micro-batches already added)
         self.early = {}
         self.changed = threading.Condition()
-        self.started = False  # whether there are threads
-        self.failure = self.written = None
-        self.mine = threading.local()
-        self.outside = None  # random numbers as they are for whoever is in no forward pass of the model
+        self.started = False  # whether the threads run
+        self.failure = self.written = None  # the first exception; the first change that the probe found
+        self.local = threading.local()
+        self.outer_random = None  # state of the random generators outside of the model's forward passes
 
     @property
     def number(self):
-        """Of the micro-batch that computes, forward or backward."""
-        return getattr(self.mine, "number", self.giving)
+        """The number of the micro-batch that computes, in forward or backward."""
+        return getattr(self.local, "number", self.current_backward)
 
     def gate(self, layer):
-        """The forward of a layer begins. The next micro-batch goes on up to its own gate; returns when it is this one's
-        turn again, which computes the layer then."""
+        """Called when the forward of a layer begins. Passes the turn on, and returns when it is this micro-batch's turn
+        to compute the layer."""
         if in_backward():
             self.check(layer)
-            self.again[layer] = self.left.changed(layer)
+            self.recomputed[layer] = self.modules.changed(layer)
             return
-        me = getattr(self.mine, "number", None)
+        me = getattr(self.local, "number", None)
         if me is None:
             return
         if checkpoint_that_saves() is not None:
-            self.graphs.apart = True  # what is computed again is in memory for one of them at a time
-        if not self.alone:
-            self._refuse_seen(me, self.watch.changed())
+            self.graphs.separate = True  # recomputed activations are in memory for one micro-batch at a time
+        if not self.sequential:
+            self._refuse_conflict(me, self.watch.changed())
             self._wait_at(layer, me)
         elif self.probing:
             self.written = self.written or self.watch.changed(layer)
-        self.mine.entered[layer] = self.left.changed(layer)
+        self.local.entered[layer] = self.modules.changed(layer)
 
     def check(self, layer):
-        """Within backward: raises where one micro-batch has changed what others will see."""
+        """Called in backward: raises LongshoreError if one micro-batch has changed what others will see."""
         if self.probing:
             self.written = self.written or self.watch.changed(layer)
-        if self.alone or self.engine.streams.inside.modules:
+        if self.sequential or self.engine.streams.inside.modules:
             return
         written = self.watch.changed()
-        found = self.left.take({self.left.rest, self.left.of[layer][1]})
-        self.left.put(found.private)
+        found = self.modules.revert({self.modules.rest, self.modules.by_layer[layer][1]})
+        self.modules.reapply(found.private)
         if written or found.changes:
-            raise _seen(written or self.left.name(found.changes[0]))
+            raise _conflict(written or self.modules.name(found.changes[0]))
 
     def _wait_at(self, layer, me):
         random = commit_blob.random_now()
         inside = self.engine.own_random.begun
         if not inside:
-            self.outside = random
-        found = self.left.take(self._groups(layer))
+            self.outer_random = random
+        found = self.modules.revert(self._groups(layer))
         if found.changes:
-            self.go_alone(f"{self.left.name(found.changes[0])} is changed within a pass")
+            self.go_sequential(f"{self.modules.name(found.changes[0])} is changed within a pass")
         self._end_turn(me)
-        self._pass(me)
-        self._await(me)
-        commit_blob.put_random(random if inside else self.outside)
-        self.left.put(found.private + found.changes)
-        self.mine.touched = found.groups
+        self._pass_turn(me)
+        self._await_turn(me)
+        commit_blob.put_random(random if inside else self.outer_random)
+        self.modules.reapply(found.private + found.changes)
+        self.local.touched = found.groups
 
     def _groups(self, layer):
-        """Where the part of a pass that ends here may have left something. From one layer to the next that is what is
-        outside of layers and those two; code of somebody else runs before the first and after the last one of a pass.
-        None: anywhere."""
-        number, group = self.left.of[layer]
-        before, computed = getattr(self.mine, "at", (None, None))
-        self.mine.at = number, group
+        """The groups of modules that may have changed since the last gate. Between two layers these are the two layers
+        and everything outside of layers. None, all groups: before the first layer of a pass, where a script's own code
+        runs."""
+        number, group = self.modules.by_layer[layer]
+        before, computed = getattr(self.local, "at", (None, None))
+        self.local.at = number, group
         if before is None or number <= before:
             return None
-        return {self.left.rest, computed, group, *self.mine.touched}
+        return {self.modules.rest, computed, group, *self.local.touched}
 
     def leave(self, layer):
-        """The forward of a layer ends."""
+        """Called when the forward of a layer ends."""
         if in_backward():
-            self.left.accept(layer, self.again.get(layer, ()), True)
-        elif getattr(self.mine, "number", None) is not None:
-            self.left.accept(layer, self.mine.entered.get(layer, ()), False)
-            if layer not in self.mine.computed and (self.probing or not self.alone):
-                self.mine.computed.add(layer)  # a second time in a pass, others have been here in between
+            self.modules.accept(layer, self.recomputed.get(layer, ()), True)
+        elif getattr(self.local, "number", None) is not None:
+            self.modules.accept(layer, self.local.entered.get(layer, ()), False)
+            if layer not in self.local.computed and (self.probing or not self.sequential):
+                self.local.computed.add(layer)  # only the first time: later, others have run the layer in between
                 self.watch.note(layer)
 
     def show(self, streamed):
-        """The parameters of a block may be computed with."""
-        if getattr(self.mine, "number", None) is not None and not in_backward():
-            self.graphs.show(self.mine.number, [p for p, _ in streamed.parameters])
+        """A block is in memory: notes that its parameters belong to this micro-batch's turn."""
+        if getattr(self.local, "number", None) is not None and not in_backward():
+            self.graphs.show(self.local.number, [p for p, _ in streamed.parameters])
 
     def _end_probe(self):
+        """The first micro-batch has gone through the model alone: decides whether the others take turns."""
         self.probing = False
-        found = self.left.take()
-        self.left.put(found.changes)
-        written = self.written or self.watch.changed() or (self.left.name(found.changes[0]) if found.changes else None)
+        found = self.modules.revert()
+        self.modules.reapply(found.changes)
+        written = (self.written or self.watch.changed()
+                   or (self.modules.name(found.changes[0]) if found.changes else None))
         self.engine.together.probed, self.watch.probing = not written, False
         if written:
-            self.go_alone(f"{written} is changed within a pass")
+            self.go_sequential(f"{written} is changed within a pass")
         else:
-            self.alone = False
+            self.sequential = False
 
-    def _refuse_seen(self, me, written):
-        """What is changed so stays changed: before others have begun, they go alone; later they have seen what it was
-        before."""
+    def _refuse_conflict(self, me, written):
+        """Handles a change that cannot be undone: if no other micro-batch is in its pass, they run one after the other;
+        otherwise they have seen the old value, and it raises."""
         if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
-            raise _seen(written)
+            raise _conflict(written)
         if written:
             self.engine.together.probed = False
-            self.go_alone(f"{written} is changed within a pass")
+            self.go_sequential(f"{written} is changed within a pass")
 
-    def go_alone(self, why):
-        """From here on one micro-batch after the other."""
-        self.alone = True
-        if not self.engine.together.said_alone:
-            self.engine.together.said_alone = True
+    def go_sequential(self, why):
+        """Runs the micro-batches one after the other from here on. why: for the log, once an engine."""
+        self.sequential = True
+        if not self.engine.together.said_sequential:
+            self.engine.together.said_sequential = True
             _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
 
     def _end_pass(self, me):
-        """Of a micro-batch, forward, or all of it. Those that wait have begun with the modules as they were when it had
-        not changed them."""
+        """Called when a micro-batch's pass ends. Raises if it changed modules that waiting ones have begun with."""
         if self.probing:
             self._end_probe()
         elif any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
-            self._refuse_seen(me, self.watch.changed())
+            self._refuse_conflict(me, self.watch.changed())
         self.watch.note()
-        others = [n for n in range(self.count) if not self.over[n] and n != me]
+        others = [n for n in range(self.count) if not self.forward_done[n] and n != me]
         if not others:
             return
-        found = self.left.take()
+        found = self.modules.revert()
         if found.changes and any(self.begun[n] for n in others):
-            raise _seen(self.left.name(found.changes[0]))
-        self.left.put(found.changes)
+            raise _conflict(self.modules.name(found.changes[0]))
+        self.modules.reapply(found.changes)
 
     # ---- backward
 
     def backward(self, numbers):
-        """Of these micro-batches, whose forward passes are over, in one pass."""
+        """Runs one backward pass for these micro-batches, whose forward passes have ended."""
         gradients = self.engine.gradients
         self.engine.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
-        self.giving = numbers[0] if len(numbers) == 1 else None
+        self.current_backward = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers
                                                              for root in self.graphs.roots(n)]
         torch.autograd.backward(*zip(*roots))
-        self.giving = None
+        self.current_backward = None
         for n in numbers:
             self.done[n] = True
             self.losses[n] = self.losses[n].detach()
-        for p, early, given in self.early.values():
-            for g in self._due(early, given) if early else ():
+        for p, early, added in self.early.values():
+            for g in self._due(early, added) if early else ():
                 gradients.add(p, g)
-        if self.alone:
+        if self.sequential:
             gradients.end_of_pass()
 
     def finish(self):
-        """The backward pass of all that have none yet."""
+        """Runs the backward pass of all micro-batches that had none yet."""
         rest = [n for n in range(self.count) if not self.done[n]]
-        if self.alone:
+        if self.sequential:
             for n in rest:
                 self.backward([n])
         elif rest:
-            before = self.left.take()
+            before = self.modules.revert()
             self.backward(rest)
-            written, after = self.watch.changed(), self.left.take()
+            written, after = self.watch.changed(), self.modules.revert()
             if len(rest) > 1 and (written or after.changes):
-                raise _seen(written or self.left.name(after.changes[0]))
-            self.left.put(before.private + before.changes + after.changes)
+                raise _conflict(written or self.modules.name(after.changes[0]))
+            self.modules.reapply(before.private + before.changes + after.changes)
 
     def in_order(self, p, g):
-        """A parameter has a gradient. Returns those of it that may be added: where some micro-batches pass a layer by,
-        a later one may be there first."""
+        """Takes a gradient of a parameter. Returns the gradients that may be added now, in the order of the
+        micro-batches: a later one may arrive first if an earlier one skips a layer."""
         number, g = self.graphs.take(p, g)
         if g is None:
             return ()
-        number = self.giving if number is None else number  # of a pass within this one
+        number = self.current_backward if number is None else number  # None: of a nested backward
         if number is None:
             raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch() of which is not known whose "
                                  "micro-batch it is; call backward() for each of them, and then step() (in a Trainer: "
                                  "layer_major=False)")
-        _, early, given = self.early.setdefault(id(p), (p, {}, set()))
+        _, early, added = self.early.setdefault(id(p), (p, {}, set()))
         early[number] = early[number] + g if number in early else g
-        return self._due(early, given)
+        return self._due(early, added)
 
-    def _due(self, early, given):
+    def _due(self, early, added):
+        """Removes from early, and returns, the gradients that no earlier micro-batch precedes any more."""
         out = []
         for number in range(self.count):
             if number in early:
                 out.append(early.pop(number))
-                given.add(number)
-            elif number not in given and not self.done[number]:
+                added.add(number)
+            elif number not in added and not self.done[number]:
                 break
         return out
 
     # ---- turns
 
     def _end_turn(self, me):
-        self.engine.streams.rest()
+        self.engine.streams.hide_unused()
         self.graphs.end_turn(me)
 
-    def _pass(self, me):
+    def _pass_turn(self, me):
         with self.changed:
             for by in range(1, self.count + 1):
-                following = by - 1 if self.alone else (me + by) % self.count
-                if not self.over[following]:
+                following = by - 1 if self.sequential else (me + by) % self.count
+                if not self.forward_done[following]:
                     self.turn = following
                     break
             self.changed.notify_all()
 
-    def _await(self, me):
+    def _await_turn(self, me):
         with self.changed:
             self.changed.wait_for(lambda: self.turn == me or self.failure is not None)
             if self.failure is not None:
                 raise _Stopped
-        self.graphs.begin_turn(me, self.alone)
+        self.graphs.begin_turn(me, self.sequential)
         for streamed in self.engine.streams.blocks:
             if streamed.present:
                 self.show(streamed)
 
     def run(self):
-        """The forward passes of all, in turns, and where they go alone the backward passes. Raises what the first to
-        fail has raised."""
+        """Runs all forward passes in turns; with `sequential`, the backward passes too. Raises the first exception of a
+        micro-batch."""
         grad = torch.is_grad_enabled()
         casts = [torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
                  for kind in ("cpu", *accelerators()) if torch.is_autocast_enabled(kind)]
-        entered_modes = modes()  # of whoever trains, around a step: the micro-batches' as well
-        processors = torch.get_num_threads()  # what a thread begins with, torch.set_num_threads() does not say
+        entered_modes = modes()  # the caller's modes, for the micro-batches' threads
+        processors = torch.get_num_threads()  # new threads do not inherit torch.set_num_threads()
 
         def one(number):
-            self.mine.number, self.mine.entered, self.mine.computed = number, {}, set()
+            self.local.number, self.local.entered, self.local.computed = number, {}, set()
             torch.set_num_threads(processors)
             try:
-                self._await(number)
+                self._await_turn(number)
                 self.begun[number] = True
-                commit_blob.put_random(self.outside)
+                commit_blob.put_random(self.outer_random)
                 with contextlib.ExitStack() as entered:
                     for mode in entered_modes:
                         enter_mode(*mode, entered)
@@ -292,31 +300,31 @@ class Turns:
                         entered.enter_context(copy.copy(cast))
                     self.losses[number] = self._forward(number)
                     self._end_turn(number)
-                if self.alone and all(self.done[:number]):
+                if self.sequential and all(self.done[:number]):
                     self.backward([number])
                 self._end_pass(number)
-                self.outside = commit_blob.random_now()
+                self.outer_random = commit_blob.random_now()
             except _Stopped:
                 pass
             except BaseException as failure:
-                self.left.put(self.left.take().changes)
+                self.modules.reapply(self.modules.revert().changes)
                 with self.changed:
                     self.failure = self.failure or failure
                     self.changed.notify_all()
             finally:
-                self.over[number] = True
-                self._pass(number)
+                self.forward_done[number] = True
+                self._pass_turn(number)
 
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
                                     name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = self.outside = commit_blob.random_now()
+        random = self.outer_random = commit_blob.random_now()
         try:
             with whole:
-                for t in threads if self.failure is None else ():  # a handler may have closed the engine
+                for t in threads if self.failure is None else ():  # a signal handler may have closed the engine
                     t.start()
                     self.started = True
-            self._wait()  # an interrupted Thread.join() takes the thread for ended
+            self._wait_for_threads()  # not Thread.join(): once interrupted, it takes the thread for ended
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
         if self.failure is not None:
@@ -325,44 +333,44 @@ class Turns:
 
     def _forward(self, number):
         streams = self.engine.streams
-        self.engine.own_random.turns, streams.inside.who = self, self.who
+        self.engine.own_random.turns, streams.inside.owner = self, self.owner
         try:
-            return self.losses_of[number]()
+            return self.calls[number]()
         finally:
-            streams.inside.break_off()
+            streams.inside.abort()
 
-    def _wait(self):
+    def _wait_for_threads(self):
         with self.changed:
-            self.changed.wait_for(lambda: not self.started or all(self.over))
+            self.changed.wait_for(lambda: not self.started or all(self.forward_done))
 
     @whole
     def stop(self, why):
-        """Returns when no micro-batch computes any more."""
-        if getattr(self.mine, "number", None) is None:
+        """Stops the micro-batches, and returns when none computes any more. why: the exception."""
+        if getattr(self.local, "number", None) is None:
             with self.changed:
                 self.failure = why
                 self.changed.notify_all()
-            self._wait()
+            self._wait_for_threads()
 
 
 class Together:
-    """What an engine knows of steps whose micro-batches are computed together."""
+    """An engine's layer-major steps: runs them, and remembers what one learns for the next."""
 
     def __init__(self, engine):
         self.engine = engine
-        self.turns = None  # of the step that is computed now
-        self.said_alone = False  # that micro-batches are computed one after the other
-        self.probed = False  # whether a pass has shown that they may be computed together
-        self.nodes = ()  # of autograd's graph, in each round of their turns
-        self.left = self.watch = None
+        self.turns = None  # the Turns of the current step
+        self.said_sequential = False  # whether the log has said that micro-batches run one after the other
+        self.probed = False  # whether a probe has shown that they can take turns
+        self.nodes = ()  # graph nodes of each round of turns in the last step: see Graphs
+        self.modules = self.watch = None  # a ModuleChanges and a Watch
 
     def stop(self):
-        """Before the engine is closed."""
+        """Stops the micro-batches before the engine is closed."""
         if self.turns is not None:
             self.turns.stop(LongshoreError(f"engine.train_batch: {self.engine.streams.why}"))
 
     def backward(self, micro_batches, loss_of, divide):
-        """Engine.backward_together()."""
+        """See Engine.backward_together()."""
         engine, cycle, gradients, streams = self.engine, self.engine.cycle, self.engine.gradients, self.engine.streams
         cycle.open_state("backward_together")
         gradients.hide()
@@ -373,27 +381,27 @@ class Together:
         modules = dict(engine.module.named_modules())
         layers = dict.fromkeys(modules[s.block.module] for s in streams.blocks if s.block.layer
                                and s.block.module in modules)
-        if self.left is None or not self.left.holds():
-            self.left, self.watch = Left(engine.module, layers), Watch(engine.module, layers)
+        if self.modules is None or not self.modules.holds():
+            self.modules, self.watch = ModuleChanges(engine.module, layers), Watch(engine.module, layers)
 
         def loss(number):
             loss = loss_of(micro_batches[number])
             losses[number] = loss.detach()
             return loss / parts if parts > 1 else loss
 
-        turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.left, self.watch)
+        turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
             cycle.last, gradients.passes = True, count
             cycle.begin_pass()
             self.turns = turns
             if count > 1:
                 streams.turns, gradients.in_order = turns, turns.in_order
-                hooked = gradients.hooked()
+                hooked = gradients.first_hooked()
                 self.watch.begin(not self.probed and self.watch.has_any())
                 if hooked:
-                    turns.go_alone(f"{hooked} has a hook that sees its gradients")
+                    turns.go_sequential(f"{hooked} has a hook that sees its gradients")
                 elif self.watch.probing:
-                    turns.probing = turns.alone = True
+                    turns.probing = turns.sequential = True
             with streams.inside.differentiating(), gradients.own_pass():
                 turns.run()
                 turns.finish()

@@ -1,9 +1,9 @@
-"""What a pass changes of a model beside the values of its tensors, and leaves to whoever computes next.
+"""Changes that a pass makes to modules: finds them, undoes them, and reapplies them for their micro-batch.
 
-Micro-batches that take turns are right together only where nothing but tensors goes from one block to the next. So at
-each turn what there is of modules is compared with what there was when the step began: attributes, what containers and
-plain objects among them hold, hooks, parts that were replaced, train and eval, requires_grad. What is compared are
-identities, so that a look at a module costs a microsecond.
+Micro-batches can take turns only if nothing but tensors goes from one block to the next. So at each turn Longshore
+compares the modules with what they were when the step began: attributes, the contents of containers and plain objects
+among them, hooks, replaced submodules, train and eval, requires_grad. It compares identities, so that a look at a
+module costs a microsecond.
 """
 
 import collections
@@ -27,18 +27,18 @@ from .known_packages import is_of_packages
 
 _CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set,
                collections.deque}
-_EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # what is the same where it is equal
+_EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # types compared by value instead of identity
 _CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
            *weakref.ProxyTypes)
-_NOT_OF_A_PASS = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+_IGNORED_ATTRIBUTES = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
                   "_load_state_dict_post_hooks"}
-_MOST, _DEEP = 4096, 3  # entries of a container that is looked into, and how many are within each other
+_MOST, _DEEP = 4096, 3  # limits of the search: entries of a container, and levels of nested containers
 _GONE = object()
 
 
 class _Place:
-    """A container, and what was in it. where: its name in the model. by_name: each entry for itself, as attributes of a
-    module are."""
+    """A container and its contents at the start. where: its name in the model. by_name: whether entries are compared
+    one by one, as a module's attributes are."""
 
     __slots__ = ("container", "before", "where", "by_name")
 
@@ -46,7 +46,7 @@ class _Place:
         self.container, self.before, self.where, self.by_name = container, container.copy(), where, by_name
 
     def changes(self):
-        """[(this, key or None: all of it, what is there now, what was there)]"""
+        """Returns [(self, key, value now, value before)]; key None: the whole container."""
         now, before = self.container, self.before
         if not self.by_name:
             if isinstance(now, set):
@@ -68,7 +68,7 @@ class _Place:
             self.container.extend(value) if hasattr(self.container, "extend") else self.container.update(value)
 
     def accept(self, key, value):
-        """It is what was there, from here on."""
+        """Makes a value the one to compare with from here on."""
         if not self.by_name:
             self.before = value
         elif value is _GONE:
@@ -78,7 +78,7 @@ class _Place:
 
 
 class _OfClass(_Place):
-    """Of a class: what all of its modules have."""
+    """The attributes of a module's class."""
 
     __slots__ = ("kind",)
 
@@ -91,7 +91,7 @@ class _OfClass(_Place):
 
 
 class _Group:
-    """Of the modules of a layer, or of all that is outside of layers."""
+    """The places in one layer's modules, or in everything outside of layers."""
 
     def __init__(self):
         self.places, self._views = [], []
@@ -104,37 +104,40 @@ class _Group:
         return itertools.chain(itertools.chain.from_iterable(self._views), (_GONE,))
 
     def note(self):
-        self._noted = [*self._objects()]  # not their numbers, which others have when they have gone
+        self._noted = [*self._objects()]  # not their ids, which Python reuses
 
     def same(self):
         return all(map(operator.is_, self._objects(), self._noted))
 
 
 class Found:
-    """What a pass has left. private: tensors of its graph, as losses of routers, and another `forward` (by which
-    transformers 4 collects hidden states): another pass never sees them. changes: all else. groups: where there is
-    something."""
+    """The changes that a pass has made.
+
+    private: changes that other passes never see: tensors of its graph (a router's loss), and a replaced `forward` (by
+    which transformers 4 collects hidden states). changes: all others. groups: the groups that have any."""
 
     def __init__(self):
         self.private, self.changes, self.groups = [], [], set()
 
 
-class Left:
+class ModuleChanges:
+    """Compares a model's modules with what they were when this was made."""
+
     def __init__(self, model, layers):
-        """layers: its modules that take turns, in their order."""
-        self.rest, self.of, self._seen, self._root = _Group(), {}, set(), type(model).__name__
+        """layers: the modules at whose gates micro-batches take turns, in their order."""
+        self.rest, self.by_layer, self._seen, self._root = _Group(), {}, set(), type(model).__name__
         inside = {}
         for number, layer in enumerate(layers):
-            self.of[layer] = number, _Group()
+            self.by_layer[layer] = number, _Group()
             for m in layer.modules():
-                inside.setdefault(m, []).append(self.of[layer][1])
-        self.groups = [self.rest, *(group for _, group in self.of.values())]
+                inside.setdefault(m, []).append(self.by_layer[layer][1])
+        self.groups = [self.rest, *(group for _, group in self.by_layer.values())]
         with DisableTorchFunctionSubclass():
             self._parameters = list(model.named_parameters())
             for name, m in model.named_modules():
                 group, *others = inside.get(m, [self.rest])
                 for place in self._add_module(group, m, name):
-                    for other in others:  # of a module that several layers have
+                    for other in others:  # the module belongs to several layers
                         other.add(place)
             self._trains = self._flags()
         for kind in {kind for m in model.modules() for kind in type(m).__mro__ if not is_of_packages(kind.__module__)}:
@@ -146,11 +149,11 @@ class Left:
             group.note()
 
     def _add_module(self, group, module, name):
-        """Returns the places of what is the module's own, and none else's."""
+        """Returns the places that belong to the module itself."""
         here, first = name or self._root, len(group.places)
         self._add(group, vars(module), here, 0, by_name=True)
         for attribute, value in vars(module).items():
-            if attribute not in _NOT_OF_A_PASS:
+            if attribute not in _IGNORED_ATTRIBUTES:
                 self._look_into(group, value, f"{here}.{attribute}", _DEEP)
         for parameter in parameters_of(module).values():
             if parameter is not None:
@@ -183,11 +186,11 @@ class Left:
             return [p.requires_grad for _, p in self._parameters]
 
     def holds(self):
-        """Whether all is still as it was when this was made."""
+        """Whether nothing has changed since this was made."""
         return all(group.same() for group in self.groups) and self._flags() == self._trains
 
-    def take(self, groups=None):
-        """Puts what was there before in its place. Returns a Found. groups: where it looks; None: everywhere."""
+    def revert(self, groups=None):
+        """Undoes all changes. Returns them as a Found. groups: where to look; None: everywhere."""
         found = Found()
         for group in self.groups if groups is None else groups:
             if group.same():
@@ -204,16 +207,16 @@ class Left:
         return found
 
     def changed(self, layer):
-        """What is changed of a layer when its forward begins."""
-        group = self.of[layer][1]
+        """Returns the changed places of a layer, as {(id of the place, key)}."""
+        group = self.by_layer[layer][1]
         return set() if group.same() else {(id(place), key) for place in group.places
                                            for _, key, _, _ in place.changes()}
 
     def accept(self, layer, before, again):
-        """A layer's forward has ended: what it keeps in itself is the next micro-batch's, too, whose turn in this layer
-        comes next. Not where it was computed again in backward, but for tensors. before: what was changed when it
-        began."""
-        group = self.of[layer][1]
+        """A layer's forward has ended: the next micro-batch, whose turn in this layer comes next, sees the layer's
+        changes. If a checkpoint recomputed the layer (again), it sees changes of tensors only. before: changed() when
+        the forward began."""
+        group = self.by_layer[layer][1]
         if not group.same():
             for place, key, now, was in [change for changed in group.places for change in changed.changes()]:
                 kept = not again or _holds_tensors(now) or _holds_tensors(was)
@@ -226,8 +229,8 @@ class Left:
             return f"requires_grad of {next(n for (n, _), a, b in zip(self._parameters, now, was) if a != b)}"
         return place.where if key is None else f"{place.where}.{key}"
 
-    def put(self, changes):
-        """Of a Found: they are there again."""
+    def reapply(self, changes):
+        """Makes changes of a Found again."""
         for place, key, now, _ in changes:
             if place is self:
                 self._put_flags(now)
@@ -262,13 +265,12 @@ def _holds_tensors(value):
 
 
 def _is_private(key, now, was):
-    """Whether it is tensors of a graph that a pass has put there or taken away, or a container that it is about to
-    collect them in."""
+    """Whether a change only adds or removes tensors of a pass's own graph, or makes a container to collect them in."""
     new, old = _leaves(now), _leaves(was)
     other = [t for t in new if not any(t is o for o in old)] + [t for t in old if not any(t is n for n in new)]
     graphs = [isinstance(t, torch.Tensor) and t.grad_fn is not None for t in other]
     if key == "forward":
         return True
-    if key is not None and any(graphs):  # as an attribute that is None, or a number, until there is one
+    if key is not None and any(graphs):  # an attribute that is None, or a number, until a pass sets the tensor
         return all(graph or t is None or type(t) in (int, float) for t, graph in zip(other, graphs))
     return all(graphs) and (bool(graphs) or isinstance(now, (list, tuple, dict)))

@@ -122,7 +122,7 @@ def _is_number(value):
 
 def hypers(engine, number):
     """struct shore_hyper for each tensor of a block: its group's numbers, and how often it was updated."""
-    had = engine.gradients.blocks[number].had
+    arrived = engine.gradients.blocks[number].arrived
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
     known = OPTIMIZERS[engine.how["optimizer"]]
@@ -130,7 +130,7 @@ def hypers(engine, number):
     for t, (p, _) in enumerate(parameters):
         h = out[t]
         group = engine.optimizer.group_of.get(id(p))
-        if t not in had or group is None:
+        if t not in arrived or group is None:
             h.frozen, h.inv_sqrt_bias2 = 1, 1
             continue
         group = engine.optimizer.param_groups[group]

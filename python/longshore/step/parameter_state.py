@@ -89,7 +89,7 @@ def changed_in(engine, blocks):
 def begun(engine):
     """Whether there are gradients of a step that has not been made."""
     engine.gradients.hide()  # what somebody has done to p.grad counts
-    begun = engine.cycle.backwards or any(block.had for block in engine.gradients.blocks)
+    begun = engine.cycle.backwards or any(block.arrived for block in engine.gradients.blocks)
     engine.gradients.show()
     return bool(begun)
 
@@ -173,7 +173,7 @@ def _write(engine, changes):
 
 def _gathered(param):
     handle, engine, number, _ = _place(param)
-    engine.gradients.bring(number)
+    engine.gradients.read_spilled(number)
     return handle, engine, engine.gradients.blocks[number]
 
 
@@ -181,13 +181,13 @@ def gradient(param):
     """A copy of what backward() has gathered for a parameter in this step, fp32; None: there is nothing."""
     handle, _, block = _gathered(param)
     return (block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape)
-            if handle.index in block.had else None)
+            if handle.index in block.arrived else None)
 
 
 def set_gradient(param, value):
     """Puts another gradient in the place of what backward() has gathered for a parameter. None: it has none."""
     handle, engine, block = _gathered(param)
-    if handle.index not in block.had:
+    if handle.index not in block.arrived:
         raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
     if value is not None:
         value = torch.as_tensor(value, dtype=torch.float32).detach().cpu().expand(param.shape).clone()

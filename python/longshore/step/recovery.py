@@ -1,8 +1,7 @@
-"""Drives of other hosts that are lost and come back: the engine goes on with the same bits, as the program does.
+"""Recovery from lost drives of other hosts: waits until they are back, and continues with the same bits.
 
-What was under way is given up, the drives are waited for, and the step that was made last is made again from the
-gradients that are kept until it is durable. What forward and backward have computed so far stays: it is what would be
-computed again.
+The engine cancels requests under way, waits for the drives, and sends the last step again. It keeps that step's
+gradients until the step is durable. Values that forward and backward have computed stay: they would be the same again.
 """
 
 import logging
@@ -16,43 +15,45 @@ _log = logging.getLogger("longshore")
 
 
 def persist(engine, what):
-    """what(), again after each loss of a drive."""
+    """Calls what() until no drive is lost meanwhile. Returns its result."""
     while True:
         refuse(engine)
         try:
             return what()
         except LongshoreError as lost:
-            mend(engine, lost)
+            recover(engine, lost)
 
 
 def refuse(engine):
-    """Where drives did not come back, nothing that needs them is done any more."""
+    """Raises LongshoreError if drives were lost and did not come back."""
     if engine is not None and engine.gone is not None:
         raise LongshoreError(str(engine.gone), engine.gone.code)
 
 
 @whole
-def mend(engine, lost):
-    """Returns when the drives are there again that were lost, with all as it was. Raises `lost`, where it is something
-    else; and a sentence where the drives do not come back, or where what is to be made again is not known any more."""
+def recover(engine, lost):
+    """Waits until lost drives are back, and restores the state that they had.
+
+    Raises `lost` itself if it is no lost drive, and LongshoreError if the drives do not come back, or if gradients are
+    gone that the step needs."""
     if lost.code != lib.SHORE_ELINK or engine is None or engine.state is None:
         raise lost
     refuse(engine)
     with engine.streams.lock:
-        aside = False
+        spilled = False
         while lost is not None:
             engine.state.forget_commit()
-            aside |= engine.streams.lost()  # whether gradients were on the drives
-            lost = _back(engine, lost)
-        if aside:
+            spilled |= engine.streams.after_drive_loss()
+            lost = _recover_once(engine, lost)
+        if spilled:
             engine.drop_gradients()
             raise LongshoreError(f"a drive was lost and is there again, and step {engine.state.committed()} is whole, "
                                  "but the gradients that had been put aside on the drives are gone: make the step "
                                  "again, from its first backward on; more memory keeps them here")
 
 
-def _back(engine, lost):
-    """Waits for the drives, and makes the last step again. Returns what they were lost with once more; None."""
+def _recover_once(engine, lost):
+    """Waits for the drives, and sends the last step again. Returns the error if a drive is lost once more, or None."""
     try:
         _reconnect(engine, lost)
         committed = engine.state.committed()
@@ -64,7 +65,7 @@ def _back(engine, lost):
         raise
     try:
         if committed == engine.state.step - 1:
-            _make_again(engine, lost)
+            _resend_last_step(engine, lost)
         else:
             engine.cycle.found_committed()
     except LongshoreError as again:
@@ -75,6 +76,7 @@ def _back(engine, lost):
 
 
 def _reconnect(engine, lost):
+    """Tries to reconnect until the drives are back, or engine.reconnect_timeout is over."""
     go_on = ffi.new("char[]", f"longshore.resume({engine.state.path!r})".encode())
     patience = engine.patience
     patience.seconds, patience.go_on = engine.reconnect_timeout, go_on
@@ -93,14 +95,14 @@ def _reconnect(engine, lost):
     _log.warning("%s", native.text(said.text))
 
 
-def _make_again(engine, lost):
-    """The step that was made last."""
+def _resend_last_step(engine, lost):
+    """Sends the last step again. Raises LongshoreError if its gradients are not in memory any more."""
     if not engine.cycle.send_again():
         raise LongshoreError(f"{lost}; it is there again, but step {engine.state.step + 1}, whose gradients are not "
                              f"in memory any more, was not committed: the engine is at step {engine.state.step}", 0)
 
 
 def say_closed(engine, failure, what):
-    """Of what failed because a handler of a signal, say, has closed the engine meanwhile."""
+    """Raises that the engine is closed, if a signal handler closed it meanwhile and that made `what` fail."""
     if isinstance(failure, Exception) and not isinstance(failure, LongshoreError):
         engine.cycle.open_state(what)

@@ -1,9 +1,8 @@
-"""What a pass changes that nobody can put back for the micro-batches beside it: tensors in place, and what the model's
-own code (of no package that is known) keeps in globals and closures.
+"""Side effects of a pass that cannot be undone: tensors changed in place, and globals and closures of the model's code.
 
-Where there is something of that kind, the first micro-batch of the first step goes through the whole model before the
-others begin. What it has changed is what the others would have seen too early: from there on they are computed one
-after the other.
+Only code of no known package counts (known_packages.py). If the model has any such state, the first micro-batch of the
+first step goes through the whole model before the others begin. If it changes something, the others would see the
+change too early: from then on the micro-batches run one after the other.
 """
 
 import argparse
@@ -22,12 +21,15 @@ from .module_changes import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
 
 _CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
 _OF_MODULE = {*vars(nn.Module())} - {"_buffers"}
-_MOST, _DEEP = 64, 2  # entries of a container that is looked into, and how many are within each other
+_MOST, _DEEP = 64, 2  # limits of the search: entries of a container, and levels of nested containers
 
 
 class Watch:
+    """Watches the tensors, globals and closures that a pass of a model may change."""
+
     def __init__(self, model, layers):
-        """layers: its modules that take turns. rest: places that are not one layer's alone."""
+        """layers: the modules at whose gates micro-batches take turns."""
+        # (name, container): outside of layers or in several; of one layer; (name, function that reads it): of the code
         self.rest, self.own, self.outside = [], {layer: [] for layer in layers}, {}
         inside, code = {}, {}
         for layer in layers:
@@ -71,11 +73,11 @@ class Watch:
                 self.outside[id(cell)] = f"{f.__qualname__}: {name}", functools.partial(_content, cell)
 
     def has_any(self):
-        """Whether there is something that a pass may change so."""
+        """Whether there is anything to watch."""
         return bool(self.outside) or any(self._tensors(places) for places in (self.rest, *self.own.values()))
 
     def _tensors(self, places):
-        """[(its name, where it is, key there, it, how it is now)]"""
+        """Returns [(name, container, key, tensor, its mark now)]."""
         out = []
         with DisableTorchFunctionSubclass():
             for where, container in places:
@@ -90,7 +92,7 @@ class Watch:
         return version_of(t), bits(t) if self.probing and _has_bits(t) else None
 
     def note(self, layer=None):
-        """It is what it is now. layer: what is that layer's alone, which it has just computed with."""
+        """Notes the present state as the one to compare with. layer: only what belongs to this layer alone."""
         if layer is not None:
             self._seen[layer] = self._tensors(self.own[layer])
             return
@@ -98,12 +100,12 @@ class Watch:
         self._outside = {key: _snapshot(now(), _DEEP) for key, (_, now) in self.outside.items()}
 
     def begin(self, probing):
-        """A step begins. probing: the bits are looked at, too, which a write through `.data` changes alone."""
+        """Begins a step. probing: compares bits too, since a write through `.data` counts no version."""
         self.probing = probing
         self.note()
 
     def changed(self, layer=None):
-        """The name of what is changed since it was noted; None: nothing. layer: look at what is that layer's alone."""
+        """Returns the name of the first change since note(), or None. layer: looks only at what belongs to it alone."""
         with DisableTorchFunctionSubclass():
             for of in self._seen if layer is None else (layer,):
                 for name, container, key, t, was in self._seen[of]:
@@ -128,7 +130,7 @@ def _content(cell):
 
 
 def _is_plain(value):
-    """Whether it is an object of a script's own class, or one that holds names alone."""
+    """Whether it is an object of a script's own class, or a plain namespace."""
     if isinstance(value, _CLOSED) or type(getattr(value, "__dict__", None)) is not dict:
         return False
     package = type(value).__module__.partition(".")[0]
@@ -142,7 +144,7 @@ def _is_state(value):
 
 
 def _snapshot(value, deep):
-    """What it holds, as a tuple of what can be compared later."""
+    """Copies what a value holds into a tuple that can be compared later."""
     if isinstance(value, torch.Tensor):
         with DisableTorchFunctionSubclass():
             return value, None if value.is_inference() else version_of(value)

@@ -1,12 +1,12 @@
-"""A step of the engine, from its first backward pass until it is durable.
+"""The state machine of a step, from its first backward pass until it is durable.
 
     gathers        begin_pass(), backward, ...         make()                flush()                settle()
       0 passes ──────────────────────────► n passes ─────────► MADE ───────────────► COMMITTING ─────────────► DURABLE
         ▲                                     │                  │                       │
-        ├────── drop(): its gradients go ─────┘                  └─ unmake(): the drives stay at the step before
+        ├────── drop(): forgets its gradients ┘                  └─ unmake(): the drives stay at the step before
         └────── discard(): and what the drives have of it
 
-Two steps overlap: the next one gathers its gradients while the drives commit the last one. `phase` is that of the last
+Two steps overlap: the next step gathers gradients while the drives commit the last one. `phase` belongs to the last
 step; `backwards` counts the passes of the next one.
 """
 
@@ -24,9 +24,11 @@ from . import recovery
 
 @dataclass
 class StepResult:
-    """What a step did. loss: what was differentiated, the mean of the backward passes where these are divided by
-    ``accumulate``, and NaN where loss.backward() was PyTorch's own; grad_norm: of all gradients together, before
-    clipping; skipped: a gradient was not finite, and the state stayed as it was."""
+    """What a step did.
+
+    loss: the sum of the losses as backward() has divided them: their mean, if it divides by ``accumulate``; NaN if you
+    called PyTorch's own loss.backward(). grad_norm: the norm of all gradients together, before clipping. step: its
+    number. skipped: a gradient was not finite, and the state stayed as it was."""
 
     loss: float
     grad_norm: float
@@ -35,27 +37,30 @@ class StepResult:
 
 
 class Phase(enum.Enum):
-    """Of the step that was made last."""
+    """Where the last step is."""
 
-    MADE = "made"  # the drives have its updates; a scheduler may still be stepped for it
+    MADE = "made"  # its updates are on the drives; a scheduler's step still belongs to it
     COMMITTING = "committing"  # the drives commit it
     DURABLE = "durable"
 
 
 class StepCycle:
+    """Takes one engine through its steps: gathers passes, makes the step, commits it."""
+
     def __init__(self, engine, state):
         self.engine, self.phase = engine, Phase.DURABLE
-        # what the last step commits with until it is durable: (skipped, metrics, its position: packed when it commits)
+        # what the last step commits with, until it is durable: (skipped, metrics, position, packed at the commit)
         self.commits: Any = None
-        self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates that each tensor has had
-        self.counts_before = self.counts  # at the step before the last one
-        self.backwards = 0  # passes of the step that gathers
-        self.forwards = 0  # of the model, in training, since that began
-        self.losses, self.last = 0.0, False  # sum of its losses; whether make() follows this pass
-        self.several = False  # whether the step before added passes up
+        self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates of each tensor so far
+        self.counts_before = self.counts  # the same at the step before the last one
+        self.backwards = 0  # backward passes of the step that gathers
+        self.forwards = 0  # its forward passes in training
+        self.losses, self.last = 0.0, False  # sum of its losses; whether make() follows the current pass
+        self.several = False  # whether the step before had more than one pass
 
     def open_state(self, asked):
-        """The state of the engine's run. LongshoreError where that is closed; asked: for which name of the engine."""
+        """Returns the state of the engine's run. Raises LongshoreError if the engine is closed. asked: the engine's
+        name that needs the state."""
         if self.engine.state is None:
             raise LongshoreError(f"engine.{asked}: {self.engine.streams.why}")
         return self.engine.state
@@ -63,7 +68,7 @@ class StepCycle:
     # ---- gathering
 
     def begin(self):
-        """The next step gathers from here on."""
+        """Begins to gather the next step."""
         engine = self.engine
         self.several = self.backwards > 1
         engine.streams.progress.end()
@@ -73,24 +78,24 @@ class StepCycle:
 
     @whole
     def begin_pass(self):
-        """A backward pass begins."""
+        """Prepares a backward pass."""
         gradients = self.engine.gradients
         gradients.hide()
         if self.engine.state.away:
-            self.settle()  # gradients of the step before are in the memory of those that come
+            self.settle()  # the new gradients use the memory of the last step's
         several = self.several or self.engine.accumulate > 1 or self.backwards > 0 or not self.last
         if gradients.begin_pass(self.engine, several) and self.last:
             self.settle()
             gradients.step.tell(lib.shore_step_fetch_state)
 
     def drop(self):
-        """Forgets the gradients that have come."""
+        """Drops the gradients of the step that gathers."""
         if self.engine.gradients.has_sent():
             self.settle()
         self.begin()
 
     def discard(self):
-        """Forgets them, and what the drives have written of the next step."""
+        """Drops the gradients, and what the drives have written of the next step."""
         self.settle()
         self.engine.gradients.discard()
         self.begin()
@@ -98,12 +103,12 @@ class StepCycle:
     # ---- the step
 
     def decide(self):
-        """struct shore_clipping of the gradients that have come."""
+        """Returns the struct shore_clipping of the step: the norm of its gradients, and their coefficient."""
         self.settle()
         return self.engine.gradients.decide(self.engine.how["clip"])
 
     def make(self):
-        """Makes a step of them. Returns a StepResult; None: it is to be made again."""
+        """Makes the step. Returns a StepResult, or None if a drive was lost and the caller must call again."""
         gradients = self.engine.gradients
         clipping = self.decide()
         gradients.refuse_none()
@@ -115,7 +120,7 @@ class StepCycle:
         changed = gradients.make()
         self.counts = [list(counts) for counts in before]
         for number in changed:
-            for t in gradients.blocks[number].had:
+            for t in gradients.blocks[number].arrived:
                 self.counts[number][t] += 1
         try:
             return self._finish(loss, clipping.norm, changed)
@@ -134,35 +139,35 @@ class StepCycle:
         return recovery.persist(engine, lambda: self._finish(loss, norm, None))
 
     def _finish(self, loss, norm, changed):
-        """changed: as of Gradients.make(); None: the step is skipped."""
+        """Closes the step and returns its StepResult. changed: as Gradients.make() returns it; None: skipped."""
         engine, skipped = self.engine, changed is None
         numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
         numbers.update(engine.meter.of_step(engine.state, engine.optimizer.param_groups))
         engine.meter.ended(engine)
         self.close({**numbers, "skipped": skipped}, changed or (), True, skipped)
-        engine.position = {}  # what is followed from here on begins anew
+        engine.position = {}  # follow() restores nothing from here on
         return StepResult(loss, norm, engine.state.step, skipped)
 
     def close(self, metrics, changed, made=False, skipped=False):
-        """The drives have all of the next step: it is made. changed: numbers of the blocks that are others; made: of
-        gradients."""
+        """Moves to MADE once the drives have all of the step. changed: numbers of the changed blocks; made: whether
+        gradients made it."""
         engine = self.engine
         stored = commit_blob.store_buffers(engine)
         if skipped and stored:
-            engine.gradients.make_of_nothing()
+            engine.gradients.make_empty()
         noted = commit_blob.begin(engine)
         engine.gradients.end_step(changed, made and (stored or not skipped))
         self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
         engine.state.step += 1
         engine.meter.restart(engine.state)
         self.begin()
-        engine.streams.stepped(changed)
+        engine.streams.after_step(changed)
 
     # ---- its commit
 
     @whole
     def flush(self):
-        """Begins to commit the step that was made last."""
+        """Begins to commit the last step."""
         if self.phase is Phase.MADE:
             skipped, metrics, noted = self.commits
             commits = skipped, metrics, commit_blob.finish(self.engine, noted)
@@ -171,18 +176,18 @@ class StepCycle:
 
     @whole
     def settle(self):
-        """Waits until the step that was made last is durable. Where it cannot be committed, the engine is at the step
-        before it."""
+        """Waits until the last step is durable. If it cannot be committed, the engine is at the step before it."""
         self.open_state("settle")
         recovery.persist(self.engine, self._settle)
         self.durable()
 
     def durable(self):
+        """The last step is durable."""
         self.phase, self.commits = Phase.DURABLE, None
         self.engine.gradients.durable()
 
     def found_committed(self):
-        """After drives were lost: they have the step that they were told to commit."""
+        """After drives were lost and came back: marks the last step durable if they were committing it."""
         if self.phase is Phase.COMMITTING:
             self.durable()
 
@@ -203,8 +208,8 @@ class StepCycle:
                                  failure.code) from failure
 
     def send_again(self):
-        """Makes the last step once more, after its drives were lost. Returns whether it was known still; otherwise it
-        is not there any more."""
+        """Sends the last step again, after its drives were lost. Returns whether its gradients were still in memory;
+        if not, the step is undone."""
         engine, state = self.engine, self.engine.state
         skipped = self.commits[0]
         state.step -= 1
@@ -223,7 +228,7 @@ class StepCycle:
         return known
 
     def unmake(self):
-        """The step that was made last is not there."""
+        """Goes back to the step before the last one."""
         streams = self.engine.streams
         self.phase, self.commits = Phase.DURABLE, None
         self.engine.state.step -= 1
@@ -233,10 +238,10 @@ class StepCycle:
             streamed.step = -1
         self.engine.gradients.discard()
         self.begin()
-        streams.stepped(range(len(streams.blocks)))
+        streams.after_step(range(len(streams.blocks)))
 
     def leave_to_parent(self):
-        """In a process that was forked off: nothing is closed, committed or written."""
+        """In a forked process: forgets the run, and closes, commits and writes nothing."""
         self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
         lifecycle.discard(self.engine)
         self.engine.gradients.abandon()
