@@ -3,7 +3,6 @@
 #define SHORE_COMPUTE_CPU_H
 
 #include <omp.h>
-#include <pthread.h>
 
 #include "compute/compute.h"
 #include "kernel/kernels.h"

@@ -2,7 +2,6 @@
 #ifndef SHORE_NUMBER_SPARSE_H
 #define SHORE_NUMBER_SPARSE_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -7,7 +7,6 @@
 #include "number/topk.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "number/bf16.h"

@@ -3,8 +3,6 @@
  * the wider processor. */
 #include <immintrin.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define HASH_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)

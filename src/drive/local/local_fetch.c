@@ -1,6 +1,4 @@
 /* The fetch lane of a local drive: runs fetches and calls in order, cut into spans, with several spans under way. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
