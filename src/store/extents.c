@@ -49,6 +49,7 @@ bool shore__extents_take(struct shore__extents *x, uint64_t bytes, uint64_t *at)
         e->bytes -= bytes;
         if (!e->bytes) memmove(e, e + 1, (--x->nfree - i) * sizeof *e);
         x->used_bytes += bytes;
+        assert(x->used_bytes <= x->total_bytes);
         return true;
     }
     return false;

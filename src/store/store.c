@@ -176,6 +176,7 @@ int shore_store_take(struct shore_activation_store *s, uint64_t key, uint64_t by
         if (rc) shore__entry_free(e);
     }
     if (!rc) {
+        assert(e->state == ENTRY_FILLING && e->memory && !e->uses);
         e->uses = 1;
         *memory = e->memory;
         s->counts.taken_bytes += e->bytes;
@@ -274,6 +275,7 @@ int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memor
         e->uses++; /* from here on it stays */
         rc = bring(e, diag);
         *memory = e->memory;
+        assert(rc || (e->memory && is_there(e)));
         if (!rc && !e->came_back) s->counts.forwarded_bytes += e->bytes;
         if (!rc) e->asked = true;
         if (rc) e->uses--;

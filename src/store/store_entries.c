@@ -21,6 +21,7 @@ void shore__entry_enter(struct entry *e, enum entry_state state) {
     assert(!e->memory == (state == ENTRY_AWAY));
     s->waiting += (state == ENTRY_WAITING) - (e->state == ENTRY_WAITING);
     s->writing += (state == ENTRY_WRITING) - (e->state == ENTRY_WRITING);
+    assert(s->waiting <= s->nentries && s->writing <= s->writes_most);
     e->state = state;
 }
 
@@ -68,6 +69,7 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
     e->at = at;
     e->bytes = bytes;
     e->taken = 1;
+    assert(s->nentries < s->capacity && (index == s->nentries || s->entry[index]->key > key));
     memmove(s->entry + index + 1, s->entry + index, (s->nentries++ - index) * sizeof *s->entry);
     s->entry[index] = e;
     *out = e;
@@ -108,8 +110,9 @@ void shore__entry_take_memory(struct entry *e) {
 bool shore__entry_give_memory(struct entry *e, bool any) {
     struct shore_activation_store *s = e->store;
     uint64_t at;
-    while (!shore__extents_take(&s->pool, e->bytes, &at)) {
+    for (size_t taken = 0; !shore__extents_take(&s->pool, e->bytes, &at); taken++) {
         struct entry *other = spare(e, any);
+        assert(taken < s->nentries && other != e);
         if (!other) return false;
         shore__entry_take_memory(other);
         shore__entry_enter(other, ENTRY_AWAY);
@@ -126,7 +129,7 @@ bool shore__entry_give_memory(struct entry *e, bool any) {
 void shore__entry_free(struct entry *e) {
     struct shore_activation_store *s = e->store;
     size_t index = shore__store_index(s, e->key);
-    assert(s->entry[index] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
+    assert(index < s->nentries && s->entry[index] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
     s->waiting -= e->state == ENTRY_WAITING;
     shore__entry_take_memory(e);
     shore__extents_give(&s->scratch, e->at, e->bytes);

@@ -71,6 +71,7 @@ static void begin(struct entry *e, bool put) {
     struct shore_activation_store *s = e->store;
     struct shore_completion done = {ended, e};
     shore__entry_enter(e, put ? ENTRY_WRITING : ENTRY_READING);
+    assert(e->memory && s->fleet);
     s->under_way++;
     pthread_mutex_unlock(&s->lock);
     int rc = shore__fleet_scratch(s->fleet, put, e->at, e->bytes, e->memory, e->seals, done);
@@ -81,8 +82,9 @@ static void begin(struct entry *e, bool put) {
 void shore__store_write_some(struct shore_activation_store *s) {
     while (s->waiting && !s->pauses && s->writing < s->writes_most && !s->failed && s->fleet) {
         size_t i = 0;
-        while (s->entry[i]->state != ENTRY_WAITING)
+        while (i < s->nentries && s->entry[i]->state != ENTRY_WAITING)
             i++;
+        assert(i < s->nentries);
         begin(s->entry[i], true);
     }
 }
@@ -109,6 +111,7 @@ int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag
         rc = shore_wait(&wait, diag);
     pthread_mutex_lock(&s->lock);
     s->counts.waited_get_ns += shore__now_ns() - start;
+    assert(s->under_way > 0);
     if (!rc) *(put ? &s->counts.written_bytes : &s->counts.read_bytes) += e->bytes;
     s->under_way--;
     pthread_cond_broadcast(&s->changed);

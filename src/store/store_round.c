@@ -3,6 +3,8 @@
  * much as it waited. While nothing else waits for the drives, the limit rises again: halfway to what they kept up with
  * before, and beyond that in small parts. A rise that turns out too large is taken back, and the next one follows after
  * a pause that doubles each time. */
+#include <assert.h>
+
 #include "base/units.h"
 #include "store/store_impl.h"
 
@@ -42,6 +44,7 @@ static void try_more(struct store_round *r, uint64_t went, uint64_t asked) {
 void shore__round_weigh(struct store_round *r, uint64_t went, uint64_t asked, double for_scratch, double for_drives) {
     double waited = for_drives > COSTLY_SHARE ? for_drives : for_scratch;
     uint64_t before = r->allowed_bytes;
+    assert(asked >= went && r->pause <= PAUSE_MOST && r->rest <= r->pause);
     if (r->changed) {
         r->changed = false;
         return;
