@@ -15,7 +15,7 @@ void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
  */
 
 static void leave(struct page *page) {
-    assert(!page->users);
+    assert(!page->users && page->buffer->holds == page);
     if (page->loading) shore_wait(&page->load, NULL);
     page->loading = false;
     page->step = SHORE__NO_STEP;
@@ -40,6 +40,7 @@ static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
     }
     if (!chosen) return false;
     if (chosen->holds) leave(chosen->holds);
+    assert(!chosen->holds && !page->buffer);
     chosen->holds = page;
     chosen->used = ++p->clock;
     page->buffer = chosen;
@@ -63,6 +64,7 @@ static int end_updates(struct shore_pages *p, struct page *page, bool ahead, boo
 
 static int load(struct shore_pages *p, struct page *page, struct shore_diag *diag) {
     int rc = 0;
+    assert(page->at && !page->users && !page->loading && !page->updating);
     shore_wait_init(&page->load);
     if (p->reader)
         shore__reader_begin(p->reader, page);
@@ -103,7 +105,8 @@ enum shore_page_state shore_pages_want(struct shore_pages *p, uint32_t number) {
 int shore_pages_get(struct shore_pages *p, uint32_t number, const void **out, struct shore_diag *diag) {
     if (number >= p->npages) return shore__fail(diag, -EINVAL, "there is no page %u", number);
     struct page *page = &p->pages[number];
-    while (!is_there(p, page)) { /* again, if it was fetched for an earlier step */
+    for (unsigned tries = 0; !is_there(p, page); tries++) { /* again, if it was fetched for an earlier step */
+        assert(tries < 2);
         if (page->users)
             return shore__fail(diag, -EBUSY, "page %u is in use, with the parameters of another step", number);
         int rc = start(p, page, false, diag);

@@ -1,5 +1,6 @@
 /* Reads pages without a fleet. A thread fills them with the caller's function, in the order of requests, so that the
  * next page is read while this one is used. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -58,6 +59,7 @@ int shore__reader_open(shore_pages_read_fn read, void *ctx, struct reader **out)
 
 void shore__reader_begin(struct reader *r, struct page *page) {
     pthread_mutex_lock(&r->mutex);
+    assert(!r->closing && !*r->end);
     page->next_read = NULL;
     *r->end = page;
     r->end = &page->next_read;

@@ -35,6 +35,7 @@ int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead,
     if (page->in_parts) return shore__fail(diag, -EINVAL, "a page is asked for of whose update more parts are to come");
     int rc = shore__pages_wait(p, &page->update, diag);
     bool good = !rc && page->handed_back && (page->whole || page->covered == page->count);
+    assert(!page->loading && (!good || page->at));
     page->updating = false;
     page->step = good ? page->next_step : SHORE__NO_STEP;
     return rc;
@@ -68,6 +69,7 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     bool pending;
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
     end_fetch(page);
+    assert(!page->users && !page->updating && !page->loading);
     page->handed_back = shore__pages_hands_back(p, (uint32_t)(page - p->pages));
     page->whole = page->step + 1 == next_step && page->touched != next_step;
     page->covered = 0;
@@ -82,6 +84,7 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
 /* Marks other pages with one of these segments as outdated. They stay so even if they fetch the committed segments
  * again. */
 static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint32_t to) {
+    assert(page->updating && from >= page->segment && to - page->segment <= page->count);
     if (page->from == page->to || from < page->from) page->from = from;
     if (to > page->to) page->to = to;
     page->touched = page->next_step;
