@@ -32,6 +32,7 @@ static int settle(struct held_state *h) {
 
 static void give_back(struct shore_step *s, uint32_t nth) {
     struct held_state *h = s->held[nth];
+    assert(h->unit->state == h && h->bytes <= s->held_bytes);
     settle(h);
     h->unit->state = NULL;
     s->held_bytes -= h->bytes;
@@ -66,6 +67,7 @@ static void hold(struct shore_step *s, struct unit *u, uint32_t count) {
         free(h);
         return;
     }
+    assert(!u->state && count && count <= u->is.count && s->nheld < s->nunits);
     u->state = h;
     s->held[s->nheld++] = h;
     s->held_bytes += h->bytes;

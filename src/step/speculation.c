@@ -1,8 +1,11 @@
 #include "step/speculation.h"
 
+#include <assert.h>
+
 #define ROOM_TO_SPARE 0.8
 
 void shore__norms_remember(struct shore__recent_norms *recent, double norm) {
+    assert(recent->count < 2 * SHORE__RECENT_NORMS);
     recent->norm[recent->count++ % SHORE__RECENT_NORMS] = norm;
     if (recent->count >= 2 * SHORE__RECENT_NORMS) recent->count -= SHORE__RECENT_NORMS;
 }

@@ -154,6 +154,7 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
                         struct shore_diag *diag) {
     struct unit *u = &s->units[unit];
     assert(u->now.had && u->place == PLACE_HERE);
+    assert(s->ncompleted + !u->was_complete <= s->nunits);
     if (!u->more && !u->was_complete) s->completed[s->ncompleted++] = unit;
     u->was_complete |= !u->more;
     int rc = shore__step_lost_something(s, diag);

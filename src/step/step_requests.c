@@ -41,6 +41,7 @@ struct shore_completion shore__unit_request(struct unit *u, bool spill) {
     struct readers *readers = &u->readers[s->hand];
     pthread_mutex_lock(&s->mutex);
     assert(u->buffer < 0 || s->buffers[u->buffer].holds == u);
+    assert(readers->count <= u->is.count + 1); /* each segment may be sent alone, and all put aside */
     readers->count++;
     if (u->buffer >= 0) s->buffers[u->buffer].released = true;
     if (spill) {
@@ -164,6 +165,7 @@ int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, uint6
     if (start) *waited_ns += shore__now_ns() - start;
     if (i < 0) return waited_ns ? shore_step_failed(s, diag) : -EAGAIN;
     struct unit *before = s->buffers[i].holds;
+    assert((uint32_t)i < s->options.nbuffers && (!before || before->buffer == i));
     if (before) {
         before->now.gradient = NULL;
         before->now.narrow = NULL;

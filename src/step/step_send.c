@@ -175,7 +175,9 @@ int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
         struct unit *u = &s->units[i];
         if (u->now.had && u->is.count && (!u->sent || memchr(s->sent + u->first, 0, u->is.count)))
             rc = shore__unit_send_all(u, s->clipping.coefficient, diag);
+        assert(rc || !u->now.had || !u->is.count || !memchr(s->sent + u->first, 0, u->is.count));
     }
+    assert(!s->spills);
     if (!rc && !s->options.host_update) rc = carry(s, diag);
     if (!rc) shore__step_enter(s, PHASE_SUBMITTED);
     return rc;

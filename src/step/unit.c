@@ -53,6 +53,7 @@ int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count
     struct shore_step *s = u->step;
     const struct given *given = made ? &u->made : &u->now;
     size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
+    assert(count && segment >= u->is.segment && count <= u->is.count - (segment - u->is.segment));
     *out = (struct shore_update){
         .size = sizeof *out,
         .base_step = made ? s->made_base : s->base_step,
@@ -74,6 +75,7 @@ int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count
         out->gather = given->gather;
         out->ngather = given->ngather;
     } else {
+        assert(given->narrow || given->gradient); /* without one, drives would take what was put aside */
         out->gradient = given->narrow ? (const void *)(given->narrow + skipped) : given->gradient + skipped;
     }
     return 0;
