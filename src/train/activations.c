@@ -59,6 +59,7 @@ static int end_late(struct trainer *t, struct passing *p, struct shore_diag *dia
     p->nlate--;
     int rc = shore_device_wait(&t->c->device, first.until, diag);
     if (!rc && first.leaves) rc = shore_store_put(p->store, first.key, diag);
+    assert(p->used >= first.released);
     if (!rc && first.released) rc = shore_store_release(p->store, first.key, diag);
     p->used -= first.released;
     return rc || first.leaves ? rc : shore_store_drop(p->store, first.key, diag);
@@ -109,6 +110,7 @@ static int release(struct passing *p, uint64_t key, struct shore_diag *diag) {
             p->late[i].released = true;
             return 0;
         }
+    assert(p->used > 0);
     p->used--;
     return shore_store_release(p->store, key, diag);
 }

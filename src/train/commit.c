@@ -1,9 +1,13 @@
 /* Commits a step, and reports it once it is committed: metrics, validation, samples. */
+#include <assert.h>
 #include <math.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "storage/volume.h"
 #include "train/trainer.h"
+
+_Static_assert(SHORE__METRICS_LINE_BYTES <= SHORE__METRICS_BYTES, "a record holds a step's line");
 
 void shore__commit_begin_counting(struct trainer *t) {
     shore_pages_waited_ns(t->pass.pages);
@@ -65,6 +69,7 @@ int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag) 
     char line[SHORE__METRICS_LINE_BYTES];
     int n = shore__metrics_line(&t->report, line, sizeof line);
     if (n < 0) n = 0;
+    assert(!t->commit_pending);
     shore_wait_init(&t->commit);
     int rc = shore_fleet_commit(t->fleet, t->base_step, skip, line, (uint32_t)n, shore_wait_completion(&t->commit));
     t->commit_pending = !rc;

@@ -331,6 +331,7 @@ static int bring(struct trainer *t, struct piece *p, uint32_t looked_up, struct 
                         (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
     }
     if (rc) return shore__op_failed(diag, rc);
+    assert(g->nlanding < g->npieces + t->m->nslices * t->plan.units);
     g->landing[g->nlanding++] = (struct landing){p, looked_up, shore__record(t->c, t->pass.stream)};
     return land(t, false, diag);
 }

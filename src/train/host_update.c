@@ -1,5 +1,6 @@
 #include "train/host_update.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -42,7 +43,8 @@ struct work {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool all_fetched;
-    int rc; /* the first failure, which ends the work */
+    uint64_t stored; /* segments */
+    int rc;          /* the first failure, which ends the work */
     struct shore_diag diag;
     struct chunk chunk[SHORE__HOST_BUFFERS_MOST];
 };
@@ -74,6 +76,7 @@ static int end(struct work *w, struct shore_wait *wait) {
 
 static void set_state(struct work *w, struct chunk *c, enum chunk_state state) {
     pthread_mutex_lock(&w->mutex);
+    assert(state == CHUNK_FREE ? c->state != CHUNK_FETCHED : c->state + 1 == state);
     c->state = state;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
@@ -244,6 +247,7 @@ static void write_back(struct work *w, uint64_t *waited_ns) {
         struct chunk *c = &w->chunk[n % w->how->buffers];
         if (!wait_for_chunk(w, c, waited_ns) || compute(w, c)) break;
         store(w, c);
+        w->stored += c->segments;
         set_state(w, c, CHUNK_STORED);
     }
 }
@@ -281,6 +285,7 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
         pthread_join(reader, NULL);
         drain(&w, waited_ns);
         rc = w.rc;
+        assert(rc || w.stored == fleet->layout->segments);
         if (rc) *diag = w.diag;
     }
     for (uint32_t i = 0; i < how->buffers && i < SHORE__HOST_BUFFERS_MOST; i++)
