@@ -10,6 +10,9 @@
 #include "near/gradient.h"
 #include "number/bf16.h"
 
+_Static_assert(SHORE_SEGMENT_ELEMS * sizeof(uint16_t) % SHORE__IO_ALIGN == 0, "segments are written alone");
+_Static_assert(SHORE_BUFFER_ALIGN_BYTES % SHORE__IO_ALIGN == 0, "buffers of callers are read into directly");
+
 size_t shore__gradient_segment_bytes(enum shore_gradient_form form) {
     return form == SHORE_GRADIENT_FP32   ? SHORE_SEGMENT_ELEMS * sizeof(float)
            : form == SHORE_GRADIENT_BF16 ? SHORE_SEGMENT_ELEMS * sizeof(uint16_t)

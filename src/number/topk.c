@@ -16,6 +16,8 @@
 #define SAMPLE_GROUPS 2048u /* of 16 elements each, roughly */
 #define SLACK 1024u         /* entries per thread beyond its share */
 
+_Static_assert(SHORE__TOPK_SEGMENT - 1 <= UINT16_MAX, "an index fits 16 bits");
+
 static uint32_t magnitude(uint32_t bits) {
     return bits & SHORE__TOPK_MAGNITUDE;
 }

@@ -21,6 +21,9 @@
 
 #define QUEUE_DEPTH 1u
 
+_Static_assert(SHORE__PAGE_BYTES % SHORE__IO_ALIGN == 0 && SHORE__ARENA_ALIGN % SHORE__IO_ALIGN == 0,
+               "pages and an arena's memory are read into directly");
+
 static uint64_t whole_pages(uint64_t bytes) {
     return shore__arena_round(bytes ? bytes : 1);
 }

@@ -7,6 +7,8 @@
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
 
+_Static_assert(SHORE__SCRATCH_STRIPE_BYTES % SHORE__IO_ALIGN == 0, "stripes are moved alone");
+
 static void send_call(struct shore__join *join, uint32_t d, const struct shore__call *call) {
     struct shore_fleet *f = join->fleet;
     int rc = f->drives[d]->ops->call(f->drives[d], call, shore__share_completion(join, d));

@@ -13,6 +13,8 @@
 #define STAGE_SEGMENTS 4u
 #define STAGE_SEGMENTS_LEAST 2u
 
+_Static_assert((uint64_t)CHUNK_SEGMENTS_MAX *SHORE_SEGMENT_ELEMS * 4 <= UINT32_MAX, "an operation moves a chunk");
+
 /* How the memory of one drive's ring is cut: about 5 buffers, large ones; fewer and smaller ones where it is little. */
 static void choose_ring(struct shore__drive_config *config, const struct shore_fleet_options *o, bool least) {
     uint64_t bytes = o->ring_bytes ? o->ring_bytes / (o->ndrives ? o->ndrives : 1) : RING_BYTES_DEFAULT;
