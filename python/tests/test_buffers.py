@@ -177,7 +177,7 @@ def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
         engine.step()
         loss = engine(**tokens(1)[0]).loss
     with pytest.raises(longshore.LongshoreError,
-                       match="vera_A.* is a buffer that no state_dict.* give resume.. the module itself"):
+                       match="vera_A.* is a buffer that state_dict.. leaves out.* give resume.. the module itself"):
         longshore.resume(tmp_path / "run")
     with longshore.resume(tmp_path / "run", adapted()) as engine:
         assert torch.equal(engine(**tokens(1)[0]).loss, loss)

@@ -62,8 +62,8 @@ def test_bad_input(tmp_path, seed):
     ({"eps": "1e-8"}, "eps: '1e-8'"), ({"weight_decay": True}, "weight_decay: True"), ({"clip": None}, "clip: None"),
     ({"betas": (0.9, 1.5)}, "betas: .0.9, 1.5. are no two numbers from 0 to below 1"), ({"betas": 0.9}, "betas: 0.9"),
     ({"groups": [{"params": [], "lr": -1}]}, "wrap: groups.0..lr: -1 is no number"),
-    ({"groups": []}, "wrap: groups: there are none"),
-    ({"groups": [{"lr": 1}]}, "wrap: groups.0.: a group names its parameters")])
+    ({"groups": []}, "wrap: groups: is empty"),
+    ({"groups": [{"lr": 1}]}, "wrap: groups.0.: has no .params")])
 def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_path, seed):
     model = gpt2(layers=1)
     with pytest.raises(ValueError, match=said):

@@ -1,5 +1,7 @@
-"""Options of wrap(): what they may be and what a run records of them; and which are Longshore's own, of which
-transformers' TrainingArguments and DeepSpeed's "longshore" section are made."""
+"""Options of wrap(): checks their values and says what a run records.
+
+SECTION and ARGUMENTS list the options that DeepSpeed's "longshore" section and TrainingArguments have in common.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from .state import MOMENTS
 SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress",
            "compress_after",
            "moments_from")  # in DeepSpeed's configuration, under "longshore"
-# of TrainingArguments, where optim and overwrite_run say those
+# in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
-# which say where a run begins, and not how it is
-_OF_THE_START = {"run", "drives", "memory", "overwrite", "moments_from"}
+# options of the start alone: a run that continues may be given others
+_START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from"}
 
 
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
@@ -33,7 +35,7 @@ DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 @dataclass
 class Options:
-    """What wrap() was told, whose docstring says what each is."""
+    """The arguments of wrap(); its docstring explains each."""
 
     run: Any
     drives: Any
@@ -59,11 +61,11 @@ class Options:
     compile: bool | str | dict
 
     def numbers(self):
-        """Those of torch.optim's optimizers, as they were given; None: they were not."""
+        """torch.optim's numbers as they were given; None where one was not."""
         return {key: getattr(self, key) for key in ("lr", "betas", "eps", "weight_decay", "momentum")}
 
     def take(self, numbers):
-        """Of an optimizer, as told() has them: its name and its moments are options, too."""
+        """Takes the optimizer's name and the dtype of its moments from what optimizers.told() returned."""
         self.optimizer = numbers["optimizer"]
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"wrap: optimizer={self.optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
@@ -71,15 +73,15 @@ class Options:
         self.moments = moments if self.moments is None else self.moments
 
     def check(self, numbers):
-        """Raises ValueError for what cannot be."""
+        """Raises ValueError for an impossible value."""
         after = self.compress_after
         if self.moments not in MOMENTS:
             raise ValueError(f"wrap: moments={self.moments!r}; it is fp32 or 8bit")
         if self.activations not in KINDS:
             raise ValueError(f"wrap: activations={self.activations!r}; it is one of {', '.join(KINDS)}")
         if self.activation_room is not None and self.activations == "memory":
-            warnings.warn(f"wrap: activation_room={self.activation_room!r} is for activations=\"drives\" or \"auto\": "
-                          "they stay in memory, and no room is taken", stacklevel=4)
+            warnings.warn(f"wrap: activation_room={self.activation_room!r} is for activations=\"drives\" or \"auto\"; "
+                          "activations stay in memory, so no room is reserved", stacklevel=4)
         if self.on_nonfinite not in ("stop", "skip"):
             raise ValueError(f"wrap: on_nonfinite={self.on_nonfinite!r}; it is stop or skip")
         if isinstance(after, bool) or after != int(after) or after < 0 or (after and self.compress is None):
@@ -88,7 +90,7 @@ class Options:
         share_of(self.compress)
 
     def check_storage(self, compute):
-        """compute: the dtype of the model's parameters, which is the default."""
+        """Sets storage to its default, the parameters' dtype `compute`, or checks it."""
         if self.storage is None:
             self.storage = NAME_OF[compute]
         if self.storage not in DTYPE_OF or (compute == torch.bfloat16 and self.storage == "fp32"):
@@ -96,7 +98,7 @@ class Options:
                              "float32 parameters")
 
     def record(self, numbers, compute):
-        """What the run records of them."""
+        """The options as the run records them."""
         return {**numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": self.clip,
                 "storage": self.storage, "compute": NAME_OF[compute], "moments": self.moments,
                 "on_nonfinite": self.on_nonfinite, "seed": torch.initial_seed(), "groups": None,
@@ -105,16 +107,16 @@ class Options:
 
 
 def that_stay(engine, asked):
-    """Of a run that goes on as it was made: what is asked for otherwise, in words; empty: nothing."""
+    """Options asked for that differ from an existing run's, each as a phrase. The run keeps its own."""
     how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **engine.state.program["engine"]}, []
     for option, value in asked.items():
-        if option in _OF_THE_START:
+        if option in _START_ONLY:
             continue
         if option == "activation_room":
             made, wanted = engine.state.scratch_bytes, native.size(value, option)
         else:
             made, wanted = how[option], share_of(value) if option == "compress" else value
-        # without a place on the drives, it has no room
+        # activation_room does not count in a run that has none on its drives
         if made != wanted and not (option == "activation_room" and not made):
             other.append(f"{option} {made}, and not {value}")
     return other

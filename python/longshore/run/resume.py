@@ -1,4 +1,4 @@
-"""longshore.resume(): from a run back to an engine."""
+"""longshore.resume(): opens a run at its last step and makes its engine again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .wrap import open_engine, temporary_buffers, versions, who
 
 @contextlib.contextmanager
 def skeleton():
-    """Modules that are made here have parameters without memory; buffers are real."""
+    """A context in which modules are made with parameters without memory and with real buffers."""
     before = nn.Module.register_parameter
 
     def register_parameter(self, name, param):
@@ -44,11 +44,29 @@ def skeleton():
 
 def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
            memory: int | str | None = None) -> Engine:
-    """Opens a run at its last committed step and returns its Engine, with random states, buffers and parameter groups
-    as they were then.
+    """Opens a run at its last committed step and returns its Engine.
 
-    model: the module, a configuration of transformers, or what makes the module when called; by default the class and
-    configuration that the run has recorded. Its values do not count. memory: by default as before.
+    Random states, buffers and parameter groups are as they were after that step.
+
+    Example::
+
+        engine = longshore.resume("runs/a")  # a transformers model: the run recorded its class and configuration
+        engine = longshore.resume("runs/b", model=make_model)
+
+    Args:
+        run: Directory of the run.
+        model: The module, a transformers configuration, or a function that makes the module. Its values are ignored.
+            Default: the class and configuration that the run recorded.
+        memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
+
+    Returns:
+        The Engine.
+
+    Raises:
+        MissingError: There is no run in the directory.
+        BusyError: Another process, or another engine of this process, uses the run.
+        BudgetError: memory is below the least that works for this model; the message ends with the minimum.
+        LongshoreError: The model is not the run's, or cannot be made.
     """
     run = os.fspath(run)
     note_imports()
@@ -60,7 +78,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
     if program is None or program.get("name") != "longshore.torch":
         maker = "longshore train" if program is None else program.get("name")
-        raise LongshoreError(f"{run}: was made by {maker}: go on with it there, or take what it holds: `longshore "
+        raise LongshoreError(f"{run}: was made by {maker}: continue it there, or copy its state: `longshore "
                              f"export {run} --dtype fp32 --moments --out DIR`, from_pretrained(DIR) inside "
                              "longshore.init(NEW), and wrap(moments_from=DIR)")
     how = program["engine"]
@@ -75,11 +93,11 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
                               activations=how.get("activations", "memory"), compress=how.get("compress", 0.0),
                               who=who(model, run))
     with Progress(f"opening {run}"):
-        return _go_on(run, model, program, layout, given, chosen)
+        return _open(run, model, program, layout, given, chosen)
 
 
-def _go_on(run, model, program, layout, given, chosen):
-    """The engine of a run whose model is known."""
+def _open(run, model, program, layout, given, chosen):
+    """Opens the run's state and makes the engine of a model that matches it."""
     how, state = program["engine"], State.open(run, ring_bytes=chosen.ring_bytes)
     try:
         state.layout.continue_as(layout, run)
@@ -107,6 +125,7 @@ def _go_on(run, model, program, layout, given, chosen):
 
 
 def _model_for(model, program, run):
+    """The module that resume() was given, or makes."""
     if isinstance(model, nn.Module):
         return model
     with skeleton():
@@ -122,12 +141,14 @@ def _model_for(model, program, run):
                     raise
                 raise LongshoreError(f"{run}: the model cannot be made without values ({said}); give resume() the "
                                      "module itself") from said
-    raise ValueError("resume: model is a module, a configuration of transformers, or what makes the module when called")
+    raise ValueError("resume: model is a module, a transformers configuration, or a function that makes the module")
 
 
 def _give_buffers(model, program, run):
-    """Memory for those that were put where a parameter is that has none; their values are the run's. Those that no
-    state_dict() has are rounded as they were when the run was made."""
+    """Gives memory to the model's buffers on the meta device; their values come from the run.
+
+    Buffers that state_dict() leaves out are rounded to the dtype that they had when the run was made.
+    """
     for name, b in tree.persistent_buffers(model).items():
         if b.device.type == "meta":
             owner, _, last = name.rpartition(".")
@@ -138,13 +159,13 @@ def _give_buffers(model, program, run):
             module, adapter = rows[name]
             module.trainable_tokens_original[adapter] = torch.zeros_like(b, device="cpu")
         elif b.is_meta and name not in saved:
-            raise LongshoreError(f"{run}: {name} is a buffer that no state_dict() has, and cannot be made without "
-                                 "values; give resume() the module itself, made as it was for wrap()")
+            raise LongshoreError(f"{run}: {name} is a buffer that state_dict() leaves out, and cannot be made without "
+                                 "values; give resume() the module itself, made as for wrap()")
     for name, b in temporary_buffers(model).items():
         dtype = commit_blob.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
         if dtype.itemsize > b.dtype.itemsize:
             raise LongshoreError(f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give "
-                                 "resume() one that was not converted")
+                                 "resume() a model that was not converted")
         if dtype != b.dtype:
             owner, _, last = name.rpartition(".")
             buffers_of(model.get_submodule(owner))[last] = b.to(dtype)
@@ -177,7 +198,7 @@ def _with_adapters(base, program):
 
 
 def _match(layout, model, how, program, run):
-    """The model has the run's tensors; each that differs is named."""
+    """Checks that the model has the run's tensors, and names those that differ."""
     parameters, buffers = dict(model.named_parameters(remove_duplicate=False)), dict(model.named_buffers())
     frozen = set(program["frozen"])
     known, wrong = set(), []
@@ -209,7 +230,7 @@ def _refuse_others(run, wrong):
 
 
 def _layers_of(layout, recorded):
-    """Of each block the layer that it is of; None: of none. Older runs have recorded the layers alone."""
+    """The layer of each block, or None for a block outside layers. Older runs recorded only the layers' names."""
     if len(recorded) == len(layout.blocks):
         return recorded
     return [next((layer for layer in recorded
@@ -218,6 +239,7 @@ def _layers_of(layout, recorded):
 
 
 def _groups_of(model, recorded):
+    """Parameter groups from a run's record, with parameters instead of names."""
     parameters = dict(model.named_parameters())
     return [{**{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
              "params": [parameters[n] for n in g["params"]]} for g in recorded]

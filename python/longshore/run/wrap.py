@@ -1,4 +1,4 @@
-"""longshore.wrap(): from a model to an engine."""
+"""longshore.wrap(): moves a model to drives and makes its engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .memory import note_imports
 from .options import DTYPE_OF, Options
 from .state import Layout, State
 
-BUFFERS_BYTES = 16 << 10  # of modules' buffers that commit with a step's blob; more are blocks of the run
+BUFFERS_BYTES = 16 << 10  # persistent buffers of at most so many bytes commit in a step's blob; larger ones are blocks
 
 
 def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None,
@@ -41,30 +41,62 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
          activations: str = "memory",
          activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0,
          moments_from: str | os.PathLike | None = None, compile: bool | str | dict = False) -> Engine:
-    """Puts a model's parameters and its optimizer's state on drives, frees their memory, and returns the Engine.
+    """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
 
-    model: any nn.Module, made inside ``longshore.init(...)`` or in memory already; then run (and drives, memory) are
-    given here. Parameters are float32 or bfloat16, which is what is computed with; those of the dtype that fewer
-    elements have stay in memory, and are 64 MiB at most. lr (1e-3), betas ((0.9, 0.999)), eps (1e-8), weight_decay
-    (0.01), momentum (0): as torch.optim has them, of all parameters; groups: parameter groups as torch.optim takes
-    them, instead. clip: largest norm of all gradients together; 0: none. optimizer: adamw, adam, sgd, adagrad; or
-    torch.optim's AdamW, Adam, SGD or Adagrad of the model's parameters, with its groups, numbers and state, which the
-    engine's takes the place of: its step() is the engine's; or what makes one of them, as the class does, which is
-    given the numbers. storage: "bf16" or "fp32", what lies on the drives and is fetched; by default the parameters'
-    dtype (masters are fp32 anyway). moments: "fp32" or "8bit". on_nonfinite: "stop" raises, "skip" counts the step and
-    goes on. layers: names of the modules that are blocks of their own; by default the elements of ModuleLists.
-    activations: where what autograd saves in forward waits for backward: "memory"; "drives", as far as activation_room
-    ("64GiB") goes, which is taken there when the run is made (by default four times memory, 64 GiB at most); "auto",
-    what the drives keep up with, and the rest in memory. The default is "memory": how much room it takes depends on
-    batches that nobody has seen yet, and where activations are small nothing is gained. compress: "top1%" or 0.01, the
-    share of each block's gradients that is sent, the largest ones; what is left out waits on the drives and is added to
-    the next gradients. compress_after: steps with whole gradients first, a tenth of all or so. moments_from: a
-    directory that save_pretrained(moments=True) or `longshore export --moments` has written: the optimizer goes on with
-    the moments and counts there, those of parameters that are not in it begin anew. compile: True compiles each layer
-    with torch.compile; also the name of a backend, or a dict of backend, mode, dynamic, fullgraph, options. Last bits
-    may be others.
+    Example::
 
-    Raises BudgetError below the least memory, ExistsError where a run is there, ValueError for what cannot be.
+        with longshore.init("runs/a", drives=["/mnt/nvme0", "/mnt/nvme1"], memory="8GiB"):
+            model = AutoModelForCausalLM.from_pretrained("gpt2")
+        engine = longshore.wrap(model, lr=2e-5, weight_decay=0.1, clip=1.0)
+
+    Args:
+        model: Any nn.Module, made inside ``longshore.init(...)`` or already in memory. Its parameters are float32 or
+            bfloat16, which is also the dtype of forward and backward. If both occur, those of the dtype with fewer
+            elements stay in memory; they may take 64 MiB at most.
+        run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
+        drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
+        memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
+            less if the model needs less.
+        lr: Learning rate. Default: 1e-3.
+        betas: Decay rates of Adam's moments. Default: (0.9, 0.999).
+        eps: Term that Adam and Adagrad add to the denominator. Default: 1e-8.
+        weight_decay: Weight decay, as torch.optim has it. Default: 0.01.
+        momentum: SGD's momentum. Default: 0.
+        clip: Largest norm of all gradients together. Default: 0, which does not clip.
+        optimizer: A name, "adamw" (default), "adam", "sgd" or "adagrad"; or torch.optim's AdamW, Adam, SGD or Adagrad
+            over the model's parameters; or a function that makes one, such as the class, which is called with the
+            parameters and the numbers given here. An optimizer object brings its groups, numbers and state. From then
+            on, its step() is the engine's.
+        groups: Parameter groups as torch.optim takes them; their numbers override those above. Default: one group of
+            all trained parameters.
+        storage: Dtype on the drives that is fetched for forward and backward: "bf16" or "fp32". Default: the
+            parameters' dtype. Masters are fp32 either way.
+        moments: Dtype of the optimizer's moments on the drives: "fp32" (default) or "8bit".
+        on_nonfinite: If a loss or gradient is not finite, "stop" (default) raises NotFiniteError, and "skip" counts
+            the step and continues.
+        layers: Names of the modules that are moved as a unit each. Default: the elements of ModuleLists.
+        overwrite: True replaces an existing run.
+        activations: Where activations that autograd saves wait for backward. "memory" (default) is PyTorch's memory,
+            beside the budget. "drives" writes them to the drives, up to activation_room. "auto" writes as much as the
+            drives keep up with, and leaves the rest in memory. The default is "memory" because the room depends on
+            batches that wrap() does not know, and small activations gain nothing.
+        activation_room: Bytes on the drives for activations, such as "64GiB", reserved when the run is made. Default:
+            four times memory, at most 64 GiB.
+        compress: Share of each block's gradients that is sent to the drives, the largest ones: "top1%" or 0.01. The
+            rest waits on the drives and is added to the next gradients. Default: None, which sends all.
+        compress_after: Number of first steps that send whole gradients, about a tenth of all steps. Default: 0.
+        moments_from: Directory that save_pretrained(moments=True) or ``longshore export --moments`` has written. The
+            optimizer continues with its moments and step counts. Parameters that are not in it start from zero.
+        compile: True compiles each layer with torch.compile. A string names the backend; a dict gives backend, mode,
+            dynamic, fullgraph or options. The last bits of results may change.
+
+    Returns:
+        The Engine, which is called like the model.
+
+    Raises:
+        BudgetError: memory is below the least that works for this model; the message ends with the minimum.
+        ExistsError: The directory holds a run, and overwrite is not given.
+        ValueError: An option has an impossible value, or two options contradict each other.
     """
     options = locals()
     return _wrap(options.pop("model"), Options(**options))
@@ -85,8 +117,8 @@ def _wrap(model, options):
     compute = tree.dtype_of(model)
     options.check_storage(compute)
     if compute == torch.bfloat16 and not _has_bf16_products():
-        warnings.warn("this processor has no bf16 products, and PyTorch is slow without: load the model as float32, "
-                      "and wrap(..., storage='bf16') keeps it in bf16 on the drives", stacklevel=3)
+        warnings.warn("this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
+                      "wrap(..., storage='bf16') still stores it in bf16 on the drives", stacklevel=3)
     how = options.record(numbers, compute)
     given, how["groups"] = name_groups(model, groups)
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
@@ -96,8 +128,8 @@ def _wrap(model, options):
         old = Moments(options.moments_from, optimizer, with_momentum)
     if handed is not None and handed.state:
         if old:
-            raise ValueError("wrap: moments_from: the optimizer that was given has moments; give one that has made no "
-                             "step")
+            raise ValueError("wrap: moments_from: the given optimizer has moments of its own; give one that has made "
+                             "no step")
         old = Handed(handed, optimizer, with_momentum, model)
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
@@ -131,18 +163,23 @@ def _wrap(model, options):
 
 
 def who(model, run):
+    """The name of an engine in messages: the model's class and the run."""
     return f"{type(model).__name__} ({os.fspath(run)})"
 
 
 def _say(model, state, chosen):
-    """What is made, in a line."""
+    """One line about the new run: parameters, disk, drives, memory."""
     return (f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: "
             f"{native.readable(state.info().disk_bytes)} on {', '.join(state.drives)}; memory "
             f"{native.readable(state.memory_bytes)}, {native.readable(chosen.least_bytes)} at least")
 
 
 def open_engine(model, state, how, groups, chosen, seal=None):
-    """seal: called before the model gives its parameters up, so that they are never nowhere."""
+    """Binds a model to a run's state and returns its Engine.
+
+    seal() makes the new run permanent. It is called before the model gives up its parameters, so that a crash in
+    between loses nothing.
+    """
     compiled.compile_blocks(model, how["layers"], how.get("compile"))
     streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.slots,
                       device.of(model))
@@ -158,7 +195,7 @@ def open_engine(model, state, how, groups, chosen, seal=None):
     streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)
     now = dict(model.named_parameters(remove_duplicate=False))
-    for group in groups:  # parameters of the meta device were replaced
+    for group in groups:  # bind() replaced parameters of the meta device
         group["params"] = [now[was[id(p)]] for p in group["params"]]
     openmp_wait.stop()
     engine = Engine(model, streams, state, how, groups, chosen.gradient_bytes)
@@ -176,9 +213,9 @@ def _check_model(model):
         raise ValueError("wrap: the model has no parameters")
     for name, p in parameters:
         if getattr(p, "longshore", None) is not None:
-            raise LongshoreError(f"wrap: {name} is another engine's already; go on with that one, or keep the model "
-                                 "by its save_pretrained(DIR), a Trainer's save_model(DIR), close() the engine, and "
-                                 "wrap, or give the next Trainer, from_pretrained(DIR)")
+            raise LongshoreError(f"wrap: {name} is another engine's already: use that engine; or save the model with "
+                                 "save_pretrained(DIR) or a Trainer's save_model(DIR), close() the engine, and give "
+                                 "from_pretrained(DIR) to wrap() or the next Trainer")
         if p.device.type == "meta":
             raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside "
                                  "longshore.init(...)")
@@ -186,6 +223,7 @@ def _check_model(model):
 
 
 def _has_bf16_products():
+    """Whether the processor multiplies bf16 in hardware."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
             words = f.read()
@@ -195,20 +233,20 @@ def _has_bf16_products():
 
 
 def name_groups(model, groups):
-    """Groups as torch.optim takes them, and with names instead of parameters, as the run records them."""
+    """(groups as torch.optim takes them, the same with names instead of parameters, as the run records them)."""
     names = {id(p): name for name, p in model.named_parameters()}
     if groups is None:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
     groups = list(groups)
     if not groups:
-        raise ValueError("wrap: groups: there are none, and so nothing to train")
+        raise ValueError("wrap: groups: is empty, so there is nothing to train; leave it out, or give a group")
     if not isinstance(groups[0], dict):
         groups = [{"params": groups}]
     out, recorded, seen = [], [], set()
     for n, group in enumerate(groups):
         group = dict(group)
         if "params" not in group:
-            raise ValueError(f"wrap: groups[{n}]: a group names its parameters: {{\"params\": [...], ...}}")
+            raise ValueError(f"wrap: groups[{n}]: has no \"params\"; write {{\"params\": [...], ...}}")
         refuse_numbers(group, f"wrap: groups[{n}].")
         refuse_kinds(group, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
@@ -228,6 +266,7 @@ def name_groups(model, groups):
 
 
 def versions():
+    """Versions and threads that decide a run's last bits."""
     out = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     transformers = sys.modules.get("transformers")
     if transformers is not None:
@@ -236,12 +275,13 @@ def versions():
 
 
 def temporary_buffers(model):
-    """{name: buffer} of those that are no whole numbers and that no state_dict() has, as frequencies of positions."""
+    """{name: buffer} of floating-point buffers that state_dict() leaves out, such as rotary frequencies."""
     kept = tree.persistent_buffers(model)
     return {name: b for name, b in model.named_buffers() if name not in kept and b.is_floating_point()}
 
 
 def program_of(model, how, layout, lineage, counts):
+    """The record in run.json from which resume() makes the engine again."""
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
     small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
