@@ -46,7 +46,7 @@ def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
     assert other.engine.step_number == 6 and other.global_steps == 4
     assert loop(other, batches[8:]) == loop(engine, batches[8:])
     another = made(tmp_path, seed, longshore={"moments": "8bit"})
-    with pytest.raises(longshore.LongshoreError, match="another optimizer or other moments.*close that one"):
+    with pytest.raises(longshore.LongshoreError, match="another optimizer or other moments.*close that engine"):
         another.load_checkpoint(tmp_path / "out")
     loop(another, batches[:2])
     assert another.global_steps == 1

@@ -1,4 +1,4 @@
-"""longshore.budget: engines of one process that share one budget."""
+"""longshore.budget: one memory budget that several engines of a process share."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ _current: budget | None = None
 
 
 class budget:
-    """So much memory for the engines that wrap() and resume() make inside, a policy and its reference model, say::
+    """A context in which engines share one memory budget, such as a policy and its reference model.
+
+    Example::
 
         with longshore.budget(memory="8GiB"):
             policy = longshore.wrap(model, run="runs/policy", drives=[...])
             reference = longshore.wrap(frozen, run="runs/reference", drives=[...])
 
-    memory: for all of them together. engines: how many there will be. Each gets an equal part of what is left for those
-    to come, and leaves them what it cannot use; memory= of wrap() or resume() is its part instead. What an engine has
-    is free again once it is closed: ``with longshore.budget(...) as shared:`` and, later, ``with shared:`` make another
-    one in its place.
+    Each engine that wrap() or resume() makes inside gets an equal part of the memory that is left for the engines to
+    come. It leaves them what it cannot use. If you give wrap() or resume() memory=, that is the engine's part instead.
+    Closing an engine frees its part: open ``with longshore.budget(...) as shared:``, and later ``with shared:`` to make
+    another engine in its place. Budgets do not nest.
 
-    Raises BudgetError where they need more together, which names each with its part. Budgets do not nest.
+    Args:
+        memory: Bytes for all engines together, such as "8GiB".
+        engines: How many engines will share it. Default: 2.
+
+    Raises:
+        BudgetError: wrap() or resume() raises it if the engines need more together; the message names each one's part.
     """
 
     def __init__(self, memory: int | str, engines: int = 2):
@@ -36,8 +43,8 @@ class budget:
     def __enter__(self) -> budget:
         global _current
         if _current is not None:
-            raise ValueError("budget: one budget is entered already, and they do not nest: leave it first, or give "
-                             "wrap() and resume() memory=, which is a part of it")
+            raise ValueError("budget: a budget is open already, and budgets do not nest: leave it first, or give "
+                             "wrap() and resume() memory=, which takes a part of it")
         _current = self
         return self
 
@@ -51,14 +58,14 @@ class budget:
 
     @property
     def left(self) -> int:
-        """Bytes that no open engine has."""
+        """Bytes of the budget that no open engine holds."""
         return max(0, self.memory - sum(_held(engine) for engine, _ in self._open()))
 
     def _open(self) -> list[tuple[Any, str]]:
         return [(engine, who) for engine, who in list(self.shares.items()) if engine.state is not None]
 
     def share(self, who: str, wanted: int | None, least: int) -> int:
-        """Bytes for one more."""
+        """Bytes for one more engine. Raises BudgetError."""
         made, left = self._open(), self.left
         share = max(least, left // max(1, self.engines - len(made))) if wanted is None else wanted
         if max(share, least) <= left:
@@ -80,17 +87,19 @@ def _held(engine: Any) -> int:
 
 
 def left() -> int | None:
-    """Of the budget that is entered; None: none is."""
+    """Bytes left in the open budget, or None if no budget is open."""
     return None if _current is None else _current.left
 
 
 def share(who: str, wanted: int | None, least: int) -> int | None:
-    """Bytes for one more engine: what it wants, which None leaves to the budget that is entered, if one is. Raises
-    BudgetError."""
+    """Bytes for one more engine: what it wants, or a part of the open budget. Raises BudgetError.
+
+    wanted: None leaves the size to the open budget; without one, the result is None too.
+    """
     return wanted if _current is None else _current.share(who, wanted, least)
 
 
 def add(engine: Any, who: str) -> None:
-    """The engine was made with what share() said."""
+    """Counts an engine's memory in the open budget, if there is one. who: its name in messages."""
     if _current is not None:
         _current.shares[engine] = who

@@ -1,8 +1,8 @@
-"""Checkpoints: a snapshot of the run, and a small directory that names it.
+"""Saves and loads checkpoints: a small directory with longshore.json, which names a snapshot of the run.
 
-They cost what the file system needs to share blocks, and the directory may be moved. It stays loadable after later
-steps and after kills, as long as the run is there; a checkpoint that is deleted by shutil.rmtree(), as trainers delete
-theirs, takes its snapshot with it.
+Where the file system shares blocks between files, a snapshot takes almost no disk. The directory may be moved. It stays
+loadable after later steps and after kills, as long as the run exists. If a trainer deletes the directory with
+shutil.rmtree(), the snapshot is deleted too.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from .state import State, rollback
 
 FILE = "longshore.json"
 README = "README.txt"
-# snapshots that would be nobody's: of a checkpoint that is being saved, replaced or deleted
+# names snapshots that no checkpoint names while one is saved, replaced or deleted, so that a kill leaves none behind
 OTHERS = "longshore.others.json"
 _FICLONE = 0x40049409
-_said: set[str] = set()  # runs whose checkpoints' disk is known
-_said_weights: set[str] = set()  # runs of which it is said that checkpoints have no weights
-_engines: weakref.WeakSet = weakref.WeakSet()  # that have saved here
+_disk_told: set[str] = set()  # runs whose user was told what checkpoints take on disk
+_weights_told: set[str] = set()  # runs whose user was told that checkpoints hold no weights
+_engines: weakref.WeakSet = weakref.WeakSet()  # engines that have saved or loaded checkpoints in this process
 
 
 def read(directory):
-    """What a checkpoint's directory says. MissingError: it is none."""
+    """The contents of a checkpoint's longshore.json, as a dict. Raises MissingError if the directory has none."""
     path = os.path.join(directory, FILE)
     try:
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except FileNotFoundError:
-        stopped = (", since its saving or deleting was stopped; it may be deleted, or saved again" if _others(directory)
+        stopped = (", because a save or delete was interrupted; delete it, or save it again" if _others(directory)
                    else "")
         raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}{stopped}") from None
     except ValueError:
@@ -50,8 +50,10 @@ def read(directory):
 
 
 def save(engine, directory, extra=None):
-    """Keeps the committed state as a snapshot, and names it in a directory, which is made. extra: what load() gives
-    back, plain values. An older checkpoint in the directory goes, once this one stands."""
+    """Takes a snapshot of the committed state, and makes a directory that names it.
+
+    extra: plain values that load() returns. An older checkpoint in the directory is deleted once this one is complete.
+    """
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
     state = engine.state
@@ -60,7 +62,7 @@ def save(engine, directory, extra=None):
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
     name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
     before = [old for run, old in snapshots_of(directory) if run == state.path]
-    _say_disk(state)
+    _warn_of_disk(state)
     engine.settle()
     said = {
         "format": 1,
@@ -70,28 +72,29 @@ def save(engine, directory, extra=None):
         "groups": engine.optimizer.numbers(),
         "extra": commit_blob.plain(extra, "the state of a checkpoint"),
     }
-    # whenever this is killed, one of the two files names each snapshot
+    # at every moment one of the two files names each snapshot, also if the process is killed
     _write(directory, OTHERS, {"run": state.path, "snapshots": [name, *before]})
     engine.snapshot(name)
     _write(directory, FILE, said)
     _remove(state, before)
     os.unlink(os.path.join(directory, OTHERS))
     _engines.add(engine)
-    _hear_of_deletions()
+    _watch_deletions()
     return name
 
 
 def say_weights(engine, directory, tag, ways):
-    """Writes into a directory beside a checkpoint what puts weights there, so that from_pretrained() loads it; where
-    there are none yet. tag: of the checkpoint; "." for the directory's own. ways: what writes them into those that
-    come."""
+    """Writes README.txt beside a checkpoint without weights: the command that adds weights for from_pretrained().
+
+    tag: the checkpoint's, or "." for the directory itself. ways: text about settings that write weights from now on.
+    """
     there, path = os.listdir(directory), os.path.join(directory, README)
     if any(name.endswith(".safetensors") or re.match(r"(pytorch|adapter)_model.*\.bin", name) for name in there):
         return
     first = "The weights of this checkpoint are not files of this directory"
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
         if not f.read().startswith(first):
-            return  # a user's own
+            return  # the user's own README
     loads, out = (("here, so that from_pretrained() loads the directory", ".") if "config.json" in there
                   else ("into another directory", "OUT"))
     with open(path, "w", encoding="utf-8") as f:
@@ -104,72 +107,80 @@ This puts them {loads}:
 
 {ways}
 """)
-    if engine.state.path not in _said_weights:
-        _said_weights.add(engine.state.path)
+    if engine.state.path not in _weights_told:
+        _weights_told.add(engine.state.path)
         logging.getLogger("longshore").info("%s: has no weights, but a snapshot of the run: %s there says what loads "
                                             "them", directory, README)
 
 
 def shares_blocks(directory):
-    """Whether the file system of a directory lets two files share what they have in common."""
+    """Whether the file system of a directory lets two files share blocks, as XFS and btrfs do."""
     try:
         with tempfile.TemporaryFile(dir=directory) as a, tempfile.TemporaryFile(dir=directory) as b:
             a.write(b"\0" * 4096)
             a.flush()
             fcntl.ioctl(b.fileno(), _FICLONE, a.fileno())
             return True
-    except OSError:  # or nothing can be written there, which the snapshot says
+    except OSError:  # also if the directory cannot be written; then the snapshot fails and says so
         return False
 
 
 def _bytes_of(state):
-    """What a snapshot takes where blocks cannot be shared, and what only the first one takes: blocks that rest are the
-    same in each."""
+    """(bytes of each snapshot, further bytes of the first one) where files cannot share blocks.
+
+    Frozen blocks are the same in every snapshot, so only the first one stores them.
+    """
     layout, info = lib.shore_run_layout(state.run), native.new("struct shore_run_info")
     lib.shore_run_info(state.run, info)
     frozen = sum(block.segments
                  for block in layout.blocks[0:layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS)
-    bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5  # of an element: the master, and a code of m's zero
+    # bytes of a frozen element: its master, and with 8-bit moments the code of m's zero
+    bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5
     return (layout.segments - frozen) * lib.shore_fleet_state_bytes(state.fleet), frozen * native.SEGMENT * bytes_kept
 
 
-def _say_disk(state):
-    """Once a run: what a checkpoint takes where blocks cannot be shared."""
-    if state.path in _said:
+def _warn_of_disk(state):
+    """Warns once a run how much disk a checkpoint takes, if files cannot share blocks."""
+    if state.path in _disk_told:
         return
-    _said.add(state.path)
+    _disk_told.add(state.path)
     places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d)
               and not stat.S_ISBLK(os.stat(d).st_mode)}
     whole = sorted(place for place in places if not shares_blocks(place))
     if whole:
         each, frozen = _bytes_of(state)
-        once = f", and the first {native.readable(frozen)} more, which all share, of what is frozen" if frozen else ""
+        once = f", and the first {native.readable(frozen)} more for frozen parameters, shared by all" if frozen else ""
         warnings.warn(f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot "
                       "share blocks between files, as XFS and btrfs can; keep few of them (save_total_limit)",
                       stacklevel=3)
 
 
 def same_optimizer(run, wanted):
-    """Refuses a run whose UPDATE would be given another optimizer's numbers."""
+    """Raises LongshoreError if a run was made with another optimizer than `wanted`."""
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
     if made != wanted:
         raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make "
-                             "another run and take the parameters alone")
+                             "another run with its parameters alone")
 
 
 def load(engine, directory, weights_only=False, followed=(), any_optimizer=False):
-    """Puts the engine where it was when the checkpoint was saved, in the run that the checkpoint is of; where another
-    engine works on that one, in its own run, as a step of its own. weights_only: the parameters and buffers, with what
-    is named in followed, always so; moments, counts and random states stay as they are. any_optimizer: no step is to be
-    made. Returns what save() was given as extra."""
+    """Returns the engine to the state in which the checkpoint was saved. Returns the `extra` that save() got.
+
+    The engine rolls back the checkpoint's run and continues there. If another engine uses that run, the state is copied
+    into this engine's own run, as a new step.
+
+    weights_only: copies only parameters, buffers and the objects named in followed, always into the engine's own run.
+        Moments, step counts and random states stay as they are.
+    any_optimizer: skips the check of the optimizer, for an engine that makes no steps.
+    """
     said = read(directory)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
-            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; moved? Write its "
-                               f"place into {FILE}")
-        run = engine.state.path  # moved: it says itself whether it has the snapshot
+            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; if it was moved, "
+                               f"write its new path into {FILE}")
+        run = engine.state.path  # perhaps the moved run; reopen() fails if it does not have the snapshot
     if weights_only:
         step = _take_over(engine, run, said["snapshot"], followed)
     else:
@@ -177,7 +188,7 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
             same_optimizer(run, engine.how["optimizer"])
         try:
             if engine.state is None or run != engine.state.path:
-                lifecycle.refuse_second(run)  # at once, where drives would wait for it
+                lifecycle.refuse_second(run)  # fails at once; opening the drives would wait for the other engine
             engine.reopen(run, said["snapshot"])
             step = engine.state.step
         except BusyError:
@@ -185,8 +196,8 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
                 raise
             step = _take_over(engine, run, said["snapshot"])
     if step != said["step"]:
-        raise LongshoreError(f"{directory}: is of step {said['step']}, and the snapshot {said['snapshot']} of {run} "
-                             f"of {step}")
+        raise LongshoreError(f"{directory}: is of step {said['step']}, but the snapshot {said['snapshot']} of {run} "
+                             f"is of step {step}")
     if not weights_only:
         commit_blob.restore_groups(said, engine)
     _engines.add(engine)
@@ -194,8 +205,10 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
 
 
 def _take_over(engine, run, snapshot, followed=None):
-    """Commits what a run keeps as a step of the engine's own: all is as it was there, but the step's number. Returns
-    that which it had there. followed: only parameters, buffers, and what is followed under these names."""
+    """Commits another run's snapshot as a new step of the engine's own run. Returns the snapshot's step number.
+
+    followed: if given, copies only parameters, buffers, and the states of the followed objects with these names.
+    """
     if engine.state is None:
         raise LongshoreError("a checkpoint: the engine is closed")
     engine.drop_gradients()
@@ -205,11 +218,11 @@ def _take_over(engine, run, snapshot, followed=None):
     try:
         other.layout.continue_as(engine.layout, run)
         if followed is None and other.kinds != engine.state.kinds:
-            raise LongshoreError(f"{run}: has another optimizer or other moments than {engine.state.path}, into which "
-                                 "its state is to be copied, since another engine works on it; close that one, or ask "
+            raise LongshoreError(f"{run}: another engine works on it, and it has another optimizer or other moments "
+                                 f"than {engine.state.path}, so it cannot be copied there; close that engine, or ask "
                                  "for the same optimizer")
         for number, block in enumerate(engine.layout.blocks):
-            if not block.buffers:  # which are stored with the step
+            if not block.buffers:  # restore_buffers() sets buffers, and the step stores them
                 engine.state.copy(other, number, masters=followed is not None)
         engine.cycle.counts_before = engine.cycle.counts
         engine.cycle.counts = [list(counts) for counts in engine.cycle.counts]
@@ -243,7 +256,7 @@ def _write(directory, name, said):
 
 
 def _others(directory):
-    """(run, name) of what OTHERS names."""
+    """[(run, name)] of the snapshots in a directory's OTHERS file."""
     try:
         with open(os.path.join(directory, OTHERS), encoding="utf-8") as f:
             said = json.load(f)
@@ -253,8 +266,7 @@ def _others(directory):
 
 
 def snapshots_of(directory):
-    """(run, name) of the snapshots that a directory names, its checkpoint's first. Of others some may not be there any
-    more."""
+    """[(run, name)] of the snapshots that a directory names, its checkpoint's first. Some may be gone already."""
     found = []
     with contextlib.suppress(LongshoreError, KeyError, OSError):
         said = read(directory)
@@ -263,20 +275,20 @@ def snapshots_of(directory):
 
 
 def _remove(state, names):
-    """Removes snapshots, those that are still there."""
+    """Removes those of the named snapshots that still exist."""
     for name in names:
         if os.path.exists(os.path.join(state.path, "snapshots", f"{name}.json")):
             state.remove_snapshot(name)
 
 
 @functools.cache
-def _hear_of_deletions():
-    """From here on Python tells of each shutil.rmtree() before it begins."""
+def _watch_deletions():
+    """Lets Python's audit hooks call _remove_with() before each shutil.rmtree()."""
     sys.addaudithook(lambda event, args: _remove_with(args[0]) if event == "shutil.rmtree" else None)
 
 
 def _remove_with(path):
-    """A directory is to be deleted: the snapshots of checkpoints in it go before."""
+    """Removes the snapshots of the checkpoints in a directory that is about to be deleted."""
     inner = []
     if isinstance(path, (str, os.PathLike)) and _engines:
         inner = [path, *(os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else []))]
@@ -289,12 +301,12 @@ def _remove_with(path):
                 engine.settle()
                 _write(directory, OTHERS, {"run": state.path, "snapshots": names})
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(directory, FILE))  # it is none from here on
+                    os.unlink(os.path.join(directory, FILE))  # the directory stops being a checkpoint
                 _remove(state, names)
 
 
 def reopen(engine, run, snapshot=None):
-    """As Engine.reopen()."""
+    """Closes the engine and opens a run in its place, rolled back to a snapshot if one is named: Engine.reopen()."""
     if snapshot is not None:
         if engine.state is not None and os.path.realpath(run) == os.path.realpath(engine.state.path):
             engine.close()
@@ -304,8 +316,8 @@ def reopen(engine, run, snapshot=None):
     try:
         state.layout.continue_as(engine.layout, run)
         if engine.compression and not state.made.residual:
-            raise LongshoreError(f"{run}: has no room for what compression leaves out; go on without compress, or "
-                                 "make it anew")
+            raise LongshoreError(f"{run}: was made without compress, and has no room for the gradients that "
+                                 "compression leaves out; resume without compress, or make a new run")
         engine.state = state
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)

@@ -1,4 +1,7 @@
-"""What is kept in memory with a budget: a program of what an engine holds, planned by the library."""
+"""Plans an engine's memory: divides a budget among parameters, gradients, activations, drive buffers and state.
+
+It lists what an engine holds as rows of a program; the library plans them, as it does for `longshore train`.
+"""
 
 import os
 from dataclasses import dataclass
@@ -11,29 +14,29 @@ from ..step.compression import memory_bytes as compression_bytes
 from . import budgets
 from .state import fleet_options
 
-POOL_BYTES = 16 << 20, 1 << 30  # that activations pass through: at least, at most
-ROOM_BYTES = 64 << 30  # for activations on the drives, at most, where the user does not say
+POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
+ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
 
 @dataclass
 class Plan:
-    """What is kept with a budget. Bytes."""
+    """How an engine uses its memory budget."""
 
-    ring_bytes: int
-    slots: int
+    ring_bytes: int  # buffers of the drives
+    slots: int  # layers whose parameters are in memory at once
     gradient_bytes: int
-    pool_bytes: int  # that activations pass through; 0: they stay in memory, beside the budget
-    room_bytes: int  # for them on the drives
-    aside_bytes: int  # of the gradients of a block that go to the drives
-    spare_bytes: int  # of the budget, beyond the total
+    pool_bytes: int  # memory that activations pass through; 0: they stay in PyTorch's memory, beside the budget
+    room_bytes: int  # room for activations on the drives
+    aside_bytes: int  # gradients of one block on their way to the drives
+    spare_bytes: int  # state that stays in memory, beyond total_bytes
     total_bytes: int
     compression_bytes: int = 0
-    least_bytes: int = 0  # of a budget for this model
-    budget_bytes: int = 0  # that was planned to; 0: nobody has said
+    least_bytes: int = 0  # the smallest budget that works for this model
+    budget_bytes: int = 0  # the budget that was given; 0: none was
 
 
 class _Program:
-    """Rows of an engine's own, by name; the library lays none of them out."""
+    """The rows of a plan. The engine allocates them itself; the library only decides their sizes."""
 
     def __init__(self):
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
@@ -46,7 +49,7 @@ class _Program:
         return lib.shore_program_tensor(self._program, tensor)
 
     def plan(self, memory):
-        """(plan, code, diagnosis) with so many bytes."""
+        """(plan, error code, diagnostic) for this many bytes."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, one_memory=True)
@@ -70,22 +73,24 @@ def _sums(plan):
 
 def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0,
          who="this model"):
-    """A budget (bytes; None: what longshore.budget() leaves, or half of the machine's memory) to what is kept. Raises
-    BudgetError with the minimum.
+    """The Plan for a memory budget. Raises BudgetError with the minimum.
 
-    activations: as wrap() takes it. room: bytes for them on the drives; None: four times the budget, at most
-    ROOM_BYTES. who: for what is said of engines that share one."""
+    memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
+    activations: as wrap() takes it.
+    room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
+    who: the engine's name in messages about a shared budget.
+    """
     options, _ = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
     least_rings, best_rings = (lib.shore_fleet_memory_least_bytes(layout.c, options),
                                lib.shore_fleet_memory_bytes(layout.c, options))
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
     layers, sides = len(layout.layers()), layout.sides()
-    # gradients of one that goes; that which autograd makes is PyTorch's
+    # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
     block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
-    # state that may stay in memory is no larger
+    # most_spare: all state of the trained parameters takes no more
     compressing, most_spare = compression_bytes(layout, compress), trained * 16
     if memory is None:
-        # activations are to come
+        # without a given budget, leave memory for activations
         most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)
     program = _Program()
     program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block)

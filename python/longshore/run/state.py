@@ -1,4 +1,4 @@
-"""The state of a model on drives: layout, fleet and steps, as the engine has them."""
+"""The state of a model on drives: where its tensors lie (Layout), and an open run with its commits (State)."""
 
 import functools
 import itertools
@@ -20,12 +20,15 @@ _DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
-PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments that are read or written together: 16 MiB of fp32
+PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments in one read or write: 16 MiB of fp32
 
 
 class Layout:
-    """Where the tensors of the blocks lie. Each tensor is a parameter group of its own within its block, so that what
-    is done to it is decided step by step; blocks that are frozen rest, and take no room for what only updates need."""
+    """Where the tensors of each block lie.
+
+    Each tensor is a separate parameter group of its block, so that each step can update it or leave it out. Frozen
+    blocks are stored once, without moments or a second slot.
+    """
 
     def __init__(self, blocks):
         self.blocks = blocks
@@ -38,12 +41,14 @@ class Layout:
         return self.segments[block] * native.SEGMENT
 
     def nbytes(self, block):
-        """Of its parameters in memory."""
+        """Bytes of a block's parameters in memory."""
         return self.elems(block) * self.blocks[block].dtype.itemsize
 
     def pieces(self, block):
-        """A block in pieces of at most PIECE segments: (first segment, segments, tensors in it), of which each tensor
-        is (index, its first element in the piece, its first element and last + 1 of the tensor itself)."""
+        """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of a block.
+
+        Each tensor is (index, offset in the piece, first and last + 1 of its elements that are in the piece).
+        """
         for first in range(0, self.segments[block], PIECE):
             count = min(PIECE, self.segments[block] - first)
             begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
@@ -56,27 +61,30 @@ class Layout:
             yield first, count, inside
 
     def layers(self):
-        """Numbers of the blocks of each layer that repeats, the largest first."""
+        """The block numbers of each repeated layer, largest block first."""
         return layers_in(self.blocks, self.elems)
 
     def share_rest(self):
-        """What is left over of the tree takes turns with the layers from here on. False: nothing more can."""
+        """Lets embeddings, heads and the like share the slots of layers. Returns False if none are left that can."""
         more = [block for block in self.blocks if block.may_share and not block.layer]
         for block in more:
             block.layer = True
         return bool(more)
 
     def sides(self):
-        """Bytes of what a slot of layers holds: room for the largest block of each place in a layer."""
+        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer."""
         return [max(self.nbytes(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
 
     def memory_bytes(self, slots):
-        """Of parameters in memory, with so many slots for layers."""
+        """Bytes of parameters in memory with this number of layer slots."""
         rest = sum(self.nbytes(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
         return sum(self.sides()) * min(slots, len(self.layers())) + rest
 
     def continue_as(self, other, run):
-        """Takes what is known of another layout's blocks, which must be the same ones. run: for what is said."""
+        """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.
+
+        run: named in the message.
+        """
         mine = [(t.name, t.shape) for block in self.blocks for t in block.tensors]
         theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
         wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
@@ -86,7 +94,7 @@ class Layout:
         self.blocks = other.blocks
 
     def shapes(self):
-        """As shore_run_create() takes them, and what they point to."""
+        """(struct shore_shape array for shore_run_create(), the objects that it points to)."""
         tensors = [t for block in self.blocks for t in block.tensors]
         out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
         for shape, tensor in zip(out, tensors):
@@ -101,7 +109,7 @@ class Layout:
 
     @classmethod
     def of_run(cls, run):
-        """A copy of an open run's."""
+        """A copy of an open run's layout."""
         c = lib.shore_run_layout(run)
         count = ffi.new("uint32_t *")
         shapes = lib.shore_run_shapes(run, count)
@@ -119,6 +127,7 @@ class Layout:
 
 
 def _make_layout(blocks):
+    """The engine's struct shore_layout for blocks."""
     keep = []
     specs = ffi.new("struct shore_block_spec[]", len(blocks))
     for spec, block in zip(specs, blocks):
@@ -137,25 +146,25 @@ def _make_layout(blocks):
 
 
 class Buffer:
-    """Memory that drives read and write, and PyTorch sees as a tensor. Zeroed."""
+    """Zeroed memory that drives read and write, and that PyTorch sees as a tensor."""
 
     def __init__(self, nbytes):
         self.nbytes = nbytes
         pointer = native.made("void *", lib.shore_buffer_alloc, nbytes, 0)
         self.pointer = ffi.gc(pointer, lambda p, n=nbytes: lib.shore_buffer_free(p, n), nbytes)
-        self.whole = ffi.buffer(self.pointer, nbytes)  # whoever has it keeps the memory
+        self.whole = ffi.buffer(self.pointer, nbytes)  # keeps the memory alive
         self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
         forks.leave_in_children(self)
 
     def leave_to_parent(self):
-        ffi.gc(self.pointer, None)  # the memory is not there in a child
+        ffi.gc(self.pointer, None)  # a forked child does not have the memory, and must not free it
 
     def view(self, dtype):
         return self.bytes.view(dtype)
 
 
 def fleet_options(drives, optimizer, moments, fp32, **more):
-    """struct shore_fleet_options of a run of ours, and what it points to. fp32: parameters are fetched as fp32."""
+    """(struct shore_fleet_options, the objects that it points to). fp32: parameters are fetched as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
     options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths),
@@ -166,13 +175,12 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
 
 @ffi.callback("void(void *, const char *)")
 def _note(ctx, text):
-    """What the library has to say while it opens a run, and does no harm: of a copy, of damage that was passed by, of
-    slow ways."""
+    """Logs the library's harmless notes while it opens a run: a copied run, damage it worked around, a slow path."""
     logging.getLogger("longshore").warning("%s", native.text(text))
 
 
 class State:
-    """A run that is open: its fleet, and the step that is committed."""
+    """An open run: its drives and its committed step."""
 
     def __init__(self, path, layout, run, step):
         self.run = ffi.gc(run, lib.shore_run_close)
@@ -181,12 +189,12 @@ class State:
         self.layout = layout
         self.step = step
         self.pending = False
-        self.made_with = None  # what commit_blob.py has read of the program
-        self.kept_images = {}  # by number, of blocks that are stored in every step, and the request that does
+        self.made_with = None  # the blob of the run's start, once commit_blob.py has read it
+        self.kept_images = {}  # {block: (images, pending request)} of the blocks that begin_store() stores each step
         forks.leave_in_children(self)
 
     def leave_to_parent(self):
-        """Neither uses the run nor keeps it locked."""
+        """In a forked child: lets go of the run and its lock without closing it."""
         if self.run is not None:
             ffi.gc(self.run, None)
             lib.shore_run_forked(self.run)
@@ -196,7 +204,7 @@ class State:
     def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False,
                momentum=False,
                scratch_bytes=0, residual=False):
-        """Begins a run; init_block() for all blocks and seal() follow."""
+        """Begins a new run. Call init_block() for all blocks and then seal()."""
         fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite,
                                      with_momentum=momentum,
                                      scratch_bytes=scratch_bytes, residual=residual)
@@ -209,8 +217,11 @@ class State:
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
-        """At the committed step, or at that of a snapshot (read_only). The layout is the run's own. without_drives
-        (read_only): what the run records, of no step."""
+        """Opens a run at its committed step, with the layout it recorded.
+
+        snapshot: opens that one instead; needs read_only. without_drives: opens only the record, without a step; needs
+        read_only.
+        """
         opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes,
                              without_drives=without_drives,
                              note=ffi.NULL if without_drives else _note)
@@ -233,34 +244,35 @@ class State:
 
     @property
     def scratch_bytes(self):
-        """Room for activations on the drives."""
+        """Bytes reserved on the drives for activations."""
         return self.info().scratch_bytes
 
     @functools.cached_property
     def made(self):
-        """What the run records of how it was made: struct shore_run_info. memory_bytes 0: not recorded."""
+        """struct shore_run_info: how the run was made. memory_bytes is 0 if it was not recorded."""
         info = native.new("struct shore_run_info")
         native.check(lib.shore_run_info(self.run, info))
         return info
 
     @property
     def memory_bytes(self):
-        """As the run records it; 0: not."""
+        """The memory budget that the run records, or 0."""
         return self.made.memory_bytes
 
     @property
     def kinds(self):
-        """What its planes are: states of the same kinds and layout may be copied."""
+        """Kinds of the stored planes: copy() needs the same kinds and layout."""
         info = self.made
         return info.optimizer, info.moments, info.with_momentum, info.residual
 
     @property
     def program(self):
-        """What the run's maker has recorded."""
+        """The record that wrap() made, or None."""
         said = lib.shore_run_program(self.run)
         return None if said == ffi.NULL else run_json.program(native.text(said))
 
     def record(self, what, program=None):
+        """Notes a change (what) in the run's history, and replaces its record if one is given."""
         text = ffi.NULL if program is None else ffi.new("char[]", run_json.text(program).encode())
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
@@ -272,7 +284,7 @@ class State:
     # ---- the initial state
 
     def init_block(self, block, segment, value, m=None, v=None):
-        """All fp32, canonical, whole segments from `segment` on. Moments that are None are zeros."""
+        """Writes whole segments of a new run's block from `segment` on: fp32, canonical. None moments are zeros."""
         native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
                     *(ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v)))
 
@@ -282,12 +294,13 @@ class State:
     # ---- a step
 
     def fetch(self, block, kind, pointer, segment=0, count=None):
+        """Begins to read segments of a block into memory. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
         return Wait(lib.shore_fleet_fetch, self.fleet, self.step, block, segment, count, kind, pointer,
                     what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched")
 
     def gather(self, block, gradients):
-        """gradients: {index of the tensor: contiguous tensor of any kept dtype}."""
+        """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""
         order = sorted(gradients)
         items = ffi.new("struct shore_gather[]", max(len(order), 1))
         for item, t in zip(items, order):
@@ -297,13 +310,16 @@ class State:
         return items, len(order)
 
     def carry(self, block, segment=0, count=None):
+        """Begins to copy segments of a block unchanged into the next step. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
         return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
                     what=f"{self.layout.blocks[block].name} cannot be carried over")
 
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None):
-        """Writes other parameters, or moments of some tensors (Buffers of fp32, canonical, whole segments) into the
-        next step; the rest stays."""
+        """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
+
+        master, m, v: Buffers of fp32, canonical, whole segments.
+        """
         images = self._images(block, segment, count)
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
@@ -313,7 +329,7 @@ class State:
         self._store(block, segment, count, images).result()
 
     def begin_store(self, block, master):
-        """Begins to write a whole block whose moments nobody changes. What it failed with, the commit says."""
+        """Begins to write a whole block with unchanged moments. If that fails, the commit raises."""
         count = self.layout.segments[block]
         if block not in self.kept_images:
             self.kept_images[block] = self._images(block, 0, count), None
@@ -324,8 +340,10 @@ class State:
         self.kept_images[block] = images, self._store(block, 0, count, images)
 
     def copy(self, other, block, masters=False):
-        """Writes what another run of the same layout has of a block into the next step: of the same kinds, or masters
-        alone."""
+        """Copies a block of another run with the same layout into the next step.
+
+        masters: copies only the parameters; otherwise both runs need the same `kinds`.
+        """
         most = max(1, PIECE // 4)
         each = 4 * native.SEGMENT if masters else lib.shore_fleet_state_bytes(self.fleet)
         values = Buffer(min(most, self.layout.segments[block]) * each)
@@ -350,39 +368,40 @@ class State:
                     what=f"{self.layout.blocks[block].name} cannot be stored")
 
     def masters(self, block):
-        """A block's fp32 parameters at the committed step."""
+        """Reads a block's fp32 parameters at the committed step into a Buffer."""
         out = Buffer(self.layout.elems(block) * 4)
         self.fetch(block, lib.SHORE_FETCH_MASTER, out.pointer).result()
         return out
 
     @property
     def away(self):
-        """Whether a drive is reached over a link, to another host or a server of this one: it may be lost, and come
-        back."""
+        """Whether a drive is behind a link, to another host or a local server; such a drive may go and come back."""
         return self.info().away
 
     @property
     def attempt(self):
-        """Its number: another one, where what was written into the next step is lost."""
+        """The number of the present attempt at a step. It changes when a drive loses what was written for the step."""
         return lib.shore_fleet_attempt(self.fleet)
 
     def committed(self):
-        """The step that the drives have."""
+        """The step that the drives have committed."""
         return self.info().step
 
     def store_again(self, block):
-        """What begin_store() has stored last."""
+        """Stores again what the last begin_store() of this block stored."""
         self._store(block, 0, self.layout.segments[block], self.kept_images[block][0]).result()
 
     def forget_commit(self):
-        """Waits for the one that is under way, whatever comes of it."""
+        """Waits for a pending commit and ignores whether it succeeds."""
         if self.pending:
             lib.shore_run_commit_wait(self.run, ffi.new("struct shore_diag *"))
         self.pending = False
 
     def commit(self, skip, metrics, blob):
-        """Begins to commit step `self.step`; the next commit, or settle(), waits for it. metrics: what the run's
-        metrics.jsonl says of it."""
+        """Begins to commit step `self.step`. The next commit() or settle() waits for it.
+
+        skip: the step changes no parameters. metrics: its line in metrics.jsonl. blob: bytes that commit with it.
+        """
         self.settle()
         request = native.new("struct shore_commit", step=self.step,
                              how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED)
@@ -392,7 +411,7 @@ class State:
         self.pending = True
 
     def settle(self):
-        """Waits until what was committed is durable."""
+        """Waits until the pending commit is durable."""
         if not self.pending:
             return
         try:
@@ -400,23 +419,26 @@ class State:
         except LongshoreError:
             self.pending = False
             raise
-        self.pending = False  # not if a signal came while it waited: whoever asks next learns how it ended
+        self.pending = False  # stays True if a signal interrupts the wait: the next settle() gets the result
 
     def ledger(self):
-        """Counters since open: struct shore_ledger."""
+        """Counters of bytes and time since the run was opened: struct shore_ledger."""
         ledger = native.new("struct shore_ledger")
         native.check(lib.shore_fleet_ledger(self.fleet, ledger))
         return ledger
 
     def blob(self):
+        """The bytes that were committed with the step."""
         size = ffi.new("uint32_t *", lib.SHORE_BLOB_BYTES)
         data = ffi.new("char[]", lib.SHORE_BLOB_BYTES)
         native.call(lib.shore_fleet_blob, self.fleet, data, size)
         return bytes(ffi.buffer(data, size[0]))
 
     def digest(self, deep=False):
-        """Of the committed state: what `longshore inspect --digest` prints. deep: every byte is read and compared
-        first."""
+        """The committed state's digest, as `longshore inspect --digest` prints it.
+
+        deep: first reads every byte and compares it with its checksum.
+        """
         self.settle()
         out = ffi.new("unsigned char[16]")
         native.call(lib.shore_fleet_digest, self.fleet, deep, out)
@@ -446,7 +468,7 @@ class State:
 
 
 def rollback(run, snapshot):
-    """Puts a run that is not open back to a snapshot of it."""
+    """Returns a run that is not open to one of its snapshots."""
     native.call(lib.shore_run_rollback, native.path_bytes(run), snapshot.encode(), ffi.NULL, ffi.NULL)
 
 
