@@ -1,1 +1,1 @@
-"""A run on drives: making and opening it, its state, checkpoints, export, memory."""
+"""A run on drives: wrap() makes it, resume() opens it; state, checkpoints, export, memory."""

@@ -1,12 +1,14 @@
-"""glibc's allocator, from which PyTorch's tensors and Python's objects come: what it has lent, what it keeps, and
-giving that back."""
+"""Measures the C library's allocator and returns its free memory to the system.
+
+PyTorch's tensors and Python's objects come from that allocator.
+"""
 
 import ctypes
 import os
 import time
 
-LEAST_BYTES = 128 << 20  # that are worth a walk through all of them
-_LEAST_SECONDS, _SHARE = 1.0, 200  # between two walks; of the time that one took
+LEAST_BYTES = 128 << 20  # free memory that is worth a malloc_trim(), which walks through all of it
+_LEAST_SECONDS, _SHARE = 1.0, 200  # least time between two trims, in seconds and in durations of a trim
 
 
 class _Info(ctypes.Structure):
@@ -20,26 +22,26 @@ _libc.mallinfo2.restype = _Info
 
 
 def process_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def held():
-    """(bytes that are lent, bytes that are free and kept, which may have been given back to the system)."""
+    """(bytes in use, free bytes that the allocator keeps; some of those may be back with the system already)."""
     info = _libc.mallinfo2()
     return info.uordblks + info.hblkhd, info.fordblks
 
 
 def give_back():
-    """Gives the system what is free. Returns how much less the process has then."""
+    """Returns the allocator's free memory to the system. Returns by how many bytes the process shrank."""
     before = process_bytes()
     _libc.malloc_trim(0)
     return max(before - process_bytes(), 0)
 
 
 class Keeper:
-    """Gives back between steps, where there is something to give back and it takes next to no time."""
+    """Returns free memory to the system between steps, if there is enough and it costs almost no time."""
 
     def __init__(self):
         self.next = 0.0
@@ -51,5 +53,5 @@ class Keeper:
         self.next = began + _LEAST_SECONDS
         if held()[1] >= LEAST_BYTES:
             given, took = give_back(), time.monotonic() - began
-            # what comes back is mapped again, in about that time
+            # the next step maps the memory again, which takes about as long
             self.next += _SHARE * took * (1 if given >= LEAST_BYTES else 16)

@@ -1,6 +1,6 @@
-"""What commits with a step beside the parameters: random states, schedulers, where the data are, buffers.
+"""Packs and restores the blob that commits with a step: random states, schedulers, data position, small buffers.
 
-64 KiB at most, as zipped JSON: a run may come from strangers, and nothing in it is executed.
+The blob is zipped JSON of at most 64 KiB. A run may come from strangers, so nothing in it is executed.
 """
 
 import base64
@@ -30,12 +30,14 @@ def _bytes(data):
 
 
 def tensor_out(t):
+    """A tensor as JSON."""
     t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return {"dtype": str(t.dtype), "shape": list(t.shape),
             "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b"")}
 
 
 def tensor_in(o):
+    """A tensor from its JSON."""
     data = bytearray(base64.b64decode(o["bytes"]))
     dtype = DTYPES[o["dtype"]]
     flat = torch.frombuffer(data, dtype=dtype).clone() if data else torch.empty(0, dtype=dtype)
@@ -43,7 +45,7 @@ def tensor_in(o):
 
 
 def plain(value, name):
-    """JSON of what a state_dict() holds; tuples, tensors, arrays and bytes are marked."""
+    """The contents of a state_dict() as JSON, with marks for tuples, tensors, arrays and bytes."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.Tensor):
@@ -65,6 +67,7 @@ def plain(value, name):
 
 
 def back(value):
+    """The contents of a state_dict() from the JSON that plain() made."""
     if isinstance(value, list):
         return [back(v) for v in value]
     if isinstance(value, dict):
@@ -110,12 +113,13 @@ def set_random_states(states):
 
 
 def random_now():
-    """What numbers inside a model are drawn from: of PyTorch, Python and NumPy."""
+    """The states of the random number generators of PyTorch, Python, NumPy and the devices."""
     numpy = sys.modules.get("numpy")
     return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state(), device.random_states()
 
 
 def put_random(now):
+    """Restores what random_now() returned."""
     torch.set_rng_state(now[0])
     random.setstate(now[1])
     device.set_random_states(now[3])
@@ -124,16 +128,16 @@ def put_random(now):
 
 
 def seed(engine, micro_batch):
-    """Of what is random in a step that is to be made."""
+    """The seed of a micro-batch's random numbers in the next step."""
     first, before = engine.lineage
     return (first * 0x9E3779B97F4A7C15 + (before + engine.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
 
 
 class OwnRandom(threading.local):
-    """Random numbers of a forward pass in training: its own, and then again those that there were."""
+    """Seeds the random numbers of a forward pass in training, and afterwards restores the script's own."""
 
-    turns = None  # of micro-batches that run together, one of which this thread computes
-    passes = 0  # of that one
+    turns = None  # the turns of micro-batches that run together; this thread computes one of them
+    passes = 0  # forward passes of that micro-batch
     _before = None
 
     @property
@@ -141,7 +145,7 @@ class OwnRandom(threading.local):
         return self._before is not None
 
     def begin(self, engine, forwards):
-        self.end()  # of a forward pass that was broken off
+        self.end()  # of an interrupted forward pass
         self._before = random_now()
         if self.turns is not None:
             forwards = self.turns.local.number + self.turns.count * self.passes
@@ -153,7 +157,7 @@ class OwnRandom(threading.local):
             sys.modules["numpy"].random.seed(number % 2**32)
 
     def end(self):
-        """Returns whether there were any."""
+        """Restores the script's random states. Returns False if begin() was not called."""
         before, self._before = self._before, None
         if before is not None:
             put_random(before if self.turns is None else self.turns.outer_random)
@@ -161,7 +165,7 @@ class OwnRandom(threading.local):
 
 
 def begin(engine):
-    """What is as it is when a step has been made: the next batch is drawn after it."""
+    """The first part of a blob, taken when the step is made and before the script draws the next batch."""
     behind = _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine.cycle.counts)
     out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": engine.lineage}
     for name, thing in engine.followed.items():
@@ -177,14 +181,16 @@ def _buffers(buffers):
 
 
 def of_start(buffers, layout, lineage, counts):
-    """As text: what a run goes on with that is killed before its first step. buffers: those that no block has. lineage,
-    counts: as the engine has them, where it does not begin anew."""
+    """The blob of a new run as text. A run that is killed before its first step continues from it.
+
+    buffers: those outside blocks. lineage, counts: the engine's, if the optimizer continues with saved moments.
+    """
     before = {"lineage": lineage, "behind": _behind(layout, lineage[1], counts)} if lineage else {}
     return _bytes(_pack({"format": 1, "random": random_states(), **before, **_buffers(buffers)}))
 
 
 def of(state):
-    """What was packed with the committed step, and when the run was made: buffers that have not changed since."""
+    """The committed step's blob, completed with the buffers that have not changed since the run was made."""
     made, blob = _made_with(state), state.blob()
     packed = _unpack(blob) if blob else made
     return {**packed, "buffers": {**made.get("buffers", {}), **packed.get("buffers", {})}}
@@ -205,20 +211,22 @@ def _pack(out):
 
 
 def _behind(layout, steps, counts):
-    """By how many steps the updates of each trained tensor are fewer than the steps, in the order of the blocks; []: of
-    none. Without names: a model may have thousands of experts that are not hit in every step."""
+    """How many updates each trained tensor has missed, in the order of the blocks; [] if none missed any.
+
+    The list has no names, because thousands of experts may miss updates.
+    """
     behind = [steps - counts[b][i] for b, block in enumerate(layout.blocks)
               for i, t in enumerate(block.tensors) if t.trains]
     return behind if any(behind) else []
 
 
 def _follows_the_step(thing):
-    """A scheduler, of whatever class, is stepped after the step that it belongs to."""
+    """Whether the script steps an object after the engine's step: a scheduler of any class, but not a data loader."""
     return getattr(thing, "follows_the_step", hasattr(thing, "optimizer"))
 
 
 def finish(engine, out):
-    """The blob: with schedulers and groups as they are when the engine is used again."""
+    """The bytes of a blob that begin() began, with schedulers and groups as they are when the engine is used again."""
     out["groups"] = engine.optimizer.numbers()
     for name, thing in engine.followed.items():
         if _follows_the_step(thing):
@@ -231,18 +239,18 @@ def finish(engine, out):
         raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the "
                              "most: "
                              + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
-                             + "; register_buffer(..., persistent=False) what need not be kept")
+                             + "; use register_buffer(..., persistent=False) for buffers that need not be kept")
     return blob
 
 
 def small_buffers(engine):
-    """{name: buffer} of those that no block has."""
+    """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks."""
     stored = {t.name for block in engine.layout.blocks if block.buffers for t in block.tensors}
     return {name: b for name, b in persistent_buffers(engine.module).items() if name not in stored}
 
 
 def store_buffers(engine):
-    """Begins to write those of blocks into the next step. Returns whether there are any."""
+    """Begins to write the buffers in blocks into the next step. Returns whether there are any."""
     layout, buffers = engine.layout, dict(engine.module.named_buffers())
     for number, block in enumerate(layout.blocks):
         if block.buffers:
@@ -252,14 +260,15 @@ def store_buffers(engine):
                 if b is None or tuple(b.shape) != tensor.shape or b.dtype != tensor.dtype:
                     now = "gone" if b is None else f"{list(b.shape)} {b.dtype}"
                     raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at "
-                                         f"wrap(), is {now}, and is too large to change: make it as it is at last, or "
-                                         "register_buffer(..., persistent=False)")
+                                         f"wrap(), is {now}, and is too large to change: give it its last shape before "
+                                         "wrap(), or register_buffer(..., persistent=False)")
                 value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
             engine.state.begin_store(number, value)
     return any(block.buffers for block in layout.blocks)
 
 
 def restore_buffers(engine, position, state):
+    """Puts a blob's buffers, and those in blocks, into the model."""
     layout, saved = engine.layout, position.get("buffers", {})
     stored = [(number, block) for number, block in enumerate(layout.blocks) if block.buffers]
     put = _putting(engine.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
@@ -273,9 +282,11 @@ def restore_buffers(engine, position, state):
 
 
 def _putting(model, names):
-    """put(name, value): the buffer becomes this value, of whatever shape and dtype. names: all that are put; a buffer
-    that has one of these alone stays the object that it is, and other modules that have it, too, get what it
-    becomes."""
+    """Returns put(name, value), which gives a buffer a value of any shape and dtype.
+
+    names: all names that will be put. A buffer with only one of them stays the same object if it can. Otherwise every
+    module that shares it gets the new one.
+    """
     there, modules = (dict(model.named_buffers(remove_duplicate=False)),
                       dict(model.named_modules(remove_duplicate=False)))
     same = {}
@@ -299,8 +310,11 @@ def _putting(model, names):
 
 
 def unfit_buffers(model, saved, state):
-    """Sentences of buffers of a model that resume() was given which are not the run's. One that had another size when
-    the run was made, or whose module takes another size, as observers do, is right. saved: of of()."""
+    """One phrase for each buffer of the model given to resume() that does not fit the run.
+
+    A buffer fits if it has the size of the run's start, or if its module loads other sizes, as observers do.
+    saved: the result of of().
+    """
     modules, buffers = (dict(model.named_modules(remove_duplicate=False)),
                         dict(model.named_buffers(remove_duplicate=False)))
     made, wrong = _made_with(state).get("buffers", {}), []
@@ -328,8 +342,10 @@ def restore_groups(position, engine):
 
 
 def _first_seed(state):
-    """The run's. One of 2**63 and more is a real number in an older run.json; PyTorch's state of the same moment begins
-    with it."""
+    """The run's seed.
+
+    An older run.json rounds seeds of 2**63 and more. PyTorch's saved state begins with the exact one.
+    """
     seed = state.program["engine"]["seed"]
     if isinstance(seed, int):
         return seed
@@ -337,13 +353,13 @@ def _first_seed(state):
     exact = int.from_bytes(base64.b64decode(states["torch"]["bytes"])[:8], sys.byteorder) if states else 0
     if float(exact) == seed:
         return exact
-    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: dropout goes on with other "
-                                           "numbers than it would have had", state.path, seed)
+    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: from here on, dropout draws other "
+                                           "numbers than it would have drawn", state.path, seed)
     return min(int(seed), 2**64 - 1)
 
 
 def restore(engine, saved, state):
-    """Puts back what finish() has packed. state: of which it is."""
+    """Gives the engine the contents of a blob. saved: the result of of(state)."""
     engine.position, engine.gradients.has_pass = saved, False
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same

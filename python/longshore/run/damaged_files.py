@@ -1,4 +1,4 @@
-"""Files of weights that cannot be read, named. Who reads them says what is wrong, but often not with which file."""
+"""Names the weights file that cannot be read: libraries say what is wrong, but often not with which file."""
 
 import contextlib
 import json
@@ -13,8 +13,7 @@ _INDEX = (".safetensors.index.json", ".bin.index.json")
 
 
 def of(path):
-    """What is wrong with a file of weights, or with the index of several; None: nothing that is seen without reading
-    all of it."""
+    """What is wrong with a weights file or an index, as text. None if nothing shows without reading all of it."""
     try:
         if path.endswith(_INDEX):
             weight_map(path)
@@ -39,7 +38,7 @@ def is_old(path):
 
 
 def weight_map(path):
-    """{tensor: file} of an index."""
+    """{tensor: file} of an index file."""
     with open(path, encoding="utf-8") as f:
         said = json.load(f)
     files = said.get("weight_map") if isinstance(said, dict) else None
@@ -58,7 +57,7 @@ def shapes_in(path):
 
 @contextlib.contextmanager
 def named():
-    """What fails within because of a file of weights is raised as what names it."""
+    """A context that raises LongshoreError with the file's name if a weights file makes its body fail."""
     try:
         yield
     except Exception as failure:
@@ -74,7 +73,7 @@ def _is_weights(path):
 
 
 def _of_what_was_read(failure):
-    """What is wrong with one of the files that those knew who let an exception pass; None: nothing."""
+    """What is wrong with a weights file that a frame of the exception's traceback has in a variable, or None."""
     files, models, trace = {}, [], failure.__traceback__
     while trace is not None:
         for value in list(trace.tb_frame.f_locals.values()):
@@ -92,13 +91,14 @@ def _of_what_was_read(failure):
     if "mismatch" in str(failure):
         for path in files:
             for name, there, here in _of_other_shapes(path, models):
-                return (f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: take the "
+                return (f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: use the "
                         "configuration that belongs to these weights, or load with ignore_mismatched_sizes=True, "
-                        "which begins it anew")
+                        "which initializes it anew")
     return None
 
 
 def _of_other_shapes(path, models):
+    """Yields (name, shape in the file, shape in the model) where the two differ."""
     for name, there in shapes_in(path).items() if path.endswith(".safetensors") else ():
         for model in models:
             parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -1,4 +1,4 @@
-"""What a run becomes for others: safetensors under the parameters' names, in constant memory."""
+"""Exports a run's model as safetensors, in constant memory: save_pretrained() and its helpers."""
 
 import contextlib
 import copy
@@ -29,8 +29,10 @@ _READ = {short: dtype for dtype, short in _NAMES.items()}
 
 
 def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
-    """As Engine.save_pretrained(). whole: parameters and buffers under their names, and also the base that adapters
-    stand on."""
+    """Writes the model for from_pretrained(): Engine.save_pretrained().
+
+    whole: writes all parameters and buffers under their own names, also the base model of adapters.
+    """
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
@@ -41,15 +43,15 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin"))
                or (moments and name == "optimizer")]
     if weights or os.path.isfile(directory):
-        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already, which stays; save to "
-                          "another directory")
+        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
+                          "directory")
     adapted = adapters.saved_alone(engine.module) and not whole
     if moments and adapted:
-        raise ValueError("save_pretrained: moments=True is for whole models; those of adapters stay in the run, which "
-                         "resume() goes on with")
+        raise ValueError("save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
+                         "and resume() continues with them")
     engine.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
-    shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
             adapters.save(engine.module, partial, dtype and _TORCH[dtype],
@@ -69,12 +71,13 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
 
 
 def _put_in_place(partial, directory, there):
+    """Renames the complete directory, or moves its files into an existing one, indexes last."""
     if not there:
         os.rename(partial, directory)
         return
     for name in os.listdir(partial):
         if os.path.isdir(os.path.join(partial, name)) and name in there:
-            raise ExistsError(f"{directory}: holds {name} already, which stays; save to another directory")
+            raise ExistsError(f"{directory}: holds {name} already; save to another directory")
     for name in sorted(os.listdir(partial),
                        key=lambda name: (name.endswith("index.json") or name.startswith("model"),
                                          name.endswith("index.json"), name)):
@@ -83,7 +86,7 @@ def _put_in_place(partial, directory, there):
 
 
 def _is_of(model, package, module, name):
-    """Whether a model is of a class of a package, which may not be imported, and saves itself as that class does."""
+    """Whether a model is an instance of a package's class and uses its save_pretrained(). Imports nothing."""
     of = getattr(sys.modules.get(f"{package}.{module}") if package in sys.modules else None, name, None)
     return of is not None and isinstance(model, of) and type(model).save_pretrained is of.save_pretrained
 
@@ -93,13 +96,13 @@ def _is_diffusers(model):
 
 
 def _saves_itself(model):
-    """Whether only the model knows which files it is loaded from."""
+    """Whether the model has a save_pretrained() of its own, which alone knows the files to write."""
     known = _is_of(model, "transformers", "modeling_utils", "PreTrainedModel") or _is_diffusers(model)
     return not known and callable(getattr(type(model), "save_pretrained", None))
 
 
 def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
-    """Parameters and buffers as model.safetensors, or in shards, with moments where they are asked for."""
+    """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
     extras, keep = _extras(commit_blob.small_buffers(engine))
     how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
                      shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"),
@@ -116,12 +119,12 @@ def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
 
 
 def _extras(buffers):
-    """Buffers as shore_run_export() takes them, and what they point to."""
+    """(struct shore_extra array of buffers for shore_run_export(), the objects that it points to)."""
     out, keep = ffi.new("struct shore_extra[]", len(buffers)), []
     for extra, (name, b) in zip(out, buffers.items()):
         if b.dtype not in _NAMES:
-            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors has not; "
-                                 "register_buffer(..., persistent=False) it, or keep it in another dtype")
+            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors cannot store; "
+                                 "use another dtype, or register_buffer(..., persistent=False)")
         value = b.detach().contiguous()
         extra.name = label = ffi.new("char[]", name.encode())
         extra.type = dtype = ffi.new("char[]", _NAMES[b.dtype].encode())
@@ -133,7 +136,7 @@ def _extras(buffers):
 
 
 def _describe(engine, directory, dtype):
-    """What a from_pretrained() asks for beside the weights, under the names that it looks for."""
+    """Writes the configuration files that from_pretrained() needs, and gives the weights the names it expects."""
     model = engine.module
     if _is_diffusers(model):
         model.save_config(directory)
@@ -151,7 +154,7 @@ def _describe(engine, directory, dtype):
 
 
 def _rename(directory, stem):
-    """model.safetensors, its shards and their index under another name."""
+    """Renames model.safetensors, its shards and their index, so that they begin with `stem`."""
     for name in os.listdir(directory):
         if name.startswith("model") and name.endswith(".safetensors"):
             os.rename(os.path.join(directory, name), os.path.join(directory, stem + name.removeprefix("model")))
@@ -166,11 +169,10 @@ def _rename(directory, stem):
 
 
 # ---- models that save themselves
-# ---------------------------------------------------------------------------------------
 
 
 def _let_save(engine, directory, dtype, max_shard_size, moments):
-    """The model's own save_pretrained(), for which parameters are mapped from a file meanwhile."""
+    """Calls the model's own save_pretrained() while its parameters are mapped from a file."""
     model = engine.module
     takes = inspect.signature(model.save_pretrained).parameters
     _refuse(model,
@@ -181,8 +183,10 @@ def _let_save(engine, directory, dtype, max_shard_size, moments):
 
 
 def _save_lora(engine, directory, asked):
-    """Adapters of diffusers' add_adapter(), as its load_lora_adapter() takes them: its from_pretrained() loads no model
-    that has some."""
+    """Writes adapters of diffusers' add_adapter() for its load_lora_adapter().
+
+    diffusers' from_pretrained() cannot load a model with adapters.
+    """
     model = engine.module
     _refuse(model, asked)
     with mapped(engine, os.path.dirname(directory)):
@@ -195,13 +199,15 @@ def _refuse(model, asked):
     for name, value in asked.items():
         if value is not None:
             raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, "
-                             f"and knows no {name}; leave it out")
+                             f"and takes no {name}; leave it out")
 
 
 @contextlib.contextmanager
 def mapped(engine, place):
-    """Parameters that are asked for their values have them in a mapped file, whose memory the system may take back.
-    place: a directory for the file, which is gone from there at once."""
+    """A context in which parameters read their values from a mapped file, whose memory the system may take back.
+
+    place: a directory for the file. Its name is gone from there at once.
+    """
     engine.streams.mapped = through_files(place, lambda directory: export(engine, directory))
     try:
         yield
@@ -210,8 +216,11 @@ def mapped(engine, place):
 
 
 def through_files(place, write):
-    """{name: tensor} of what write(directory) writes as safetensors, mapped: what is looked at comes into memory, and
-    the system may take it back. place: a directory for the files, which are gone from there at once."""
+    """{name: tensor} of the safetensors files that write(directory) writes, mapped into memory.
+
+    Values come into memory when they are read, and the system may take that memory back. place: a directory for the
+    files. Their names are gone from there at once.
+    """
     scratch = tempfile.mkdtemp(prefix=".longshore-", dir=place)
     try:
         directory = os.path.join(scratch, "all")
@@ -223,7 +232,7 @@ def through_files(place, write):
 
 
 def _map(path):
-    """(name, tensor) of each in a safetensors file, in a storage of its own, as tensors that are not tied are."""
+    """Yields (name, tensor) for a safetensors file. Each tensor has its own storage, so that none look tied."""
     with open(path, "rb") as f:
         memory = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)
     header = 8 + int.from_bytes(memory[:8], "little")
@@ -235,7 +244,7 @@ def _map(path):
 
 
 def _say_updates(engine, path):
-    """How many the moments have seen, which may differ: a tensor without a gradient is left as it is."""
+    """Adds each tensor's number of updates to optimizer.json. They differ if a step had no gradient for a tensor."""
     counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine.cycle.counts)
               for t, n in zip(block.tensors, ns) if t.trains}
     most = max(counts.values())

@@ -1,4 +1,4 @@
-"""The state that a run begins with: the model's values, and an optimizer's moments that were saved beside weights."""
+"""Writes a new run's first state: the model's values, and moments that were saved or that an optimizer has."""
 
 import json
 import os
@@ -16,8 +16,10 @@ INDEX = "model.safetensors.index.json"
 
 
 class Moments:
-    """Of an optimizer, in DIRECTORY/optimizer: for each parameter under its name. ``longshore export --moments`` and
-    save_pretrained(moments=True) write them."""
+    """An optimizer's moments in DIRECTORY/optimizer, by parameter name.
+
+    ``longshore export --moments`` and save_pretrained(moments=True) write them.
+    """
 
     def __init__(self, directory, optimizer, momentum):
         self.path = os.path.join(os.fspath(directory), "optimizer")
@@ -31,14 +33,14 @@ class Moments:
                        for plane in "mv"]
 
     def _refuse_other_momentum(self, path, momentum):
-        """SGD has a momentum only where it is made with one."""
+        """Checks that SGD has saved momentum if and only if wrap() was given momentum."""
         there = os.path.isdir(path)
         if there and not momentum:
-            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: wrap(..., "
-                                 "momentum=...), or no moments_from")
+            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: give wrap(..., "
+                                 "momentum=...), or leave moments_from out")
         if momentum and not there:
-            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: wrap(..., "
-                                 "momentum=0), or no moments_from")
+            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: give "
+                                 "wrap(..., momentum=0), or leave moments_from out")
 
     def _read(self, optimizer):
         path = os.path.join(self.path, "optimizer.json")
@@ -54,15 +56,15 @@ class Moments:
         except (ValueError, KeyError, AttributeError, TypeError):
             right = False
         if not right:
-            raise LongshoreError(f"{path}: does not say which optimizer's moments these are, and how many updates "
-                                 "they have seen (\"updates\")")
+            raise LongshoreError(f"{path}: does not say which optimizer's moments these are (\"optimizer\"), and how "
+                                 "many updates they have seen (\"updates\")")
         if whose != optimizer:
-            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: wrap(..., "
-                                 f"optimizer={whose!r}), or no moments_from")
+            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: give wrap(..., "
+                                 f"optimizer={whose!r}), or leave moments_from out")
         return said
 
     def _open(self, name):
-        """{parameter: the open file that has it}"""
+        """{parameter: the open file that holds its moment}"""
         from safetensors import SafetensorError, safe_open
 
         path = directory = os.path.join(self.path, name)
@@ -82,7 +84,7 @@ class Moments:
         return found
 
     def of(self, names, shape):
-        """(m, v) of a parameter that has these names, flat fp32; None: nothing is kept of it."""
+        """[m, v] of the parameter with these names, flat fp32, each None if it was not saved."""
         out = []
         for files in self._files:
             name = next((n for n in names if files and n in files), None)
@@ -97,7 +99,7 @@ class Moments:
         return all(files is None or any(n in files for n in names) for files in self._files)
 
     def counts(self, layout):
-        """Updates that each tensor has had, as Engine has them: those whose moments are not there begin anew."""
+        """The number of updates of each tensor, as the engine counts them; 0 for a tensor without saved moments."""
         counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
                   for b in layout.blocks]
         if self.updates and not any(map(any, counts)):
@@ -107,7 +109,7 @@ class Moments:
 
 
 class Handed:
-    """Of a torch.optim.Optimizer that has made steps, and was given to wrap(). In the place of Moments."""
+    """The moments of a torch.optim.Optimizer object that was given to wrap() after it made steps. Used like Moments."""
 
     def __init__(self, optimizer, kind, momentum, model):
         self._of = {}
@@ -129,8 +131,10 @@ class Handed:
 
 
 def fill(state, model, spool, progress, moments=None):
-    """Writes it, block by block: one piece is written while the next is put together. progress: of the bytes of the
-    model's values, in fp32."""
+    """Writes a new run's state block by block; one piece is written while the next is assembled.
+
+    progress: counts the fp32 bytes of the model's values.
+    """
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     layout, writing = state.layout, None
     with torch.no_grad(), ThreadPoolExecutor(1) as writer:

@@ -1,5 +1,4 @@
-"""Engines whose runs are open. One that is dropped is closed by the collector, or when the process ends: its last step
-is committed."""
+"""Closes engines that the script drops, and the rest at exit, so that every last step is committed."""
 
 import atexit
 import gc
@@ -13,8 +12,8 @@ from ..errors import BusyError
 from ..native import lib
 
 _log = logging.getLogger("longshore")
-_failed = False  # the last step of one that nobody waited for
-# and what each closes, which the collector must not end before it
+_failed = False  # whether the last step of a dropped engine could not be committed
+# {engine: what it closes}, which the garbage collector must not free before the engine
 _engines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
@@ -27,15 +26,15 @@ def discard(engine):
 
 
 def end(engine):
-    """Closes one for which nobody waits. What fails is said, and the process exits with a status other than 0."""
+    """Closes an engine that the script dropped. If that fails, logs it and makes the process exit with an error."""
     state = engine.state
     try:
         engine.close()
-    except Exception as failure:  # the others' steps count, too
+    except Exception as failure:  # the other engines must be closed too
         global _failed
         _failed = True
-        _log.error("%s: an engine that was not closed before it was dropped, or the process ended, has not committed "
-                   "its last step: %s; what is committed is whole, and longshore.resume(%r) goes on from there",
+        _log.error("%s: an engine was not closed before it was dropped or the process ended, and has not committed "
+                   "its last step: %s; the steps before it are safe, and longshore.resume(%r) continues from there",
                    state.path, failure, state.path)
 
 
@@ -48,8 +47,10 @@ def _end_all():
 
 
 class _Failing:
-    """In the place of a stream. The interpreter flushes it when all that is to be called at exit has been, and exits
-    with 120, as after other failures of its end."""
+    """Replaces stderr to make the interpreter exit with status 120.
+
+    The interpreter flushes stderr after all exit handlers. If the flush raises, it exits with that status.
+    """
 
     def __init__(self, stream):
         self.stream = stream
@@ -68,9 +69,9 @@ def _works_on(run):
 
 
 def refuse_second(run):
-    """Raises BusyError where an engine of this process works on a run; one that was dropped is closed."""
+    """Raises BusyError if an engine of this process uses a run. First collects dropped engines, which closes them."""
     if _works_on(run):
         gc.collect()
     if _works_on(run):
-        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (one that was not "
-                        "lives as long as its model, its optimizer, or a loss of them)", lib.SHORE_EBUSY)
+        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (until then it lives as "
+                        "long as its model, its optimizer or one of its losses)", lib.SHORE_EBUSY)

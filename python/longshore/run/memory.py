@@ -1,4 +1,4 @@
-"""What is held of the budget, and what the process takes beside it."""
+"""engine.memory(): the bytes that Longshore holds of its budget, and what the process takes beside them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from .. import native
 from . import allocator
 from .allocator import process_bytes
 
-_imports_bytes = process_bytes()  # PyTorch is there
+_imports_bytes = process_bytes()  # with PyTorch imported
 
 
 def imports_bytes() -> int:
-    """What the process took before it had a model, as far as can be told."""
+    """Bytes that the process took before it had a model, as far as that is known."""
     return _imports_bytes
 
 
 def note_imports(model_bytes: int = 0) -> None:
-    """The process takes so much before it trains: with all that it has imported by now, and without a model that is in
-    memory."""
+    """Measures imports_bytes(): the process with everything imported by now, without a model in memory."""
     global _imports_bytes
     allocator.give_back()
     _imports_bytes = process_bytes() - model_bytes
@@ -27,10 +26,17 @@ def note_imports(model_bytes: int = 0) -> None:
 
 @dataclass(repr=False)
 class Memory:
-    """Bytes: what was promised, what Longshore holds for each purpose, and resident memory of the process, which the
-    interpreter, PyTorch and activations in memory are part of, when the engine was made and now. allocated: of the
-    latter what PyTorch's tensors (activations, gradients that autograd makes) and Python's objects have; kept: what the
-    allocator keeps of what they had, 128 MiB or more of which is given back between steps."""
+    """The memory of an engine and its process, in bytes.
+
+    budget: the memory that Longshore may hold.
+    parameters, gradients, state, activations, drives: what it holds now, by purpose.
+    gradients_most: the most that gradients may take.
+    process_at_wrap, process_now: resident memory of the process when the engine was made, and now. It includes the
+        interpreter, PyTorch, and activations in PyTorch's memory.
+    allocated: the part of process_now that PyTorch's tensors and Python's objects use, such as activations and
+        the gradients that autograd makes.
+    kept: free memory that their allocator keeps. Between steps, 128 MiB or more of it go back to the system.
+    """
 
     budget: int
     parameters: int
@@ -46,7 +52,7 @@ class Memory:
 
     @property
     def held(self) -> int:
-        """All that Longshore holds now, within the budget."""
+        """Bytes that Longshore holds now, within the budget."""
         return self.parameters + self.gradients + self.state + self.activations + self.drives
 
     def __str__(self) -> str:
@@ -61,9 +67,9 @@ class Memory:
 
 
 def measure(engine: Any) -> Memory:
-    """Of an engine, now."""
+    """The Memory of an engine, now."""
     plan, parameters, copies = engine.plan, engine.streams.memory.nbytes, engine.streams.copies_bytes
-    # of which state has what they do not need
+    # the engine keeps state in what gradients do not use
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
     return Memory(plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes, parameters + copies,

@@ -1,4 +1,4 @@
-"""What the process took at its peak in the first step of an engine, for whom, and what lowers it."""
+"""Says how much memory the process took at its peak in an engine's first step, what for, and how to lower it."""
 
 import torch
 
@@ -14,7 +14,7 @@ def _most():
 
 
 class Peak:
-    """Looks at resident memory where it may be largest: around forward, and as backward goes from block to block."""
+    """Samples resident memory where it may be largest: around forward, and between blocks in backward."""
 
     def __init__(self):
         self.before, self.most_before = memory.process_bytes(), _most()
@@ -30,7 +30,7 @@ class Peak:
                                 sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor)))
 
     def text(self, engine):
-        """One sentence of the step that ends now."""
+        """One line about the step that ends now."""
         self.look()
         most = _most() if _most() > self.most_before else max(self.most, self.forward)
         held, size = memory.measure(engine), native.readable
@@ -44,7 +44,7 @@ class Peak:
 
 
 def _advice(engine, forward, backward):
-    """What makes less of it, and of how much."""
+    """Ways to lower the peak, each with the bytes that it saves."""
     size, ways = native.readable, []
     if engine.how.get("activations", "memory") == "memory":
         ways.append(f'wrap(activations="drives") up to {size(forward)} less')

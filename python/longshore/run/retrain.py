@@ -1,5 +1,4 @@
-"""A model that an engine has is trained anew, as by a second Trainer: in a run of its own, whose first state is what
-the engine has made."""
+"""Trains an engine's model again in a new run that starts from the trained weights, as a second Trainer does."""
 
 import contextlib
 import os
@@ -19,15 +18,17 @@ from .wrap import name_groups, program_of
 
 
 def engine_of(model):
-    """The open engine that has a model's parameters; None: there is none."""
+    """The open engine of a model, or None."""
     engines = [p.longshore.streams.engine() for p in model.parameters() if getattr(p, "longshore", None) is not None]
     return (engines[0] if engines and engines[0] is not None and engines[0].state is not None
             and engines[0].module is model else None)
 
 
 def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **others):
-    """Lets an open engine go on in another run, with another optimizer of the same kind, whose moments begin anew. The
-    run that it had is closed, and stays. The rest: as wrap() takes it."""
+    """Moves an open engine to a new run, with a new optimizer of the same kind and zero moments.
+
+    Its old run is closed and stays on the drives. The arguments are those of wrap().
+    """
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
@@ -58,10 +59,11 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
 
 
 def _refuse_others(engine, run, wanted, memory, others):
-    instead = ("keep the model by save_model(DIR) of the Trainer that has trained it, engine.close(), and give the "
-               "next Trainer from_pretrained(DIR)")
+    """Raises LongshoreError for each option that an open engine cannot change."""
+    instead = ("save the model with the first Trainer's save_model(DIR), call engine.close(), and give the next "
+               "Trainer from_pretrained(DIR)")
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
-        raise LongshoreError(f"{run}: is the run of the training before; give the next Trainer another run= or "
+        raise LongshoreError(f"{run}: is the previous training's run; give the next Trainer another run= or "
                              f"output_dir, or {instead}")
     had = engine.how["optimizer"], engine.how["moments"]
     if wanted != had:
@@ -77,7 +79,7 @@ def _refuse_others(engine, run, wanted, memory, others):
 
 
 def _copy(engine, before, state):
-    """The masters at the committed step, and buffers as they are now; moments are zeros."""
+    """Copies the masters of the committed step and the present buffers into a new run; moments are zeros."""
     buffers = dict(engine.module.named_buffers())
     for b, block in enumerate(state.layout.blocks):
         for segment, count, inside in state.layout.pieces(b):

@@ -1,13 +1,13 @@
-"""What run.json keeps of a program, as JSON."""
+"""Converts the record that wrap() makes to and from the JSON text in run.json."""
 
 import json
 import math
 
-_FLOAT, _INT = "__float__", "__int__"  # numbers that run.json has as text
+_FLOAT, _INT = "__float__", "__int__"  # mark numbers that run.json stores as text
 
 
 def program(text):
-    """What was recorded."""
+    """The record of a JSON text."""
     return json.loads(text, object_hook=_number)
 
 
@@ -16,8 +16,11 @@ def _number(said):
 
 
 def text(program):
-    """An infinity, which a configuration may hold, is none of JSON's numbers, and the file's whole numbers have 64 bits
-    with a sign, where a seed has 64 without one: both are text."""
+    """The JSON text of a record.
+
+    Infinities, which a configuration may hold, and whole numbers beyond signed 64 bits, which a seed may be, become
+    text, because run.json cannot hold them as numbers.
+    """
     def known(value):
         if isinstance(value, dict):
             return {k: known(v) for k, v in value.items()}

@@ -1,4 +1,4 @@
-"""Whether every byte of a run's state is what was written."""
+"""longshore.verify(): checks every byte of a run's state against its checksums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from .state import State
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
-    """Reads all of a run's committed state on all its drives (or of a snapshot), compares it with its checksums, and
-    returns its digest, as ``longshore inspect RUN --digest`` prints it.
+    """Reads a run's whole committed state on all drives, and compares it with its checksums.
 
-    run: a directory that nobody trains at the moment, or an Engine. Raises LongshoreError that names the drive and what
-    is damaged, MissingError where there is no such run.
+    Args:
+        run: Directory of a run that nobody trains at the moment, or an Engine.
+        snapshot: Name of a snapshot to read instead of the committed state.
+
+    Returns:
+        The digest that ``longshore inspect RUN --digest`` prints.
+
+    Raises:
+        LongshoreError: State is damaged; the message names the drive and what is damaged.
+        MissingError: There is no such run.
+        BusyError: An engine of this process uses the run.
     """
     if isinstance(run, Engine):
         if snapshot is not None:
