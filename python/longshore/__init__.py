@@ -1,4 +1,4 @@
-"""Longshore: train PyTorch models bigger than memory, weights and optimizer state on drives."""
+"""Longshore trains PyTorch models bigger than memory: their weights and optimizer state lie on drives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m longshore: the program `longshore` under the interpreter's name; alone, what there is."""
+"""python -m longshore: runs the program `longshore`; without arguments, lists what the package offers."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from longshore.transformers import Trainer          transformers' Trainer by one
 
 
 def _program():
-    """The program that was installed with the package, or else one that the shell finds; None: there is none."""
+    """Path of the program `longshore`: installed with the package, or else on PATH; None if there is none."""
     beside = os.path.join(sysconfig.get_path("scripts"), "longshore")
     return beside if os.access(beside, os.X_OK) else shutil.which("longshore")
 
@@ -30,8 +30,8 @@ def main():
     if arguments == ["--version"]:
         print(f"longshore {longshore.__version__}")
     elif arguments and arguments[0] not in ("--help", "-h"):
-        sys.exit("python -m longshore: the program `longshore`, which does this, is not installed: `make install` of "
-                 "the sources puts it there, and PATH says where")
+        sys.exit("python -m longshore: the program `longshore` is not installed, or not on PATH: run `make install` in "
+                 "the sources")
     else:
         where = f"the program is {program}" if program else "the program `longshore` is not installed, or not on PATH"
         print(_HELP.format(version=longshore.__version__, program=where), end="")

@@ -1,9 +1,8 @@
-"""What goes wrong, as exceptions. Each says in one sentence what it was and what to do."""
+"""Longshore's exceptions. Each message says in one sentence what went wrong and what to do."""
 
 
 class LongshoreError(RuntimeError):
-    """An operation of the engine failed. ``code`` is the engine's, of ``include/longshore/error.h``, or a negated
-    errno."""
+    """An operation of the engine failed. ``code`` is a code of ``include/longshore/error.h`` or a negated errno."""
 
     def __init__(self, text, code=0):
         super().__init__(text)
@@ -11,19 +10,19 @@ class LongshoreError(RuntimeError):
 
 
 class BudgetError(LongshoreError, MemoryError):
-    """The memory budget is below the least that works; the sentence ends with ``minimum SIZE``."""
+    """The memory budget is below the least that works; the message names the ``minimum SIZE``."""
 
 
 class BusyError(LongshoreError):
-    """Another process, or another engine of this one, works on the run."""
+    """Another process, or another engine of this process, uses the run."""
 
 
 class MissingError(LongshoreError, FileNotFoundError):
-    """A run, a drive or a snapshot is not there."""
+    """A run, drive, snapshot or checkpoint does not exist."""
 
 
 class ExistsError(LongshoreError, FileExistsError):
-    """Something is there already that would have to be replaced."""
+    """A run or file already exists and would have to be replaced."""
 
 
 class NotFiniteError(LongshoreError, ArithmeticError):
@@ -31,4 +30,4 @@ class NotFiniteError(LongshoreError, ArithmeticError):
 
 
 class AbsentParameterError(LongshoreError):
-    """A parameter's value was touched while it lies on the drives, in a way that cannot be answered with a copy."""
+    """A parameter is on the drives, and the script used it in a way that a copy of its value cannot serve."""

@@ -1,4 +1,4 @@
-"""A process that is forked off, of a loader say, leaves runs, drives and memory to its parent."""
+"""Makes forked processes, such as a DataLoader's workers, leave runs, drives and memory to their parent."""
 
 import os
 import weakref
@@ -6,15 +6,16 @@ import weakref
 from .errors import LongshoreError
 
 WHY = "this process was forked from the one that works on its run"
-_left: weakref.WeakSet = weakref.WeakSet()
+_left: weakref.WeakSet = weakref.WeakSet()  # objects that a child leaves to its parent
 
 
 def leave_in_children(thing):
-    """thing.leave_to_parent() is called in every process that is forked off from this one."""
+    """Lets every process that is forked from this one call thing.leave_to_parent()."""
     _left.add(thing)
 
 
 def refuse(what):
+    """Raises LongshoreError for something that a forked process cannot do."""
     raise LongshoreError(f"{what}: {WHY}")
 
 

@@ -1,16 +1,16 @@
-"""Signals (Ctrl-C, a scheduler's SIGTERM) are handled before or after what belongs together, never in its middle."""
+"""Delays signals (Ctrl-C, a scheduler's SIGTERM) until a group of actions that belong together is complete."""
 
-import _signal  # signal.signal() without enumerations, which take ten times as long
+import _signal  # signal.signal() without its enums, which make it ten times slower
 import contextlib
 import threading
 
 _STOP = _signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGXCPU
-# whose handlers raise, or close the engine
+# signals whose handlers may raise or close the engine
 _ALL = (*_STOP, _signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGALRM, _signal.SIGCHLD)
 _main = threading.main_thread().ident
 _depth = 0
-_instead: dict = {}  # of each signal: the handler in whose place _later() is
-_came: dict = {}  # signals: where
+_instead: dict = {}  # {signal: the handler that _later() replaces}
+_came: dict = {}  # {signal that came meanwhile: the frame that it interrupted}
 
 
 def _later(signum, frame):
@@ -18,7 +18,7 @@ def _later(signum, frame):
 
 
 def _restore():
-    """Handlers that are back may raise at once."""
+    """Puts the handlers back. One that is back may raise at once; the others are put back nevertheless."""
     try:
         for signum, handler in _instead.items():
             _signal.signal(signum, handler)
@@ -28,6 +28,7 @@ def _restore():
 
 
 def _handle(came):
+    """Calls the handlers of the delayed signals, also the rest after one that raises."""
     for signum, frame, handler in came:
         try:
             handler(signum, frame)
@@ -36,12 +37,12 @@ def _handle(came):
 
 
 class Whole(contextlib.ContextDecorator):
-    """A context, or a function, at whose end those signals are handled that came within, where Python handles them."""
+    """A context or decorator that delays signals: Python handles those that came inside when it ends."""
 
     def __enter__(self):
         global _depth, _instead, _came
         if threading.get_ident() != _main:
-            return self  # signals are the main thread's
+            return self  # only the main thread handles signals
         if not _depth:
             _instead, _came = {s: handler for s in _ALL if callable(handler := _signal.getsignal(s))}, {}
             try:
@@ -68,7 +69,7 @@ class Whole(contextlib.ContextDecorator):
 
 
 def waits():
-    """Whether one that is to stop the process has come, which is handled when the whole is over."""
+    """Whether a delayed signal is one that stops the process."""
     return _depth > 0 and any(signum in _came for signum in _STOP)
 
 

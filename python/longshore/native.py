@@ -1,7 +1,7 @@
-"""The engine's C functions: calls that raise, waits that let other threads run, texts both ways.
+"""Calls the engine's C functions: turns their codes into exceptions, waits for requests, converts sizes and texts.
 
-Everything here goes through ``include/longshore/*.h``. No function calls back into Python from a thread of a drive:
-completions are the engine's own ``shore_wait``.
+It uses only ``include/longshore/*.h``. No drive thread calls back into Python: requests complete the engine's own
+``shore_wait``.
 """
 
 import os
@@ -21,7 +21,7 @@ _BY_CODE = {
 }
 
 
-# What may be done about an error, in this package's words; {} is what the library names.
+# Advice about an error in Python's words; {} is the name that the library gives.
 ADVICE = {
     lib.SHORE_ADVICE_OVERWRITE: "overwrite=True replaces what is there",
     lib.SHORE_ADVICE_GO_ON: "longshore.resume({!r}) goes on with it, overwrite=True replaces it",
@@ -40,12 +40,12 @@ ADVICE = {
 
 
 def text(value):
-    """Of a C string; None for NULL."""
+    """A C string as str; None for NULL."""
     return None if value == ffi.NULL else ffi.string(value).decode("utf-8", "replace")
 
 
 def new(struct_name, **members):
-    """A zeroed struct whose ``size`` says which version of it this is."""
+    """A zeroed struct with its ``size`` set, from which the library knows the struct's version."""
     struct = ffi.new(f"{struct_name} *")
     struct.size = ffi.sizeof(struct_name)
     for name, value in members.items():
@@ -54,6 +54,7 @@ def new(struct_name, **members):
 
 
 def fail(code, diag=None, what=""):
+    """Raises the exception of an error code, with the diagnostic's text and its advice in Python's words."""
     said = text(diag.text) if diag is not None else ""
     if not said:
         said = f"{what}: {text(lib.shore_error_text(code))}" if what else text(lib.shore_error_text(code))
@@ -64,26 +65,26 @@ def fail(code, diag=None, what=""):
 
 
 def check(code, diag=None, what=""):
-    """Raises what a code other than 0 means."""
+    """Raises the exception of an error code; 0 is success."""
     if code:
         fail(code, diag, what)
 
 
 def call(function, *arguments, what=""):
-    """A function whose last parameter is a diagnostic."""
+    """Calls a C function whose last parameter is a diagnostic. Raises if it fails."""
     diag = ffi.new("struct shore_diag *")
     check(function(*arguments, diag), diag, what)
 
 
 def made(kind, function, *arguments):
-    """What a function makes, which it gives in the parameter before its diagnostic."""
+    """Calls a C function that makes an object, and returns the object: the parameter before the diagnostic."""
     out = ffi.new(f"{kind} *")
     call(function, *arguments, out)
     return out[0]
 
 
 def ask(function, *arguments):
-    """The same of one that answers with a number."""
+    """Calls a C function that returns a number, and returns it. A negative number is an error, and raises."""
     diag = ffi.new("struct shore_diag *")
     answer = function(*arguments, diag)
     if answer < 0:
@@ -92,7 +93,7 @@ def ask(function, *arguments):
 
 
 class Wait:
-    """A request that is under way, with whatever it borrows. ``result()`` waits, once; ``done`` does not."""
+    """A pending request, which keeps alive the memory that it uses. ``result()`` waits for it; ``done`` does not."""
 
     __slots__ = ("_wait", "_keeps", "_what", "_process")
 
@@ -100,7 +101,7 @@ class Wait:
         self._process, self._wait = os.getpid(), None
         self._keeps, self._what = (arguments, keeps), what
         wait = ffi.new("struct shore_wait *")
-        with whole:  # a request that is not known to be under way would be waited for in vain, or lose what it borrows
+        with whole:  # a signal between submit() and the assignment would leave a request that nobody waits for
             lib.shore_wait_init(wait)
             code = submit(*arguments, lib.shore_wait_completion(wait))
             if code:
@@ -116,7 +117,7 @@ class Wait:
         return self._wait is None or bool(lib.shore_wait_is_done(self._wait))
 
     def result(self):
-        """Waits for the end. Raises what the request failed with."""
+        """Waits for the request. Raises if it failed."""
         if self._wait is None:
             return
         if self._process != os.getpid():
@@ -131,13 +132,13 @@ class Wait:
         return code
 
     def settle(self):
-        """Waits, and gives the code instead of raising. In a process that was forked off since it does not wait."""
+        """Waits, and returns the error code instead of raising it. In a forked child it returns 0 at once."""
         if self._wait is None or self._process != os.getpid():
             return 0
         return self._end(ffi.NULL)
 
     def __del__(self):
-        # what is borrowed must outlive the request, whoever drops this
+        # the request's memory must outlive the request
         if getattr(self, "_wait", None) is not None:
             self.settle()
 
@@ -148,7 +149,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g"
 
 
 def size(value, name="memory"):
-    """Bytes, of a number or of a text such as "8GiB", "512MiB", "1.5G"."""
+    """Bytes of a number or a text such as "8GiB", "512MiB", "1.5G". Raises ValueError for other values."""
     word = str(value).strip().lower()
     digits = word.rstrip("bkmgti ")
     try:
@@ -159,7 +160,7 @@ def size(value, name="memory"):
         said = f"{name}={value!r}: not a size" if isinstance(value, str) else f"{name}={value!r} is not a size"
         raise ValueError(f"{said}; write '8GiB', '512MiB' or a number of bytes") from None
     if number <= 0 or nbytes >= 2**63:
-        raise ValueError(f"{name}={value!r} is not a size: one is larger than 0, and smaller than 8 EiB")
+        raise ValueError(f"{name}={value!r} is not a size: sizes are larger than 0 and smaller than 8 EiB")
     if nbytes < 1 or (unit == 1 and number % 1):
         raise ValueError(f"{name}={value!r} is not a size: {value} of a byte; did you mean '{number:g}GiB'?")
     return nbytes
@@ -174,7 +175,7 @@ def readable(number):
 
 
 def readable_up(number):
-    """The same, and no smaller than it is."""
+    """A size for people that is never rounded down, for minimums."""
     up = number
     while size(readable(up)) < number:
         up += number // 4096 + 1

@@ -1,10 +1,10 @@
-"""PyTorch's threads give their processors away while they wait.
+"""Stops PyTorch's OpenMP threads from spinning while they wait, so that drives can use the processors.
 
-OpenMP's threads spin for milliseconds at the end of each parallel operation, in case another one follows. Here drives
-compute beside them, and blocks are waited for: where two cores are to be had, spinning takes as long as computing.
-GNU's runtime spins only as long as its threads are not more than processors (libgomp's do_spin(): gomp_managed_threads
-> gomp_available_cpus); so one more thread has a team of its own, and sleeps. OMP_WAIT_POLICY or GOMP_SPINCOUNT, where
-they are set, say otherwise.
+OpenMP threads spin for milliseconds at the end of each parallel operation, in case another one follows. Meanwhile
+drives compute beside them, and forward waits for blocks. On two cores, spinning takes as long as computing. GNU's
+runtime spins only while it has no more threads than processors (libgomp's do_spin(): gomp_managed_threads >
+gomp_available_cpus). So one extra thread makes a team of its own and sleeps. If OMP_WAIT_POLICY or GOMP_SPINCOUNT is
+set, this module does nothing.
 """
 
 import atexit
@@ -14,12 +14,12 @@ import threading
 import torch
 
 _begun = threading.Lock()
-_resting: list = []  # an Event for each thread
-_PARALLEL = 1 << 20  # elements: an operation on so many is parallel
+_resting: list = []  # an Event for each extra thread
+_PARALLEL = 1 << 20  # elements of an operation that PyTorch makes parallel
 
 
 def stop():
-    """Once a process, and again in one that is forked off."""
+    """Starts the extra thread, once in each process."""
     if (torch.get_num_threads() > 1 and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
         and _begun.acquire(blocking=False)):
         rests = threading.Event()
@@ -29,7 +29,7 @@ def stop():
 
 def _rest(rests):
     try:
-        torch.ones(_PARALLEL).add_(1)  # makes the team, which is there as long as this thread
+        torch.ones(_PARALLEL).add_(1)  # makes the team, which lives as long as this thread
     finally:
         rests.set()
     threading.Event().wait()
@@ -37,16 +37,19 @@ def _rest(rests):
 
 @atexit.register
 def _await():
-    """The interpreter ends threads that are within PyTorch by unwinding them, which aborts the process; this one is
-    left where it rests."""
+    """Waits at exit until the extra thread has left PyTorch.
+
+    The interpreter unwinds threads at exit. That would abort the process if one were still inside PyTorch.
+    """
     for rests in _resting:
         rests.wait()
 
 
-def _again():
+def _forget_parents():
+    """In a forked child, whose parent's threads do not exist: lets stop() start a new one."""
     global _begun
     _begun = threading.Lock()
     _resting.clear()
 
 
-os.register_at_fork(after_in_child=_again)
+os.register_at_fork(after_in_child=_forget_parents)

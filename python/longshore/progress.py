@@ -1,7 +1,7 @@
-"""Progress of work that takes long: a bar in a terminal or a notebook, records of the logger `longshore` elsewhere.
+"""Shows the progress of long work: a bar in a terminal or notebook, elsewhere records of the logger `longshore`.
 
-Nothing is shown for the first two seconds. After that a record comes every ten seconds at least, whatever the work
-waits for.
+It shows nothing for the first two seconds. After that, a record comes at least every ten seconds, even while the work
+waits.
 """
 
 import logging
@@ -17,8 +17,7 @@ _log = logging.getLogger("longshore")
 
 
 def _bar_class():
-    """tqdm's class for where this process shows something to a person; None: it does not, tqdm is not there, or
-    somebody has a bar."""
+    """tqdm's class for this terminal or notebook; None without one, without tqdm, or while another bar is shown."""
     notebook = (type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell" if "IPython" in sys.modules
                 else False)
     if not notebook and not (sys.stderr is not None and sys.stderr.isatty()):
@@ -31,7 +30,7 @@ def _bar_class():
 
 
 def say(text):
-    """One line, where bars would be."""
+    """Shows one line where bars would appear, or logs it."""
     if _bar_class() is None:
         _log.info("%s", text)
     else:
@@ -39,11 +38,14 @@ def say(text):
 
 
 class Progress:
-    """A context in which something takes long; add() says how far it is.
+    """A context around long work that shows its progress. add() reports how much is done.
 
-    what: "saving out". total: how much there is to do, in bytes or in unit; None: nobody knows. head: a line that is
-    said before anything is shown. stays: whether a bar stays there when it is full. ticks: whether a thread looks at
-    the clock, for work that waits without calling add()."""
+    what: the work's name, such as "saving out".
+    total: all there is to do, in bytes or in `unit`; None if unknown.
+    head: a line that appears before the first progress.
+    stays: whether the bar remains when it is full.
+    ticks: whether a thread watches the clock, for work that waits without calling add().
+    """
 
     def __init__(self, what, total=None, unit="B", head=None, stays=True, ticks=True):
         self.what, self.total, self.unit, self.head, self.stays, self.ticks = what, total, unit, head, stays, ticks
@@ -70,12 +72,12 @@ class Progress:
             _log.info("%s: done, %s in %.0f s", self.what, self._amount(self.done), clock() - self.begun)
 
     def add(self, amount=1):
-        """So much more is done."""
+        """Reports that this much more is done."""
         self.done += amount
         self.look()
 
     def look(self):
-        """Shows how far it is, where that is due."""
+        """Shows the progress if the next update is due."""
         if clock() >= self.due:
             with self.lock:
                 if clock() >= self.due:
@@ -95,7 +97,7 @@ class Progress:
             self.bar = bar(desc=f"longshore: {self.what}", total=self.total,
                            unit=self.unit if self.unit == "B" else f" {self.unit}",
                            leave=self.stays, file=sys.stderr, dynamic_ncols=True, **scale)
-            self.bar.start_t -= clock() - self.begun  # which is when the work began
+            self.bar.start_t -= clock() - self.begun  # tqdm measures from the work's begin
         if self.bar is not None:
             self._move()
         else:
@@ -107,7 +109,7 @@ class Progress:
         self.bar.refresh()
 
     def line(self):
-        """How far it is, in words."""
+        """The progress as text."""
         seconds = max(clock() - self.begun, 1e-9)
         if not self.done:
             return f"{self.what}: {seconds:.0f} s"
@@ -123,26 +125,29 @@ class Progress:
 
 
 class Step:
-    """A training step: how many of its passes through layers have begun."""
+    """The progress of a training step: how many of its passes through layers have begun."""
 
     def __init__(self):
-        self.progress, self.seconds = None, 0  # of the step that is being made; that the one before took
+        self.progress, self.seconds = None, 0  # of the present step; duration of the step before
 
     def begin(self, number, layers, *passes):
-        """The first forward pass of a step. passes: how many are to come, as far as somebody has said it; each goes
-        back, too."""
+        """Begins with the first forward pass of a step.
+
+        passes: numbers of forward passes that the step will have, as far as they are known. Each is followed by
+        a backward pass.
+        """
         if self.progress is None and layers:
             total = 2 * layers * max(n for n in passes if isinstance(n, int))
             self.progress = Progress(f"step {number}", total, "layers", stays=False,
                                      ticks=self.seconds > SILENT_SECONDS).__enter__()
 
     def add(self):
-        """A layer computes."""
+        """Counts one layer that begins to compute."""
         if self.progress is not None:
             self.progress.add()
 
     def end(self):
-        """It is made, or dropped."""
+        """Ends the step, whether it was made or dropped."""
         if self.progress is not None:
             progress, self.progress = self.progress, None
             self.seconds = clock() - progress.begun
@@ -150,15 +155,18 @@ class Step:
 
 
 def of_work(progress):
-    """A struct shore_work that reports to a Progress, and a list that gets what interrupted it: whoever has called the
-    library raises that. The library calls back on the caller's own thread."""
+    """(struct shore_work that reports to a Progress, a list for exceptions, the callback to keep alive).
+
+    The library calls back on the caller's thread. If a signal handler raises there, the exception goes into the list,
+    and the caller raises it after the library returns.
+    """
     raised = []
 
     def report(ctx, done, total):
         try:
             progress.total, progress.done = total, done
             progress.look()
-        except BaseException as interrupt:  # a signal's handler runs here, too
+        except BaseException as interrupt:  # signal handlers run here too
             raised.append(interrupt)
             return 1
         return 0

@@ -1,5 +1,4 @@
-"""Names that PyTorch does not document, and what this package needs them for: all of them are here. Tried with PyTorch
-2.4, 2.6 to 2.9."""
+"""Wraps every undocumented PyTorch name that this package uses. Tested with PyTorch 2.4 and 2.6 to 2.9."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from torch.nn.utils import stateless
 from torch.utils import _python_dispatch
 from torch.utils._pytree import tree_leaves as tree_leaves, tree_map as tree_map
 
-# within them, tensors of this package's classes are handled as plain ones
+# contexts that handle tensors of this package's classes as plain ones
 DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 
@@ -23,12 +22,12 @@ DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often it was changed in place."""
+    """How often a tensor was changed in place."""
     return tensor._version
 
 
 def base(tensor: torch.Tensor) -> torch.Tensor:
-    """What it is a view of; itself."""
+    """The tensor that this one is a view of, or the tensor itself."""
     return tensor if tensor._base is None else tensor._base
 
 
@@ -37,23 +36,23 @@ def storage_id(storage: torch.UntypedStorage) -> int:
 
 
 def storage_users(tensor: torch.Tensor) -> int:
-    """Tensors that share its memory."""
+    """How many tensors share a tensor's memory."""
     return torch._C._storage_Use_Count(storage_id(tensor.untyped_storage()))
 
 
 def refuse_access(tensor: torch.Tensor, why: str) -> None:
-    """Whoever looks into its storage from here on gets a RuntimeError. PyTorch 2.4 does not have it."""
+    """Makes every later access to a tensor's storage raise RuntimeError(why). PyTorch 2.4 cannot, and does nothing."""
     if hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"):
         torch._C._set_storage_data_ptr_access_error_msg(storage_id(tensor.untyped_storage()), why)
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:
-    """By torch.func: it has no memory of its own."""
+    """Whether torch.func wraps a tensor, which then has no memory of its own."""
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """A tensor of a subclass without memory."""
+    """A tensor of a subclass, without memory."""
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
 
 
@@ -66,7 +65,7 @@ def post_accumulate_hooks(p: torch.Tensor) -> dict:
 
 
 def carry_hooks(p: torch.Tensor, new: torch.Tensor) -> None:
-    """What a script has hooked to a parameter is hooked to the one in its place."""
+    """Gives a parameter's hooks to the parameter that replaces it."""
     for name in "_backward_hooks", "_post_accumulate_grad_hooks":
         if getattr(p, name):
             setattr(new, name, getattr(p, name))
@@ -76,7 +75,7 @@ def carry_hooks(p: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def graph_task() -> int:
-    """The number of the backward pass that this thread computes; -1: none."""
+    """The number of the backward pass that this thread computes; -1 outside backward."""
     return torch._C._current_graph_task_id()
 
 
@@ -93,12 +92,12 @@ def current_node() -> Any:
 
 
 def next_sequence_number() -> int:
-    """The number of the node that autograd makes next in this thread: later ones come first in backward."""
+    """The number of the next autograd node in this thread. Backward runs nodes with higher numbers first."""
     return torch._C._autograd._get_sequence_nr()
 
 
 def saved_tensor_hooks() -> tuple | None:
-    """The innermost (pack, unpack) of this thread."""
+    """The innermost (pack, unpack) hooks of this thread, or None."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
@@ -126,15 +125,14 @@ def before_load_state_dict(module: torch.nn.Module, hook: Callable) -> None:
 
 
 def loads(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
-    """Whether it loads a value of its own under this name; it has it then."""
+    """Whether a module loads this value under this name. If so, it has the value afterwards."""
     refused: list = []
     module._load_from_state_dict({name: value}, "", {"version": module._version}, False, [], [], refused)
     return not refused
 
 
 def in_functional_call() -> bool:
-    """Whether torch.func.functional_call() runs, which has put other values in the place of parameters, and takes them
-    away again."""
+    """Whether torch.func.functional_call() runs and has replaced parameters for a while."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not stateless._functional_call.__code__:
         frame = frame.f_back
@@ -150,12 +148,12 @@ def parse_to(*args: Any, **kwargs: Any) -> tuple:
 BatchNorm = torch.nn.modules.batchnorm._NormBase
 
 def recompile_limit() -> int:
-    """Graphs of one function that torch.compile makes before it gives up; 0: this PyTorch has another name for it."""
+    """How many graphs of a function torch.compile makes before it gives up; 0 if this PyTorch names it otherwise."""
     return getattr(torch._dynamo.config, "recompile_limit", 0)
 
 
 def raise_recompile_limit(limit: int) -> None:
-    """Where torch.compile takes none."""
+    """Raises the limit for PyTorch versions whose torch.compile takes no limit as an option."""
     torch._dynamo.config.cache_size_limit = max(torch._dynamo.config.cache_size_limit, limit)
 
 
@@ -163,13 +161,13 @@ def raise_recompile_limit(limit: int) -> None:
 
 
 def modes() -> list[tuple]:
-    """(module that has push and pop, mode) of all modes that this thread has entered, outermost first."""
+    """[(module with push and pop functions, mode)] for all modes that this thread has entered, outermost first."""
     return [*((overrides, mode) for mode in overrides._get_current_function_mode_stack()),
             *((_python_dispatch, mode) for mode in _python_dispatch._get_current_dispatch_mode_stack())]
 
 
 def enter_mode(of: Any, mode: Any, entered: ExitStack) -> None:
-    """Until an ExitStack is left."""
+    """Enters a mode until the ExitStack ends."""
     of._push_mode(mode)
     entered.callback(of._pop_mode)
 
@@ -185,5 +183,5 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def note_step_called(optimizer: Any) -> None:
-    """Its step() is the engine's: schedulers look for a call of it."""
+    """Tells learning-rate schedulers that step() was called: the engine makes the steps."""
     optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True

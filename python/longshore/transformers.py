@@ -1,7 +1,8 @@
-"""transformers' Trainer on a Longshore run, by one changed import: `from longshore.transformers import Trainer`.
+"""transformers' Trainer on a Longshore run. Change one import: `from longshore.transformers import Trainer`.
 
-The model's weights and the optimizer's state lie on drives (TrainingArguments' run, drives, memory); checkpoints are
-snapshots of the run; the micro-batches of a step go through each layer together. Everything else is as it was.
+The model's weights and the optimizer's state lie on drives, as TrainingArguments' run, drives and memory say.
+Checkpoints are snapshots of the run. The micro-batches of a step go through each layer together. Everything else is as
+in transformers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .step.engine_surface import refuse_engine
 from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
 _log = logging.getLogger("longshore")
-_OPTIMIZERS = {  # None: the class that transformers gives
+_OPTIMIZERS = {  # {TrainingArguments' optim: the class; None: the one that transformers gives}
     "adamw_torch": None,
     "adamw_torch_fused": None,
     "adamw_hf": torch.optim.AdamW,
@@ -44,16 +45,33 @@ _OPTIMIZERS = {  # None: the class that transformers gives
     "adagrad": None,
 }
 
-_WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each checkpoint that comes, beside the
-snapshot, and save_only_model=True in its place. trainer.save_model(DIR) writes those of the present step."""
+_WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each later checkpoint, beside the snapshot;
+save_only_model=True writes them instead of it. trainer.save_model(DIR) writes the present step's weights."""
 
 _WRAP_DECIDES: Any = None
 
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
-    """transformers' TrainingArguments, and where the state lives. bf16: the model is computed in bfloat16, with masters
-    in fp32. A Trainer takes transformers' own as well, with the defaults here."""
+    """transformers' TrainingArguments with Longshore's options.
+
+    Example::
+
+        TrainingArguments(output_dir="out", run="runs/a", drives=["/mnt/nvme0", "/mnt/nvme1"], memory="8GiB")
+
+    With bf16=True, forward and backward run in bfloat16, and masters are fp32. The Trainer also takes transformers' own
+    TrainingArguments, and then uses the defaults here.
+
+    Args:
+        run: Directory of the run. Default: output_dir/run.
+        drives: Directories, files, block devices or ``ssh://HOST/PATH``. Default: the run's directory.
+        memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
+        storage, activations, activation_room, compress, compress_after, moments_from: As longshore.wrap() takes them.
+        overwrite_run: True replaces an existing run.
+        layer_major: True fetches each layer once for all micro-batches of a step; False computes them one after the
+            other. Default: True if only transformers' own code runs between micro-batches.
+        checkpoint_weights: True writes model.safetensors into each checkpoint, beside its snapshot.
+    """
 
     run: str = field(default=_WRAP_DECIDES, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
     drives: list[str] = field(
@@ -63,22 +81,22 @@ class TrainingArguments(transformers.TrainingArguments):
     memory: str = field(default=_WRAP_DECIDES,
                         metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
     storage: str = field(default=_WRAP_DECIDES,
-                         metadata={"help": "bf16 or fp32: what lies on the drives and is fetched; by default the "
+                         metadata={"help": "bf16 or fp32: dtype on the drives that is fetched; by default the "
                                            "parameters' dtype"})
     activations: str = field(default=_WRAP_DECIDES,
-                             metadata={"help": "memory, drives or auto: where what autograd saves waits for backward"})
+                             metadata={"help": "memory, drives or auto: where activations wait for backward"})
     activation_room: str = field(default=_WRAP_DECIDES, metadata={"help": "on the drives for activations, as 64GiB"})
     compress: str = field(default=_WRAP_DECIDES,
-                          metadata={"help": "top1%% or so: the share of each block's gradients that is sent to the "
+                          metadata={"help": "such as top1%%: the share of each block's gradients that is sent to the "
                                             "drives"})
     compress_after: int = field(default=_WRAP_DECIDES, metadata={"help": "steps with whole gradients before compress"})
     moments_from: str = field(default=_WRAP_DECIDES,
-                              metadata={"help": "directory of save_pretrained(moments=True): the optimizer goes on "
-                                                "with these"})
-    overwrite_run: bool = field(default=False, metadata={"help": "replace a run that is there"})
+                              metadata={"help": "directory of save_pretrained(moments=True) whose moments the "
+                                                "optimizer continues with"})
+    overwrite_run: bool = field(default=False, metadata={"help": "replace an existing run"})
     layer_major: bool = field(
         default=_WRAP_DECIDES,
-        metadata={"help": "fetch each layer once for all micro-batches of a step; by default where only transformers' "
+        metadata={"help": "fetch each layer once for all micro-batches of a step; by default if only transformers' "
                           "own code runs in between"},
     )
     checkpoint_weights: bool = field(
@@ -88,24 +106,24 @@ class TrainingArguments(transformers.TrainingArguments):
     def __post_init__(self):
         self.computes_in_bf16 = bool(getattr(self, "bf16", False))
         if self.fp16:
-            raise LongshoreError("fp16: is not to be had: bf16=True, whose range needs no loss scale")
+            raise LongshoreError("fp16: is not supported: use bf16=True, whose range needs no loss scale")
         if self.deepspeed:
             raise LongshoreError(
                 "deepspeed: longshore.transformers needs none; `python -m longshore.deepspeed` runs transformers' own "
                 "Trainer with it"
             )
-        self.bf16 = False  # the model is made so, instead of autocast
+        self.bf16 = False  # the model itself becomes bfloat16, without autocast
         self.use_cpu = True
         super().__post_init__()
 
     @property
     def place_model_on_device(self) -> bool:
-        """False: the parameters stay where they are."""
+        """Always False: the engine holds the parameters."""
         return False
 
 
 class Trainer(transformers.Trainer):
-    """transformers.Trainer, whose model lives on drives from train() on. ``engine`` is longshore's."""
+    """transformers.Trainer whose model lies on drives from train() on. ``engine`` is the longshore.Engine."""
 
     def __init__(self, *args, **kwargs):
         self.engine: Any = None
@@ -113,33 +131,36 @@ class Trainer(transformers.Trainer):
         self._resumes = False
         self._saves_weights = True
         refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer",
-                      "give the model itself, which the Trainer wraps "
-                      "(TrainingArguments(run=, drives=, memory=)), or whose run it goes on with "
+                      "give the model itself: the Trainer wraps it "
+                      "(TrainingArguments(run=, drives=, memory=)), or continues its run "
                       "(train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
-        # parameters stay where they are, and gradients are not in them
+        # the engine holds parameters and gradients, so Accelerate must not move or clip them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
         self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any,
               **kwargs: Any) -> transformers.trainer_utils.TrainOutput:
-        """As transformers'; resumed, the run goes on with the same bits."""
+        """Trains as transformers' train() does. resume_from_checkpoint continues the run with the same bits."""
         self._resumes = bool(resume_from_checkpoint)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    # ---- the model goes onto the drives
+    # ---- moving the model to the drives
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments,
                                      model: torch.nn.Module | None = None) -> tuple:
-        """As transformers', for what the engine can do; without other libraries for the names of theirs."""
+        """The optimizer's class and arguments as transformers gives them, for optimizers that the engine supports.
+
+        Names of other libraries' optimizers, such as adamw_8bit, work without those libraries.
+        """
         name = str(getattr(args.optim, "value", args.optim))
         if name not in _OPTIMIZERS:
-            raise LongshoreError(f"optim: {name} is not to be had: {', '.join(_OPTIMIZERS)}")
+            raise LongshoreError(f"optim: {name} is not supported; use one of {', '.join(_OPTIMIZERS)}")
         if getattr(args, "optim_target_modules", None):
-            raise LongshoreError("optim_target_modules: is for GaLore and its kin, which are not to be had; take it "
-                                 "out")
+            raise LongshoreError("optim_target_modules: is for GaLore and similar optimizers, which are not "
+                                 "supported; take it out")
         kind = _OPTIMIZERS[name]
         if kind is None:
             kind, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
@@ -147,19 +168,19 @@ class Trainer(transformers.Trainer):
             kwargs = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
         for key in [word.partition("=")[0].strip() for word in (args.optim_args or "").split(",") if word.strip()]:
             if key not in kwargs:
-                raise LongshoreError(f"optim_args: {key} is not looked at where optim is {name}; take it out, or give "
+                raise LongshoreError(f"optim_args: {key} has no effect with optim={name}; take it out, or give "
                                      "optimizer_cls_and_kwargs=(torch.optim.SGD, {...}) to the Trainer")
         return EmptyAdagrad if kind is torch.optim.Adagrad else kind, kwargs
 
     def _wrap_model(self, model, training=True, *args, **kwargs):
-        """Where transformers has the optimizer, whoever has made it."""
+        """Moves the model to the drives here, because transformers has the optimizer by now, whoever made it."""
         if training and (self.engine is None or _bare(self.optimizer) is not self.engine.optimizer):
             self._put_on_drives(_bare(self.optimizer))
         return super()._wrap_model(model, training, *args, **kwargs)
 
     def _put_on_drives(self, given):
         args = self.args
-        # the rest wrap() decides
+        # wrap() decides the options that are left out
         said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}
         made_in = init.of(self.model)
         if getattr(args, "computes_in_bf16", False):
@@ -209,10 +230,10 @@ class Trainer(transformers.Trainer):
         self.engine.backward(loss, last=self.accelerator.sync_gradients, divide=False)
 
     def _clip(self, parameters, max_norm, norm_type=2):
-        """step() clips, while it updates; where a callback looks at gradients in between, it finds them clipped."""
+        """Lets step() clip while it updates. If a callback may read gradients before the step, clips them now."""
         if norm_type == 2 and all(known_packages.is_known(callback.on_pre_optimizer_step)
                                   for callback in self.callback_handler.callbacks):
-            # by infinity it asks for the norm
+            # clipping to infinity only asks for the norm
             self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to
             return torch.tensor(self.engine.grad_norm())
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
@@ -223,7 +244,7 @@ class Trainer(transformers.Trainer):
     # ---- checkpoints
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """The whole model as safetensors, streamed; a checkpoint is a snapshot of the run, and needs none."""
+        """Writes the whole model as safetensors, streamed. Checkpoints are snapshots of the run and need none."""
         self._saves_weights = (not _internal_call or self.args.save_only_model
                                or getattr(self.args, "checkpoint_weights", False))
         try:
@@ -268,7 +289,7 @@ class Trainer(transformers.Trainer):
         torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, "scheduler.pt"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        """With the optimizer's state, once the engine is there."""
+        """Only checks the checkpoint. _load_optimizer_and_scheduler() loads it once the engine exists."""
         checkpoint.read(resume_from_checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint_directory):
@@ -283,7 +304,7 @@ class Trainer(transformers.Trainer):
 
 
 def _bare(optimizer):
-    """Without what Accelerate puts around it."""
+    """The optimizer inside Accelerate's wrapper."""
     return optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
 
 

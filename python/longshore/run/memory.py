@@ -28,14 +28,15 @@ def note_imports(model_bytes: int = 0) -> None:
 class Memory:
     """The memory of an engine and its process, in bytes.
 
-    budget: the memory that Longshore may hold.
-    parameters, gradients, state, activations, drives: what it holds now, by purpose.
-    gradients_most: the most that gradients may take.
-    process_at_wrap, process_now: resident memory of the process when the engine was made, and now. It includes the
-        interpreter, PyTorch, and activations in PyTorch's memory.
-    allocated: the part of process_now that PyTorch's tensors and Python's objects use, such as activations and
-        the gradients that autograd makes.
-    kept: free memory that their allocator keeps. Between steps, 128 MiB or more of it go back to the system.
+    Attributes:
+        budget: The memory that Longshore may hold.
+        parameters, gradients, state, activations, drives: What it holds now, by purpose.
+        gradients_most: The most that gradients may take.
+        process_at_wrap, process_now: Resident memory of the process when the engine was made, and now. It includes the
+            interpreter, PyTorch, and activations in PyTorch's memory.
+        allocated: The part of process_now that PyTorch's tensors and Python's objects use, such as activations and
+            the gradients that autograd makes.
+        kept: Free memory that their allocator keeps. Between steps, 128 MiB or more of it goes back to the system.
     """
 
     budget: int

@@ -65,7 +65,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     Raises:
         MissingError: There is no run in the directory.
         BusyError: Another process, or another engine of this process, uses the run.
-        BudgetError: memory is below the least that works for this model; the message ends with the minimum.
+        BudgetError: memory is below the least that works for this model; the message names the minimum.
         LongshoreError: The model is not the run's, or cannot be made.
     """
     run = os.fspath(run)

@@ -94,7 +94,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         The Engine, which is called like the model.
 
     Raises:
-        BudgetError: memory is below the least that works for this model; the message ends with the minimum.
+        BudgetError: memory is below the least that works for this model; the message names the minimum.
         ExistsError: The directory holds a run, and overwrite is not given.
         ValueError: An option has an impossible value, or two options contradict each other.
     """
