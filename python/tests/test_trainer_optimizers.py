@@ -214,7 +214,7 @@ def test_under_deepspeed_the_optimizer_is_the_one_that_was_asked_for(tmp_path, s
     assert done.returncode == 0, done.stderr[-4000:]
     told, again, other = json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
     assert told == pytest.approx(losses(trained(False, None, tmp_path, {"optim": "sgd"}, None, seed)), rel=1e-4)
-    assert "the engine is closed, as by a second train() of its Trainer; save_model" in again
+    assert "the engine is closed, for example by a second train() of its Trainer; call save_model" in again
     assert other.startswith("optimizer: Adafactor is not to be had")
 
 
@@ -242,7 +242,7 @@ def test_a_second_trainer_of_the_model_trains_on(more, tmp_path, seed):
     assert told[1] == pytest.approx(told[0], rel=2e-2 if more.get("bf16") else 1e-4)
     values = [p.detach() + 0 for p in it.parameters()]
     args.run = str(tmp_path / "run2")
-    with pytest.raises(longshore.LongshoreError, match="another run= or output_dir, or save the model with .*save_model"):
+    with pytest.raises(longshore.LongshoreError, match="another run= or output_dir, or save the model .*save_model"):
         Trainer(it, args, train_dataset=Sentences(40)).train()
     args.run, args.optim = str(tmp_path / "run3"), "adagrad"
     with pytest.raises(longshore.LongshoreError,

@@ -1,7 +1,7 @@
-"""DeepSpeed's surface on a Longshore run: `import longshore.deepspeed as deepspeed`.
+"""DeepSpeed's API on a Longshore run: `import longshore.deepspeed as deepspeed`.
 
-One process; parameters, gradients and the optimizer's state lie on drives. `python -m longshore.deepspeed train.py ...`
-runs a script that imports `deepspeed` itself, or transformers with --deepspeed.
+Training runs in one process. Parameters, gradients and the optimizer's state lie on drives. To run a script that
+imports `deepspeed`, or that uses transformers with --deepspeed, write `python -m longshore.deepspeed train.py ...`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ version = __version__
 __version_major__, __version_minor__, __version_patch__ = (int(part) for part in __version__.split("."))
 __git_hash__ = __git_branch__ = None
 dist = comm
-_before = None  # a weak reference to the engine that was made last
+_last = None  # a weak reference to the engine that was made last
 deepspeed_modules.complete()
 runtime = importlib.import_module(f"{__name__}.runtime")
 
@@ -81,14 +81,37 @@ def initialize(
     mesh_param: None = None,
     config_params: dict | str | None = None,
 ) -> tuple:
-    """Puts a model on drives, as the configuration says. Returns (engine, optimizer, data loader, scheduler).
+    """Moves a model to drives as a DeepSpeed configuration says, and returns its engine.
 
-    config: a dict, or a JSON file; also args.deepspeed_config or args.deepspeed. optimizer: of torch.optim (AdamW,
-    Adam, SGD, Adagrad), or what makes one of parameters; by default the configuration's. model_parameters: what is
-    trained, or groups. lr_scheduler: one, or what makes it of the optimizer. training_data: a data set, for the loader.
+    Example::
 
-    The state lies in a directory of this job in nvme_path, or where "longshore": {"run": DIRECTORY} says; one that is
-    there is not overwritten: load_checkpoint() goes on with it. Raises ConfigError, BudgetError, BusyError.
+        config = {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
+                  "longshore": {"run": "runs/a", "drives": ["/mnt/nvme0"], "memory": "8GiB"}}
+        engine, optimizer, _, scheduler = deepspeed.initialize(model=model, config=config)
+
+    The state lies in the directory of "longshore": {"run": DIRECTORY}, or in a new directory of this job in nvme_path.
+    An existing run is not overwritten; load_checkpoint() continues it.
+
+    Args:
+        args: An object whose deepspeed_config or deepspeed names the configuration, if config is not given.
+        model: The nn.Module to train.
+        optimizer: torch.optim's AdamW, Adam, SGD or Adagrad, or a function that makes one of parameters. Default: the
+            configuration's.
+        model_parameters: The parameters to train, or parameter groups. Default: all of the model.
+        training_data: A data set for the data loader.
+        lr_scheduler: A scheduler, or a function that makes one of the optimizer. Default: the configuration's.
+        collate_fn: The data loader's.
+        config, config_params: The configuration: a dict, or the path of a JSON file.
+        mpu, mesh_param: Refused, because there is one process.
+        distributed_port, dist_init_required: Ignored.
+
+    Returns:
+        (engine, optimizer, data loader, scheduler). The loader is None without training_data.
+
+    Raises:
+        ConfigError: The configuration has a key or value that Longshore does not support; the message names it.
+        BudgetError: "memory" is below the least that works for this model.
+        BusyError: Another process, or another engine of this process, uses the run.
     """
     refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
@@ -106,7 +129,7 @@ def initialize(
     if given is None:
         raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
     given = _config.load(given)
-    settings = _config.settings(given, of_others(_before and _before()))
+    settings = _config.settings(given, of_others(_last and _last()))
     init_distributed()
     monitor = Monitors(settings.monitors)
     how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
@@ -121,8 +144,8 @@ def initialize(
         try:
             engine = resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
-            raise BusyError(f"longshore.run: {e}; several models of one script: leave it out, nvme_path gives each a "
-                            "directory", e.code) from None
+            raise BusyError(f"longshore.run: {e}; if the script has several models, leave longshore.run out: nvme_path "
+                            "gives each a directory", e.code) from None
         say_what_stays(engine, settings)
         engine.how.update(clip=settings.clip, on_nonfinite="skip")
         settings.dtype = engine.how["compute"]
@@ -147,13 +170,14 @@ def initialize(
         return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
     except BaseException:
         engine.close()
-        if not there:  # the next try finds no run that nobody has begun
+        if not there:  # so that the next try does not find a run without steps
             remove(run)
             leave(places)
         raise
 
 
 def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn):
+    """Makes the scheduler, the DeepSpeedEngine and the data loader around a longshore.Engine."""
     scheduler = _scheduler(settings, lr_scheduler, engine.optimizer)
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
@@ -170,13 +194,13 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
             drop_last=settings.drop_last
         )
         out.training_dataloader = loader
-    global _before
-    _before = weakref.ref(out)
+    global _last
+    _last = weakref.ref(out)
     return out, out.optimizer, loader, scheduler
 
 
 def _optimizer(settings, optimizer, parameters, model):
-    """(wrap()'s arguments, groups, whether there is an optimizer at all, one of torch's)."""
+    """(wrap()'s arguments, groups, whether there is an optimizer at all, the torch.optim object or None)."""
     if parameters is not None:
         parameters = list(parameters)
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
@@ -190,10 +214,11 @@ def _optimizer(settings, optimizer, parameters, model):
 
 
 def _scheduler(settings, given, optimizer):
+    """The scheduler that initialize() was given, or the configuration's, or None."""
     if given is not None:
         if not callable(given) and not hasattr(given, "step"):
-            raise ValueError("deepspeed.initialize: lr_scheduler is a scheduler, or what makes one of the optimizer, "
-                             f"and not {given!r}")
+            raise ValueError("deepspeed.initialize: lr_scheduler is a scheduler, or a function that makes one of the "
+                             f"optimizer, and not {given!r}")
         if isinstance(given, type) or not hasattr(given, "step"):
             return given(optimizer)
         return rebind(given, optimizer)
@@ -201,16 +226,16 @@ def _scheduler(settings, given, optimizer):
         return None
     name, params = str(settings.scheduler.get("type")), settings.scheduler.get("params") or {}
     params = {k: v for k, v in params.items() if v != "auto"}
-    if params.get("warmup_num_steps") == 0:  # which transformers fills in where no warmup is asked for
-        say_once("scheduler.params.warmup_num_steps: 0 is 2 steps, the least that DeepSpeed's formulas have")
+    if params.get("warmup_num_steps") == 0:  # transformers fills in 0 if no warmup is asked for
+        say_once("scheduler.params.warmup_num_steps: 0 becomes 2 steps, the least that DeepSpeed's formulas allow")
         params["warmup_num_steps"] = 2
     base = torch.optim.lr_scheduler.LRScheduler
     classes = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and isinstance(k, type)}
     kinds = {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
-        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not to be had: "
-                          f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, and torch's{_config.meant(name, kinds)}")
+        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not supported; use one of "
+                          f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, or torch's{_config.meant(name, kinds)}")
     for key, value in params.items():
         if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
             raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and no number")
@@ -221,8 +246,11 @@ def _scheduler(settings, given, optimizer):
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --deepspeed and --deepspeed_config, each taken with a file; --deepspeed alone means that one is given, and
-    what follows it is the script's, unless its name ends in .json."""
+    """Adds the options --deepspeed [FILE] and --deepspeed_config FILE to a parser.
+
+    --deepspeed takes the next word only if it ends in .json or .hjson. Alone, it leaves the configuration to
+    --deepspeed_config or initialize(config=...).
+    """
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
     group.add_argument(
         "--deepspeed",
@@ -230,7 +258,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
         const=True,
         default=False,
         type=lambda text: text or True,
-        help="use DeepSpeed's surface; with a JSON file: its configuration",
+        help="use DeepSpeed; with a JSON file: its configuration",
     )
     group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, a JSON file")
     parse = parser.parse_known_args
@@ -247,10 +275,10 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 
 def init_inference(*args, **kwargs):
-    raise LongshoreError("deepspeed.init_inference: is not to be had; longshore.wrap(model, ...), then "
+    raise LongshoreError("deepspeed.init_inference: is not supported; use longshore.wrap(model, ...), then "
                          "engine.module.generate()")
 
 
 def tp_model_init(*args, **kwargs):
-    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not to be had; a model larger than memory "
+    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not supported; a model larger than memory "
                          "needs none here")

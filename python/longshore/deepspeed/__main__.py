@@ -1,5 +1,4 @@
-"""python -m longshore.deepspeed SCRIPT ...: runs a script for DeepSpeed, or for transformers with --deepspeed, as it
-is."""
+"""python -m longshore.deepspeed SCRIPT ...: runs an unchanged script that uses DeepSpeed, or transformers with it."""
 
 import argparse
 import importlib.util
@@ -8,7 +7,7 @@ import os
 import runpy
 import sys
 
-# of the launcher `deepspeed`, without meaning for one process
+# options of the launcher `deepspeed` that mean nothing for one process
 _WITH_VALUE = [("-i", "--include"), ("-e", "--exclude"), ("-H", "--hostfile")] + [
     (f"--{name}",)
     for name in "master_addr master_port node_rank launcher launcher_args ssh_port venv_script log_level "
@@ -26,7 +25,7 @@ class _Refused(argparse.Action):
         self.instead = instead
 
     def __call__(self, parser, namespace, values, option_string=None):
-        parser.error(f"{option_string}: is not to be had: {self.instead}")
+        parser.error(f"{option_string}: is not supported: {self.instead}")
 
 
 def _refuse_module(parser, name):
@@ -34,7 +33,7 @@ def _refuse_module(parser, name):
         there = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as e:
         if not f"{name}.".startswith(f"{e.name}."):
-            raise  # it lacks another one
+            raise  # a package above it fails to import something else
         there = False
     if not there:
         parser.error(f"-m {name}: there is no such module here or in this Python's packages")
@@ -44,9 +43,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="python -m longshore.deepspeed",
         allow_abbrev=False,
-        description="Runs a script in one process in which `import deepspeed` is Longshore: its model and optimizer "
-                    "live on drives, where "
-        'the configuration says (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}). Options of the '
+        description="Runs a script in one process in which `import deepspeed` is Longshore. Its model and optimizer "
+                    "lie on the drives that "
+        'the configuration names (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}). Options of the '
         'launcher `deepspeed` may '
         "stay in front of SCRIPT.",
         epilog="Example: python -m longshore.deepspeed train.py --deepspeed ds.json",
@@ -62,12 +61,12 @@ def main(argv=None):
         parser.add_argument(option, nargs="?" if option == "--autotuning" else 0, action=_Refused, instead=instead,
                             help=argparse.SUPPRESS)
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", metavar="SCRIPT", help="what is run")
+    parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...",
                         help="its own arguments, --deepspeed and --deepspeed_config too")
     said, others = parser.parse_known_args(argv)
     if others:
-        parser.error(f"{others[0]}: is no option of this launcher; what is the script's comes after SCRIPT")
+        parser.error(f"{others[0]}: is no option of this launcher; options of the script come after SCRIPT")
     if said.num_gpus > 1 or said.num_nodes > 1:
         parser.error("--num_gpus, --num_nodes: one process owns a run; leave them out")
     if not said.module and not os.path.exists(said.script):
@@ -97,7 +96,7 @@ def main(argv=None):
 
 
 def _be_one_process():
-    """As launchers tell processes what they are."""
+    """Sets the environment variables with which launchers tell a process its rank."""
     import torch
 
     for name, value in {

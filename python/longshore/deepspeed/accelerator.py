@@ -1,4 +1,4 @@
-"""deepspeed.accelerator: the device that parameters are computed on."""
+"""deepspeed.accelerator: describes the device of forward and backward, the CPU."""
 
 import torch
 
@@ -7,6 +7,8 @@ from .comm import always
 
 
 class Accelerator:
+    """DeepSpeed's accelerator for the CPU."""
+
     _name = "cpu"
     _communication_backend_name = "gloo"
 

@@ -1,4 +1,4 @@
-"""deepspeed.checkpointing: activations that are computed again, by torch.utils.checkpoint."""
+"""deepspeed.checkpointing: recomputes activations in backward, by torch.utils.checkpoint."""
 
 from torch.utils.checkpoint import checkpoint as _checkpoint
 
@@ -6,7 +6,7 @@ _configured = False
 
 
 def configure(mpu_=None, deepspeed_config=None, **kwargs):
-    """Nothing is to be configured: activations share the run's memory with everything else."""
+    """Only records the call: recomputed activations need no configuration here."""
     global _configured
     _configured = True
 
@@ -20,4 +20,4 @@ def checkpoint(function, *args):
 
 
 def reset():
-    """Nothing is kept between steps."""
+    """Does nothing: nothing is kept between steps."""

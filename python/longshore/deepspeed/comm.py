@@ -1,4 +1,4 @@
-"""deepspeed.comm of a single process: what goes to all ranks is there already."""
+"""deepspeed.comm for one process: collective operations have nothing to send."""
 
 import torch
 from torch import distributed
@@ -18,7 +18,7 @@ def init_distributed(
     rank=-1,
     world_size=-1,
 ):
-    """Makes torch.distributed answer for one process, without a port."""
+    """Initializes torch.distributed for one process, without a port."""
     import os
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -31,7 +31,7 @@ def init_distributed(
 
 
 def always(value):
-    """A function whose answer is known, whatever it is given."""
+    """A function that returns value for any arguments."""
     return lambda *args, **kwargs: value
 
 

@@ -1,4 +1,4 @@
-"""The engine as scripts for DeepSpeed know it: a module that is called, backward(), step(), checkpoints."""
+"""DeepSpeedEngine: DeepSpeed's engine on a Longshore run, with forward, backward(), step() and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ from .zero import ZeroParamStatus
 
 
 class DeepSpeedEngine(nn.Module):
-    """What initialize() returns: a module that is called, then backward() and step(). ``engine`` is longshore's,
-    ``module`` the model."""
+    """The engine that initialize() returns: call it, then backward() and step().
+
+    ``engine`` is the longshore.Engine, ``module`` the model.
+    """
 
     def __init__(self, engine, settings, config, monitor, *, undecided=False, fresh=False, trains=True):
-        """engine: longshore's. undecided: the run was there before, and nobody has said yet that it is wanted. fresh:
-        it is of this job, and was made now."""
+        """engine: the longshore.Engine. fresh: this job made the run. undecided: the run existed before, and the script
+        has not yet said whether to continue it."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
-        engine.meter.say = logger.info  # what the first step took
+        engine.meter.say = logger.info  # logs the memory of the first step
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
-        # as DeepSpeed has it, and TRL asks for it
+        # without an optimizer, stage 3 has the offload here, as in DeepSpeed; TRL asks for it
         self.optimizer: Any = engine.optimizer if trains else offload if settings.stage == 3 else None
         self.counters = engine.follow("deepspeed", Counters())
         self.training_dataloader = None
-        # of gradients that go to other processes as sparse tensors: there are none
+        # modules whose gradients go to other processes as sparse tensors: none
         self.sparse_tensor_module_names = set()
         self.device = torch.device("cpu")
         self.local_rank = self.global_rank = 0
@@ -50,14 +52,14 @@ class DeepSpeedEngine(nn.Module):
         self.monitor = monitor
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
-        self._micro_batches = 0  # of the step that is under way
+        self._micro_batches = 0  # of the present step so far
         self._steps_scheduler = engine.lr_scheduler is not None
         if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            say_once("lr_scheduler: a ReduceLROnPlateau asks for a metric: step() takes it in lr_kwargs, or leaves it "
-                     "to the script")
+            say_once("lr_scheduler: ReduceLROnPlateau needs a metric: give it to step() as lr_kwargs, or step the "
+                     "scheduler in the script")
             self._steps_scheduler = False
         self._norm = None
-        self._applied = False  # the last step() has made one
+        self._applied = False  # whether the last step() changed the parameters
         self._said_memory = False
         self._seconds = {"forward": 0.0, "backward": 0.0, "step": 0.0}
         optimizer = engine.optimizer
@@ -65,7 +67,7 @@ class DeepSpeedEngine(nn.Module):
         if settings.casts or settings.casts_all:
             engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True,
                                                     prepend=True)
-        # its optimizers' norm is of their groups; without one, of the whole model
+        # DeepSpeed's optimizers take the norm of their groups only; without one, it is the whole model's
         if settings.stage or settings.dtype != "fp32":
             engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad
                                       and id(p) not in engine.optimizer.group_of])
@@ -85,7 +87,7 @@ class DeepSpeedEngine(nn.Module):
             return getattr(self.module, name)
         except AttributeError:
             kind = type(self.module).__name__
-            raise AttributeError(f"DeepSpeedEngine: there is no {name} here, and the model, a {kind}, has none",
+            raise AttributeError(f"DeepSpeedEngine: neither the engine nor its model, a {kind}, has {name}",
                                  name=name) from None
 
     global_steps, global_samples = counter("global_steps"), counter("global_samples")
@@ -98,10 +100,11 @@ class DeepSpeedEngine(nn.Module):
     # ---- a step
 
     def _decide(self):
+        """Raises ExistsError if the run existed before and the script has not said whether to continue it."""
         if self._undecided:
             raise ExistsError(
                 f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() "
-                "goes on from one of its "
+                "continues from one of its "
                 'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew'
             )
 
@@ -113,7 +116,7 @@ class DeepSpeedEngine(nn.Module):
 
     @contextlib.contextmanager
     def _or_anew(self):
-        """What fails has dropped the gradients of its step, which then begins with a whole one."""
+        """If forward, backward or step fails, its gradients are dropped, so the next step begins from zero."""
         try:
             yield
         except BaseException:
@@ -121,17 +124,17 @@ class DeepSpeedEngine(nn.Module):
             raise
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Of the model."""
+        """Runs the model's forward."""
         self._decide()
         with self._timed("forward"):
             return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
-        """Adds the gradients of a loss, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the
-        loss, divided so."""
+        """Adds a loss's gradients, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss,
+        divided alike."""
         self._decide()
         if retain_graph:
-            raise LongshoreError("backward: retain_graph=True is not to be had: add the losses up, and call it once")
+            raise LongshoreError("backward: retain_graph=True is not supported: add the losses up, and call it once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
         loss = loss / parts if parts != 1 else loss
         with self._timed("backward"), self._or_anew():
@@ -140,17 +143,17 @@ class DeepSpeedEngine(nn.Module):
         return loss
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """For a script that calls loss.backward() itself: the loss as it is, since nothing is scaled here."""
+        """Returns the loss unchanged, for a script that calls loss.backward() itself: Longshore needs no scale."""
         return loss
 
     def backward_together(self, micro_batches: list, loss_of: Callable, divide: bool = True) -> list[float]:
-        """As longshore.Engine's. step_together() follows."""
+        """As longshore.Engine.backward_together(). Call step_together() next."""
         self._decide()
         with self._timed("backward"), self._or_anew():
             return self.engine.backward_together(micro_batches, loss_of, divide)
 
     def step_together(self) -> None:
-        """The step of backward_together()."""
+        """Makes the step after backward_together()."""
         self._make_step(self.engine.step)
 
     def is_gradient_accumulation_boundary(self) -> bool:
@@ -160,7 +163,7 @@ class DeepSpeedEngine(nn.Module):
         return self._micro_batches + 1 >= self.settings.accumulate
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
-        """Says whether the present micro-batch is the last of its step; None: the configuration does."""
+        """Sets whether the present micro-batch is the last of its step. None leaves it to the configuration."""
         if not self.settings.managed:
             raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() "
                                  "is the boundary")
@@ -168,7 +171,7 @@ class DeepSpeedEngine(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients are gathered, and step() waits."""
+        """A context in which backward() adds gradients and step() does nothing yet."""
         before, self._boundary = self._boundary, False
         try:
             yield
@@ -176,9 +179,9 @@ class DeepSpeedEngine(nn.Module):
             self._boundary = before
 
     def step(self, lr_kwargs: dict | None = None) -> None:
-        """After each backward(); makes the step after the last one of gradient_accumulation_steps. Where the
-        configuration says managed_gradient_accumulation: false, after the last backward() alone. lr_kwargs: what the
-        scheduler's step() is told."""
+        """Call it after each backward(); every gradient_accumulation_steps-th call makes the step. With
+        managed_gradient_accumulation: false, call it only after the last backward(). lr_kwargs: passed to the
+        scheduler's step()."""
         self._decide()
         if not self._trains:
             raise LongshoreError("step: initialize() was given no optimizer, and the configuration has none")
@@ -189,7 +192,7 @@ class DeepSpeedEngine(nn.Module):
         if not boundary:
             return
         if 0 < self.engine.cycle.backwards < self._micro_batches:
-            say_once("zero_grad() between the micro-batches of a step drops what those before it brought: call it "
+            say_once("zero_grad() between the micro-batches of a step drops the gradients of the earlier ones: call it "
                      "after the step, if at all")
         self._make_step(self.engine.step, lr_kwargs)
 
@@ -213,10 +216,10 @@ class DeepSpeedEngine(nn.Module):
         return result
 
     def train_batch(self, data_iter: Iterable, loss_fn: Callable | None = None) -> torch.Tensor:
-        """A whole step of gradient_accumulation_steps micro-batches (an iterator, or a list), each layer fetched once
-        for all of them. loss_fn(output, micro_batch); by default output.loss. Returns their mean loss."""
+        """Makes a step of gradient_accumulation_steps micro-batches from an iterator or list. Fetches each layer once
+        for all of them. loss_fn(output, micro_batch): default output.loss. Returns their mean loss."""
         self._decide()
-        iterator = iter(data_iter)  # itself, where it is one
+        iterator = iter(data_iter)
         batches = [next(iterator) for _ in range(self.settings.accumulate)]
         self.train()
         loss = self._make_step(lambda: self.engine.train_batch(batches, loss_fn)).loss
@@ -242,16 +245,16 @@ class DeepSpeedEngine(nn.Module):
             self._seconds = dict.fromkeys(self._seconds, 0.0)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradients that were gathered since the last step."""
+        """Drops the gradients since the last step."""
         self.engine.drop_gradients()
 
     def get_global_grad_norm(self) -> float | None:
-        """Of the last step, before clipping; None: there was none yet."""
+        """The last step's gradient norm before clipping; None before the first step."""
         return self._norm
 
     def was_step_applied(self) -> bool:
-        """Whether the last step() has changed the parameters: not between those of gradient_accumulation_steps, nor
-        where it was skipped."""
+        """Whether the last step() changed the parameters: False for calls that only accumulate, and for a skipped
+        step."""
         return self._applied
 
     # ---- checkpoints
@@ -264,12 +267,13 @@ class DeepSpeedEngine(nn.Module):
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """A snapshot of the run, named by save_dir/tag (by default global_step<N>), and `latest`."""
+        """Takes a snapshot of the run. Writes save_dir/tag, which names it, and save_dir/latest, which names tag
+        (default: global_step<N>)."""
         self._decide()
         tag = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
         counters = self.counters.state_dict()
         if self._micro_batches:
-            say_once("save_checkpoint() between the micro-batches of a step: who loads it begins with a whole step")
+            say_once("save_checkpoint() between the micro-batches of a step: loading it begins with a whole step")
             counters["micro_steps"] -= self._micro_batches
         checkpoint.save(self.engine, os.path.join(save_dir, tag),
                         {"client_state": client_state or {}, "counters": counters})
@@ -291,12 +295,12 @@ class DeepSpeedEngine(nn.Module):
         load_module_only: bool = False,
         custom_load_fn: None = None,
     ) -> tuple:
-        """Goes on from a checkpoint, with the same bits: in the run that it is of, or in this engine's own, where
-        another engine works on that one. load_optimizer_states=False: moments stay this engine's; load_module_only:
-        counters and scheduler, too; both as a step of its own run. Returns its directory and the client_state; (None,
-        None): none is there."""
+        """Continues from a checkpoint with the same bits: in the checkpoint's run, or in this engine's own if another
+        engine uses that one. load_optimizer_states=False keeps this engine's moments; load_module_only=True also its
+        counters and scheduler; both commit a step of its own run. Returns (directory, client_state), or (None, None)
+        if there is no checkpoint."""
         if custom_load_fn is not None:
-            raise LongshoreError("load_checkpoint: custom_load_fn is not to be had: a checkpoint has no state_dict "
+            raise LongshoreError("load_checkpoint: custom_load_fn is not supported: a checkpoint has no state_dict "
                                  "that it could load")
         whole = load_optimizer_states and not load_module_only
         if not whole:
@@ -311,8 +315,8 @@ class DeepSpeedEngine(nn.Module):
             logger.warning(f"{directory}: is not there: no checkpoint is loaded")
             return None, None
         if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
-            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's own become a model by its "
-                               "zero_to_fp32.py")
+            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns its own "
+                               "into weights")
         scheduler = (self.lr_scheduler.state_dict() if self.lr_scheduler is not None
                      and not load_lr_scheduler_states else None)
         before = self.engine.state.path
@@ -339,11 +343,11 @@ class DeepSpeedEngine(nn.Module):
         return self.settings.gathers
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
-        """All parameters in the dtype they are computed with, in memory that the system may take back."""
+        """All parameters in their dtype of forward, mapped from a file, so that the system may take the memory back."""
         frozen = set()
         if exclude_frozen_parameters:
             frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
-            if adapters.saved_alone(self.module):  # peft saves a vocabulary that was resized, too
+            if adapters.saved_alone(self.module):  # peft also saves a resized vocabulary
                 frozen -= adapters.names_of(self.module)
         place = os.path.dirname(self.engine.state.path)
         out = export.through_files(place, lambda directory: export.save(self.engine, directory, whole=True))
@@ -360,8 +364,7 @@ class DeepSpeedEngine(nn.Module):
         self, save_dir: str | os.PathLike, save_filename: str = "pytorch_model.bin",
         exclude_frozen_parameters: bool = False
     ) -> bool:
-        """Writes the parameters as one file. Returns False where the configuration does not ask for it, as DeepSpeed
-        does."""
+        """Writes the parameters as one file. Returns False if the configuration does not ask for it, like DeepSpeed."""
         if self.settings.stage == 3 and not self.settings.gathers:
             logger.warning(f"{save_filename} is not saved: "
                            "zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
@@ -370,7 +373,7 @@ class DeepSpeedEngine(nn.Module):
         values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
         if safe := save_filename.endswith(".safetensors"):
             first = {tensor.name for block in self.engine.layout.blocks for tensor in block.tensors}
-            first |= persistent_buffers(self.module).keys()  # tied ones once
+            first |= persistent_buffers(self.module).keys()  # safetensors takes tied tensors once
             values = {name: value for name, value in values.items() if name in first}
         write(values, os.path.join(save_dir, save_filename), safe)
         return True
@@ -379,16 +382,16 @@ class DeepSpeedEngine(nn.Module):
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
                         max_shard_size: int | str | None = None) -> None:
-        """As longshore.Engine's: streamed, as safetensors."""
+        """Streams the model into safetensors files: longshore.Engine.save_pretrained()."""
         self.engine.save_pretrained(directory, dtype, max_shard_size)
 
-    # ---- what it says of itself
+    # ---- settings
 
     def get_lr(self) -> list[float]:
         return [float(g["lr"]) for g in self.engine.optimizer.param_groups]
 
     def get_mom(self) -> list:
-        """Of each group: betas, or SGD's momentum."""
+        """The betas, or SGD's momentum, of each group."""
         key = "momentum" if OPTIMIZERS[self.engine.how["optimizer"]].takes_momentum else "betas"
         return [g[key] for g in self.engine.optimizer.param_groups]
 
@@ -408,10 +411,10 @@ class DeepSpeedEngine(nn.Module):
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
-        """Other micro-batches a step from here on: after step(), and not between those of one."""
+        """Changes gradient_accumulation_steps from the next step on. Call it only after a whole step."""
         if self._micro_batches:
-            raise LongshoreError("set_train_batch_size: call it after a whole step: gradients of this one are divided "
-                                 "by the old number")
+            raise LongshoreError("set_train_batch_size: call it after a whole step: the gradients of this step are "
+                                 "divided by the old number")
         if train_batch_size % self.settings.micro_batch:
             raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, "
                              f"{self.settings.micro_batch}")
@@ -450,7 +453,7 @@ class DeepSpeedEngine(nn.Module):
     # ---- the rest
 
     def to(self, *args: Any, **kwargs: Any) -> DeepSpeedEngine:
-        """The engine itself; another dtype than the configuration's is refused."""
+        """Returns the engine itself. Raises LongshoreError for another dtype than the configuration's."""
         device, dtype = parse_to(*args, **kwargs)
         if dtype is not None and dtype != self.engine.streams.compute:
             self._apply(None)
@@ -471,7 +474,7 @@ class DeepSpeedEngine(nn.Module):
 
     def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None,
                 **kwargs: Any) -> None:
-        """torch.compile of each layer, between which blocks come and go; of the model where it has none that repeat."""
+        """Compiles each layer with torch.compile, or the whole model if it has no repeated layers."""
         layers = [name for name in self.engine.how["layers"] if name]
         if layers:
             compile_blocks(self.module, layers, {"backend": backend, **(compile_kwargs or {})})
@@ -479,18 +482,18 @@ class DeepSpeedEngine(nn.Module):
             self.module.compile(backend=backend, **(compile_kwargs or {}))
 
     def empty_partition_cache(self) -> None:
-        """Not needed: what is in memory makes room by itself."""
+        """Does nothing: Longshore evicts parameters by itself."""
 
     def offload_states(self, *args: Any, **kwargs: Any) -> None:
-        """Not needed: the state is on drives always."""
-        say_once("offload_states(): the state is on drives always")
+        """Does nothing: the state is always on drives."""
+        say_once("offload_states(): the state is always on drives")
 
     reload_states = offload_states
 
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self.engine.streams.why = ("the engine is closed, as by a second train() of its Trainer; save_model(DIR) "
-                                   "before, and give the next Trainer from_pretrained(DIR); longshore.resume() opens "
-                                   "the run again")
+        self.engine.streams.why = ("the engine is closed, for example by a second train() of its Trainer; call "
+                                   "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
+                                   "longshore.resume() opens the run again")
         self.engine.close()

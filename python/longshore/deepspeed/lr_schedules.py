@@ -1,5 +1,7 @@
-"""The learning rates that DeepSpeed's configurations name, by its formulas: each step() counts one, and writes `lr`
-(and the momentum, where that cycles) into the groups of the optimizer."""
+"""DeepSpeed's learning-rate schedules, with its formulas.
+
+Each step() counts one step and writes `lr`, and with OneCycle also the momentum, into the optimizer's groups.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from ..step.optimizers import put
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
-# the names of their parameters, as scripts import them: WARMUP_MIN_LR is "warmup_min_lr"
+# the names of the schedules' parameters, which scripts import: WARMUP_MIN_LR is "warmup_min_lr"
 globals().update({name.upper(): name for name in (
     "lr_range_test_min_lr", "lr_range_test_step_rate", "lr_range_test_step_size", "lr_range_test_staircase",
     "cycle_min_lr", "cycle_max_lr",
@@ -25,6 +27,7 @@ WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 
 
 def _of_groups(optimizer, value, name):
+    """A list with one value for each parameter group."""
     if isinstance(value, (list, tuple)):
         if len(value) != len(optimizer.param_groups):
             raise ValueError(f"{name}: {len(value)} values, and the optimizer has {len(optimizer.param_groups)} groups")
@@ -39,11 +42,13 @@ def _positive(value, name):
 
 
 class _Schedule:
-    follows_the_step = True  # is stepped after the one that it belongs to
+    """The base of the schedules: counts steps and writes rates."""
+
+    follows_the_step = True  # the script steps it after the engine's step
     get_lr: Any  # get_lr(): the rates at last_batch_iteration
 
     def _begin(self, optimizer, last_batch_iteration, rates):
-        """rates: of the first step, where none was made."""
+        """rates: those of the first step, written if no step was made before."""
         self.optimizer, self.last_batch_iteration = optimizer, last_batch_iteration
         if last_batch_iteration == -1:
             self._write(rates)
@@ -54,7 +59,7 @@ class _Schedule:
         self._last_lr = list(rates)
 
     def get_last_lr(self) -> list[float]:
-        """The rates as they are now, one for each group."""
+        """The present rates, one for each group."""
         return self._last_lr
 
     def step(self, last_batch_iteration: int | None = None) -> None:
@@ -72,7 +77,7 @@ class _Schedule:
 
 
 class LRRangeTest(_Schedule):
-    """Rates that grow, to find the largest that works."""
+    """Raises the rates step by step, to find the largest that works."""
 
     def __init__(
         self,
@@ -95,7 +100,7 @@ class LRRangeTest(_Schedule):
 
 
 class OneCycle(_Schedule):
-    """Rates that go up and down once, then decay; the momentum goes the other way."""
+    """Raises and lowers the rates once, and then lets them decay. The momentum goes the other way."""
 
     def __init__(
         self,
@@ -138,7 +143,7 @@ class OneCycle(_Schedule):
             group["betas"] = (momentum, 0.99)
 
     def _height(self):
-        """How far up, 0 to 1."""
+        """The position between the lowest and the highest rate, 0 to 1."""
         at = self.last_batch_iteration + 1
         within = 1.0 + at / self.total - math.floor(1 + at / self.total)
         ratio = self.step_ratio
@@ -151,7 +156,7 @@ class OneCycle(_Schedule):
         return height
 
     def _decayed(self):
-        """Intervals since the cycle ended; None: in it."""
+        """Decay intervals since the cycle ended; None during the cycle."""
         if self.last_batch_iteration < self.total:
             return None
         return (self.last_batch_iteration - self.total + 1) / self.decay_step_size if self.decay_step_size else 0.0
@@ -164,7 +169,7 @@ class OneCycle(_Schedule):
         return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
 
     def get_mom(self) -> list[tuple[float, float]]:
-        """Of each group, as betas."""
+        """The betas of each group."""
         return [(momentum, 0.99) for momentum in self._momenta()]
 
     def _momenta(self):
@@ -181,15 +186,17 @@ class OneCycle(_Schedule):
 
 
 class _Warmup(_Schedule):
+    """The base of schedules that begin with a warmup."""
+
     def _begin_warmup(self, steps, kind):
         self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
         if kind not in ("log", "linear"):
-            say_once(f"warmup_type: {kind!r} is neither log nor linear: log is taken, as DeepSpeed does")
+            say_once(f"warmup_type: {kind!r} is neither log nor linear: log is used, as DeepSpeed does")
             kind = "log"
         self.warmup_type = kind
 
     def _warmed(self):
-        """0 to 1 in the warmup; None: it is over."""
+        """The progress of the warmup, 0 to 1; None after it."""
         if self.last_batch_iteration >= self.warmup_num_steps:
             return None
         if self.warmup_type == "log":
@@ -198,7 +205,7 @@ class _Warmup(_Schedule):
 
 
 class WarmupLR(_Warmup):
-    """From the least to the largest rate, which stays."""
+    """Raises the rates from the least to the largest, and keeps them there."""
 
     def __init__(
         self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log",
@@ -223,7 +230,7 @@ class WarmupLR(_Warmup):
 
 
 class WarmupDecayLR(WarmupLR):
-    """The same, and then down to 0 by total_num_steps."""
+    """Raises the rates like WarmupLR, and then lowers them to 0 by total_num_steps."""
 
     def __init__(
         self,
@@ -244,7 +251,7 @@ class WarmupDecayLR(WarmupLR):
 
 
 class WarmupCosineLR(_Warmup):
-    """From a part of the optimizer's own rates up to them, and then down along a cosine."""
+    """Raises the rates from a fraction of the optimizer's own up to these, and then lowers them along a cosine."""
 
     def __init__(
         self,

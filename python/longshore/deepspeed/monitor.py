@@ -1,4 +1,4 @@
-"""Where losses and rates are written beside the run's own metrics.jsonl, as the configuration asks."""
+"""Writes losses and rates to TensorBoard, CSV files or Weights & Biases, beside the run's own metrics.jsonl."""
 
 import csv
 import os
@@ -7,6 +7,8 @@ from ..integrations.deepspeed_config import ConfigError
 
 
 class Monitors:
+    """The writers that a configuration enables."""
+
     def __init__(self, wanted):
         """wanted: {"tensorboard" | "csv_monitor" | "wandb": its part of the configuration}."""
         self.writers: list = []
@@ -17,7 +19,7 @@ class Monitors:
                 raise ConfigError(f"{kind}.enabled: {e.name} is not installed: pip install {kind}") from None
 
     def write(self, values, samples):
-        """values: [(label, number)]; samples: how many the model has seen."""
+        """Writes values, [(label, number)]. samples: how many samples the model has seen."""
         for writer in self.writers:
             writer.write(values, samples)
 

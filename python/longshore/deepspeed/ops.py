@@ -1,4 +1,4 @@
-"""deepspeed.ops: optimizers by their names there. They say what is wanted; the engine makes the steps."""
+"""deepspeed.ops: DeepSpeed's optimizer classes. They only hold settings; the engine makes the steps."""
 
 import torch
 
@@ -11,7 +11,7 @@ def _refuse_step(self, closure=None):
 
 
 class DeepSpeedCPUAdam(torch.optim.AdamW):
-    """Arguments as DeepSpeed's. adamw_mode=False: weight decay is added to the gradient, as Adam has it."""
+    """AdamW with DeepSpeed's arguments. adamw_mode=False adds weight decay to the gradient, like Adam."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
         set_grad_none=True,
     ):
         if not bias_correction or amsgrad:
-            raise LongshoreError("DeepSpeedCPUAdam: bias_correction=False and amsgrad=True are not to be had")
+            raise LongshoreError("DeepSpeedCPUAdam: bias_correction=False and amsgrad=True are not supported")
         super().__init__(model_params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         self.adamw_mode = adamw_mode if adam_w_mode is None else adam_w_mode
 
@@ -39,4 +39,6 @@ FusedAdam = DeepSpeedCPUAdam
 
 
 class DeepSpeedCPUAdagrad(torch.optim.Adagrad):
+    """Adagrad with DeepSpeed's name."""
+
     step = _refuse_step

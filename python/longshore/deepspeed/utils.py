@@ -1,4 +1,4 @@
-"""deepspeed.utils: the log, parameters with what the optimizer keeps of them, a loader that repeats."""
+"""deepspeed.utils: logging, reading and writing parameters, moments and gradients, and RepeatingLoader."""
 
 from __future__ import annotations
 
@@ -17,74 +17,78 @@ from .zero import get_z3_leaf_modules, set_z3_leaf_module, set_z3_leaf_modules, 
 
 
 def log_dist(message: str, ranks: list | None = None, level: int = 20) -> None:
-    """Says something in the log, where rank 0 is among ranks."""
+    """Logs a message if rank 0 is among ranks."""
     if not ranks or 0 in ranks or -1 in ranks:
         logger.log(level, message)
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
-    """Says in the log what this process takes of memory, where force is true."""
+    """Logs the resident memory of this process if force is true."""
     if force:
         logger.info(f"{message}: {readable(get_accelerator().memory_allocated())} in memory")
 
 
-def _on_drives(param, function):
+def _check_on_drives(param, function):
+    """Raises LongshoreError unless an engine holds the parameter."""
     if getattr(param, "longshore", None) is None:
         raise LongshoreError(f"{function}: this parameter is not one of an engine; use it as it is")
 
 
 def _moment(param, key, function):
-    _on_drives(param, function)
+    """The plane, m or v, of a moment that torch.optim calls key."""
+    _check_on_drives(param, function)
     kind = param.longshore.streams.engine().how["optimizer"]
     states = OPTIMIZERS[kind].states
-    known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # which DeepSpeed's scripts ask for
+    known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # DeepSpeed's name for Adagrad's sum
     if key not in known:
         raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(known)}")
     return known[key]
 
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
-    """The fp32 master of a parameter at the committed step, as a copy."""
+    """A copy of a parameter's fp32 master at the committed step."""
     return (parameter_state.read(param, "master") if getattr(param, "longshore", None) is not None
             else param.detach().float().clone())
 
 
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes the fp32 master of a parameter, as a step of its own: after step(), or before backward()."""
-    _on_drives(param, "safe_set_full_fp32_param")
+    """Writes a parameter's fp32 master as a separate step. Call it after step() or before backward()."""
+    _check_on_drives(param, "safe_set_full_fp32_param")
     parameter_state.write(param, "master", value)
 
 
 def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor:
-    """A moment of a parameter, fp32, as a copy: exp_avg and exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum
-    (Adagrad)."""
+    """A copy of a parameter's moment, in fp32.
+
+    optim_state_key: exp_avg or exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum (Adagrad).
+    """
     return parameter_state.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
 
 
 def safe_set_full_optimizer_state(param: torch.Tensor, value: torch.Tensor, optim_state_key: str) -> None:
-    """Writes a moment of a parameter, as a step of its own: after step(), or before backward()."""
+    """Writes a parameter's moment as a separate step. Call it after step() or before backward()."""
     parameter_state.write(param, _moment(param, optim_state_key, "safe_set_full_optimizer_state"), value)
 
 
 def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
-    """The gradient that backward() has gathered for a parameter, fp32, as a copy; None: there is none."""
+    """A copy of the gradient that backward() has summed for a parameter, in fp32, or None."""
     return parameter_state.gradient(param) if getattr(param, "longshore", None) is not None else param.grad
 
 
 def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
-    """Puts another gradient in the place of the one that backward() has gathered."""
-    _on_drives(param, "safe_set_full_grad")
+    """Replaces the gradient that backward() has summed for a parameter."""
+    _check_on_drives(param, "safe_set_full_grad")
     parameter_state.set_gradient(param, value)
 
 
 def safe_update_full_grad_vectorized(param_list: list, update_func: Callable) -> None:
-    """update_func(gradient, parameter) gives each parameter's new gradient."""
+    """Replaces the gradient of each trained parameter by update_func(gradient, parameter)."""
     for param in param_list:
         if param.requires_grad:
             safe_set_full_grad(param, update_func(safe_get_full_grad(param), param))
 
 
-# of one process: its part is the whole
+# in one process the local part is the whole
 safe_get_local_fp32_param, safe_set_local_fp32_param = safe_get_full_fp32_param, safe_set_full_fp32_param
 safe_get_local_grad, safe_set_local_grad = safe_get_full_grad, safe_set_full_grad
 safe_get_local_optimizer_state, safe_set_local_optimizer_state = (safe_get_full_optimizer_state,
@@ -92,7 +96,7 @@ safe_get_local_optimizer_state, safe_set_local_optimizer_state = (safe_get_full_
 
 
 class RepeatingLoader:
-    """A loader that begins again where it ends."""
+    """A data loader that starts over when it ends."""
 
     def __init__(self, loader):
         self.loader, self.iterator = loader, iter(loader)
@@ -110,7 +114,7 @@ class RepeatingLoader:
 
 @contextlib.contextmanager
 def OnDevice(dtype: torch.dtype, device: str = "meta", enabled: bool = True) -> Iterator[None]:
-    """Models that are made in here are of a dtype, on a device."""
+    """A context in which models are made with a dtype, on a device."""
     before = torch.get_default_dtype()
     if enabled:
         torch.set_default_dtype(dtype)

@@ -1,4 +1,4 @@
-"""deepspeed.zero: models that are made without being in memory as a whole, and parameters that are looked at."""
+"""deepspeed.zero: Init makes models larger than memory; GatheredParameters reads and writes parameters."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ..model.resident import resident
 from . import comm
 from .accelerator import get_accelerator  # noqa: F401
 
-_spool = None  # of the Init that is open or was last
+_spool = None  # the spool of the open or last Init
 
 
 class ZeroParamStatus(enum.Enum):
-    """What a parameter's ds_status says: always that whoever wants its value asks for it."""
+    """Values of a parameter's ds_status, which always says that the value must be asked for."""
 
     AVAILABLE = 1
     NOT_AVAILABLE = 2
@@ -33,9 +33,12 @@ class ZeroParamStatus(enum.Enum):
 
 
 class Init:
-    """Models that are made while this is open have their parameters in files beside the state, until initialize() takes
-    them. Arguments as DeepSpeed's; config_dict_or_path says where (nvme_path), dtype what is made where the model does
-    not say."""
+    """A context in which models are made without being in memory as a whole.
+
+    Their parameters lie in files in nvme_path, beside the state, until initialize() takes them. The arguments are
+    DeepSpeed's. config_dict_or_path names the place (nvme_path, or "longshore"'s run and drives); without it, that is
+    the temporary directory. dtype is the default dtype of new parameters.
+    """
 
     _depth = 0
 
@@ -59,7 +62,7 @@ class Init:
         self.stack = contextlib.ExitStack()
         self.dtype = dtype
         if module is not None:
-            return  # it is in memory, and wrap() takes it from there
+            return  # the module is in memory already, and wrap() takes it from there
 
     def _directories(self):
         longshore = self.config.get("longshore") or {}
@@ -91,19 +94,18 @@ class Init:
 
 
 def spool() -> Any:
-    """Where parameters of models lie that an Init has made; None: no Init was there."""
+    """The files with parameters of models that Init made, or None without an Init."""
     return _spool
 
 
 class GatheredParameters:
-    """Parameters in memory while this is open: see longshore.resident(). modifier_rank: what is changed is written
-    back."""
+    """A context with parameters in memory, like longshore.resident(). With modifier_rank, changes are written back."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         if isinstance(params, torch.Tensor):
             params = [params]
         params = params.values() if isinstance(params, dict) else params
-        self.params = [p for p in params if p is not None]  # as the bias is that a layer does not have
+        self.params = [p for p in params if p is not None]  # the bias of a layer without one is None
         self.writes, self.enabled = modifier_rank is not None, enabled
         self.context = None
 
@@ -116,7 +118,7 @@ class GatheredParameters:
         except LongshoreError:
             self.context = None
             if self.writes:
-                raise  # too many to be there together: looked at, each is fetched as it is asked for
+                raise  # otherwise, parameters that do not fit together are fetched one by one as they are read
 
     def __exit__(self, *error):
         context, self.context = self.context, None
@@ -125,41 +127,43 @@ class GatheredParameters:
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.Tensor) -> None:
-    """Not needed: whoever touches a parameter gets it."""
+    """Does nothing: a parameter is fetched when any module uses it."""
 
 
 def unregister_external_parameter(module: torch.nn.Module, parameter: torch.Tensor) -> None:
-    """Not needed."""
+    """Does nothing: no registration is needed."""
 
 
 @contextlib.contextmanager
 def unwrap_model_for_generation(model: Any) -> Iterator[torch.nn.Module]:
-    """model.generate() works as it is."""
+    """Yields the model itself, because model.generate() works as it is."""
     yield getattr(model, "module", model)
 
 
-# leaves of ZeRO-3's fetching: marks that scripts set and look at; here experts are fetched as they are hit
+# marks of ZeRO-3's leaf modules: scripts set and read them; they have no effect, because experts are fetched when used
 
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
-    """Marks a module, or takes its mark off."""
+    """Marks a module as a leaf, or removes the mark."""
     vars(model)["_z3_leaf"] = flag
 
 
 def z3_leaf_module(module: torch.nn.Module) -> bool:
-    """Whether a module is marked."""
+    """Whether a module is marked as a leaf."""
     return getattr(module, "_z3_leaf", False)
 
 
 def get_z3_leaf_modules(model: torch.nn.Module) -> list:
-    """The marked modules of a model."""
+    """The modules of a model that are marked as leaves."""
     return [module for module in model.modules() if z3_leaf_module(module)]
 
 
 def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True,
                         flag: bool = True) -> list:
-    """Marks the modules of these classes, or of classes with these names, and returns them. ValueError: there are
-    none."""
+    """Marks the modules of these classes, or of classes with these names, and returns them.
+
+    Raises ValueError if there are none, unless raise_if_not_found is False.
+    """
     kinds = tuple(c for c in leaf_module_classes if isinstance(c, type))
     names = [c for c in leaf_module_classes if isinstance(c, str)]
     found = []
@@ -174,15 +178,15 @@ def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise
 
 
 def unset_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True) -> list:
-    """Takes the marks off, and returns the modules."""
+    """Removes the marks from these modules and returns the modules."""
     return set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found, flag=False)
 
 
-# what transformers reaches for to keep positions in fp32: nothing here changes the dtype of what modules make
+# transformers uses these to keep positions in fp32; here nothing changes the dtype of what modules make
 partition_parameters = sys.modules[__name__]
 _orig_torch_arange = torch.arange
 
 
 def zero_wrapper_for_fp_tensor_constructor(function: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """The function itself."""
+    """Returns the function unchanged."""
     return function

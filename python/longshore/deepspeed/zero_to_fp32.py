@@ -1,4 +1,4 @@
-"""deepspeed.utils.zero_to_fp32: the fp32 parameters of a checkpoint, also while its run is trained.
+"""deepspeed.utils.zero_to_fp32: turns a checkpoint into fp32 weights files, also while its run is trained.
 
     python -m longshore.deepspeed.zero_to_fp32 CHECKPOINTS OUT --safe_serialization
 """
@@ -22,6 +22,7 @@ from ..run.state import State
 
 
 def _find(checkpoint_dir, tag):
+    """The directory of the checkpoint with this tag, or of the latest one."""
     tag = latest(checkpoint_dir) if tag is None else tag
     if tag is None:
         raise MissingError(f"{checkpoint_dir}: has no file `latest`; give tag=, the name of a checkpoint in it")
@@ -37,8 +38,11 @@ def get_fp32_state_dict_from_zero_checkpoint(
     checkpoint_dir: str | os.PathLike, tag: str | None = None, exclude_frozen_parameters: bool = False,
     lazy_mode: bool = False
 ) -> dict[str, torch.Tensor]:
-    """{name: fp32 tensor} of a checkpoint (by default the one that `latest` names), with buffers. The tensors are
-    mapped from a file that is gone from its directory already, so that lazy_mode changes nothing."""
+    """{name: fp32 tensor} of a checkpoint's parameters and buffers.
+
+    tag: name of the checkpoint. Default: the one that the file `latest` names. The tensors are mapped from a file whose
+    name is gone already, so they come into memory when they are read, and lazy_mode has no effect.
+    """
     said = checkpoint.read(_find(checkpoint_dir, tag))
     with contextlib.closing(State.open(said["run"], read_only=True, snapshot=said["snapshot"])) as state:
         out = export.through_files(checkpoint_dir, lambda directory: _export(state, directory))
@@ -60,8 +64,11 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Writes the fp32 parameters of a checkpoint as model.safetensors (safe_serialization) or pytorch_model.bin, in
-    shards of at most max_shard_size with an index; None: one file."""
+    """Writes a checkpoint's fp32 parameters as pytorch_model.bin, or model.safetensors if safe_serialization is set.
+
+    max_shard_size: most bytes of a file, such as "5GB"; more makes shards with an index. None: one file.
+    Raises ExistsError if output_dir has weights files already.
+    """
     there = os.listdir(output_dir) if os.path.isdir(output_dir) else []
     there = [name for name in there if re.match(r"(pytorch_)?model[-.]", name)]
     if there:
@@ -93,8 +100,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 def load_state_dict_from_zero_checkpoint(
     model: torch.nn.Module, checkpoint_dir: str | os.PathLike, tag: str | None = None
 ) -> torch.nn.Module:
-    """Gives a model the parameters of a checkpoint. One whose parameters are on drives goes back to the checkpoint as a
-    whole."""
+    """Gives a model the parameters of a checkpoint. A model on drives returns to the whole checkpoint, moments too."""
     handle = getattr(next(model.parameters(), None), "longshore", None)
     if handle is not None:
         checkpoint.load(handle.streams.engine(), _find(checkpoint_dir, tag))
@@ -108,12 +114,12 @@ def main(argv=None):
         prog="python -m longshore.deepspeed.zero_to_fp32",
         description="Writes the fp32 parameters of a checkpoint for PyTorch."
     )
-    parser.add_argument("checkpoint_dir", help="directory that holds the checkpoint's, and `latest`")
+    parser.add_argument("checkpoint_dir", help="directory with the checkpoint's directory and the file `latest`")
     parser.add_argument("output_dir")
-    parser.add_argument("--max_shard_size", default="5GB", help="of a file")
+    parser.add_argument("--max_shard_size", default="5GB", help="most bytes of a file")
     parser.add_argument("--safe_serialization", action="store_true",
                         help="model.safetensors instead of pytorch_model.bin")
-    parser.add_argument("-t", "--tag", help="of the checkpoint; by default what `latest` says")
+    parser.add_argument("-t", "--tag", help="name of the checkpoint; by default the one that `latest` names")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
     said = vars(parser.parse_args(argv))
     try:
