@@ -9,7 +9,7 @@ import pytest
 
 import longshore
 import longshore.deepspeed as deepspeed
-from longshore.integrations.deepspeed_config import HONOURED
+from longshore.integrations.deepspeed_config import SUPPORTED
 from longshore.run.options import ARGUMENTS, SECTION
 from models import gpt2, tokens
 
@@ -38,7 +38,7 @@ def test_every_option_is_in_the_list():
     for option, said in [*((option, said) for option, (_, said) in OTHERS.items()),
                          *((option, f"longshore.{option}") for option in SECTION)]:
         where, _, key = (said or "").rpartition(".")
-        assert said is None or where == "optimizer.params" or key in HONOURED[where], option
+        assert said is None or where == "optimizer.params" or key in SUPPORTED[where], option
 
 
 def saved(tmp_path):

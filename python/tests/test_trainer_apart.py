@@ -219,7 +219,7 @@ def test_insisting(tmp_path, seed):
                         layer_major=True)
     assert sum(got, []) == pytest.approx(sum(expected, []), rel=1e-4) and len(trainer._longshore_losses) == 3
     for n, how in enumerate((changes_inputs, changes_inputs_in_place, samples_of_its_own)):
-        with pytest.raises(longshore.LongshoreError, match="layer_major=True: .*training_step.. is given other inputs"):
+        with pytest.raises(longshore.LongshoreError, match="layer_major=True: .*training_step.. got other inputs"):
             told(how, Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / f"run{n}"), memory="1GiB",
                  layer_major=True)
 

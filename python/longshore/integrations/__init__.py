@@ -1,1 +1,1 @@
-"""What stands behind longshore.transformers and longshore.deepspeed."""
+"""What stands behind longshore.transformers and longshore.deepspeed: configurations, names, hooks, Trainer steps."""

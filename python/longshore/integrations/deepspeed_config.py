@@ -1,4 +1,4 @@
-"""What a configuration of DeepSpeed means here: each key is honoured, a hint that is not needed, or refused by name."""
+"""Reads a DeepSpeed configuration. Each key is supported, a hint without effect, or refused by name."""
 
 import difflib
 import json
@@ -16,21 +16,22 @@ _said: set[str] = set()
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be had as it is. The sentence names the key, and says what to do."""
+    """A configuration that Longshore does not support. The message names the key and says what to do."""
 
 
 def say_once(text):
+    """Logs a warning once in this process."""
     if text not in _said:
         _said.add(text)
         logger.warning(text)
 
 
 def _keys(sections):
-    """{section: its keys}, of their names in a text."""
+    """{section: set of its keys}, from {section: text with the keys' names}."""
     return {section: set(names.split()) for section, names in sections.items()}
 
 
-HONOURED = _keys({
+SUPPORTED = _keys({
     "": """
         train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
         scheduler bf16 bfloat16 fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore
@@ -81,7 +82,7 @@ HINTS = _keys({
     "checkpoint": "tag_validation use_node_local_storage parallel_write writer",
 })
 HINTS["bfloat16"] = HINTS["bf16"]
-REFUSED = {  # where it is asked for: why, and what to do
+REFUSED = {  # {key: what it would be, and what to do instead}; a key that asks for nothing is accepted
     "amp": "mixed precision by apex: use bf16",
     "torch_autocast": "autocast keeps 16-bit copies of weights: use bf16",
     "autotuning": "there is nothing to tune: memory is planned from longshore.memory",
@@ -124,13 +125,13 @@ _FREE = set("""
 
 
 def meant(word, known, prefix=""):
-    """What may have been meant by a word that is not known, to be said behind it; "": nothing is near."""
+    """"; did you mean ...?" for an unknown word, to append to a message, or "" if no known word is similar."""
     near = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def load(config):
-    """A configuration as a dict: of a dict, a JSON file, or JSON text in base64."""
+    """The configuration as a dict, from a dict, the path of a JSON file, or JSON text in base64."""
     if isinstance(config, dict):
         return config
     if hasattr(config, "config") and isinstance(config.config, dict):  # HfDeepSpeedConfig
@@ -156,7 +157,7 @@ def load(config):
         return json.loads(text, object_pairs_hook=_no_key_twice)
     except json.JSONDecodeError as e:
         more = ""
-        try:  # with comments, or without quotes
+        try:  # hjson allows comments, and keys without quotes
             import hjson
 
             return hjson.loads(text, object_pairs_hook=_no_key_twice)
@@ -168,6 +169,7 @@ def load(config):
 
 
 def _no_key_twice(pairs):
+    """The dict of a JSON object's pairs. Raises ConfigError if a key is there twice."""
     keys = [k for k, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
@@ -176,21 +178,22 @@ def _no_key_twice(pairs):
 
 
 def _asks(value):
-    """Whether a key that would be refused asks for something."""
+    """Whether the value of a refused key asks for something; false, 0 or "enabled": false does not."""
     if isinstance(value, dict):
         return value.get("enabled", value.get("autotp_size", 2) not in (0, 1) and bool(value))
     return value is True or value not in (None, False, 0, 1, -1, "auto")
 
 
 def _check(config, where=""):
+    """Raises ConfigError for an unknown or refused key. Returns the hints that are set, as paths."""
     hinted = []
-    known = HONOURED.get(where, set()) | HINTS.get(where, set())
+    known = SUPPORTED.get(where, set()) | HINTS.get(where, set())
     for key, value in config.items():
         full = f"{where}.{key}" if where else key
         if full in REFUSED:
             if _asks(value):
-                raise ConfigError(f"{full}: is not to be had here: {REFUSED[full]}; take the key out")
-        elif key not in known and full not in HONOURED and full not in HINTS:
+                raise ConfigError(f"{full}: is not supported: {REFUSED[full]}; take the key out")
+        elif key not in known and full not in SUPPORTED and full not in HINTS:
             key = str(key)
             everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
             raise ConfigError(f"{full}: is no key of a configuration{meant(key, everything) or '; take it out'}")
@@ -200,7 +203,7 @@ def _check(config, where=""):
             inner = "aio" if key == "aio" else full
             if isinstance(value, dict) and full not in _FREE:
                 hinted += _check(value, inner)
-            elif not isinstance(value, dict) and value is not None and (inner in {**HONOURED, **HINTS}
+            elif not isinstance(value, dict) and value is not None and (inner in {**SUPPORTED, **HINTS}
                                                                         or key == "params") and value != "auto":
                 raise ConfigError(f"{full}: is an object, and was given {value!r}")
             if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
@@ -209,8 +212,10 @@ def _check(config, where=""):
 
 
 def _spread(config):
-    """A key that is a path, as TRL writes those of a reference model, is where it says; what is there already
-    counts."""
+    """Moves keys that are paths ("a.b", as TRL writes them for a reference model) to their places.
+
+    A value that is there already wins.
+    """
     out = {key: value for key, value in config.items() if "." not in str(key)}
     for path, value in config.items():
         if path not in out:
@@ -218,7 +223,7 @@ def _spread(config):
             inner = out
             for name in objects:
                 if not isinstance(inner.get(name) or {}, dict):
-                    break  # which _check() names
+                    break  # _check() names the key
                 inner[name] = dict(inner.get(name) or {})
                 inner = inner[name]
             else:
@@ -228,24 +233,24 @@ def _spread(config):
 
 @dataclass
 class Settings:
-    """What deepspeed.initialize() needs, of a configuration."""
+    """The values of a configuration that deepspeed.initialize() uses."""
 
     run: str | None = None  # None: a directory of this job in nvme_paths
     nvme_paths: list = field(default_factory=list)
     drives: list | None = None
     memory: object = None
-    said: dict = field(default_factory=dict)  # options of wrap(), as "longshore" has them
-    layer_major: object = None  # of transformers' Trainer; None: where only its own code runs in between
+    said: dict = field(default_factory=dict)  # options of wrap() in the section "longshore"
+    layer_major: object = None  # for transformers' Trainer; None: only if its own code alone runs between micro-batches
     resume: bool = False
     overwrite: bool = False
     stage: int = 0
     micro_batch: int = 1
     accumulate: int = 1
     clip: float = 1.0
-    managed: bool = True  # step() after each backward(); otherwise it makes the step whenever it is called
+    managed: bool = True  # scripts call step() after each backward(); False: each call makes a step
     dtype: str = "fp32"
-    casts: bool = False  # inputs of half precision are taken as bfloat16
-    casts_all: bool = False  # and all others that are not whole numbers
+    casts: bool = False  # fp16 inputs become bfloat16
+    casts_all: bool = False  # all floating-point inputs become bfloat16
     optimizer: dict | None = None
     scheduler: dict | None = None
     gathers: bool = False
@@ -256,18 +261,19 @@ class Settings:
 
 
 def _autos(config, where=""):
-    """Keys that count, and that nobody has filled in."""
+    """Supported keys that are still "auto"."""
     found = []
     for key, value in config.items():
         full = f"{where}.{key}" if where else key
         if isinstance(value, dict):
             found += _autos(value, full)
-        elif value == "auto" and (key in HONOURED.get(where, set()) or where.endswith(".params")):
+        elif value == "auto" and (key in SUPPORTED.get(where, set()) or where.endswith(".params")):
             found.append(full)
     return found
 
 
 def _get(config, path, default=None):
+    """The value at a path such as "fp16.enabled"; the default if it is missing, null or "auto"."""
     for key in path.split("."):
         config = config.get(key) if isinstance(config, dict) else None
     return default if config is None or config == "auto" else config
@@ -290,7 +296,7 @@ def _flag(config, path, default=False):
 
 
 def _batches(config):
-    """DeepSpeed's three numbers: two make the third, and all three fit."""
+    """(micro-batch, gradient accumulation steps) of DeepSpeed's three batch sizes; two of them give the third."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     total, micro, steps = (None if _get(config, n) is None else _number(config, n, int, 1, 1) for n in names)
     if total is None:
@@ -309,8 +315,10 @@ def _batches(config):
 
 
 def settings(config, places=()):
-    """Of a configuration that load() has read. places: where the state lives if it does not say so. Raises
-    ConfigError."""
+    """The Settings of a configuration that load() returned. Raises ConfigError.
+
+    places: directories for the state if the configuration names none.
+    """
     if not isinstance(config, dict):
         raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
     config = _spread(config)
@@ -320,7 +328,7 @@ def settings(config, places=()):
                  f'{{"memory": SIZE}}')
     autos = _autos(config)
     if autos:
-        say_once('"auto", which transformers and Accelerate fill in, and nobody has: defaults are taken for '
+        say_once('"auto" is for transformers and Accelerate to fill in, and they did not: defaults are used for '
                  f'{", ".join(autos)}')
     out = Settings()
     out.said = {option: value for option in SECTION if (value := _get(config, f"longshore.{option}")) is not None}
@@ -336,11 +344,11 @@ def settings(config, places=()):
         device = _get(config, f"zero_optimization.{which}.device", "none")
         if device not in ("none", "cpu", "nvme"):
             said = meant(str(device), ("none", "cpu", "nvme"))
-            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is none of none, cpu, nvme{said}")
+            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not none, cpu or nvme{said}")
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "cpu":
-            say_once(f"zero_optimization.{which}.device: cpu: the state lies on drives all the same, in memory as far "
-                     "as the budget goes")
+            say_once(f"zero_optimization.{which}.device: cpu: the state still lies on drives; as much as the budget "
+                     "allows stays in memory")
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
     if not out.run and not out.nvme_paths and places:
@@ -360,13 +368,13 @@ def settings(config, places=()):
     out.clip = _number(config, "gradient_clipping", float, out.clip, 0)
     bf16 = next((k for k in ("bf16", "bfloat16") if _flag(config, f"{k}.enabled")), None)
     if bf16 and _flag(config, "fp16.enabled"):
-        raise ConfigError(f"{bf16}.enabled and fp16.enabled: one of them alone; {bf16} is computed in either way")
+        raise ConfigError(f"{bf16}.enabled and fp16.enabled: enable one of them; both compute in bfloat16")
     if bf16:
         out.dtype, out.casts_all = "bf16", _flag(config, f"{bf16}.auto_cast")
     elif _flag(config, "fp16.enabled"):
         out.casts_all = _flag(config, "fp16.auto_cast")
         out.dtype, out.casts = "bf16", True
-        say_once("fp16.enabled: is computed in bfloat16, whose range needs no loss scale: loss_scale is 1")
+        say_once("fp16.enabled: computes in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
     out.gathers = any(_flag(config, f"zero_optimization.{prefix}_weights_on_model_save")
                       for prefix in ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit"))
@@ -377,17 +385,17 @@ def settings(config, places=()):
 
 
 def hyper(said):
-    """wrap()'s arguments, of {"type": ..., "params": {...}}."""
+    """wrap()'s arguments for a configuration's optimizer, {"type": ..., "params": {...}}."""
     kind = str(said.get("type", "")).lower()
     if kind not in _TYPES:
-        raise ConfigError(f"optimizer.type: {said.get('type')!r} is not to be had: {NAMES} are{meant(kind, _TYPES)}")
+        raise ConfigError(f"optimizer.type: {said.get('type')!r} is not supported; {NAMES} are{meant(kind, _TYPES)}")
     given = {k: v for k, v in (said.get("params") or {}).items() if v != "auto"}
     decoupled = given.pop("adam_w_mode", given.pop("adamw_mode", True))
     name = "adam" if kind == "adam" and not decoupled else _TYPES[kind]
     if not given.pop("bias_correction", True) or given.pop("amsgrad", False) or given.pop("nesterov", False):
-        raise ConfigError("optimizer.params: bias_correction off, amsgrad and nesterov are not to be had")
+        raise ConfigError("optimizer.params: bias_correction off, amsgrad and nesterov are not supported")
     if given.pop("torch_adam", False) and name == "adamw":
-        given.setdefault("weight_decay", 0.01)  # torch's own
+        given.setdefault("weight_decay", 0.01)  # torch.optim's default
     for ignored in ("fused", "foreach", "freeze_step", "fp32_optimizer_states"):
         given.pop(ignored, None)
     known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if OPTIMIZERS[name].takes_momentum else set())

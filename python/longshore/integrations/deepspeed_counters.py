@@ -1,8 +1,8 @@
-"""What DeepSpeed's engine counts."""
+"""The counters of DeepSpeed's engine: steps, samples, micro-batches, skipped steps."""
 
 
 class Counters:
-    """Beside the run's steps; commits with them."""
+    """The counters' values. They commit with each step of the run."""
 
     follows_the_step = True
 
@@ -17,6 +17,6 @@ class Counters:
 
 
 def counter(name):
-    """An attribute of an engine, which scripts also write to."""
+    """A property of DeepSpeedEngine that reads and writes a counter."""
     return property(lambda engine: getattr(engine.counters, name),
                     lambda engine, value: setattr(engine.counters, name, value))

@@ -1,5 +1,4 @@
-"""What the engine hooks to a model: inputs come in its precision, and gradients as parts of a step; and what libraries
-take for its hooks."""
+"""Hooks of DeepSpeedEngine: cast a model's inputs, divide its gradients, and stand in for ZeRO-3's hooks."""
 
 import weakref
 
@@ -9,23 +8,22 @@ from ..torch_internals import tree_map
 
 
 def take_half(module, args, kwargs):
-    """What a script has made for fp16 is computed with in bfloat16."""
+    """A forward hook that turns fp16 inputs into bfloat16, for scripts written for fp16."""
     return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t,
                     (args, kwargs))
 
 
 def take_all(module, args, kwargs):
-    """auto_cast: inputs come in any precision."""
+    """A forward hook that turns all floating-point inputs into bfloat16, for auto_cast."""
     return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
                     (args, kwargs))
 
 
 class Divide:
-    """A hook of parameters: what a script's own loss.backward() brings is a part of gradient_accumulation_steps,
-    too."""
+    """A parameter hook that divides the gradients of a script's own loss.backward() by gradient_accumulation_steps."""
 
     def __init__(self, engine):
-        self.engine = weakref.ref(engine)  # what tensors hold is not seen by the collector
+        self.engine = weakref.ref(engine)  # the garbage collector does not see what a tensor's hooks hold
 
     def __call__(self, gradient):
         engine = self.engine()
@@ -34,8 +32,7 @@ class Divide:
 
 
 class ParameterOffload:
-    """What libraries reach for to take ZeRO-3's hooks off for a while, and to put them back: there are none in the
-    way."""
+    """Stands in for ZeRO-3's object whose hooks libraries remove for a while and put back. It has no hooks."""
 
     def __init__(self, module):
         self.module, self.forward_hooks, self.backward_hooks = module, [], []
@@ -51,8 +48,8 @@ class ParameterOffload:
 
 
 def _external_parameters(module):
-    """Of modules that use another one's parameters: nobody has to know of them here."""
+    """The external parameters registered for a module: none, because Longshore needs no registration."""
     return ()
 
 
-torch.nn.Module.ds_external_parameters = _external_parameters  # which libraries ask of any module
+torch.nn.Module.ds_external_parameters = _external_parameters  # libraries call it on any module

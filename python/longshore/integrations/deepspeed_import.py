@@ -1,4 +1,4 @@
-"""`deepspeed` in this process, without its being installed, as other libraries look for it."""
+"""Makes `import deepspeed` import longshore.deepspeed in this process, also for libraries that look for DeepSpeed."""
 
 import importlib.machinery
 import importlib.metadata
@@ -11,21 +11,22 @@ _ARGUMENTS, _OPTIMIZERS = "transformers.training_args", "accelerate.utils.deepsp
 
 
 def _take_bf16(arguments):
-    """transformers refuses --bf16 on machines without a GPU, unless --use_cpu is there."""
+    """Lets transformers accept --bf16 without a GPU; otherwise it would need --use_cpu."""
     arguments.is_torch_bf16_gpu_available = lambda: True
 
 
 def _leave_optimizers(accelerate):
-    """Accelerate makes a DeepSpeedCPUAdam of whatever optimizer it is given; initialize() takes it as it is, or refuses
-    it by name."""
+    """Stops Accelerate from replacing every optimizer by DeepSpeedCPUAdam: initialize() takes it or refuses it."""
     accelerate.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
 
 
-# modules of others: what is done to them when they have been imported
+# {another package's module: the change to make once it has been imported}
 _CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers}
 
 
 class _Installed(Finder):
+    """Finds `deepspeed`, its modules and its package metadata, and changes the modules in _CHANGED."""
+
     def find_spec(self, name, path=None, target=None):
         if name in _CHANGED:
             spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -41,6 +42,8 @@ class _Installed(Finder):
 
 
 class _Distribution(importlib.metadata.Distribution):
+    """The metadata of a package `deepspeed`, whose version libraries check."""
+
     def read_text(self, filename):
         if filename in ("METADATA", "PKG-INFO"):
             return (f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {VERSION}\nSummary: longshore.deepspeed stands "
@@ -52,7 +55,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 def install():
-    """From here on `import deepspeed` is longshore.deepspeed. LongshoreError: the other one is imported already."""
+    """Makes `import deepspeed` import longshore.deepspeed. Raises LongshoreError if DeepSpeed is imported already."""
     there = sys.modules.get("deepspeed")
     if there is not None and there.__name__ != HERE:
         raise LongshoreError("deepspeed is imported already: start with `python -m longshore.deepspeed`")
@@ -61,20 +64,19 @@ def install():
     for name, change in _CHANGED.items():
         if name in sys.modules:
             change(sys.modules[name])
-    for name in ("accelerate.utils", "accelerate.accelerator"):  # which have it from there already
+    for name in ("accelerate.utils", "accelerate.accelerator"):  # they imported the function from there
         if hasattr(sys.modules.get(name), "map_pytorch_optim_to_deepspeed"):
             _leave_optimizers(sys.modules[name])
     import torch
 
     from ..deepspeed.zero import ZeroParamStatus
 
-    # a weight that autograd has saved comes back in backward as a tensor, and its value is there
+    # autograd gives saved weights back as plain tensors, whose values are available
     torch.Tensor.ds_status = ZeroParamStatus.AVAILABLE
 
 
 def layer_major():
-    """In this process transformers' Trainer fetches each layer once a step, and not for each micro-batch: it has them
-    all at hand before it computes with the first."""
+    """Makes transformers' Trainer in this process fetch each layer once a step instead of once a micro-batch."""
     trainer = sys.modules.get("transformers.trainer")
     if trainer is None or not any(isinstance(finder, _Installed) for finder in sys.meta_path):
         return

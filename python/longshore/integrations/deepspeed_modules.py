@@ -1,5 +1,4 @@
-"""Modules of DeepSpeed by their names there: those that are here, and those that only say that there is nothing behind
-them."""
+"""Finds modules by DeepSpeed's names: those that Longshore has, and placeholders that refuse to be used."""
 
 import enum
 import importlib
@@ -12,8 +11,8 @@ from ..torch_internals import tree_map
 from . import deepspeed_names
 
 HERE = "longshore.deepspeed"
-VERSION = "0.19.8"  # of DeepSpeed, whose surface this is
-_REAL = {  # below deepspeed: below this package
+VERSION = "0.19.8"  # the version of DeepSpeed that longshore.deepspeed follows
+_REAL = {  # {module below deepspeed: module below longshore.deepspeed}
     "": "",
     **{name: name for name in ("accelerator", "checkpointing", "comm", "monitor", "ops", "utils", "zero")},
     "accelerator.real_accelerator": "accelerator",
@@ -50,10 +49,11 @@ def _see_memory_usage(message, force=False):
 
 
 def _texts(name, values):
+    """{name: an Enum of these texts}."""
     return {name: enum.Enum(name, {value: value for value in values.split()}, type=str)}
 
 
-_SMALL = {  # of modules without a file of their own here: what has something behind it
+_SMALL = {  # {module below deepspeed that has no file here: the names that work}
     "checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
     "git_version_info": {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {},
                          "accelerator_name": "cpu"},
@@ -72,7 +72,7 @@ _SMALL = {  # of modules without a file of their own here: what has something be
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Of all modules below a prefix, which is deepspeed or this package."""
+    """Finds and loads the modules below a prefix, `deepspeed` or `longshore.deepspeed`."""
 
     def __init__(self, prefix):
         self.prefix = prefix
@@ -111,13 +111,14 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _attach(module, here):
+    """Gives a module placeholders for the names that DeepSpeed's module has and it lacks."""
     if not hasattr(module, "__path__"):
-        module.__path__ = []  # so that names below it are asked for
+        module.__path__ = []  # lets Python ask for modules below it
     deepspeed_names.attach(module, *(other for other, real in _REAL.items() if real == here))
 
 
 def complete():
-    """Once the modules of this package are imported: what they do not have, and DeepSpeed's have, is found."""
+    """Gives the package's imported modules placeholders for the names that only DeepSpeed's have."""
     for here in set(_REAL.values()):
         module = sys.modules.get(f"{HERE}.{here}".rstrip("."))
         if module is not None:

@@ -1,7 +1,6 @@
-"""Names of DeepSpeed that have nothing behind them here: they can be imported, and say so where they are used.
+"""Placeholders for DeepSpeed's names that Longshore does not have: importing them works, using them raises.
 
-deepspeed_names.txt has the modules of DeepSpeed and what can be imported from each, so that a name that is misspelt
-stays an ImportError.
+deepspeed_names.txt lists DeepSpeed's modules and their names, so that a misspelt name is still an ImportError.
 """
 
 import abc
@@ -14,7 +13,7 @@ from .deepspeed_config import meant
 
 _HERE = "longshore.deepspeed"
 _IN_PROCESS = "there is one process, which has the whole model and the whole batch"
-_INSTEAD = {  # what works, by the beginning of a name
+_INSTEAD = {  # {beginning of a name: what to use instead}
     "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
     "autotuning": 'memory is planned from "longshore": {"memory": SIZE}',
     "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads "
@@ -56,7 +55,7 @@ _INSTEAD["Pipeline"] = _INSTEAD["DualPipe"] = _INSTEAD["pipe"]
 
 
 class NotHereError(LongshoreError, AttributeError, NotImplementedError):
-    """Something of DeepSpeed was used that has nothing behind it here."""
+    """The script used a part of DeepSpeed that Longshore does not have."""
 
 
 def _refuse(name):
@@ -66,7 +65,7 @@ def _refuse(name):
 
 
 class _Kind(abc.ABCMeta):
-    """Of placeholders: classes of which nothing is an instance, so that scripts may ask."""
+    """The metaclass of placeholder classes. They have no instances, so isinstance() works and returns False."""
 
     def __call__(cls, *args, **kwargs):
         _refuse(cls.longshore_name)
@@ -83,7 +82,7 @@ class _Kind(abc.ABCMeta):
 
 
 class _Value:
-    """The placeholder of a constant."""
+    """The placeholder for a constant: any use raises NotHereError."""
 
     def __init__(self, name):
         self.__dict__["name"] = name
@@ -109,13 +108,13 @@ def _placeholder(name):
 
 @functools.cache
 def _known():
-    """{module: names in it}, modules as they are below deepspeed; "*" is whatever is asked for."""
+    """{module below deepspeed: its names}. The name "*" stands for every name."""
     with open(os.path.join(os.path.dirname(__file__), "deepspeed_names.txt"), encoding="utf-8") as f:
         return {module: names for module, *names in map(str.split, f)}
 
 
 def _whole(module):
-    """Whether it is, or is within, one that has whatever is asked for."""
+    """Whether a module, or a module above it, has every name."""
     return any(names == ["*"] and f"{module}.".startswith(f"{other}.") for other, names in _known().items())
 
 
@@ -124,13 +123,12 @@ def is_module(module):
 
 
 def near(module):
-    """What may have been meant."""
+    """"; did you mean ...?" for an unknown module, or ""."""
     return meant(module, _known(), "deepspeed.")
 
 
 def attach(module, *others):
-    """Lets a Python module give placeholders for what it has not itself. others: the modules below deepspeed that it
-    stands for."""
+    """Gives a Python module placeholders for names that it lacks. others: the modules below deepspeed it stands for."""
 
     def missing(name):
         if not name.startswith("__"):

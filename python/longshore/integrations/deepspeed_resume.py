@@ -1,4 +1,4 @@
-"""What of a configuration does not count for a run that is gone on with, and how a checkpoint becomes a model."""
+"""Helpers for resumed DeepSpeed runs: settings that an existing run keeps, the latest checkpoint, weights files."""
 
 import os
 
@@ -10,7 +10,7 @@ from .deepspeed_config import say_once
 
 
 def say_what_stays(engine, settings):
-    """Of a run that is gone on with: what the configuration asks for otherwise."""
+    """Warns about settings of the configuration that differ from an existing run's, which keeps its own."""
     other = that_stay(engine, settings.said)
     if engine.how["compute"] != settings.dtype:
         other.append(f"computed in {engine.how['compute']}, and not {settings.dtype}")
@@ -19,7 +19,7 @@ def say_what_stays(engine, settings):
 
 
 def latest(checkpoint_dir):
-    """The tag of the checkpoint that was saved last in a directory; None: it does not say."""
+    """The tag in a directory's file `latest`, or None if there is no such file."""
     try:
         with open(os.path.join(checkpoint_dir, "latest"), encoding="utf-8") as f:
             return f.read().strip()
@@ -28,7 +28,7 @@ def latest(checkpoint_dir):
 
 
 def write(values, path, safe):
-    """safe: as safetensors, otherwise as torch.save() does."""
+    """Writes {name: tensor} to a file: as safetensors if safe is true, otherwise with torch.save()."""
     if safe:
         from safetensors.torch import save_file
 
@@ -38,7 +38,7 @@ def write(values, path, safe):
 
 
 def say_weights(engine, directory, tag):
-    """Writes what makes a checkpoint's weights files, as DeepSpeed does, and says so."""
+    """Writes zero_to_fp32.py and README.txt beside a checkpoint: they make and explain its weights files."""
     script = os.path.join(directory, "zero_to_fp32.py")
     if not os.path.exists(script):
         with open(script, "w", encoding="utf-8") as f:
@@ -47,6 +47,6 @@ def say_weights(engine, directory, tag):
 
 
 _WEIGHTS = """zero_to_fp32.py here does the same. "stage3_gather_16bit_weights_on_model_save": true in the
-configuration's "zero_optimization" lets transformers' Trainer write them with each checkpoint that comes, or in its
-place (save_only_model=True). Under longshore.transformers' TrainingArguments it is checkpoint_weights=True.
-engine.save_pretrained(DIR) writes those of the present step."""
+configuration's "zero_optimization" lets transformers' Trainer write them with each later checkpoint, or instead of it
+(save_only_model=True). In longshore.transformers' TrainingArguments, use checkpoint_weights=True.
+engine.save_pretrained(DIR) writes the present step's weights."""

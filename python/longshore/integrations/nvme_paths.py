@@ -1,4 +1,4 @@
-"""Directories in nvme_path."""
+"""Chooses and makes the directories of a job's state in a DeepSpeed configuration's nvme_path."""
 
 import contextlib
 import itertools
@@ -8,7 +8,7 @@ import time
 
 from .deepspeed_config import ConfigError, logger, say_once
 
-_ours: set = set()  # directories that this process has made
+_ours: set = set()  # directories that this process made
 
 
 def _cannot(path, e):
@@ -16,8 +16,7 @@ def _cannot(path, e):
 
 
 def make(path):
-    """A directory that a configuration names, as DeepSpeed makes it: a drive that is not mounted is said, and not
-    noticed otherwise."""
+    """Makes a directory of nvme_path, as DeepSpeed does. Logs its file system, because a drive may not be mounted."""
     path = os.path.abspath(path)
     if os.path.isdir(path):
         return
@@ -39,9 +38,10 @@ def named(config):
 
 
 def of_others(engine):
-    """Where a model lies whose configuration does not say it, as that of a reference model, which has no optimizer:
-    where the one of an open engine does, or where transformers' configuration says. engine: the one that was made last,
-    or None."""
+    """Directories for a model whose configuration names none, such as a reference model without an optimizer.
+
+    They are those of the open engine that was made last (engine, or None), or of transformers' configuration.
+    """
     if engine is not None and engine.engine.state is not None:
         return engine.settings.nvme_paths
     transformers = sys.modules.get("transformers.integrations.deepspeed")
@@ -49,7 +49,7 @@ def of_others(engine):
 
 
 def of_job(nvme_paths):
-    """A directory of this job in each nvme_path."""
+    """Makes a new directory for this job in each nvme_path and returns them. Warns about runs of earlier jobs."""
     for path in nvme_paths:
         make(path)
     earlier = [
@@ -61,8 +61,8 @@ def of_job(nvme_paths):
     ]
     if earlier:
         say_once(
-            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees their space where no "
-            "checkpoint is of it"
+            f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees the space of a run "
+            "to which no checkpoint belongs"
         )
     name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
     for number in itertools.count():
@@ -79,7 +79,7 @@ def of_job(nvme_paths):
 
 
 def leave(places):
-    """Of a job that has not begun."""
+    """Removes the empty directories of a job that did not begin."""
     for place in places:
         with contextlib.suppress(OSError):
             os.rmdir(place)

@@ -1,8 +1,8 @@
-"""Steps of transformers' Trainer layer by layer: it collects the micro-batches of a step first, so that the first
-training_step() computes all of them, and the others say what came of theirs.
+"""Makes transformers' Trainer compute the micro-batches of a step together, so that each layer is fetched once.
 
-By default only where nothing but transformers' own code runs in between; otherwise they are computed one after the
-other.
+The Trainer collects the micro-batches of a step first. The first training_step() computes all of them; the others
+return the losses of theirs. By default this happens only if nothing but transformers' own code runs between
+micro-batches. Otherwise they are computed one after the other.
 """
 
 import functools
@@ -18,17 +18,18 @@ _log = logging.getLogger("longshore")
 
 
 class _Step:
-    """The micro-batches of a step, as get_batch_samples() gave them."""
+    """The micro-batches of a step, as get_batch_samples() returned them."""
 
     def __init__(self, samples):
         self.samples, self.losses, self.number = samples, None, 0
         self.note()
 
     def note(self):
+        """Remembers the micro-batches' present contents."""
         self.seen = [_contents(sample) for sample in self.samples]
 
     def next(self, inputs):
-        """Whether these are the next one's."""
+        """Whether these inputs are the next micro-batch, unchanged."""
         number, self.number = self.number, self.number + 1
         return inputs is self.samples[number] and _contents(inputs) == self.seen[number]
 
@@ -39,7 +40,7 @@ def _contents(sample):
 
 
 def extend(trainer_class, engine_of):
-    """Gives a Trainer's class such steps, once. engine_of(trainer): its engine, or None where it has none."""
+    """Gives a Trainer's class such steps, once. engine_of(trainer) returns its engine or None."""
     if "longshore_steps" in vars(trainer_class):
         return
     trainer_class.longshore_steps = True
@@ -47,12 +48,12 @@ def extend(trainer_class, engine_of):
            for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
 
     def before(self, name):
-        """The method as it is without this."""
+        """The original method."""
         return functools.partial(own[name], self) if name in own else getattr(super(trainer_class, self), name)
 
     def together(self, epoch_iterator, num_batches, *args, **kwargs):
         samples, items = before(self, "get_batch_samples")(epoch_iterator, num_batches, *args, **kwargs)
-        # what is left at the end of streamed data makes no step: its gradients are a part of the next one's
+        # too few micro-batches at the end of streamed data make no step; their gradients join the next step's
         self._longshore_step = _Step(samples) if 1 < len(samples) == num_batches else None
         return samples, items
 
@@ -62,9 +63,9 @@ def extend(trainer_class, engine_of):
             self._longshore_step = None
             return before(self, "training_step")(model, inputs, num_items_in_batch)
         if not made.next(inputs):
-            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() is given other inputs than "
-                                 "the micro-batch has, and all of them are computed when it is called first; leave "
-                                 "layer_major out, which computes one after the other")
+            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() got other inputs than the "
+                                 "micro-batch has, but its first call has computed all micro-batches; leave "
+                                 "layer_major out to compute one after the other")
         if made.losses is None:
             model.train()
             made.losses = self._longshore_losses = engine.backward_together(
@@ -80,6 +81,7 @@ def extend(trainer_class, engine_of):
 
 
 def _goes_together(trainer, engine, methods):
+    """Whether a step's micro-batches may be computed together; logs the code that prevents it, once."""
     of_step, said = getattr(engine, "engine", engine), (trainer.args, getattr(engine, "settings", None))
     wanted = next((how.layer_major for how in said if getattr(how, "layer_major", None) is not None), None)
     if of_step.cycle.backwards or wanted is False:
@@ -87,13 +89,13 @@ def _goes_together(trainer, engine, methods):
     code = None if wanted else own_code_of(trainer, of_step.module, methods)
     if code is not None and not getattr(trainer, "longshore_said", False):
         trainer.longshore_said = True
-        _log.info("%s is not known to keep nothing from one micro-batch to the next: those of a step are computed one "
-                  "after the other (layer_major=True: together, each layer fetched once for all of them)", code)
+        _log.info("%s may keep something from one micro-batch to the next: those of a step are computed one after the "
+                  "other (layer_major=True computes them together, and fetches each layer once for all of them)", code)
     return code is None
 
 
 def loss_of(trainer, model, batch, items):
-    """As training_step() has it, ready for backward."""
+    """The loss of a micro-batch as training_step() computes it, ready for backward."""
     with trainer.compute_loss_context_manager():
         loss = trainer.compute_loss(model, batch, num_items_in_batch=items)
     scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
