@@ -20,6 +20,7 @@ def refuse(what):
 
 
 def _forked():
+    """Runs in every forked child."""
     for thing in list(_left):
         thing.leave_to_parent()
     _left.clear()

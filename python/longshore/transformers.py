@@ -179,6 +179,7 @@ class Trainer(transformers.Trainer):
         return super()._wrap_model(model, training, *args, **kwargs)
 
     def _put_on_drives(self, given):
+        """Resumes the run, makes it, or makes another one for a model that an engine has already trained."""
         args = self.args
         # wrap() decides the options that are left out
         said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}

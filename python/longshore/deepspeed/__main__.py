@@ -20,6 +20,8 @@ _ALONE = [("-q", "--quiet")] + [
 
 
 class _Refused(argparse.Action):
+    """An option that is refused with what to do instead."""
+
     def __init__(self, *args, instead, **how):
         super().__init__(*args, **how)
         self.instead = instead
@@ -29,6 +31,7 @@ class _Refused(argparse.Action):
 
 
 def _refuse_module(parser, name):
+    """Ends the program if there is no module of this name."""
     try:
         there = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as e:

@@ -65,6 +65,7 @@ class Init:
             return  # the module is in memory already, and wrap() takes it from there
 
     def _directories(self):
+        """Directories for the files with parameters."""
         longshore = self.config.get("longshore") or {}
         run = longshore.get("run")
         place = next(iter(named(self.config)), None)

@@ -280,6 +280,7 @@ def _get(config, path, default=None):
 
 
 def _number(config, path, kind, default, least, most=math.inf):
+    """The number at a path. Raises ConfigError if it is none of this kind and range."""
     value = _get(config, path, default)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or (kind is int and value != int(value)) or not least <= value <= most:
@@ -289,6 +290,7 @@ def _number(config, path, kind, default, least, most=math.inf):
 
 
 def _flag(config, path, default=False):
+    """The boolean at a path. Raises ConfigError if it is none."""
     value = _get(config, path, default)
     if not isinstance(value, bool):
         raise ConfigError(f"{path}: {value!r} is neither true nor false")

@@ -59,6 +59,7 @@ class NotHereError(LongshoreError, AttributeError, NotImplementedError):
 
 
 def _refuse(name):
+    """Raises NotHereError for a name below deepspeed, and says what to use instead."""
     beginning = max((b for b in _INSTEAD if name.startswith(b)), key=len, default=None)
     instead = _INSTEAD.get(beginning, "docs/deepspeed.md says what works")
     raise NotHereError(f"deepspeed.{name}: has nothing behind it under Longshore; instead: {instead}")

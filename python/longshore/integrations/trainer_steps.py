@@ -35,6 +35,7 @@ class _Step:
 
 
 def _contents(sample):
+    """What identifies a micro-batch's contents: its keys, objects and tensor versions."""
     items = sample.items() if hasattr(sample, "items") else ()
     return [(key, id(value), version_of(value) if isinstance(value, torch.Tensor) else None) for key, value in items]
 

@@ -247,6 +247,7 @@ def _take_over(engine, run, snapshot, followed=None):
 
 
 def _write(directory, name, said):
+    """Writes a JSON file durably, and replaces an older one at once."""
     path = os.path.join(directory, name)
     with open(path + ".partial", "w", encoding="utf-8") as f:
         json.dump(said, f, indent=1)

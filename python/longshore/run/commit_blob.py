@@ -99,6 +99,7 @@ def random_states():
 
 
 def set_random_states(states):
+    """Restores what random_states() returned."""
     version, numbers, gauss = states["python"]
     raw = base64.b64decode(numbers)
     random.setstate((version, tuple(int.from_bytes(raw[i:i + 4], "little") for i in range(0, len(raw), 4)), gauss))
@@ -330,12 +331,14 @@ def unfit_buffers(model, saved, state):
 
 
 def restore_followed(position, name, thing):
+    """Gives a followed object its state from a blob, if the blob has one."""
     saved = position.get("followed", {}).get(name)
     if saved is not None:
         thing.load_state_dict(back(saved))
 
 
 def restore_groups(position, engine):
+    """Gives the optimizer's groups their numbers from a blob."""
     for group, numbers in zip(engine.optimizer.param_groups, position.get("groups", [])):
         for k, v in numbers.items():
             put(group, k, tuple(v) if isinstance(v, list) else v)
@@ -362,7 +365,7 @@ def restore(engine, saved, state):
     """Gives the engine the contents of a blob. saved: the result of of(state)."""
     engine.position, engine.gradients.has_pass = saved, False
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
-    behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # the older form of the same
+    behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # older blobs have counts instead
     for counts, block in zip(engine.cycle.counts, engine.layout.blocks):
         counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0)
                      for tensor in block.tensors]

@@ -43,6 +43,7 @@ class Moments:
                                  "wrap(..., momentum=0), or leave moments_from out")
 
     def _read(self, optimizer):
+        """The contents of optimizer.json. Raises LongshoreError if it is damaged or of another optimizer."""
         path = os.path.join(self.path, "optimizer.json")
         try:
             with open(path, encoding="utf-8") as f:
@@ -96,6 +97,7 @@ class Moments:
         return out
 
     def knows(self, names):
+        """Whether every moment of the parameter with these names was saved."""
         return all(files is None or any(n in files for n in names) for files in self._files)
 
     def counts(self, layout):

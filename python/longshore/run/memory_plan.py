@@ -87,7 +87,7 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     layers, sides = len(layout.layers()), layout.sides()
     # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
     block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
-    # most_spare: all state of the trained parameters takes no more
+    # most_spare: the state of all trained parameters takes no more than this
     compressing, most_spare = compression_bytes(layout, compress), trained * 16
     if memory is None:
         # without a given budget, leave memory for activations

@@ -172,6 +172,7 @@ def _give_buffers(model, program, run):
 
 
 def _class_of(program, run):
+    """The model's class, imported by the name that the run recorded."""
     module, _, name = program["class"].rpartition(".")
     try:
         found = importlib.import_module(module)
@@ -184,6 +185,7 @@ def _class_of(program, run):
 
 
 def _recorded_model(program, run):
+    """A new model from the class, configuration and adapters that the run recorded."""
     if program["config"] is None:
         raise LongshoreError(f"{run}: its model is a {program['class']} without a configuration; give resume() the "
                              "model, or what makes it")

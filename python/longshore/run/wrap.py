@@ -28,7 +28,7 @@ from .memory import note_imports
 from .options import DTYPE_OF, Options
 from .state import Layout, State
 
-BUFFERS_BYTES = 16 << 10  # persistent buffers of at most so many bytes commit in a step's blob; larger ones are blocks
+BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they commit in a step's blob; else as blocks
 
 
 def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None,
@@ -103,6 +103,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
 
 
 def _wrap(model, options):
+    """Checks the options, plans memory, writes the run's first state, and makes its engine."""
     _check_model(model)
     note_imports(sum(p.nbytes for p in model.parameters()))
     making = init.of(model)
@@ -204,6 +205,7 @@ def open_engine(model, state, how, groups, chosen, seal=None):
 
 
 def _check_model(model):
+    """Raises if the model is no module, has no parameters, or belongs to another engine."""
     refuse_engine(model, "wrap", "use the Engine as it is, or resume() its run")
     if not isinstance(model, nn.Module):
         raise ValueError(f"wrap: {type(model).__name__} is not an nn.Module")
