@@ -38,8 +38,8 @@ class Peak:
         forward, backward = self.forward - self.before, max(most - self.forward, 0)
         said = (f"step {engine.state.step + 1}: the process took {size(max(beyond, 0))} at its peak beyond its "
                 f"imports ({size(memory.imports_bytes())}): the engine holds {size(held.held)} of memory "
-                f"{size(held.budget)}; forward brought {size(forward)} of activations (its output, logits say, has "
-                f"{size(self.output_bytes)}), backward {size(backward)} more of gradients")
+                f"{size(held.budget)}; forward brought {size(forward)} of activations (its output, such as logits, "
+                f"has {size(self.output_bytes)}), backward {size(backward)} more of gradients")
         return said + _advice(engine, forward, backward) if beyond > held.budget * 5 // 4 else said
 
 
