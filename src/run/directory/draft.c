@@ -1,5 +1,7 @@
 #include "run/directory/draft.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +11,18 @@
 
 #define DRAFT "making/plan.json"
 
+/* The fleet and its new volumes. */
+static int read_fields(const json_t *j, struct shore__draft *out) {
+    const json_t *volumes = json_object_get(j, "volumes");
+    if (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id)) return -EINVAL;
+    return volumes ? shore__addresses_from_json(volumes, &out->fresh) : 0;
+}
+
 int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag) {
     json_t *j = NULL;
     *out = (struct shore__draft){0};
     int rc = shore__journal_read(run_path, DRAFT, &j, diag);
-    const json_t *volumes = json_object_get(j, "volumes");
-    if (rc == 0 && (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id) ||
-                    (volumes && shore__addresses_from_json(volumes, &out->fresh))))
+    if (rc == 0 && read_fields(j, out))
         rc = shore__fail(diag, SHORE_EINPUT, "%s/" DRAFT ": has been changed by hand; remove %s/making", run_path,
                          run_path);
     out->moving = json_is_true(json_object_get(j, "moving"));
@@ -36,6 +43,16 @@ void shore__draft_free(struct shore__draft *draft) {
     draft->maker = NULL;
 }
 
+/* Whether a later start will read in it what is meant. */
+static bool reads_back(const json_t *j, const struct shore__draft *draft) {
+    struct shore__draft back = {0};
+    int rc = read_fields(j, &back);
+    bool same = rc == 0 && back.fresh.count == draft->fresh.count &&
+                memcmp(back.fleet_id, draft->fleet_id, sizeof back.fleet_id) == 0;
+    shore__addresses_free(&back.fresh);
+    return rc == -ENOMEM || same;
+}
+
 int shore__draft_write(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag) {
     struct shore__origin origin = {0};
     char fleet[33];
@@ -46,6 +63,7 @@ int shore__draft_write(const char *run_path, const struct shore__draft *draft, s
     json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
                           shore__texts_to_json(draft->fresh.text, draft->fresh.count), "moving", draft->moving, "home",
                           home ? home : json_null(), "directory", origin.mark, "maker", draft->maker);
+    assert(!j || reads_back(j, draft));
     rc = shore__journal_write(run_path, DRAFT, j, diag);
     shore__origin_free(&origin);
     return rc;

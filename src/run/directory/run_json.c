@@ -1,4 +1,5 @@
 /* run.json: as it is read, and as it is written. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -98,6 +99,7 @@ int shore__run_put(struct shore__run *run, struct shore_diag *diag) {
     if (j && p->origin.mark) json_object_set_new(j, "directory", json_string(p->origin.mark));
     char *path = shore__path_join(run->path, "run.json");
     bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
+    assert(!summed || check_checksum(j, "", NULL) != SHORE_ECORRUPT);
     int rc = summed && path ? shore__json_write(path, j, 2, diag)
                             : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
     json_decref(j);

@@ -1,6 +1,7 @@
 /* Another placement of a run's state: new volumes of the next generation are made and filled beside the old ones,
  * run.json is rewritten, the old ones go. RUN/moving.json says what to undo before that one step, and what to finish
  * after it. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,19 +69,6 @@ static int leave(struct intent *in, struct left volume) {
     return grown ? 0 : -ENOMEM;
 }
 
-static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    json_t *new = json_array(), *left = json_array();
-    for (size_t i = 0; i < in->nleft; i++)
-        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].at->text, "generation",
-                                              (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
-                                              in->left[i].begun));
-    for (size_t i = 0; i < in->new.count; i++)
-        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.text[i], "fresh", in->fresh[i]));
-    json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
-                          new, "old", shore__texts_to_json(in->old.text, in->old.count), "left", left);
-    return shore__journal_write(run->path, INTENT, j, diag);
-}
-
 static int intent_fields(const json_t *j, struct intent *in) {
     const json_t *from = json_object_get(j, "from"), *to = json_object_get(j, "to"), *item = NULL;
     const json_t *new = json_object_get(j, "new");
@@ -106,6 +94,30 @@ static int intent_fields(const json_t *j, struct intent *in) {
         if (!rc) rc = leave(in, volume);
     }
     return rc;
+}
+
+/* Whether a later start will read in it what is meant. */
+static bool reads_back(const json_t *j, const struct intent *in) {
+    struct intent back = {0};
+    int rc = intent_fields(j, &back);
+    bool same = rc == 0 && back.from == in->from && back.to == in->to &&
+                back.new.count == in->new.count &&back.old.count == in->old.count &&back.nleft == in->nleft;
+    intent_free(&back);
+    return rc == -ENOMEM || same;
+}
+
+static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
+    json_t *new = json_array(), *left = json_array();
+    for (size_t i = 0; i < in->nleft; i++)
+        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].at->text, "generation",
+                                              (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
+                                              in->left[i].begun));
+    for (size_t i = 0; i < in->new.count; i++)
+        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.text[i], "fresh", in->fresh[i]));
+    json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
+                          new, "old", shore__texts_to_json(in->old.text, in->old.count), "left", left);
+    assert(!j || reads_back(j, in));
+    return shore__journal_write(run->path, INTENT, j, diag);
 }
 
 static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {

@@ -2,6 +2,7 @@
  * step. RUN/rollback.json is there from before the first record changes until all that follows the state has followed
  * it. Until the commit, every drive still holds the step from before; so what is interrupted starts again from there.
  */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -38,6 +39,7 @@ bool shore__rollback_is_interrupted(const char *run_path) {
 }
 
 static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
+    assert(in->name[0] && in->from <= INT64_MAX);
     return shore__journal_write(
         run->path, INTENT,
         json_pack("{s:s, s:I, s:b}", "snapshot", in->name, "from", (json_int_t)in->from, "committed", in->committed),
