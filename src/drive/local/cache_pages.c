@@ -32,9 +32,12 @@ static uint32_t *bucket_of(const struct shore__cache_pages *p, const struct shor
 
 uint32_t shore__cache_pages_find(const struct shore__cache_pages *p, const struct shore__cache_key *key,
                                  uint32_t part) {
-    uint32_t at = *bucket_of(p, key, part);
-    while (at != SHORE__NO_PAGE && (p->page[at].part != part || !shore__cache_key_fits(key, &p->page[at].key)))
+    uint32_t at = *bucket_of(p, key, part), passed = 0;
+    while (at != SHORE__NO_PAGE && (p->page[at].part != part || !shore__cache_key_fits(key, &p->page[at].key))) {
+        assert(at < p->count && passed < p->used);
         at = p->page[at].next;
+        passed++;
+    }
     return at;
 }
 
@@ -48,6 +51,7 @@ uint32_t shore__cache_pages_take(struct shore__cache_pages *p, const struct shor
     p->page[at] = (struct shore__cache_page){.key = *key, .part = part, .next = *bucket, .taken = true};
     *bucket = at;
     p->used++;
+    assert(p->used <= p->count);
     return at;
 }
 

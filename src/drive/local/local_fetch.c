@@ -1,4 +1,5 @@
 /* The fetch lane of a local drive: runs fetches and calls in order, cut into spans, with several spans under way. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -53,6 +54,7 @@ static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t
 
 static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
                       size_t bytes) {
+    assert(p->pending < SHORE_PLANE_COUNT);
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
     enum shore__work work = kind == SHORE__IO_WRITE ? SHORE__WORK_WRITE : SHORE__WORK_READ;
@@ -145,6 +147,7 @@ static void finish_span(struct fetcher *f, struct span *p) {
     if (p->stage) f->stages[f->free_stages++] = p->stage;
     p->stage = NULL;
     p->job = NULL;
+    assert(f->busy > 0 && job->under_way > 0 && !p->pending);
     f->busy--;
     job->under_way--;
     if (job->under_way == 0 && job != f->current) finish_job(f, job);
@@ -249,6 +252,7 @@ static void start_span(struct fetcher *f, struct span *p) {
     job->next += count;
     job->under_way++;
     f->busy++;
+    assert(count && job->next <= total && f->busy <= SHORE__FETCH_SPANS);
     if (job->next == total) f->current = NULL;
     if (call)
         start_call(f, p, &part, at);
@@ -281,6 +285,7 @@ static void reap(struct fetcher *f) {
     unsigned n = shore__io_reap(f->l->fetch_io, ops, SHORE_PLANE_COUNT * SHORE__FETCH_SPANS, 1);
     for (unsigned i = 0; i < n; i++) {
         struct span *p = ops[i]->user;
+        assert(p->pending > 0 && p->job);
         if (ops[i]->rc) {
             shore__local_io_failed(f->l, p->job, ops[i]);
             p->failed = true;
