@@ -347,8 +347,8 @@ def test_layers_that_are_thawed(tmp_path, seed):
     with engine_for(model().requires_grad_(False).append(nn.Linear(8, 8)), tmp_path, "frozen") as engine:
         engine.module[0].requires_grad_(True)
         with pytest.raises(longshore.LongshoreError,
-                           match=r"^0.weight: is frozen.*trains at wrap\(\).*freeze it after wrap\(\), and thaw it "
-                                 r"again"):
+                           match=r"^0.weight: is frozen.*requires_grad before wrap\(\).*freeze them after wrap\(\), "
+                                 r"and thaw them again"):
             engine(batches()[0])
     plain, ours = model(), model()
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
@@ -377,7 +377,7 @@ def test_adapters_that_are_activated_later(tmp_path, seed):
     with engine_for(model(), tmp_path, "frozen") as engine:
         engine.module.set_adapter("other")
         with pytest.raises(longshore.LongshoreError,
-                           match="lora_A.other.*adapters that are not active yet.*freeze it after"):
+                           match="lora_A.other.*adapters that are not active yet.*freeze them after"):
             engine(batches()[0])
     plain, ours = model(), model()
     for m in plain, ours:
