@@ -74,7 +74,7 @@ def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_pat
 @pytest.mark.parametrize("key", ["amsgrad", "maximize", "nesterov", "dampening", "lr_decay"])
 def test_what_the_engine_does_not_do_is_refused_in_groups(key, tmp_path, seed):
     model = gpt2(layers=1)
-    with pytest.raises(longshore.LongshoreError, match=f"wrap: groups.0..{key}=1 is not to be had"):
+    with pytest.raises(longshore.LongshoreError, match=f"wrap: groups.0..{key}=1 is not supported"):
         longshore.wrap(model, run=tmp_path / "a", groups=[{"params": list(model.parameters()), key: 1}])
     engine_for(model, tmp_path, groups=[{"params": list(model.parameters()), key: 0}]).close()
 

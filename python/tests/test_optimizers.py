@@ -120,7 +120,7 @@ REFUSED = {
     "nesterov=True": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
     "dampening=0.5": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5),
     "lr_decay=0.1": lambda model: torch.optim.Adagrad(model.parameters(), lr_decay=0.1),
-    "RMSprop is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad":
+    "RMSprop is not supported; torch.optim's AdamW, Adam, SGD and Adagrad":
         lambda model: torch.optim.RMSprop(model.parameters()),
     "Own has a step.. of its own": lambda model: Own(model.parameters()),
     "hooks of AdamW's step": with_a_hook,

@@ -136,14 +136,14 @@ def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
             self.optimizer = torch.optim.RMSprop(self.model.parameters())
             return self.optimizer
 
-    refused("RMSprop is not to be had; torch.optim's AdamW, Adam, SGD and Adagrad", tmp_path, seed, Takes)
+    refused("RMSprop is not supported; torch.optim's AdamW, Adam, SGD and Adagrad", tmp_path, seed, Takes)
     refused("SGD: nesterov=True", tmp_path, seed,
             gives=lambda model: {"optimizer_cls_and_kwargs": (torch.optim.SGD, {**SGD[1], "nesterov": True})})
     refused("AdamW: amsgrad=True", tmp_path, seed,
             gives=lambda model: {"optimizers": (torch.optim.AdamW(model.parameters(), amsgrad=True), None)})
     refused("optim_target_modules: is for GaLore", tmp_path, seed, more={"optim_target_modules": "all-linear"})
     refused("optim: adafactor is not supported", tmp_path, seed, more={"optim": "adafactor"})
-    refused("Adafactor is not to be had", tmp_path, seed,
+    refused("Adafactor is not supported", tmp_path, seed,
             gives=lambda model: {"optimizer_cls_and_kwargs": (transformers.Adafactor,
                                                               {"lr": 1e-3, "relative_step": False,
                                                                "scale_parameter": False})})
@@ -215,7 +215,7 @@ def test_under_deepspeed_the_optimizer_is_the_one_that_was_asked_for(tmp_path, s
     told, again, other = json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
     assert told == pytest.approx(losses(trained(False, None, tmp_path, {"optim": "sgd"}, None, seed)), rel=1e-4)
     assert "the engine is closed, for example by a second train() of its Trainer; call save_model" in again
-    assert other.startswith("optimizer: Adafactor is not to be had")
+    assert other.startswith("optimizer: Adafactor is not supported")
 
 
 @pytest.mark.parametrize("more", [{}, {"bf16": True}], ids=str)

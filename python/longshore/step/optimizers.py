@@ -66,7 +66,7 @@ def arguments_of(optimizer):
     name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items()
                                                               if isinstance(optimizer, known.torchs)), None)
     if name is None:
-        raise LongshoreError(f"optimizer: {kind.__name__} is not to be had; torch.optim's {NAMES} are, and AdamW8bit")
+        raise LongshoreError(f"optimizer: {kind.__name__} is not supported; torch.optim's {NAMES} are, and AdamW8bit")
     eight = kind.__name__ in _EIGHT_BITS
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
         raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the "
@@ -100,7 +100,7 @@ def refuse_kinds(group, where):
     """Raises for what torch's optimizers do, and the engine's do not. where: begins its name."""
     for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay", "differentiable"):
         if group.get(key):
-            raise LongshoreError(f"{where}{key}={group[key]!r} is not to be had; leave it out")
+            raise LongshoreError(f"{where}{key}={group[key]!r} is not supported; leave it out")
 
 
 def refuse_numbers(group, where):
