@@ -21,9 +21,9 @@ static const struct shore__subcommand commands[] = {
     {"snapshot", shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one", NULL},
     {"rollback", shore__cli_rollback, "put a run back to a snapshot", NULL},
     {"snapshots", shore__cli_snapshots, "list the snapshots of a run", NULL},
-    {"drive", shore__cli_drive, "the drives of a run: what they are, how fast, more of them, fewer, other ones", NULL},
+    {"drive", shore__cli_drive, "list, measure, add, remove, replace or serve the drives of a run", NULL},
     {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor", NULL},
-    {"doctor", shore__cli_doctor, "what this machine has for training, and what to do about what it has not", NULL},
+    {"doctor", shore__cli_doctor, "check what this machine has for training, and say what to improve", NULL},
     {.name = "help"}, /* only for suggestions */
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -14,8 +14,8 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
     if (rc != -ETIMEDOUT) return rc;
     device->lost = true;
     return shore__fail(diag, rc,
-                       "the device is lost: it has not finished what it was given within %g seconds (device_timeout); "
-                       "the state stays as it was committed last",
+                       "the device is lost: it has not finished its work within %g seconds (device_timeout); the state "
+                       "stays at the last commit",
                        (double)timeout_of(device) * 1e-9);
 }
 

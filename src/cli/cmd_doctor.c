@@ -21,9 +21,9 @@ static const struct shore__command_line line = {
     .command = "doctor",
     .remote = true,
     .synopsis = "doctor [--drive PATH...] [--json]",
-    .about = "Tells what this machine has for training: processor, I/O, memory and limits, and of each drive its file\n"
-             "system, room and rates. Each line begins with OK, with WARN where it works but not as well as it might,\n"
-             "or with FAIL where something that is needed does not work; the last two say what to do.",
+    .about = "Tells what this machine has for training: processor, I/O, memory and limits, and of each drive its "
+             "file\nsystem, room and rates. Each line begins with OK, WARN (it works, but could work better) or "
+             "FAIL\n(something necessary does not work). WARN and FAIL lines say what to do.",
     .notes =
         "A drive is measured with a temporary file of 96 MiB that has no name: nothing is left behind, however this\n"
         "ends. Block devices are not measured. Exit code 1: something that is needed does not work.",

@@ -51,10 +51,10 @@ static int find(const char *name, struct drive *d, struct shore_diag *diag) {
     if (!rc) rc = shore__drive_probe(d->at, &d->probe, diag);
     if (!rc) rc = shore__probe_may_be_made(d->at, &d->probe, diag);
     if (!rc && d->probe.is_device)
-        rc = shore__fail(diag, SHORE_EUSAGE,
-                         "%s is a block device, which only overwriting could measure: 'longshore bench disk "
-                         "--overwrite' does that",
-                         shown.text);
+        rc = shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s is a block device, and measuring would overwrite it: 'longshore bench disk --overwrite' does that",
+            shown.text);
     struct stat st;
     if (!rc && d->probe.exists && d->at->kind->has_file && !stat(d->probe.path, &st) && !S_ISREG(st.st_mode))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is a special file, not a file or a directory", shown.text);

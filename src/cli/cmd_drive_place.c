@@ -228,8 +228,7 @@ static void tell_snapshots(const struct shore__run *run) {
             char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
             char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
             if (drive && shore__drive_find(&run->settings.drives, run->generation, drive) == run->settings.drives.count)
-                shore__cli_say("a part of snapshot %s stays on %s, which is no drive of the run any more", list[i].name,
-                               drive);
+                shore__cli_say("a part of snapshot %s stays on %s, which the run no longer uses", list[i].name, drive);
             free(drive);
             free(volume);
         }

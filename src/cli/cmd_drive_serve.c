@@ -27,7 +27,7 @@ static const struct shore__option options[] = {
     SHORE__OPTION(struct args, TEXT, "root", root, "DIR",
                   "serve nothing outside of this directory; relative paths begin here"),
     SHORE__OPTION(struct args, SIZE, "memory", memory_bytes, "SIZE",
-                  "what serving one drive may take, for its buffers and tables; otherwise 256MiB"),
+                  "memory for one drive's buffers and tables; otherwise 256MiB"),
 };
 
 static const struct shore__command_line line = {
@@ -51,9 +51,9 @@ static int check_root(const char *root, struct shore_diag *diag) {
     struct stat st;
     if (stat(root, &st)) return shore__fail(diag, -errno, "--root %s: cannot be used: %s", root, strerror(errno));
     if (S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode)) return 0;
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "--root %s: is no directory; give the one that it lies in, and name it in the drive's path",
-                       root);
+    return shore__fail(
+        diag, SHORE_EUSAGE,
+        "--root %s: is not a directory; give the directory above it, and name the file in the drive's path", root);
 }
 
 static int serve(const struct shore__parsed *parsed, void *args) {

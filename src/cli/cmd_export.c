@@ -14,14 +14,14 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "out", out, "DIR", "the directory to make; it appears whole or not at all"),
-    CHOICE(
-        "dtype", dtype, "bf16|fp32|fp16",
-        "bf16: as the run computes with them, rounded, ties away from zero; fp32: the exact master weights; fp16: "
-        "these rounded to the nearest, an error where one is too large; of a run that another program made, otherwise "
-        "each as that program computes with it"),
+    CHOICE("dtype", dtype, "bf16|fp32|fp16",
+           "bf16: the rounded weights that the run computes with (ties away from zero); fp32: the exact master "
+           "weights; fp16: these rounded to nearest, with an error if one is too large; without it, a run of another "
+           "program keeps that program's type of each tensor"),
     OPTION(TEXT, "snapshot", snapshot, "NAME", "the state of this snapshot, also while the run is trained"),
     OPTION(FLAG, "moments", moments, NULL,
-           "also the optimizer's, in fp32, in DIR/optimizer: import, and the Python package's wrap(), go on with them"),
+           "also write the optimizer's moments, in fp32, to DIR/optimizer: import and the Python package's wrap() "
+           "continue with them"),
     OPTION(SIZE, "shard-size", shard, "SIZE", "of the files that the weights are split into (default 5GiB)"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     SHORE__MOVED_OPTION(struct args, moved),
@@ -70,8 +70,8 @@ static int export(const struct shore__parsed *parsed, void *args) {
     if (!rc && !o.model && a->moments)
         rc = shore__fail(
             &diag, SHORE_EUSAGE,
-            "%s: was made by %.60s, which alone knows how many updates each moment has seen: save them there", path,
-            shore__contents_maker(o.run->contents));
+            "%s: was made by %.60s; only that program knows how many updates each moment has seen, so save them there",
+            path, shore__contents_maker(o.run->contents));
     if (!rc) {
         const struct shore__exporting e = {
             .fleet = o.fleet,

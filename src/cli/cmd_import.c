@@ -13,10 +13,9 @@ static struct shore__command_line import_line(void) {
     line.without = without;
     line.command = "import";
     line.synopsis = "import DIR --drive PATH... --out RUN [--data FILE...] [flags of train]";
-    line.about =
-        "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. Flags are those of train,\n"
-        "and what belongs to the identity of a run is fixed here. train --resume RUN goes on from it; without --data,\n"
-        "which the first resume then takes, it can be measured, exported and made to generate.";
+    line.about = "Puts a Hugging Face model on drives, as a run at step 0: the inverse of export. It takes the flags "
+                 "of train,\nand fixes the identity of the run. train --resume RUN continues it. Without --data, the "
+                 "run can be evaluated,\nexported and used to generate; the first resume then takes --data.";
     line.notes = NULL;
     line.positional = 1;
     return line;

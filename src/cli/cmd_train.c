@@ -141,7 +141,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
                            "--resume %s",
                            (unsigned long long)result.step, run->word);
         if (*rc == SHORE_ECORRUPT && result.step > 0)
-            shore__cli_say("if it cannot be, --accept-step %llu beside it goes on from the step before, if that one is "
+            shore__cli_say("if that is impossible, add --accept-step %llu to go on from the step before, if it is "
                            "still whole on every drive",
                            (unsigned long long)result.step - 1);
         return SHORE__EXIT_FAILED;

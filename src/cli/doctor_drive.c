@@ -108,7 +108,7 @@ static void block_device(struct shore__report *r, const char *path, const struct
     json_object_set_new(facts, "direct", json_boolean(direct));
     const char *advice = advice_on(w, NULL, before, nbefore);
     shore__report_add(r, path, advice ? SHORE__WEAK : SHORE__FINE, advice, facts,
-                      "%s; %s I/O; not measured, since only overwriting could ('longshore bench disk --overwrite')",
+                      "%s; %s I/O; not measured, because that would overwrite it ('longshore bench disk --overwrite')",
                       shore__whereabouts_text(w, text, sizeof text), direct ? "direct" : "buffered");
 }
 

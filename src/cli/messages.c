@@ -40,11 +40,11 @@ void shore__cli_note(void *ctx, const char *text) {
 }
 
 const char *const shore__cli_advice[SHORE_ADVICE_COUNT] = {
-    [SHORE_ADVICE_OVERWRITE] = "where a run is made or a device measured, --overwrite replaces what is there",
+    [SHORE_ADVICE_OVERWRITE] = "when making a run or measuring a device, --overwrite replaces what is there",
     [SHORE_ADVICE_GO_ON] = "go on with it by --resume {}, or replace it with --overwrite",
     [SHORE_ADVICE_MOVED] = "if it is elsewhere now, train --resume with --drive {}=NEW says so",
     [SHORE_ADVICE_ACCEPT_STEP] = "train --resume with --accept-step {} goes on from there, if that step is whole",
-    [SHORE_ADVICE_NOT_A_COPY] = "if it is the run itself, say so with --not-a-copy, and its volumes are its own",
+    [SHORE_ADVICE_NOT_A_COPY] = "if this is the run itself and not a copy, say so with --not-a-copy",
     [SHORE_ADVICE_MAKE_RUN] = "train --out makes one",
     [SHORE_ADVICE_THREADS] = "--io threads does without",
     [SHORE_ADVICE_SNAPSHOTS] = "'longshore snapshots {}' lists those there are",

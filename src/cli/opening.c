@@ -118,7 +118,7 @@ void shore__cli_say_model(const struct shore__arch *arch, bool trains) {
     if (arch->head_parted)
         shore__cli_say("the configuration ties the head to the embedding, but the files hold an lm_head.weight that "
                        "differs: both are used, so %s not tied",
-                       trains ? "this run, and what is exported from it, is" : "the model is");
+                       trains ? "this run, and an export of it, is" : "the model is");
     if (arch->has_dropout && trains) shore__cli_say("the configuration asks for dropout, which is not applied");
 }
 

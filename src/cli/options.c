@@ -319,7 +319,7 @@ static int set_from_json(const struct shore__option *o, const json_t *value, voi
         int rc = 0;
         json_array_foreach(value, i, item) {
             if (!json_is_string(item))
-                return shore__fail(diag, SHORE_EINPUT, "\"%s\" is to be an array of strings", o->name);
+                return shore__fail(diag, SHORE_EINPUT, "\"%s\" must be an array of strings", o->name);
             if ((rc = set_option(o, json_string_value(item), target, diag))) break;
         }
         return rc;

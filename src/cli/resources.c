@@ -72,8 +72,7 @@ int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model
     s->offload = facts.offload;
     int rc = disk_space(room, shore__plan_disk_bytes(&facts), diag);
     if (changed && !rc)
-        shore__cli_say(
-            "the drives have no room for inner activations: what memory does not hold of them is computed again "
-            "(--offload off)");
+        shore__cli_say("the drives have no room for inner activations: those that do not fit in memory are recomputed "
+                       "(--offload off)");
     return rc;
 }

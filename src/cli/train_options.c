@@ -48,8 +48,7 @@ static const struct shore__option options[] = {
     OPTION(TEXT, "resume", resume, "RUN",
            "go on with a run; --steps extends it, resources and the schedule may change, the identity may not"),
     OPTION(FLAG, "overwrite", overwrite, NULL,
-           "replace the run that is there with its volumes, and what a file or device holds that --drive names; never the "
-           "state of another run"),
+           "replace an existing run with its volumes, and the contents of files and devices that --drive names; never the state of another run"),
     SHORE__NOT_A_COPY(struct shore__train_args, itself),
     OPTION(U64, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "

@@ -161,7 +161,7 @@ int shore__chunk_update(const struct shore__drive_config *config, const struct s
     uint32_t segment;
     int worst = shore__gradient_open(&gradient, update, &segment);
     if (worst)
-        return shore__fail(diag, worst, "the compressed gradient of block %u, segment %u came damaged to its drive",
+        return shore__fail(diag, worst, "the compressed gradient of block %u, segment %u arrived damaged at its drive",
                            update->block, update->segment + segment);
     for (uint32_t i = 0; i < update->count; i++) {
         int rc = update_segment(config, update, i, in, out, &gradient, worst ? NULL : diag);

@@ -132,8 +132,8 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
     *indexed = rc == 0;
     if (rc == 0 && whole && st->nfiles > 1)
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s: has weights twice: model.safetensors, and the files that model.safetensors.index.json "
-                           "names: remove those that are not meant",
+                           "%s: has weights twice, in model.safetensors and in the files that "
+                           "model.safetensors.index.json names: remove one of the two",
                            st->directory);
     if (whole && rc == SHORE_EMISSING) return 0;
     if (rc != SHORE_EMISSING) return rc;
@@ -141,11 +141,10 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
     int n = scandir(st->directory, &entries, ends_in_safetensors, alphasort);
     if (n < 0) return shore__fail(diag, -errno, "%s: cannot read the directory: %s", st->directory, strerror(errno));
     rc = n ? 0
-           : shore__fail(
-                 diag, SHORE_EMISSING,
-                 "%s: has no model.safetensors and no other *.safetensors file; weights of another format can be "
-                 "loaded with transformers and saved as that (save_pretrained)",
-                 st->directory);
+           : shore__fail(diag, SHORE_EMISSING,
+                         "%s: has no model.safetensors and no other *.safetensors file; load weights of another format "
+                         "with transformers, and save them as safetensors (save_pretrained)",
+                         st->directory);
     for (int i = 0; i < n; i++) {
         if (rc == 0) rc = add_file(st, entries[i]->d_name, diag);
         free(entries[i]);

@@ -88,7 +88,7 @@ static int begin_field(struct header *h, const struct shore__json_event *e, stru
     h->field = NO_FIELD;
     for (size_t i = 0; i < 3; i++)
         if (shore__json_event_is(e, fields[i].name)) h->field = fields[i].field;
-    if (h->field == NO_FIELD) return fault(h, diag, "has a field that is none of dtype, shape, data_offsets");
+    if (h->field == NO_FIELD) return fault(h, diag, "has a field other than dtype, shape, data_offsets");
     if (h->seen & h->field) return fault(h, diag, "has a field twice");
     h->seen |= h->field;
     h->nvalues = 0;

@@ -93,11 +93,10 @@ static int check_packing(const struct shore__unpack *u, enum packing named, stru
     if (named)
         return shore__fail(diag, SHORE_EINPUT, "%s: is %s, not %s as its name says: rename it", u->path,
                            u->count ? packing_names[u->packing] : "empty", packing_names[named]);
-    return shore__fail(diag, SHORE_EINPUT,
-                       "%s: is packed by %s, which its name does not say: let it end in %s (as in data.jsonl%s), or "
-                       "unpack it",
-                       u->path, packing_names[u->packing], u->packing == GZIP ? ".gz" : ".zst",
-                       u->packing == GZIP ? ".gz" : ".zst");
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: is packed by %s, but its name does not say so: end it in %s (as in data.jsonl%s), or unpack it", u->path,
+        packing_names[u->packing], u->packing == GZIP ? ".gz" : ".zst", u->packing == GZIP ? ".gz" : ".zst");
 }
 
 static int open_packing(struct shore__unpack *u, struct shore_diag *diag) {
@@ -179,11 +178,10 @@ static int inflate_some(struct shore__unpack *u, char *block, size_t bytes, size
 }
 
 static int refuse_window(const struct shore__unpack *u, struct shore_diag *diag) {
-    return shore__fail(
-        diag, SHORE_EINPUT,
-        "%s: unpacking it takes a window for which the memory has no room: give more, or pack it anew with "
-        "a smaller one (zstd -dc --long=31 FILE | zstd -o NEW)",
-        u->path);
+    return shore__fail(diag, SHORE_EINPUT,
+                       "%s: unpacking it needs a larger window than the memory has room for: give more memory, or pack "
+                       "it again with a smaller window (zstd -dc --long=31 FILE | zstd -o NEW)",
+                       u->path);
 }
 
 static int decompress_some(struct shore__unpack *u, char *block, size_t bytes, size_t *got, struct shore_diag *diag) {
@@ -229,8 +227,7 @@ int shore__unpack_read(struct shore__unpack *u, char *block, size_t bytes, size_
         if (rc) return rc;
         if (!at_end || *got > before) continue;
         if (!u->within) return 0;
-        return shore__fail(diag, SHORE_EINPUT,
-                           "%s: is cut off: the archive goes on behind its end, byte %llu; get it anew", u->path,
+        return shore__fail(diag, SHORE_EINPUT, "%s: is cut off at byte %llu, inside the archive; get it again", u->path,
                            (unsigned long long)u->read_bytes);
     }
     return 0;

@@ -117,7 +117,7 @@ static int last_logits(struct generation *g, size_t rows, struct shore_diag *dia
     for (uint32_t i = 0; !rc && i < m->arch.vocab; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
             rc = shore__fail(diag, SHORE_ENONFINITE,
-                             "what the model makes of this prompt is not finite: its weights have grown too large");
+                             "the model's output for this prompt is not finite: its weights have grown too large");
     return rc;
 }
 

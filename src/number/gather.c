@@ -20,7 +20,7 @@ const char *shore__gather_fault(const struct shore__gather_list *list, const str
         if (!item->from || (uintptr_t)item->from % bytes)
             return "an item of the gather list points to nothing, or between two elements";
         if (item->elems == 0 || item->offset_elems < end)
-            return "the gather list is not in the order of its block, has an empty item, or two that overlap";
+            return "the gather list is not in block order, has an empty item, or has items that overlap";
         while (t + 1 < block->ntensors && block->tensors[t + 1].offset_elems <= item->offset_elems)
             t++;
         const struct shore_layout_tensor *tensor = &block->tensors[t];

@@ -249,7 +249,7 @@ static int bring(struct entry *e, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     while (!is_there(e)) {
         if (e->state == ENTRY_AWAY) {
-            if (!s->fleet) return say_key(s, SHORE_EMISSING, e->key, "went with the drives, which are closed", diag);
+            if (!s->fleet) return say_key(s, SHORE_EMISSING, e->key, "was lost when the drives were closed", diag);
             if (shore__entry_give_memory(e, true)) {
                 shore__entry_read(e);
             } else if (s->under_way) {
@@ -299,7 +299,7 @@ int shore_store_read(struct shore_activation_store *s, uint64_t key, void *dst, 
             memcpy(dst, e->memory, e->bytes);
             pthread_mutex_lock(&s->lock);
         } else if (!s->fleet) {
-            rc = say_key(s, SHORE_EMISSING, key, "went with the drives, which are closed", diag);
+            rc = say_key(s, SHORE_EMISSING, key, "was lost when the drives were closed", diag);
         } else {
             struct shore_diag why;
             rc = shore__entry_pass(e, false, dst, &why);
@@ -316,7 +316,7 @@ int shore_store_release(struct shore_activation_store *s, uint64_t key, struct s
     struct entry *e;
     pthread_mutex_lock(&s->lock);
     int rc = known(s, key, false, &e, diag);
-    if (!rc && !e->uses) rc = say_key(s, -EINVAL, key, "is released, and nobody uses it", diag);
+    if (!rc && !e->uses) rc = say_key(s, -EINVAL, key, "is released, but not in use", diag);
     if (!rc) {
         e->uses--;
         shore__entry_leave(e);

@@ -85,7 +85,7 @@ static int start(struct shore_pages *p, struct page *page, bool ahead, struct sh
     if (page->loading || (page->at && page->step == p->step)) return 0;
     assert(!page->users);
     if (!page->at && !take_buffer(p, page, ahead))
-        return ahead ? 0 : shore__fail(diag, -EBUSY, "every buffer that this page could be fetched into is in use");
+        return ahead ? 0 : shore__fail(diag, -EBUSY, "all buffers for this page are in use");
     return load(p, page, diag);
 }
 

@@ -103,8 +103,7 @@ static int visit(struct find *f, FTS *tree, FTSENT *entry, struct shore_diag *di
     case FTS_SLNONE: /* a link to nothing: opening it reports the error */
         return hidden ? 0 : take_entry(f, entry->fts_path, diag);
     case FTS_DC:
-        return shore__fail(diag, SHORE_EINPUT, "%s: is a link to a directory that it lies in: remove it",
-                           entry->fts_path);
+        return shore__fail(diag, SHORE_EINPUT, "%s: is a link to a directory above it: remove it", entry->fts_path);
     case FTS_DNR:
     case FTS_ERR:
     case FTS_NS:
@@ -191,14 +190,14 @@ static int take_pattern(struct find *f, const char *pattern, struct shore_diag *
     glob_t found = {0};
     if (strstr(pattern, "**"))
         return shore__fail(diag, SHORE_EUSAGE,
-                           "%s: \"**\" means nothing here: give the directory, which is read with all that is below it",
+                           "%s: \"**\" is not supported: give the directory, which is read with everything below it",
                            pattern);
     int status = glob(pattern, GLOB_BRACE | GLOB_NOSORT, on_glob_error, &found), rc;
     if (status == GLOB_NOMATCH)
         rc = shore__fail(diag, SHORE_EMISSING, "%s: no file matches it", pattern);
     else if (status)
-        rc = shore__fail(diag, status == GLOB_NOSPACE ? -ENOMEM : -EACCES,
-                         "%s: directories that it leads through cannot be looked into", pattern);
+        rc = shore__fail(diag, status == GLOB_NOSPACE ? -ENOMEM : -EACCES, "%s: directories on its way cannot be read",
+                         pattern);
     else {
         qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, compare);
         rc = take_matches(f, pattern, &found, diag);

@@ -15,7 +15,7 @@
 #define CSV \
     "is read as text, separators and all; to train on one column, make JSONL of it: " PANDAS("read_csv", "IN.csv")
 #define ARCHIVE(how) "is an archive, which is not read; unpack it (" how ") and give the directory"
-#define PACKED(how) "is packed in a way that is not read (gzip and zstd are); unpack it: " how
+#define PACKED(how) "is packed in a format that is not read (gzip and zstd are); unpack it: " how
 
 static const struct {
     const char *ending;

@@ -171,7 +171,9 @@ static int count_pairs(struct shore__dataset *d, struct shore__tokenizer *tokeni
         size_t kept = at ? 1 : 0;
         text.count = kept;
         rc = shore__tokenizer_decode(tokenizer, (const uint32_t *)ids, n, &text);
-        if (rc) shore__fail(diag, rc, "%s: its tokens cannot be turned into text: the tokenizer is another", d->path);
+        if (rc)
+            shore__fail(diag, rc, "%s: its tokens cannot be turned into text: they belong to another tokenizer",
+                        d->path);
         for (size_t i = kept; rc == 0 && i < text.count; i++) {
             int c = (unsigned char)text.bytes[i];
             if (previous >= 0) counts[previous << 8 | c]++;

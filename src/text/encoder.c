@@ -50,8 +50,8 @@ static int encode_part(struct shore__encoder *e, unsigned stage, const char *tex
 
 static int refuse_endless(struct shore__encoder *e, unsigned mib) {
     return shore__fail(e->diag, SHORE_EINPUT,
-                       "more than %u MiB of text without a place where the tokenizer divides it, whatever follows; "
-                       "break the line, or use the byte-level tokenizer",
+                       "the tokenizer finds no place to divide more than %u MiB of text; break the line, or use the "
+                       "byte-level tokenizer",
                        mib);
 }
 

@@ -203,7 +203,7 @@ static int run_step(struct shore__normalizing *n, unsigned i, const char *text, 
     }
     }
     if (rc == 0 && held->count > HELD_LIMIT_BYTES && !final)
-        rc = shore__fail(diag, SHORE_EINPUT, "more than %u bytes of text that one normalizer may change as a whole",
+        rc = shore__fail(diag, SHORE_EINPUT, "a normalizer finds no place to divide more than %u bytes of text",
                          HELD_LIMIT_BYTES);
     return rc;
 }

@@ -103,7 +103,7 @@ static int on_bad(void *ctx, const struct shore__bad_row *bad, struct shore_diag
     shore__fail(&why, SHORE_EINPUT, "%s:%llu: %s%s (byte %llu%s)%s", x->reader->file->path,
                 (unsigned long long)bad->line, row, bad->why, (unsigned long long)bad->byte,
                 shore__unpack_packed(x->reader->input) ? " of what is unpacked" : "",
-                bad->last && skip ? "; in a list, the rows behind it cannot be told from it: mend it" : "");
+                bad->last && skip ? "; in a list, the next row cannot be found behind it: fix it" : "");
     if (bad->last || !skip) return shore__fail(diag, SHORE_EINPUT, "%s", why.text);
     if (x->reader->bad_rows++ == 0) x->reader->first_bad = why;
     forget_row(x);

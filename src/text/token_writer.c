@@ -67,7 +67,7 @@ static int join(struct shore__token_writer *w, struct shore_diag *diag) {
     w->after_tokens = false;
     if (!joined && w->end_of_text < 0)
         return refuse(w, SHORE_EINPUT,
-                      "another document begins, but the tokenizer says no end of text to put before it: name one as "
+                      "another document begins, but the tokenizer has no end of text to put before it: name one as "
                       "\"eos_token\" in its tokenizer_config.json",
                       diag);
     return joined ? 0 : put(w, (uint32_t)w->end_of_text, diag);

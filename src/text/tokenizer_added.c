@@ -57,8 +57,8 @@ static int add_token(struct shore__tokenizer *t, const char *content, size_t byt
                            shore__escape(content, bytes, shown, sizeof shown), id);
     if (other == SHORE__VOCAB_NONE && id != next)
         return shore__fail(diag, SHORE_EINPUT,
-                           "the added token \"%s\" has the id %u, but comes to be %u where the tokenizers library "
-                           "counts on from the vocabulary: put it there, or fill the gap with other added tokens",
+                           "the added token \"%s\" has the id %u, but the tokenizers library, which counts on from the "
+                           "vocabulary, gives it %u: change its id, or fill the gap with other added tokens",
                            shore__escape(content, bytes, shown, sizeof shown), id, next);
     return put_rule(t, id, rule) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
 }
@@ -85,8 +85,8 @@ int shore__tokenizer_add_more(struct shore__tokenizer *t, const char *content, s
     if (id >= 0 && id != is)
         return shore__fail(diag, SHORE_EINPUT,
                            known ? "the token \"%s\" has the id %lld, but is %u in the vocabulary"
-                                 : "the token \"%s\" has the id %lld, but comes to be %u where transformers counts on "
-                                   "from the vocabulary: put it there, or fill the gap with other added tokens",
+                                 : "the token \"%s\" has the id %lld, but transformers, which counts on from the "
+                                   "vocabulary, gives it %u: change its id, or fill the gap with other added tokens",
                            shore__escape(content, bytes, shown, sizeof shown), (long long)id, is);
     int rc = shore__vocab_find(&t->added, content, bytes) == SHORE__VOCAB_NONE
                  ? shore__vocab_add(&t->added, content, bytes, is)

@@ -401,8 +401,8 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
         a->offloaded_inner++;
     if (a->offloaded_inner < t->plan.moved_inner)
-        train_note(t, "these volumes were made without room for inner activations: what memory does "
-                      "not hold of them is computed again");
+        train_note(t, "these volumes were made without room for inner activations: those that do not fit in memory are "
+                      "recomputed");
     return open_stores(t, diag);
 }
 

@@ -58,9 +58,10 @@ int shore__compress_check(const struct shore__settings *s, const struct shore__m
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
         if (shore_sparse_bound(VALUES, block_k(s, block), block->segments) > UINT32_MAX)
-            return shore__fail(diag, SHORE_EUSAGE,
-                               "--compress: so much of block %s would take more than 4 GiB; compress more, or not",
-                               block->name);
+            return shore__fail(
+                diag, SHORE_EUSAGE,
+                "--compress: this share of block %s would take more than 4 GiB; send less, or leave it out",
+                block->name);
     }
     return 0;
 }
@@ -125,8 +126,8 @@ void shore__compress_fill(const struct trainer *t, uint32_t block, uint32_t segm
 
 /* Says that the residual was lost, as a crash loses it with the process. */
 static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
-    static const char what[] = "what compression had left out of the gradients so far is lost: error feedback begins "
-                               "anew (--residual saved would keep it on the drives)";
+    static const char what[] = "the residual of compression is lost: error feedback begins anew (--residual saved "
+                               "would keep it on the drives)";
     train_note(t, "%s", what);
     return shore__run_record_change(t->run, step, what, diag);
 }

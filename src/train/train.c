@@ -69,8 +69,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
 /* Saves the residual. The step is committed, whether this works or not. */
 static void save_residual(struct trainer *t) {
     struct shore_diag diag = {0};
-    if (shore__compress_save(t, &diag))
-        train_note(t, "what compression has left out of the gradients so far is lost: %s", diag.text);
+    if (shore__compress_save(t, &diag)) train_note(t, "the residual of compression is lost: %s", diag.text);
 }
 
 static bool snapshot_due(const struct trainer *t, uint64_t step) {

@@ -284,7 +284,7 @@ static void lists_that_are_none_are_refused(void **state) {
         {{{NULL, 0, 8, SHORE_DTYPE_FP32}}, 1, "points to nothing"},
         {{{odd, 0, 1, SHORE_DTYPE_FP32}}, 1, "between two elements"},
         {{{memory, 0, 0, SHORE_DTYPE_FP32}}, 1, "empty item"},
-        {{{memory, 8, 4, SHORE_DTYPE_FP32}, {memory, 0, 4, SHORE_DTYPE_FP32}}, 2, "order of its block"},
+        {{{memory, 8, 4, SHORE_DTYPE_FP32}, {memory, 0, 4, SHORE_DTYPE_FP32}}, 2, "not in block order"},
         {{{memory, 0, 4, SHORE_DTYPE_FP32}, {memory, 3, 4, SHORE_DTYPE_FP32}}, 2, "overlap"},
         {{{memory, 100, 1, SHORE_DTYPE_FP32}}, 1, "within one tensor"},
         {{{memory, 96, 5, SHORE_DTYPE_FP32}}, 1, "within one tensor"},

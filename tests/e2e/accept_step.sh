@@ -40,7 +40,7 @@ for volume in two.volume one.volume; do
     damage "$place/run" "$place/d/$volume" hi
     # more than once: a start that meets the damage leaves the step before as it is
     for _ in 1 2 3; do
-        expect_failure 1 "damage on $volume" "accept-step 3 beside it goes on from the step before" \
+        expect_failure 1 "damage on $volume" "add --accept-step 3 to go on from the step before" \
             train --resume "$place/run"
     done
     must train --resume "$place/run" --accept-step 3 --stop-at 4

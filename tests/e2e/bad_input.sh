@@ -292,7 +292,7 @@ merge base --optimizer sgd --lr 1e6 --clip 0 --warmup 0 --steps 3 --on-nonfinite
 must "${merged[@]/--quiet/}"
 grep -qE "loss [0-9.]+ at the first step, not finite at the last of 3" "$place/log" && ok "its summary" || fail "its summary says nan"
 grep -q "no sample after step 3: .* is not finite" "$place/log" && ok "no sample" || fail "a sample of what is no number"
-expect_failure 1 "what it generates" "what the model makes of this prompt is not finite" generate "$out" --prompt a
+expect_failure 1 "what it generates" "the model's output for this prompt is not finite" generate "$out" --prompt a
 rm -rf "$out" "${drive:?}"/*
 
 model large # in the row of a position that no sequence has: only its decay meets it

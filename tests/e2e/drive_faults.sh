@@ -270,7 +270,7 @@ refused "nobody serves" "$there: nobody serves drives there.*drive serve --liste
 # its state in a place of this host
 must train --resume "$run" --drive "$there=$place/far/a.volume" --quiet
 same "on this host: digest" "$(digest)" "$wanted"
-refused "a file as root" "is no directory" drive serve --listen "$socket" --root "$place/far/a.volume"
+refused "a file as root" "is not a directory" drive serve --listen "$socket" --root "$place/far/a.volume"
 refused "no root" "No such file" drive serve --listen "$socket" --root "$place/far/none"
 must remove "$run" --not-a-copy # which was put back from a copy above
 rm -rf "$(dirname "$socket")"

@@ -121,7 +121,7 @@ while IFS='~' read -r name patience code pattern first then; do
 done <<'TABLE'
 cut off~60~0~connected again~$serve | lose 600~exec $serve
 a byte lost on the way here~60~0~waiting~$serve | { lose 600; exec cat; }~exec $serve
-a byte lost on the way there~60~0~sent what it must not~{ lose 1500; exec cat; } | $serve~exec $serve
+a byte lost on the way there~60~0~broke the protocol~{ lose 1500; exec cat; } | $serve~exec $serve
 another's state~60~1~another volume is there.*put~$serve | lose 600~cp far/longshore*.volume kept; cp other/longshore*.volume far/longshore*.volume; exec $serve
 an old copy~60~1~at step 2 but step [0-9]+ was committed.*put~$serve | lose 600~cp far/longshore*.volume kept; cp at2 far/longshore*.volume; exec $serve
 refused~60~1~refuses the login~$serve | lose 600~echo 'Permission denied (publickey).' >&2; exit 255

@@ -41,8 +41,7 @@ static void test_standstill(void **state) {
         assert_int_equal(pthread_create(&clients[i], NULL, stand_still, &b[i]), 0);
     for (int i = 0; i < 2; i++) {
         pthread_join(clients[i], NULL);
-        said("client", "signs of life and no answer", b[i].down.at, 0, "has not got on with its work for 20 s",
-             b[i].diag.text);
+        said("client", "signs of life and no answer", b[i].down.at, 0, "has made no progress for 20 s", b[i].diag.text);
     }
     shore__set_clock(NULL);
     alarm(0);

@@ -49,7 +49,7 @@ static int check_owner(const struct shore__file *file, const uint64_t fleet_id[2
         (generation == SHORE__ANY_GENERATION || header.desc.generation == generation))
         return 0;
     if (begun && !file->is_device && (parse == SHORE__PARSE_EMPTY || parse == SHORE__PARSE_DAMAGED)) return 0;
-    return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the volume that was to be removed, and stays", file->path);
+    return shore__fail(diag, SHORE_EMISMATCH, "%s: is not the volume to remove, and stays", file->path);
 }
 
 static int wipe(const struct shore__file *file, struct shore_diag *diag) {

@@ -262,7 +262,7 @@ int shore__conn_gets_on(struct shore__conn *c, const struct shore__wire_header *
     if (h->type == SHORE__WIRE_ALIVE) c->work = h->id;
     if (now - c->moved_ns < patience_ms * 1000000) return 0;
     return shore__fail(diag, SHORE_ELINK,
-                       "its server is there, but has not got on with its work for %llu s: look at the drive there",
+                       "its server answers, but has made no progress for %llu s: check the drive there",
                        (unsigned long long)patience_ms / 1000);
 }
 

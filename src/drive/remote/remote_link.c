@@ -277,13 +277,13 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
     struct remote_request *q = index < r->nslots + REMOTE_CONTROLS ? r->slot[index] : NULL;
     if (q && (q->id != h->id || q->link != l)) q = NULL;
     pthread_mutex_unlock(&r->lock);
-    if (!q) return shore__fail(diag, SHORE_ELINK, "an answer came to a request that nobody made");
+    if (!q) return shore__fail(diag, SHORE_ELINK, "an answer came that belongs to no request");
     if (h->bulk_bytes != (a.rc ? 0 : q->dst_bytes))
         return shore__fail(diag, SHORE_ELINK, "an answer came with %llu bytes instead of %llu",
                            (unsigned long long)h->bulk_bytes, (unsigned long long)q->dst_bytes);
     if (h->bulk_bytes) rc = shore__conn_read(&l->way.conn, q->dst, q->dst_bytes, diag);
     if (!rc && !a.rc) rc = keep_result(q, &a, r);
-    if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with results that cannot be");
+    if (rc == -EINVAL) rc = shore__fail(diag, SHORE_ELINK, "an answer came with invalid results");
     if (rc) return rc == -ENOMEM ? shore__fail(diag, rc, "out of memory") : rc;
     if (a.rc) {
         why = malloc(sizeof *why);

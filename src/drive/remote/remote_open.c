@@ -33,7 +33,7 @@ static int ask(struct remote *r, struct shore__way *way, const struct shore__fra
     }
     if (!rc) rc = shore__wire_answer_get(&h, *body, a, why);
     if (!rc && (h.id != frame->id || h.bulk_bytes))
-        rc = shore__fail(why, SHORE_ELINK, "an answer came to a request that nobody made");
+        rc = shore__fail(why, SHORE_ELINK, "an answer came that belongs to no request");
     return rc;
 }
 
@@ -234,7 +234,7 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
 
 int shore__remote_reconnect(struct shore__drive *d, struct shore_diag *diag) {
     struct remote *r = (struct remote *)d;
-    if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: there is no way back to it", r->drive.path);
+    if (!r->at) return shore__fail(diag, SHORE_EMISSING, "%s: it cannot be reconnected", r->drive.path);
     shore__remote_stop(r);
     /* the new server counts from zero */
     shore__wire_ledger_add(&r->far_before, &r->far);

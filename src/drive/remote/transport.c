@@ -222,8 +222,8 @@ static int explain_start(const struct shore__address *at, const char *said, cons
     by_hand(at, command, sizeof command);
     if (code == 127 || strcasestr(said, "command not found") || strstr(said, "longshore: not found"))
         return shore__fail(why, SHORE_EMISSING,
-                           "longshore is not installed on %s, or not where a command that is run over ssh finds it "
-                           "(%s): install it there, in PATH",
+                           "longshore is not installed on %s, or not in the PATH of ssh commands there (%s): install "
+                           "it there, in PATH",
                            host, words[0] ? words : "exit code 127");
     if (code == 126)
         return shore__fail(why, -EACCES, "the longshore on %s cannot be run (%s): install one that can", host,

@@ -117,7 +117,7 @@ int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], boo
 
 int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, struct shore_diag *diag) {
     if (shore__get_u64(header + 32) == check_of(header, body, shore__get_u32(header + 12))) return 0;
-    return shore__fail(diag, SHORE_ELINK, "a frame came with other bytes than were sent");
+    return shore__fail(diag, SHORE_ELINK, "a frame came damaged");
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -179,7 +179,7 @@ int shore__wire_request_get(const struct shore__wire_header *h, const unsigned c
         if (out->kind > SHORE_COMMIT_RESTORED) return bad(diag, h, "commits in an unknown way");
         break;
     case SHORE__WIRE_FETCH:
-        if (h->bulk_bytes) return bad(diag, h, "has bulk that it must not have");
+        if (h->bulk_bytes) return bad(diag, h, "has bulk that is not allowed");
         break;
     case SHORE__WIRE_CALL:
         if (out->kind >= SHORE__FUNCTIONS) return bad(diag, h, "calls an unknown function");
@@ -301,7 +301,7 @@ int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned ch
     uint32_t code = shore__get_u32(body), text_bytes = shore__get_u32(body + 4);
     uint32_t left = h->body_bytes - SHORE__WIRE_ANSWER_BYTES;
     if (code > 0xFFFF || text_bytes > left || text_bytes >= sizeof diag->text) {
-        return shore__fail(diag, SHORE_ELINK, "an answer came with fields that cannot be");
+        return shore__fail(diag, SHORE_ELINK, "an answer came with invalid fields");
     }
     *out = (struct shore__wire_answer){
         .rc = -(int)code,
@@ -311,9 +311,9 @@ int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned ch
         .result_bytes = left - text_bytes,
     };
     if (out->rc && h->bulk_bytes) {
-        return shore__fail(diag, SHORE_ELINK, "an answer came that reports an error and brings data all the same");
+        return shore__fail(diag, SHORE_ELINK, "an answer came with both an error and data");
     }
-    return advice_get(out) ? 0 : shore__fail(diag, SHORE_ELINK, "an answer came with fields that cannot be");
+    return advice_get(out) ? 0 : shore__fail(diag, SHORE_ELINK, "an answer came with invalid fields");
 }
 
 #define LEDGER_FIELDS(X) \

@@ -485,8 +485,7 @@ int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer,
                            "the other side asks for something that this longshore does not know (setting %u): install "
                            "the same version on both hosts",
                            key);
-    return shore__fail(diag, rc, "%s",
-                       rc == -ENOMEM ? "out of memory" : "the description of a drive came that cannot be understood");
+    return shore__fail(diag, rc, "%s", rc == -ENOMEM ? "out of memory" : "the description of a drive came malformed");
 }
 
 void shore__wire_open_free(struct shore__wire_open *o) {

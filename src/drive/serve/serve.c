@@ -232,7 +232,7 @@ static void explain(const struct session *s, int rc, struct shore_diag *diag) {
     const char *path = s->drive ? s->drive->path : "no drive was open yet";
     if (rc == SHORE_ELINK) shore__fail(diag, rc, "%s: the client is gone: %.500s", path, why.text);
     if (rc == -EPROTO)
-        shore__fail(diag, rc, "%s: the client sent what it must not (%.500s): install the same version on both hosts",
+        shore__fail(diag, rc, "%s: the client broke the protocol (%.500s): install the same version on both hosts",
                     path, why.text);
 }
 

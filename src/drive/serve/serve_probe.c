@@ -44,7 +44,7 @@ static int measure(const struct shore__serve_options *o, const char *path, unsig
         rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured", path);
     if (!rc) rc = shore__volume_path(real->text, &file, diag);
     if (!rc && !shore__drive_device(file))
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: a device, which only overwriting could measure", path);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: a device, and measuring would overwrite it", path);
     if (!rc) rc = shore__drive_measure(file, SHORE_IO_AUTO, &speed, diag);
     if (!rc && !(*result = malloc(8))) rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (!rc) shore__put_u64(*result, speed);

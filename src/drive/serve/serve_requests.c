@@ -264,7 +264,7 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
     struct session *s = l->session;
     struct cuts p;
     if (!cut(s, r, &p) || h->bulk_bytes != p.in[0] + p.in[1])
-        return shore__fail(diag, SHORE_ELINK, "a request of type %u came with sizes that cannot be", h->type);
+        return shore__fail(diag, SHORE_ELINK, "a request of type %u came with invalid sizes", h->type);
     struct shore__serve_job *job = take_slot(s);
     if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
     int rc = take_request(job, l, h, r, body);

@@ -88,7 +88,7 @@ static void faults_of_a_header_are_named(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, "two data_offsets"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", 8, "wrong kind"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[[2]],\"data_offsets\":[0,8]}}", 8, "wrong kind"},
-        {"{\"a\":{\"kind\":1}}", 8, "none of dtype"},
+        {"{\"a\":{\"kind\":1}}", 8, "a field other than dtype"},
         {"{\"a\":1}", 8, "not described by an object"},
         {"{\"\":" T("[2]", 0, 8) "}", 8, "empty"},
         {"{\"\\u0000\":" T("[2]", 0, 8) "}", 8, "U+0000"},

@@ -358,7 +358,7 @@ static void weights_that_stand_twice_are_refused(void **state) {
     write_text("model/model.safetensors.index.json",
                "{\"weight_map\": {\"lm_head.weight\": \"model-00001-of-00001.safetensors\"}}");
     assert_int_equal(open_directory(&m, &source, &diag), SHORE_EINPUT);
-    assert_says(diag, "model: has weights twice: model.safetensors, and the files");
+    assert_says(diag, "model: has weights twice, in model.safetensors and in the files");
     shore__model_free(m);
 }
 

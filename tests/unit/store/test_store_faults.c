@@ -19,7 +19,7 @@ static void what_cannot_be_is_refused(void **state) {
     assert_ok(&w, shore_store_put(w.store, 5, &w.diag));
     assert_says(&w, shore_store_put(w.store, 5, &w.diag), -EINVAL, "put already");
     assert_ok(&w, shore_store_release(w.store, 5, &w.diag));
-    assert_says(&w, shore_store_release(w.store, 5, &w.diag), -EINVAL, "nobody uses it");
+    assert_says(&w, shore_store_release(w.store, 5, &w.diag), -EINVAL, "not in use");
     assert_ok(&w, shore_store_drop(w.store, 5, &w.diag));
     assert_int_equal(shore_store_count(w.store, &(struct shore_store_counts){.size = 0}), -EINVAL);
     struct shore_activation_store *store;
@@ -99,7 +99,7 @@ static void what_is_in_memory_outlives_the_fleet(void **state) {
     store_two_pools(&w);
     shore_store_end(w.store);
     check(&w, 2 * POOL - 1);
-    assert_says(&w, shore_store_get(w.store, 0, &memory, &w.diag), SHORE_EMISSING, "the drives, which are closed");
+    assert_says(&w, shore_store_get(w.store, 0, &memory, &w.diag), SHORE_EMISSING, "when the drives were closed");
     assert_says(&w, try_store(&w, 100, true), SHORE_EMISSING, "the drives are closed");
     close_world(&w);
 }

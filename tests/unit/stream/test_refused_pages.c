@@ -166,7 +166,7 @@ static void what_cannot_be_is_refused(void **state) {
                                    "sizeof(struct shore_pages_options)");
     options.size = sizeof options;
     assert_int_equal(shore_pages_open(NULL, &options, &pages, &diag), -EINVAL);
-    assert_non_null(strstr(diag.text, "no buffer"));
+    assert_non_null(strstr(diag.text, "without buffers"));
     options.pools = &pool;
     options.npools = 1;
     pool.buffers = crooked;

@@ -206,7 +206,7 @@ static void a_list_is_read_on_only_where_it_can_be(void **state) {
         &skip, "a|b");
     expect_note("4 of 6 rows bad");
     refuse_with(put_text("a.json", "[{\"text\":\"a\"}, {\"text\":\"b\"x}, {\"text\":\"c\"}]"), &skip,
-                "row 2: not valid JSON: a comma or '}' is missing (byte 26); in a list, the rows behind it");
+                "row 2: not valid JSON: a comma or '}' is missing (byte 26); in a list, the next row");
     refuse(put_text("a.json", "[{\"text\":\"a\"}, "), "the file ends within the list");
     refuse(put_text("a.json", "[{\"text\":\"a\"},]"), "row 2");
     refuse(put_text("a.json", "[{\"text\":\"a\"} {}]"), "a comma or ']' is missing behind the row");
@@ -289,7 +289,7 @@ static void archives_are_unpacked_as_they_are_read(void **state) {
     memcpy(both, packed, n);
     both[n - 6] ^= 1; /* of its checksum */
     refuse(put_file("a.jsonl.gz", both, n), "is damaged near byte");
-    refuse(put_file("a.jsonl", packed, n), "is packed by gzip, which its name does not say: let it end in .gz");
+    refuse(put_file("a.jsonl", packed, n), "is packed by gzip, but its name does not say so: end it in .gz");
     refuse(put_text("a.txt.gz", "plain"), "is not packed, not gzip as its name says");
     refuse(put_text("a.txt.gz", ""), "is empty, not gzip");
     refuse(put_file("a.txt.zst", packed, n), "is gzip, not Zstandard as its name says");
@@ -344,7 +344,7 @@ static void a_large_window_needs_its_memory(void **state) {
     free(packed);
     free(text);
     assert_int_equal(build(in_directory("a.txt.zst"), &small, &stats, &diag), SHORE_EINPUT);
-    assert_non_null(strstr(diag.text, "a.txt.zst: unpacking it takes a window for which the memory has no room"));
+    assert_non_null(strstr(diag.text, "a.txt.zst: unpacking it needs a larger window than the memory has room for"));
     assert_int_equal(build(in_directory("a.txt.zst"), &large, &stats, &diag), 0);
     assert_int_equal(stats.tokens, BYTES);
 }

@@ -166,7 +166,8 @@ static void two_files_say_what_gpt2_is_alone(void **state) {
         {"config.json", "{\"model_type\":\"qwen2\"}", "for Qwen2Tokenizer a"},
         {"added_tokens.json", "{\"<tool>\":3}", NULL},
         {"added_tokens.json", "{\"<tool>\":4}",
-         "added_tokens.json: the token \"<tool>\" has the id 4, but comes to be 3"},
+         "added_tokens.json: the token \"<tool>\" has the id 4, but transformers, which counts on from the vocabulary, "
+         "gives it 3"},
         {"added_tokens.json", "{\"<tool>\":\"3\"}", "added_tokens.json: the token \"<tool>\" has no whole number"},
         {"added_tokens.json", "{}", NULL}};
     (void)state;
@@ -199,7 +200,8 @@ static void what_the_files_beside_it_say_is_checked(void **state) {
         {"tokenizer_config.json", LISTED("{\"3\":\"y\"}"), "has no content"},
         {"tokenizer_config.json", LISTED("{\"3\":{\"content\":\"y\",\"special\":1}}"),
          "\"special\" takes true or false"},
-        {"tokenizer_config.json", LISTED("{\"4\":{\"content\":\"y\"}}"), "\"y\" has the id 4, but comes to be 3"},
+        {"tokenizer_config.json", LISTED("{\"4\":{\"content\":\"y\"}}"),
+         "\"y\" has the id 4, but transformers, which counts on from the vocabulary, gives it 3"},
         {"tokenizer_config.json", LISTED("{\"3\":{\"content\":\"a\"}}"),
          "\"a\" has the id 3, but is 0 in the vocabulary"},
         {"tokenizer_config.json", LISTED("{},\"added_tokens_decoder\":{}"), "stands twice"},

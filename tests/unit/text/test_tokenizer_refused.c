@@ -51,10 +51,11 @@ static void what_is_not_supported_is_named(void **state) {
     expect_refusal(WITH("\"added_tokens\":[{\"id\":9,\"content\":\"a\"}]"), "contradicts");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"x\"},{\"id\":4,\"content\":\"x\"}]"),
                    "stands twice");
-    expect_refusal(WITH("\"added_tokens\":[{\"id\":4,\"content\":\"x\"}]"), "\"x\" has the id 4, but comes to be 3");
+    expect_refusal(WITH("\"added_tokens\":[{\"id\":4,\"content\":\"x\"}]"),
+                   "\"x\" has the id 4, but the tokenizers library, which counts on from the vocabulary, gives it 3");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":2,\"content\":\"ab\"},{\"id\":3,\"content\":\"x\"},{\"id\":5,"
                         "\"content\":\"y\"}]"),
-                   "\"y\" has the id 5, but comes to be 4");
+                   "\"y\" has the id 5, but the tokenizers library, which counts on from the vocabulary, gives it 4");
     expect_refusal(WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\"}]"), "empty");
     expect_refusal(WITH("\"added_tokens\":[{\"content\":\"x\"}]"), "no id");
     expect_refusal(MODEL("\"byte_fallback\":1,"), "tokenizer.json: \"byte_fallback\" takes true or false");
