@@ -29,9 +29,9 @@ _ABOUT = {
     "__get__": {
         "shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "layout", "ndim", "names", "is_meta",
         "is_cpu", "is_cuda", "is_sparse", "is_quantized", "is_mps", "is_xla", "is_xpu", "is_nested", "itemsize",
-        "nbytes",
-        "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr", "retains_grad", "name", "volatile",
-        "_grad", "is_sparse_csr", "is_mkldnn", "is_vulkan", "is_maia", "is_mtia", "is_ipu", "is_hpu", "grad_dtype",
+        "nbytes", "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr", "retains_grad", "name",
+        "volatile", "_grad", "is_sparse_csr", "is_mkldnn", "is_vulkan", "is_maia", "is_mtia", "is_ipu", "is_hpu",
+        "grad_dtype",
     },
     "__set__": {"requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_grad", "grad_dtype",
                 "names"},
@@ -46,8 +46,8 @@ _METHODS = {
 }
 _COPIES = {  # functions whose results have no gradient
     "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf",
-           "argmax", "argmin",
-    "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "count_nonzero",
+    "argmax", "argmin", "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+    "count_nonzero",
 }
 
 

@@ -1,15 +1,13 @@
-"""What autograd saves in forward, in the library's store until backward asks for it.
+"""Activation offload: keeps what autograd saves in forward on the drives until backward needs it.
 
-A storage that autograd saves something of is copied into the store (``store.h``), which writes it to the drives from
-there; the graph keeps its place instead, so that its memory goes as soon as nobody else has it. Every tensor that lies
-in one storage at one version shares the copy, and each is given back with its own offset, shape, strides and dtype. In
-backward, what comes next is read ahead.
+When autograd saves a tensor, Longshore copies its storage into the C library's store (``store.h``), which writes it to
+the drives. The graph keeps only its place, so that PyTorch can free the memory. All tensors in one storage at one
+version share one copy; each gets its own offset, shape, strides and dtype back. Backward reads ahead.
 
-What stays in memory, as autograd has it: small tensors, inputs and buffers of the model, leaves, subclasses and layouts
-that are more than bytes, what is computed again within backward, and whatever the store has no room for.
+These stay in memory: small tensors, inputs and buffers of the model, leaves, tensor subclasses and layouts that are
+more than bytes, what backward recomputes, and whatever the store has no room for.
 
-A change that autograd cannot see (through ``.data``) between two times that one tensor is saved is not seen here
-either.
+If a script changes a tensor through ``.data`` between two saves, neither autograd nor this module sees it.
 """
 
 import itertools
@@ -27,39 +25,39 @@ from ..run.state import Buffer
 from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
 
 KINDS = ("memory", "drives", "auto")
-LEAST_BYTES = 1 << 20  # of a storage that goes; smaller ones are not worth a request
-POOL_PARTS = 2  # a storage is at most such a part of the pool
-TOGETHER = 4  # that one operation may save behind another, and ask for after it
+LEAST_BYTES = 1 << 20  # smaller storages stay in memory: they are not worth a request
+POOL_PARTS = 2  # a storage takes at most 1/POOL_PARTS of the pool
+TOGETHER = 4  # how many tensors an operation may save after one that it needs first in backward
 
 
 class Entry:
-    """A storage as it was when it was saved. Lives as long as something in a graph refers to it."""
+    """A storage in the store, as it was when it was saved. Lives as long as a graph refers to it."""
 
     __slots__ = ("store", "key", "what", "size", "source", "given", "watches", "__weakref__")
 
     def __init__(self, store, key, what, size, source):
         self.store, self.key, self.what, self.size = store, key, what, size
-        self.source = source  # a weak reference, so that its identity is nobody else's meanwhile
-        self.given = None  # a weak reference: its bytes, as backward has them
-        self.watches = []  # of each that backward was given: a tensor that counts its changes
+        self.source = source  # a weak reference to the storage, so that no other storage gets its identity
+        self.given = None  # a weak reference to the bytes that backward has
+        self.watches = []  # for each copy that backward got: a tensor that shares its version counter
 
     def __del__(self):
         self.store.drop(self.key)
 
 
 class Saved:
-    """What a graph keeps of a tensor that went."""
+    """What a graph keeps of an offloaded tensor."""
 
     __slots__ = ("entry", "chain", "place", "device", "dtype", "shape", "stride", "offset")
 
 
 class Stayed:
-    """What a graph keeps of a tensor that did not: the same storage, saved again, stays too."""
+    """What a graph keeps of a tensor that stays in memory. The same storage, saved again, stays too."""
 
     __slots__ = ("tensor", "version", "mark")
 
     def __init__(self, tensor, mark=None):
-        # a parameter that has other data for a while is given its own again
+        # detached, since a parameter may get other data for a while
         self.tensor, self.version, self.mark = (tensor.detach() if hasattr(tensor, "longshore") else tensor,
                                                 version_of(tensor), mark)
 
@@ -77,11 +75,11 @@ class _Mark:
 
 
 class Activations:
-    """What goes of one engine. Thread-safe."""
+    """The offloaded activations of one engine. Thread-safe."""
 
     def __init__(self, state, kind, pool_bytes, scratch_bytes, least=None):
-        """kind: "drives" waits for the drives where the pool is full; "auto" leaves in memory what they do not keep up
-        with."""
+        """kind: where the pool is full, "drives" waits for the drives, and "auto" leaves the tensor in memory. least:
+        the smallest storage to offload, in bytes."""
         self.state, self.waits = state, kind == "drives"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
@@ -90,14 +88,14 @@ class Activations:
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
-        self.known = weakref.WeakValueDictionary()  # by identity: Entry, or _Mark of what stays
-        self.keys = itertools.count(1)  # what is saved last is needed first
+        self.known = weakref.WeakValueDictionary()  # by identity of a storage: its Entry, or the _Mark that it stays
+        self.keys = itertools.count(1)  # rising: backward needs the last one first
         self.local = threading.local()
-        self.broken = False  # a store failed
+        self.broken = False  # whether storing failed
         forks.leave_in_children(self)
 
     def leave_to_parent(self):
-        """The memory is not there in a child, nor are threads that may have the lock."""
+        """In a forked process: forgets the store, whose memory and threads the process does not have."""
         ffi.gc(self.store, None)
         self.store = None
 
@@ -111,14 +109,14 @@ class Activations:
     # ---- forward
 
     def begin(self, model, args, kwargs):
-        """A forward pass of the model, in this thread."""
+        """Begins a forward pass of the model in this thread."""
         held = tree_leaves((args, kwargs)) + list(model.buffers())
         self.local.held = {t.untyped_storage().data_ptr() for t in held if _is_plain(t)}
         self.local.chain = []
         lib.shore_store_begin(self.store, self.state.step + 1, 0)
 
     def pack(self, tensor):
-        """What the graph is to keep of it: Saved or Stayed."""
+        """Returns what the graph keeps of a tensor: a Saved or a Stayed."""
         if not self._may_go(tensor):
             return Stayed(tensor)
         storage = tensor.untyped_storage()
@@ -149,17 +147,17 @@ class Activations:
         if not self.least <= nbytes <= self.pool_bytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
             return False
         if hasattr(base(tensor), "longshore"):
-            return False  # its data may be changed, and count no version
+            return False  # a parameter's data may change without a new version
         if base(tensor) is tensor and tensor.nbytes != nbytes:
-            return False  # of unsafe_chunk(), say: it counts changes for itself, and its version is not its storage's
+            return False  # its version is not its storage's, as with unsafe_chunk()
         if tensor.nbytes * 8 < nbytes and (storage_id(storage), storage.data_ptr(),
                                            version_of(tensor)) not in self.known:
-            return False  # a small part of something larger, which may be somebody's anyway
+            return False  # a small part of a large storage, which may be in use anyway
         return storage.data_ptr() not in self.local.held
 
     @whole
     def _take(self, tensor, storage):
-        """A new entry; None: there is no room for it."""
+        """Copies a storage into the store. Returns its Entry, or None if there is no room."""
         nbytes, key, memory = storage.nbytes(), next(self.keys), ffi.new("void **")
         try:
             if native.ask(lib.shore_store_take, self.store, key, nbytes, self.waits, memory) == lib.SHORE_STORE_FULL:
@@ -192,7 +190,7 @@ class Activations:
     # ---- backward
 
     def unpack(self, saved):
-        """The tensor as it was saved. Raises LongshoreError where the drives do not give it back."""
+        """Returns the tensor as it was saved. Raises LongshoreError if it cannot be read back."""
         if self.store is None:
             forks.refuse("backward")
         entry = saved.entry
@@ -214,14 +212,14 @@ class Activations:
 
     @whole
     def _bring(self, entry):
-        """Its bytes, in the pool until nobody has them any more."""
+        """Returns an entry's bytes. They stay in the pool until nothing uses them any more."""
         out = ffi.new("void **")
         try:
             if native.ask(lib.shore_store_get, self.store, entry.key, out) != lib.SHORE_STORE_FULL:
                 buffer = ffi.buffer(out[0], entry.size)
                 weakref.finalize(buffer, self._release, entry.key).atexit = False
                 return torch.frombuffer(buffer, dtype=torch.uint8)
-            own = Buffer(entry.size)  # all of the pool is somebody's
+            own = Buffer(entry.size)  # all of the pool is in use
             native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
             return own.bytes
         except LongshoreError as failure:
@@ -229,7 +227,7 @@ class Activations:
                                  "gradients of this step and make it again", failure.code) from failure
 
     def _ahead(self, saved):
-        """Begins to read what backward will ask for next: what was saved together with this, and before."""
+        """Prefetches what backward needs next: entries that were saved together with this one, and before it."""
         ahead = 0
         for place in range(min(saved.place + TOGETHER, len(saved.chain) - 1), -1, -1):
             entry = saved.chain[place]()
@@ -242,17 +240,17 @@ class Activations:
     # ---- the end
 
     def settle(self):
-        """Waits for what is under way. What was not stored will be tried again."""
+        """Waits for requests under way. If storing had failed, later tensors are stored again."""
         lib.shore_store_settle(self.store, ffi.NULL)
         self.broken = False
 
     def end(self):
-        """The drives go. What is in memory can still be had."""
+        """Releases the drives. Entries in memory can still be read."""
         lib.shore_store_end(self.store)
 
 
 def _is_plain(tensor):
-    """Its storage is all there is to it."""
+    """Whether a tensor is nothing but the bytes of its storage."""
     return (type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
             and tensor.device.type != "meta"
             and not tensor.is_conj() and not tensor.is_neg() and not tensor.is_inference())

@@ -1,4 +1,4 @@
-"""Adapters of peft: how a model that has them is made again, and saved without the base that it stands on."""
+"""Adapters of peft: records them, puts them on a base model again, and saves them without the base."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from .absent import Absent
 
 
 def base_of(model):
-    """The model under peft's; the model itself, where there is none."""
+    """Returns the base model of a PeftModel; any other model itself."""
     peft = sys.modules.get("peft")
     return model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else model
 
 
 def record(model):
-    """What makes the adapters again, as JSON holds it; None: the model has none."""
+    """Returns the adapters' configuration as JSON values, for put_on(), or None if the model has none."""
     configs = getattr(model, "peft_config", None)
     if not isinstance(configs, dict) or not configs:
         return None
@@ -28,7 +28,8 @@ def record(model):
 
 
 def put_on(base, recorded):
-    """Puts adapters on a base without values. Those that are computed from it come with the run's."""
+    """Puts recorded adapters on a base that has no values yet. Adapters that peft would compute from the base get their
+    values from the run."""
     import peft
 
     model = base
@@ -46,7 +47,7 @@ def put_on(base, recorded):
         for key, value in computed.items():
             setattr(config, key, value)
     if recorded["wrapped"] and len(recorded["active"]) == 1:
-        model.set_adapter(recorded["active"][0])  # also of prompts, which put nothing into the base
+        model.set_adapter(recorded["active"][0])  # also for prompt adapters, which put nothing into the base
     elif recorded["wrapped"]:
         model.base_model.set_adapter(recorded["active"])
     else:
@@ -55,22 +56,21 @@ def put_on(base, recorded):
 
 
 def original_rows(model):
-    """{name: (module, adapter)} of buffers that no state_dict() has: peft keeps the frozen rows of a vocabulary there,
-    in the place of which others are trained."""
+    """Returns {name: (module, adapter)} of buffers that state_dict() leaves out: where an adapter trains rows of a
+    vocabulary, peft keeps the frozen originals in them."""
     return {f"{name}.trainable_tokens_original.{adapter}": (module, adapter) for name, module in model.named_modules()
             if type(module).__name__ == "TrainableTokensLayer" for adapter in module.trainable_tokens_original}
 
 
 def fill_original_rows(model):
-    """Of a model that was made without values, from the vocabulary, which is there now."""
+    """Fills original_rows() from the vocabulary, of a model that was made without values."""
     for module, adapter in original_rows(model).values():
         rows = module.get_base_layer().weight.detach()[module.token_indices[adapter]]
         module.trainable_tokens_original[adapter].copy_(rows)
 
 
 def saved_alone(model):
-    """Whether adapters are saved without what they stand on: those of a PeftModel, and those that transformers'
-    add_adapter() made."""
+    """Whether save() writes adapters without the base: for a PeftModel, and for transformers' add_adapter()."""
     transformers = sys.modules.get("transformers")
     injected = (getattr(model, "_hf_peft_config_loaded", False) and transformers is not None
                 and isinstance(model, transformers.PreTrainedModel))
@@ -78,8 +78,8 @@ def saved_alone(model):
 
 
 def save(model, directory, dtype=None, most_bytes=None):
-    """Writes what loads all adapters of a model, as peft does. dtype: of what is floating; None: as it is. most_bytes:
-    of a file."""
+    """Writes all adapters of a model, as peft does. dtype: of floating-point tensors; None: unchanged. most_bytes: the
+    largest size of a file."""
     values = tensors_of(model)
     if dtype is not None:
         values = {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
@@ -94,8 +94,8 @@ def save(model, directory, dtype=None, most_bytes=None):
 
 
 def _save_injected(model, values, directory):
-    """As transformers does it, which takes one active adapter alone: it lies in the directory, and others in
-    directories of their names."""
+    """Writes one active adapter into the directory, as transformers does, and others into subdirectories of their
+    names."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -110,22 +110,23 @@ def _save_injected(model, values, directory):
 
 
 def tensors_of(model):
-    """{name: value} of what peft saves of all adapters, also where it is frozen (a vocabulary that was resized) or a
-    buffer (projections); what else is of the base is not fetched."""
+    """Returns {name: value} of all tensors that peft saves with adapters, also frozen ones (a resized vocabulary) and
+    buffers (projections). It fetches nothing else of the base."""
     names = names_of(model)
     return {name: value.detach() * 1 for name, value in model.state_dict(keep_vars=True).items() if name in names}
 
 
 def names_of(model):
-    """Of the parameters and buffers that peft saves of all adapters."""
+    """Returns the names of the parameters and buffers that peft saves with adapters. Warns about trained parameters
+    that it does not save."""
     from peft import get_peft_model_state_dict
 
-    there = model.state_dict(keep_vars=True)  # of which nothing is fetched
+    there = model.state_dict(keep_vars=True)  # keep_vars: fetches nothing
     saved = set()
     for name in model.peft_config:
         saved |= {id(t) for t in get_peft_model_state_dict(model, state_dict=there, adapter_name=name).values()}
     prefix = getattr(getattr(model, "base_model", None), "prefix", None)
-    # a file may have less of them
+    # trained parameters of adapters: peft may save a smaller copy of one
     resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}
     lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
     if lost:
@@ -136,7 +137,7 @@ def names_of(model):
 
 
 def refuse_merging(model):
-    """What would write into the base, or replace modules, says what to do instead."""
+    """Makes peft's methods raise that would write into the base or replace modules, with what to do instead."""
     if base_of(model) is model:
         return
 

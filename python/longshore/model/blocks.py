@@ -1,7 +1,7 @@
-"""The module tree as blocks: what is fetched, kept and updated together.
+"""Blocks: divides a model's parameters into the units that are fetched, evicted and updated together.
 
-A block is the parameters of one repeated layer (an element of a ``ModuleList`` or ``Sequential``), or what is left over
-of the tree. Parameters are known by the object, so that tied ones occur once, under their first name.
+A block holds the parameters of one repeated layer (an element of a ``ModuleList`` or ``Sequential``), or of a module
+outside of layers. Tied parameters occur once, under their first name.
 """
 
 from collections import Counter
@@ -14,14 +14,14 @@ from ..errors import LongshoreError
 from ..native import readable
 from ..torch_internals import buffers_not_saved, parameters_of
 
-TENSORS_MOST = 1023  # of a block: each is a parameter group of its own there
-NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # of the dtypes that parameters may have
-BESIDE_BYTES = 64 << 20  # of parameters in the dtype that fewer elements have: they stay in memory
+TENSORS_MOST = 1023  # tensors of a block: each is a parameter group of its own there
+NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the dtypes that parameters may have
+BESIDE_BYTES = 64 << 20  # the most bytes of parameters in the less common dtype, which stay in memory
 
 
 @dataclass
 class Tensor:
-    """A parameter: ``name`` as named_parameters() has it first, ``names`` all that it is tied to."""
+    """A parameter. ``name``: its first one in named_parameters(); ``names``: all of them, if it is tied."""
 
     name: str
     shape: tuple
@@ -39,17 +39,19 @@ class Tensor:
 
 @dataclass
 class Block:
+    """Tensors that are fetched, evicted and updated together."""
+
     name: str
     tensors: list
-    layer: bool  # one of several that repeat: they share memory
+    layer: bool  # whether it is a repeated layer, which shares slots with others
     trains: bool
-    module: str = ""  # that it is of
-    buffers: bool = False  # of modules, not parameters: nothing is fetched of it
-    may_share: bool = False  # left over of the tree, and may be a layer where memory is little
+    module: str = ""  # the name of its module
+    buffers: bool = False  # whether it holds buffers of modules, which are not fetched
+    may_share: bool = False  # whether it may share slots as a layer does, where memory is short
 
     @property
     def dtype(self):
-        """Of its parameters."""
+        """The dtype of its parameters."""
         return self.tensors[0].dtype
 
 
@@ -63,7 +65,7 @@ def _has_parameters(module):
 
 
 def layers_of(model):
-    """Names of the modules that repeat, outermost first found: a T5Block is one, not what it is made of."""
+    """Returns the names of repeated modules, outermost ones only: a T5Block is one, its parts are not."""
     found = []
 
     def walk(module, name):
@@ -79,14 +81,14 @@ def layers_of(model):
 
 
 def refuse_lazy(model):
-    """Raises for a module that has not seen yet what it computes with."""
+    """Raises LongshoreError for a lazy module, which has no shapes before its first forward."""
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(t):
             raise LongshoreError(f"{name}: has no shape yet, since its module is lazy: run one forward pass first")
 
 
 def dtype_of(model):
-    """The dtype that most elements of its parameters have: they are streamed in it."""
+    """Returns the dtype of most elements of a model's parameters, in which modules compute with them."""
     elems = Counter()
     for p in model.parameters():
         elems[p.dtype] += p.numel()
@@ -94,11 +96,11 @@ def dtype_of(model):
 
 
 def partition(model, layers=None):
-    """Blocks of a model, in the order of its tree. layers: names of the modules that are blocks of their own; None:
-    found.
+    """Divides a model into blocks, in the order of its modules. layers: names of the modules that become blocks of
+    their own; None: layers_of().
 
-    Frozen tensors get blocks of their own beside those that are trained, so that a step moves nothing for them; so do
-    those of the dtype that fewer elements have, which stay in memory.
+    Frozen tensors get separate blocks, so that a step moves nothing for them. Tensors of the less common dtype do, too:
+    they stay in memory.
     """
     compute = dtype_of(model)
     if isinstance(layers, str):
@@ -139,14 +141,14 @@ def partition(model, layers=None):
             owners.setdefault(id(p), {}).setdefault(id(module), inside[name])
     for name, module in modules.items():
         pairs = [(f"{name}.{n}" if name else n, p) for n, p in parameters_of(module).items() if p is not None]
-        # of modules of several layers, which compute with it beside their own: it is none's
+        # parameters that modules of several layers use belong to no layer
         shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1
                   and None not in owners[id(p)].values()]
         if inside[name] is None:
             left.append((name, pairs))
         elif shared:
             left.append((f"{name}.shared", shared))
-    # what is left over first takes what it ties: an embedding is not a layer's because the head repeats it
+    # modules outside of layers first take their tied parameters: an embedding does not belong to a layer that ties it
     large = {}
     for name, pairs in left:
         tensors = tensors_of(pairs)
@@ -160,7 +162,7 @@ def partition(model, layers=None):
 
 
 def check(model):
-    """Raises for what cannot be streamed, however it is made."""
+    """Raises LongshoreError if a model cannot be streamed."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing "
@@ -170,7 +172,7 @@ def check(model):
         if b.layout != torch.strided:
             raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; "
                                  "register_buffer(..., persistent=False) it, and make it with the model")
-    # of the same memory one after the other: an update of one would not show in the other
+    # parameters that overlap in memory: an update of one would not reach the other
     of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel()
                        and p.is_contiguous())
     for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
@@ -211,8 +213,8 @@ def _said(dtype):
 
 
 def mark_rest(blocks, model, compute):
-    """Marks what is left over of the tree and may take turns with layers, which are of dtype compute: modules of
-    PyTorch's own that nothing is tied to, as embeddings and heads are, and are not small beside the rest."""
+    """Marks blocks outside of layers that may share slots with layers (may_share). They have dtype compute, belong to a
+    module of PyTorch's own without tied parameters (an embedding, a head), and are not small beside the rest."""
     modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors)
                                                                            for b in blocks)
     for block in blocks:
@@ -227,8 +229,8 @@ def mark_rest(blocks, model, compute):
 
 
 def of_buffers(model, most_bytes):
-    """Blocks of a model's persistent buffers (statistics of norms), where they take more than so many bytes: none
-    otherwise. What is not finite or has no exact fp32 form is not among them."""
+    """Returns blocks of a model's persistent buffers (statistics of norms), if these take more than most_bytes. Leaves
+    out buffers that are not finite or have no exact fp32 form."""
     exact = torch.float32, torch.bfloat16, torch.float16
     tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
                if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]
@@ -239,16 +241,16 @@ def of_buffers(model, most_bytes):
 
 
 def persistent_buffers(model):
-    """{name: buffer} of what a state_dict() has beside parameters."""
+    """Returns {name: buffer} of the buffers in a state_dict()."""
     temporary = {f"{module_name}.{name}" if module_name else name
                  for module_name, module in model.named_modules() for name in buffers_not_saved(module)}
     return {name: b for name, b in model.named_buffers() if name not in temporary}
 
 
 def layers_in(blocks, elems):
-    """Numbers of the blocks of each layer that repeats: what is frozen of it, what is trained, the largest first, so
-    that those which come first, or second, in their layers are of a size and share memory. elems(number): of a block.
-    Of what is left over, the head comes after the layers, as in forward."""
+    """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at the
+    same position have similar sizes and share slots. elems(number): how many elements a block has. Blocks that may
+    share are layers of their own; the head comes after the layers, as in forward."""
     layers = {}
     rest = [n for n, block in enumerate(blocks) if block.may_share]
     repeated = [n for n in range(len(blocks)) if n not in rest]

@@ -1,7 +1,7 @@
-"""Compiled blocks: torch.compile of each layer, as wrap(compile=...) and a Trainer's torch_compile ask for it.
+"""Compiles each layer with torch.compile, for wrap(compile=...) and a Trainer's torch_compile.
 
-Layers are compiled one by one, since blocks come and go between them. Last bits may differ from those of layers that
-are not compiled, so that it is part of what a run is made with, and resume() does the same.
+Layers are compiled one by one, since blocks are fetched and evicted between them. Last bits may differ from those of
+layers that are not compiled. So the run records the option, and resume() compiles in the same way.
 """
 
 import inspect
@@ -15,7 +15,7 @@ _KEYS = {"backend": str, "mode": str, "dynamic": bool, "fullgraph": bool, "optio
 
 
 def told(value):
-    """What wrap(compile=) says, as a run records it: arguments of torch.compile, or None where nothing is compiled."""
+    """Converts wrap(compile=) to what a run records: a dict of torch.compile's arguments, or None."""
     if value is None or value is False:
         return None
     value = {} if value is True else {"backend": value} if isinstance(value, str) else value
@@ -30,7 +30,7 @@ def told(value):
 
 
 def compile_blocks(model, names, how):
-    """Compiles the layers of these names. how: as told() says; None: nothing is done."""
+    """Compiles the layers of these names. how: as told() returns it; None: does nothing."""
     layers = list(dict.fromkeys(name for name in names if name))
     if how is None:
         return
@@ -40,8 +40,8 @@ def compile_blocks(model, names, how):
     if how.get("backend", "inductor") == "inductor":
         _refuse_without_compiler()
     modules = dict(model.named_modules())
-    # transformers' layers know their number, and get a graph each where they fill a cache; beyond the limit they are
-    # not compiled
+    # transformers' layers have a number, and each gets a graph of its own when it fills a cache; PyTorch compiles no
+    # more graphs than its limit
     limit = max(recompile_limit(), 8 + 4 * len(layers))
     more = {}
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
@@ -60,7 +60,7 @@ def _refuse_without_compiler():
         from torch._inductor import cpp_builder
         from torch._inductor.exc import InvalidCxxCompiler
     except ImportError:
-        return  # another version says it itself, at the first forward pass
+        return  # another version of PyTorch raises at the first forward pass
     try:
         cpp_builder.get_cpp_compiler()
     except InvalidCxxCompiler as why:

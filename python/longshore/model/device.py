@@ -1,5 +1,6 @@
-"""Devices that modules compute on. The host's memory is C's, and what crosses between the two goes by streams: who
-needs it waits for an event."""
+"""Devices other than the CPU: copies slots to a device, and gradients back, on streams of their own.
+
+Code that needs a copy waits for its event."""
 
 import queue
 import threading
@@ -11,18 +12,18 @@ from ..errors import LongshoreError
 from ..native import ffi
 from ..torch_internals import accelerator
 
-TIMEOUT_SECONDS = 300  # for which a device may stand still
-TRIED: set[str] = set()  # kinds of devices that slots are put on; of any other a model's parameters come to the CPU
+TIMEOUT_SECONDS = 300  # how long a device may take for a copy
+TRIED: set[str] = set()  # kinds of devices that slots are copied to; a model on any other is moved to the CPU
 
 
 def accelerators():
-    """Kinds of devices beside the CPU that this process computes on."""
+    """The kinds of devices other than the CPU that this process uses."""
     found = accelerator()
     return (found.type,) if found.type != "cpu" and getattr(torch, found.type).is_initialized() else ()
 
 
 def random_states():
-    """{kind: states of its devices' generators}"""
+    """Returns {kind: random generator states of its devices}."""
     return {kind: [getattr(torch, kind).get_rng_state(n) for n in range(getattr(torch, kind).device_count())]
             for kind in accelerators()}
 
@@ -34,12 +35,13 @@ def set_random_states(states):
 
 
 def of(model):
-    """The device that a model's parameters are on, if slots are put there; None: slots are the host's."""
+    """Returns the device of a model's parameters, if slots are copied to it; None: modules compute in the host's
+    slots."""
     return next((p.device for p in model.parameters() if p.device.type in TRIED), None)
 
 
 class Pinned:
-    """In the place of a Buffer: memory of the host that a device copies from while others go on."""
+    """A Buffer in pinned host memory, which a device copies asynchronously."""
 
     def __init__(self, nbytes):
         self.nbytes, self.bytes = nbytes, torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -51,14 +53,14 @@ class Pinned:
 
 
 class Slots:
-    """Memory of slots on a device: what the host's have is put there when it is to be computed with."""
+    """The slots on a device: copies of the host's slots, made when a module needs them."""
 
     def __init__(self, device, host):
         self.device, self.host, self.stream = device, host, torch.Stream(device)
         self.bytes = torch.empty(host.nbytes, dtype=torch.uint8, device=device)
 
     def put(self, slot, what):
-        """what: tells one content of the slot from another."""
+        """Copies a slot from the host unless the device has its content. what: identifies the content."""
         computing = torch.accelerator.current_stream(self.device)
         if slot.put != what:
             here, there = (memory.bytes[slot.base:slot.base + slot.nbytes] for memory in (self.host, self))
@@ -70,33 +72,32 @@ class Slots:
         computing.wait_event(slot.crossed)
 
     def hide(self, slot):
-        """Nothing that is begun from here on computes with it."""
+        """Notes the last computation with a slot: the next copy waits for it."""
         slot.used = torch.accelerator.current_stream(self.device).record_event()
 
     def may_fill(self, slot):
-        """Whether the host's memory may get other content."""
+        """Whether the host's slot may be overwritten, since its copy has ended."""
         return slot.crossed is None or slot.crossed.query()
 
     def fill(self, slot):
-        """The host's memory gets other content."""
+        """Waits until the host's slot may be overwritten."""
         if not self.may_fill(slot):
             slot.crossed.synchronize()
         slot.put = None
 
 
 class Landing:
-    """Gradients on their way from a device. One thread takes each of them when it is there, in the order in which they
-    came."""
+    """Gradients on their way from a device. A thread takes each one after its copy, in the order of arrival."""
 
     def __init__(self, device):
         self.device, self.stream = device, torch.Stream(device)
         self.coming, self._asked = [], queue.SimpleQueue()
-        self._failed = False  # whether one could not be taken: those behind it are not, either
+        self._failed = False  # whether taking one has failed: later ones are then dropped
         self._taker = threading.Thread(target=self._take, name="longshore-landing", daemon=True)
         self._taker.start()
 
     def begin(self, g, take):
-        """take: called with its copy in memory of the host."""
+        """Begins to copy a gradient. take: is called with the copy in host memory."""
         g = (g.to_dense() if g.is_sparse else g).contiguous()
         here = torch.empty(g.shape, dtype=g.dtype, pin_memory=True)
         self.stream.wait_event(torch.accelerator.current_stream(self.device).record_event())
@@ -107,7 +108,7 @@ class Landing:
 
     def _take(self):
         while True:
-            landed, event, here, g, take = self._asked.get()  # g: its memory is nobody else's until it has crossed
+            landed, event, here, g, take = self._asked.get()  # g: keeps its memory until the copy has ended
             try:
                 event.synchronize()
                 if not self._failed:
@@ -119,8 +120,8 @@ class Landing:
             del landed, event, here, g, take
 
     def end(self):
-        """Returns when all are taken. Raises what one could not be taken for. The thread that takes them, which drops
-        them where a drive was lost, does not wait for itself."""
+        """Waits until all gradients are taken. Raises the first failure. Called on the taking thread, which drops
+        gradients if a drive was lost, it does nothing."""
         if threading.current_thread() is self._taker:
             return
         coming, self.coming = self.coming, []
@@ -131,7 +132,7 @@ class Landing:
 
 
 def _landed(future):
-    """What it could not be taken for, or None."""
+    """Returns the exception with which taking a gradient failed, or None."""
     try:
         return future.exception(TIMEOUT_SECONDS)
     except TimeoutError:

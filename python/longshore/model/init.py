@@ -1,4 +1,4 @@
-"""longshore.init(): where a model is made without being in memory as a whole, and the run that it is for."""
+"""longshore.init(): makes a model without holding all of it in memory, and remembers the run that it is for."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .init_on_disk import spooling
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
 _current = None
-_unwrapped: list = []  # whose models no engine has, oldest first
+_unwrapped: list = []  # a _Watch of each model that no engine has yet, oldest first
 
 
 class InitContext:
-    """What an init() was told, and what was made in it."""
+    """The arguments of an init(), and the Spool of the model that was made in it."""
 
     def __init__(self, run, drives, memory, overwrite):
         self.run, self.drives, self.memory, self.overwrite = run, drives, memory, overwrite
@@ -39,16 +39,20 @@ class InitContext:
 @contextlib.contextmanager
 def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False,
          resume: bool = False) -> Iterator[object]:
-    """A context in which a model is made or loaded without ever being in memory as a whole. What is made in it belongs
-    to it: wrap() makes its run.
+    """A context in which a model is made or loaded without ever being in memory as a whole. wrap() then makes its run.
 
-    run: the directory to make, which ``longshore inspect`` and the other commands know. drives: directories, files,
-    block devices, ``ssh://HOST/PATH``; by default run itself. memory: what Longshore may hold ("8GiB"); by default half
-    of the machine's, or what is useful, if that is less. overwrite: replaces a run that is there. resume: a run that is
-    there is gone on with, as a Trainer's train(resume_from_checkpoint=True) does. Nothing is made before wrap().
+    Args:
+        run: the directory to make, which ``longshore inspect`` and the other commands take.
+        drives: directories, files, block devices, or ``ssh://HOST/PATH``; by default run itself.
+        memory: how much memory Longshore may hold ("8GiB"); by default half of the machine's, or as much as is useful,
+            if that is less.
+        overwrite: whether to replace an existing run.
+        resume: whether to accept an existing run, for a Trainer that continues it with
+            train(resume_from_checkpoint=True).
 
-    Raises ExistsError where a run is there, MissingError for a drive that is not, ValueError for what is no size:
-    before a model is loaded.
+    Nothing is made before wrap(). The context checks its arguments before a model is loaded.
+
+    Raises: ExistsError if the run exists; MissingError if a drive does not; ValueError if memory is no size.
     """
     global _current
     if _current is not None:
@@ -70,7 +74,7 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
 
 
 def _named(run, caller):
-    """A run's directory as a text."""
+    """Returns a run's directory as a string. caller: begins the message if it is empty."""
     run = os.fspath(run)
     if not run:
         raise ValueError(f"{caller}: run='' names no directory; give one, '.' for the one that the script runs in")
@@ -78,7 +82,7 @@ def _named(run, caller):
 
 
 def drives_of(drives):
-    """As texts; None: not given."""
+    """Returns the drives as a list of strings; None if they were not given."""
     if drives is None:
         return None
     return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
@@ -89,18 +93,18 @@ def is_run(path):
 
 
 def check(run, drives, overwrite, more=""):
-    """Refuses a run that cannot be made there, as far as it is to be seen before there is a model. more: to be said
-    where one is there."""
+    """Raises if a run cannot be made there, as far as that is known before there is a model. more: ends the message if
+    a run exists."""
     refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True", more)
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
-    # the run's own is made with it
+    # the run's own directory is made with the run
     fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)
     native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)),
                 native.new("struct shore_run_making", fleet=fleet))
 
 
 def refuse_run(run, overwrite, resuming, overwriting, more=""):
-    """One that is there. resuming, overwriting: what a user writes instead."""
+    """Raises ExistsError if a run exists. resuming, overwriting: what a user writes instead."""
     lifecycle.refuse_second(run)
     if is_run(run) and not overwrite:
         raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}",
@@ -108,7 +112,7 @@ def refuse_run(run, overwrite, resuming, overwriting, more=""):
 
 
 def places(run, drives):
-    """Directories of the drives' file systems, for the weights of a model that is being made."""
+    """Returns directories in the drives' file systems, for the weights of a model that is being made."""
     found = []
     for drive in drives or [run]:
         if not re.match(r"(ssh|unix|ram|null):", drive) and not _is_device(drive):
@@ -127,7 +131,7 @@ def _is_device(path):
 
 
 def _directory(path):
-    """The nearest one that is there."""
+    """Returns the path itself, or the nearest directory above it that exists."""
     path = os.path.realpath(path)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -135,8 +139,8 @@ def _directory(path):
 
 
 def place(making, run, drives, memory, overwrite):
-    """(run, drives, memory, overwrite) of a model, which may have been made in an init(). What wrap() is told comes
-    first."""
+    """Returns (run, drives, memory, overwrite) for a model: wrap()'s arguments first, then those of its init().
+    making: the InitContext; None: the model was made outside of init()."""
     if making is None:
         if run is None:
             raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside "
@@ -154,11 +158,11 @@ def place(making, run, drives, memory, overwrite):
             bool(overwrite))
 
 
-# ---- whose a model is ------------------------------------------------------------------------------------------------
+# ---- the init() and the engine of a model ----------------------------------------------------------------------------
 
 
 def of(model):
-    """The Making that a model, or a part of it, was made in; None: none."""
+    """Returns the InitContext in which a model, or a part of it, was made, or None."""
     found = [w.making for w in _unwrapped if w.making is not None and any(m in w.modules for m in model.modules())]
     if len(found) > 1:
         raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of "
@@ -167,7 +171,7 @@ def of(model):
 
 
 def take(model):
-    """An engine has the model from here on."""
+    """Notes that an engine has the model from here on."""
     for watched in _unwrapped[:]:
         watched.leave(model.modules())
 
@@ -176,16 +180,19 @@ def take(model):
 
 
 def watch(spool, what, instead, making=None):
-    """Says so where what was made with a spool is trained, and is no engine's. instead: what makes it one."""
+    """Watches the modules made with a spool, to warn if a script trains them without an engine. what: names the model;
+    instead: how to make an engine."""
     for old in _unwrapped[:]:
         old.leave(())
     _unwrapped.append(_Watch(spool.modules, what, instead, making))
 
 
 class _Watch:
+    """Warns once if a script trains a model that no engine has."""
+
     def __init__(self, modules, what, instead, making):
         self.what, self.instead, self.making, self.trained = what, instead, making, False
-        self.modules: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # and the hooks of the parameters of each
+        self.modules: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # {module: hooks of its parameters}
         for module in modules:
             self.modules[module] = [p.register_post_accumulate_grad_hook(self._say)
                                     for p in parameters_of(module).values()
@@ -193,7 +200,7 @@ class _Watch:
         self._steps = register_optimizer_step_pre_hook(self._before_step)
 
     def _before_step(self, optimizer, args, kwargs):
-        """Also of adapters that were put into the model."""
+        """Catches optimizers of adapters, too, that were added to the model."""
         steps = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for p in self._parameters():
             if id(p) in steps:
@@ -207,7 +214,7 @@ class _Watch:
                     yield from child.parameters()
 
     def _say(self, p):
-        if not self.trained and getattr(p, "longshore", None) is None:  # tied to one that is an engine's
+        if not self.trained and getattr(p, "longshore", None) is None:  # an engine has a tied one
             self.trained = True
             self._unhook(list(self.modules))
             self._steps.remove()
@@ -222,7 +229,7 @@ class _Watch:
                 hook.remove()
 
     def leave(self, modules):
-        """These are an engine's; it ends with the last one."""
+        """Stops watching these modules; an engine has them. Ends with the last one."""
         mine = [m for m in modules if m in self.modules]
         self._unhook(mine)
         for module in mine:

@@ -1,9 +1,9 @@
-"""Parameters of a model that is being made, in files on a drive instead of memory.
+"""Keeps the parameters of a model that is being made in files on a drive instead of memory.
 
-Inside `longshore.init(...)` every parameter that a module registers gets a file for its memory: mapped, so that
-whatever initialises, loads, ties or resizes it works as in memory, with the same numbers, and given back to the system
-as it goes. wrap() reads them one by one, and the files go. Weights that a library maps from its own files, as
-transformers does, stay there, and what was read of them is given back, too.
+Inside `longshore.init(...)` each parameter that a module registers gets a mapped file as its memory. Code that
+initialises, loads, ties or resizes it works as in memory, with the same numbers, and its pages go back to the system as
+the model grows. wrap() reads the files one by one, and they disappear. Weights that a library maps from its own files,
+as transformers does, stay there; their pages go back to the system, too.
 """
 
 import atexit
@@ -27,26 +27,29 @@ from ..errors import LongshoreError
 from ..progress import Progress
 from ..run import damaged_files
 
-LEAST_BYTES = 1 << 16  # smaller ones stay in memory
-RESIDENT_BYTES = 128 << 20  # that stay mapped in between
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")  # files that are mapped
+LEAST_BYTES = 1 << 16  # smaller parameters stay in memory
+RESIDENT_BYTES = 128 << 20  # how much may be touched before pages go back to the system
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")  # files of weights that libraries map
 _GETFLAGS, _SETFLAGS, _NOCOW = 0x80086601, 0x40086602, 0x00800000  # of linux/fs.h
-PAGEOUT = 21  # MADV_PAGEOUT: changed pages of a private mapping stay
+PAGEOUT = 21  # MADV_PAGEOUT keeps the changed pages of a private mapping
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 class Spool:
+    """The files that hold a model's parameters."""
+
     def __init__(self, directories, more):
-        """more: where a user names more of them."""
+        """more: how a user names more directories, for messages."""
         self.directories, self.more = directories, more
-        self.modules = weakref.WeakSet()  # that were made meanwhile
+        self.modules = weakref.WeakSet()  # modules made while it is open
         self.failure = None
-        self.maps = weakref.WeakValueDictionary()  # by address of the storage
+        self.maps = weakref.WeakValueDictionary()  # mappings by the address of their storage
         self.lock = threading.Lock()
         self.touched = 0
 
     def empty(self, shape, dtype):
+        """Makes an uninitialised tensor in a file."""
         n = 1
         for size in shape:
             n *= size
@@ -61,8 +64,8 @@ class Spool:
         return tensor
 
     def _file(self, nbytes):
-        """A descriptor of one that has its room: a page of a mapping that there is no room for ends the process. The
-        emptiest file system is asked first."""
+        """Opens a file with its room reserved: writing a mapped page without room would kill the process. Tries the
+        emptiest file system first."""
         has = []
         for directory in sorted(self.directories, key=_free_bytes, reverse=True):
             try:
@@ -82,7 +85,7 @@ class Spool:
         raise self.failure
 
     def take(self, tensor):
-        """A copy of a tensor that lies in a file."""
+        """Copies a tensor into a file. Returns the copy."""
         out = self.empty(tensor.shape, tensor.dtype)
         with torch.no_grad():
             out.copy_(tensor)
@@ -94,7 +97,7 @@ class Spool:
         return tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() in self.maps
 
     def relieve(self, nbytes):
-        """Gives memory back, where more than a little has been touched. What was written stays in the files."""
+        """Gives pages back to the system once RESIDENT_BYTES were touched. Their contents stay in the files."""
         with self.lock:
             self.touched += nbytes
             if self.touched < RESIDENT_BYTES:
@@ -108,7 +111,7 @@ class Spool:
             for line in f:
                 if line.rstrip().endswith(WEIGHTS):
                     first, last = (int(address, 16) for address in line.split(None, 1)[0].split("-"))
-                    _madvise(first, last - first, PAGEOUT)  # in vain where the file is somebody else's
+                    _madvise(first, last - first, PAGEOUT)  # has no effect on a file of another user
 
 
 def _free_bytes(directory):
@@ -117,7 +120,7 @@ def _free_bytes(directory):
 
 
 def _take_room(fd, nbytes):
-    with contextlib.suppress(OSError):  # Btrfs writes elsewhere what it writes again, where there may be no room
+    with contextlib.suppress(OSError):  # Btrfs rewrites elsewhere, where there may be no room, unless told not to
         flags, = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(struct.calcsize("l"))))
         fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags | _NOCOW))
     try:
@@ -129,11 +132,11 @@ def _take_room(fd, nbytes):
         at = 0
         while at < nbytes:
             at += os.pwrite(fd, zeros[:nbytes - at], at)
-        os.fsync(fd)  # who writes late says only then that there is no room
+        os.fsync(fd)  # a file system that writes late reports only now that there is no room
 
 
 class _Map(mmap.mmap):
-    """With weak references."""
+    """A mapping that weak references can refer to."""
 
     def __new__(cls, fd, nbytes):
         return super().__new__(cls, fd, nbytes, mmap.MAP_SHARED)
@@ -141,7 +144,7 @@ class _Map(mmap.mmap):
 
 @contextlib.contextmanager
 def spooling(directories, more):
-    """Parameters that are registered from here on lie in files of these directories. Yields the Spool."""
+    """A context in which parameters that modules register lie in files of these directories. Yields the Spool."""
     spool = Spool(directories, more)
     before, init_before, setstate_before = nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__
     load_before, refused = torch.load, []
@@ -156,12 +159,12 @@ def spooling(directories, more):
         spool.modules.add(self)
         init_before(self, *args, **how)
 
-    def setstate(self, state):  # of one that is copied, or loaded as a whole
+    def setstate(self, state):  # for a module that is copied, or loaded as a whole
         setstate_before(self, state)
         spool.modules.add(self)
 
     def load(f, *args, **how):
-        shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # what transformers 4 looks at first
+        shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 first reads shapes only
         whole = (isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
                  and not how.get("mmap"))
         if whole and not shapes and os.path.exists(f) and damaged_files.is_old(f):
@@ -181,21 +184,21 @@ def spooling(directories, more):
         while not stop.wait(0.05):
             spool.relieve(RESIDENT_BYTES)
 
-    # initialisation goes through all of it again, in places that no hook sees
+    # initialisation touches all parameters again, in places without hooks
     watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
     nn.Module.register_parameter, nn.Module.__init__ = register_parameter, init
     nn.Module.__setstate__, torch.load = setstate, load
     watcher.start()
-    atexit.register(end)  # of a process that ends within
+    atexit.register(end)  # for a process that ends inside the context
     try:
         with damaged_files.named(), Progress("making the model") as spool.progress:
             yield spool
             if spool.failure is not None:
-                raise spool.failure  # which somebody kept to himself
+                raise spool.failure  # which other code has swallowed
     except Exception as said:
         for failure in (*refused[:1], spool.failure):
             if failure is not None and said is not failure:
-                # transformers 4 says that the file is none of PyTorch's, and 5 that it cannot be converted
+                # transformers reports another cause: 4 that it is no file of PyTorch's, 5 that it cannot be converted
                 raise failure from said
         raise
     finally:

@@ -1,5 +1,6 @@
-"""load_state_dict() of a model whose parameters lie on drives, of a part of it, or of what it is a part of: all that it
-copies is committed together when it ends, as a step of its own."""
+"""load_state_dict() of a model whose parameters lie on drives, of a part of it, or of a module around it.
+
+All values that it copies are committed together when it ends, as a step of its own."""
 
 import weakref
 
@@ -10,7 +11,7 @@ from .forward_scope import Hook
 
 
 class Loading:
-    """What a load_state_dict() has copied so far."""
+    """A load_state_dict() under way: collects the values that it copies."""
 
     def __init__(self, streams, model):
         self.streams, self.model = weakref.ref(streams), weakref.ref(model)
@@ -23,7 +24,7 @@ class Loading:
         self.top, self.coming, self.copied, self.errors = None, {}, {}, []
 
     def _begin(self, module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
-        if not prefix or module is self.model():  # the outermost module that is ours
+        if not prefix or module is self.model():  # the outermost module that belongs to the engine
             self._forget()
             self.top, self.errors = weakref.ref(module), error_msgs
         self.coming = {id(p): state_dict[prefix + name] for name, p in parameters_of(module).items()
@@ -34,7 +35,7 @@ class Loading:
                                        "objects that they are; without assign=True their values are written")
 
     def takes(self, param, value):
-        """Whether it is what PyTorch copies into a parameter now, and is kept until the end."""
+        """Whether PyTorch is loading this value into this parameter; if so, keeps it until the end."""
         if value is None or self.coming.get(id(param)) is not value:
             return False
         self.copied[id(param)] = self.coming.pop(id(param)).detach()
@@ -45,8 +46,7 @@ class Loading:
             return
         copied, errors = self.copied, self.errors
         self._forget()
-        if copied and not errors:  # which load_state_dict() raises
+        if copied and not errors:  # load_state_dict() raises the errors
             streams = self.streams()
-            parameter_state.write_back(streams.engine(),
-                                       [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)],
-                              lambda p: copied.get(id(p)))
+            blocks = [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)]
+            parameter_state.write_back(streams.engine(), blocks, lambda p: copied.get(id(p)))

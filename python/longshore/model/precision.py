@@ -1,5 +1,6 @@
-"""A model becomes bfloat16 or float32 where a script asks for that: what is float32 on purpose stays so, and what is
-rounded beside parameters is said by name."""
+"""Converts a model to bfloat16 or float32 when a script asks for that.
+
+Parameters that are float32 on purpose stay float32. A warning names the buffers that are rounded."""
 
 import copy
 import logging
@@ -20,9 +21,11 @@ _OF_PEFT = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=
 
 @torch.no_grad()
 def cast(model, dtype, buffers=False, spool=None):
-    """Parameters become dtype, one at a time, and in a file where they were in one (spool). Of transformers' models all
-    is as from_pretrained(dtype=) loads it. Otherwise buffers stay as they are; buffers=True: those of a state_dict
-    become dtype, too, as DeepSpeed has it. Of a model that is bfloat16 but for a few parameters these stay."""
+    """Converts a model's parameters to dtype, one at a time; those in files of the spool stay in files.
+
+    Models of transformers get the dtypes that from_pretrained(dtype=) gives them. In other models buffers keep their
+    dtype, unless buffers=True: buffers of the state_dict are converted then, as DeepSpeed does. If a model is bfloat16
+    except for a few parameters, these keep their dtype."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
     kept = _beside(model, dtype, loaded) | (set() if buffers
@@ -72,8 +75,8 @@ def _names(names):
 
 
 def _beside(model, dtype, loaded):
-    """ids of float32 parameters of a model that is bfloat16 otherwise, as its maker has left them: adapters, norms. Too
-    many of them would be refused, and their masters are float32 anyway."""
+    """Returns the ids of float32 parameters (adapters, norms) that an otherwise bfloat16 model keeps. If they take more
+    than wrap() accepts, it keeps none: their masters are float32 anyway."""
     if dtype != torch.bfloat16 or dtype_of(model) != dtype:
         return set()
     few = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32
@@ -87,14 +90,14 @@ def _beside(model, dtype, loaded):
 
 
 def _with_statistics(model, loaded):
-    """ids of parameters that PyTorch wants in the dtype of the statistics beside them, which stay."""
+    """Returns the ids of parameters of norms whose statistics keep their dtype: PyTorch wants both in one dtype."""
     norms = (module for module in model.modules() if isinstance(module, BatchNorm))
     return {id(p) for module in norms if module.running_mean is not None and id(module.running_mean) not in loaded
             for p in module.parameters(recurse=False)}
 
 
 def _as_loaded(model, dtype):
-    """{id of a parameter or buffer: dtype that it has when transformers loads its model in dtype}"""
+    """Returns {id of a parameter or buffer: the dtype that it has when transformers loads its model in dtype}."""
     kind, out, inside = getattr(sys.modules.get("transformers"), "PreTrainedModel", ()), {}, set()
     for module in model.modules():
         if isinstance(module, kind) and id(module) not in inside:
@@ -104,7 +107,7 @@ def _as_loaded(model, dtype):
 
 
 def _of_pretrained(model, dtype):
-    # transformers 4 means whole parts of a name
+    # transformers 4 matches whole parts of a name
     form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"
     strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None)
               or ()]
@@ -121,8 +124,7 @@ def _of_pretrained(model, dtype):
 
 
 def _made_in(model, dtype):
-    """{name: dtype} of what a new model of the same configuration has; {}: its class makes none of a configuration
-    alone."""
+    """Returns {name: dtype} of a new model of the same configuration; {} if its class needs more than that."""
     config, random, before = copy.deepcopy(model.config), commit_blob.random_now(), torch.get_default_dtype()
     configs = [config]
     for inner in configs:
@@ -133,7 +135,7 @@ def _made_in(model, dtype):
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
             new = type(model)(config)
-    except Exception:  # whatever it asks for
+    except Exception:  # the class needs other arguments
         return {}
     finally:
         torch.set_default_dtype(before)

@@ -1,5 +1,7 @@
-"""Other values in the place of parameters for a while: perturbed ones, averages. They have memory of their own, so that
-slots, drives and updates stay what they are, and at the end the parameters are what the run says."""
+"""Temporary values of parameters (perturbed ones, averages), for resident(write="temporary").
+
+They have memory of their own, so that slots, drives and updates do not change. At the end of the context the parameters
+have the run's values again."""
 
 import contextlib
 
@@ -13,7 +15,7 @@ from .absent import Absent
 
 @contextlib.contextmanager
 def temporary(streams, parameters):
-    """resident(write="temporary") of parameters of one engine."""
+    """The context of resident(write="temporary") for parameters of one engine."""
     engine = streams.engine()
     if engine is None or engine.state is None:
         raise AbsentParameterError(f"{parameters[0].longshore.name}: {streams.why}")
@@ -32,7 +34,8 @@ def temporary(streams, parameters):
 
 @contextlib.contextmanager
 def _room(engine, nbytes):
-    """Memory for copies: what the plan leaves, and what state that is kept in memory gives back."""
+    """A context that reserves memory for copies: memory that the plan leaves free, or that held optimizer state gives
+    back. Raises BudgetError if there is too little."""
     plan, streams, spare = engine.plan, engine.streams, engine.plan.spare_bytes
     budget = engine.state.memory_bytes or plan.total_bytes + spare
     free = max(budget - plan.total_bytes - streams.copies_bytes, 0)
@@ -56,21 +59,22 @@ def _take_out(p):
     handle = p.longshore
     with DisableTorchFunctionSubclass():
         data = p.data if handle.temporary else handle.view
-        # changes that resident(write=True) commits later
+        # whether a surrounding resident(write=True) has changes to commit
         pending = handle.block.present and version_of(p) != handle.version
         p.data = data.clone() if handle.temporary else handle.copy()
         p.__class__ = handle.kind
     if not handle.temporary:
-        handle.users -= 1  # itself
+        handle.users -= 1  # the parameter itself
     handle.temporary += 1
     return p, data, pending
 
 
 def _put_in(p, data, pending):
+    """Gives a parameter its own data again: the inverse of _take_out()."""
     handle = p.longshore
     handle.temporary -= 1
     with DisableTorchFunctionSubclass():
-        # which is another one, where somebody has kept a view of that from before
+        # a new view, if a script has kept one of the old view
         p.data = data if handle.temporary else handle.view
     if not handle.temporary:
         handle.users += 1

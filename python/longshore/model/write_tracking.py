@@ -1,8 +1,8 @@
-"""What is written to a parameter that is in memory is seen when its block leaves.
+"""Write tracking: finds out, when a block is evicted, whether a script has written to its parameters.
 
-A change in place counts in PyTorch's version of a tensor. One through `.data` or NumPy counts nowhere: who asks for
-`.data` has the bits looked at when the block leaves, and so has every small parameter in its block's first pass,
-whoever writes to it in whatever way.
+A change in place raises the tensor's version in PyTorch. A change through `.data` or NumPy does not. So Longshore
+compares checksums of a parameter after a script has read its `.data`, and of each small parameter in its block's first
+pass.
 """
 
 import ctypes
@@ -17,16 +17,16 @@ CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, w
           "write=\"temporary\", at whose end it is put back")
 IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or "
            "change the parameter between steps, inside `with longshore.resident(parameter, write=True):`")
-LOOK_BYTES = 16 << 20  # of a parameter that is looked at in its first pass
+LOOK_BYTES = 16 << 20  # the largest parameter whose checksum is compared in the first pass
 
 
 def users(tensor):
-    """How many have its storage."""
+    """How many references a tensor's storage has."""
     return storage_users(tensor)
 
 
 def bits(tensor):
-    """A checksum: other bits, or the same in another order, have another one."""
+    """Returns a checksum of a tensor's bits and their order."""
     flat = tensor.detach().cpu().contiguous()
     return zlib.crc32((ctypes.c_char * flat.nbytes).from_address(flat.data_ptr()))
 
@@ -35,26 +35,27 @@ _data = torch.Tensor.data
 
 
 def _hand_out(p):
+    """nn.Parameter.data: watches the parameter from here on."""
     handle = p.__dict__.get("longshore")
     if handle is not None and handle.block.present and not handle.temporary:
         watch(handle)
     return _data.__get__(p)
 
 
-nn.Parameter.data = property(_hand_out, _data.__set__)  # not of a class of its own: nn.Parameter(p) asks for the type
+nn.Parameter.data = property(_hand_out, _data.__set__)  # no subclass: nn.Parameter(p) checks the exact type
 
 
 def watch(handle):
-    """From here on a change of its bits is seen."""
+    """Notes a parameter's checksum, so that changed() sees every change from here on."""
     updates = handle.block.updates
     if handle.view.device.type != "cpu":
-        return  # it would be waited for
+        return  # a checksum would wait for the device
     if handle.bits is None or handle.bits[0] != updates:
         handle.bits = updates, bits(handle.view)
 
 
 def watch_first(streamed):
-    """A block comes into memory: in its first pass all that is small is watched."""
+    """Watches a block's small parameters in its first pass."""
     if not streamed.first_pass_done:
         streamed.first_pass_done = True
         for _, handle in streamed.parameters:
@@ -63,8 +64,7 @@ def watch_first(streamed):
 
 
 def changed(p, handle):
-    """Whether a parameter is another one than when it came into memory. What somebody still has the memory of stays
-    watched."""
+    """Whether a parameter has changed since it was fetched. It stays watched if a script still shares its memory."""
     if handle.temporary:
         return False
     if version_of(p) != handle.version or is_elsewhere(p, handle):
@@ -80,14 +80,14 @@ def changed(p, handle):
 
 
 def is_elsewhere(p, handle):
-    """Whether somebody has given it other data."""
+    """Whether a script has assigned other data to a parameter."""
     view = handle.view
     return (p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape
             or p.stride() != view.stride())
 
 
 def say_lost(streams, handle):
-    """Why a change in forward or backward is refused, and what works."""
+    """Returns the message for a change in forward or backward: why it is refused, and what to do instead."""
     for full in handle.block.block.tensors[handle.index].names:
         module, name = streams.owners[full]
         if name == "weight" and getattr(module, "max_norm", None) is not None:
