@@ -1,8 +1,8 @@
-"""Top-k compression: of a block's gradients only the largest go to UPDATE, as codes. What is left out waits on the
-drives, in plane R of the run, and is added to the next gradients (error feedback).
+"""Top-k compression: sends only the largest gradients of a block to its update, as codes.
 
-The gradients stay whole until the step is decided: where UPDATE has to run again, they are encoded again, with the
-residual of the committed step and so with the same bits.
+The rest, the residual, waits on the drives in plane R of the run, and is added to the next gradients (error feedback).
+The full gradients stay until the step is decided. If an update must run again, they are encoded again with the residual
+of the committed step, and so with the same bits.
 """
 
 import os
@@ -17,8 +17,8 @@ _VALUES = lib.SHORE_SPARSE_BF16
 
 
 def share_of(value):
-    """"top1%" or 0.01, as the program's --compress takes them, as a share; 0 for None and "none": gradients go
-    whole."""
+    """Converts "top1%" or 0.01, as the program's --compress takes them, to a share; None and "none" to 0: no
+    compression."""
     if value is None:
         return 0.0
     share = ffi.new("double *")
@@ -32,7 +32,7 @@ def _trained(layout):
 
 
 def _code_bytes(layout, share):
-    """Of the block whose codes take most."""
+    """Returns the size of the largest block's codes."""
     most = 0
     for number in _trained(layout):
         nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)),
@@ -45,14 +45,14 @@ def _code_bytes(layout, share):
 
 
 def memory_bytes(layout, share):
-    """What compressing takes beside the gradients."""
+    """Returns how many bytes compression needs beside the gradients."""
     elems = max((layout.elems(number) for number in _trained(layout)), default=0)
-    selected = 18 * lib.shore_sparse_count(share, elems) + (os.cpu_count() << 13)  # while it selects
+    selected = 18 * lib.shore_sparse_count(share, elems) + (os.cpu_count() << 13)  # during selection
     return 4 * elems + 2 * (2 * elems + _code_bytes(layout, share)) + selected if share else 0
 
 
 class _Codes:
-    """Of one block at a time, from when it is encoded until its update has ended."""
+    """Buffers for the codes of one block, in use from encoding until its update has ended."""
 
     def __init__(self, elems, code_bytes):
         self.reader = None  # number of the block whose update reads them
@@ -66,19 +66,21 @@ class _Codes:
 
 
 class Compression:
+    """Encodes the gradients of one engine."""
+
     def __init__(self, gradients, share, after):
-        """after: steps with whole gradients first."""
+        """share: of the gradients that are sent. after: how many steps send all gradients first."""
         self.gradients, self.share, self.after = gradients, share, after
         layout = gradients.streams.layout
         self.elems = max(layout.elems(number) for number in _trained(layout))
         self.sums = Buffer(4 * self.elems)
-        # one is encoded while the other is read
+        # one is filled while an update reads the other
         self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]
-        self.whole = None  # of a block that was put aside
+        self.whole = None  # buffer for the gradients of a spilled block
 
     def encode(self, engine, number, request, values=None):
-        """Fills a request with the codes of a block's gradients (of these {index: gradient}). The step before is
-        committed: its residual is added. Returns SHORE_STEP_WHOLE where they go whole in this step."""
+        """Fills a request with the codes of a block's gradients, after adding the committed step's residual. values:
+        {index: gradient}; by default the block's. Returns 0, or SHORE_STEP_WHOLE if this step sends all gradients."""
         state = engine.state
         if state.step < self.after:
             return lib.SHORE_STEP_WHOLE
@@ -102,7 +104,7 @@ class Compression:
         return 0
 
     def _values(self, number):
-        """{index of the tensor: gradient} of those that got one."""
+        """Returns {index of the tensor: gradient} of a block, read from the drives if they were spilled."""
         block, state = self.gradients.blocks[number], self.gradients.state
         if block.held:
             return block.held

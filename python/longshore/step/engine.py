@@ -286,8 +286,7 @@ class Engine(Face):
         return self.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None,
-                        moments: bool = False) -> None:
+                        max_shard_size: int | str | None = None, moments: bool = False) -> None:
         """Writes the model, streamed, into a directory that is complete or absent afterwards.
 
         It writes what from_pretrained() loads; for a peft model, the adapters; for any other model, model.safetensors.
@@ -297,6 +296,9 @@ class Engine(Face):
             dtype: "fp32", "bf16" or "fp16"; by default that of the parameters.
             max_shard_size: the largest size of a file, such as "5GB".
             moments: whether to write the optimizer's moments too, for wrap(moments_from=) and `longshore import`.
+
+        Raises: ExistsError if the directory holds weights already; ValueError for an unknown dtype, or an option that
+        this kind of model cannot have.
         """
         recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
 
@@ -309,6 +311,8 @@ class Engine(Face):
         Args:
             name: of the snapshot; by default the step's, such as step-000100.
             keep: how many snapshots named after steps stay, the newest ones; 0: all.
+
+        Raises: ExistsError if there is a snapshot of this name.
         """
         self.settle()
         with Progress(f"snapshot {name or 'of the step'}"):

@@ -1,7 +1,7 @@
-"""p.grad between backward() and step(): it stands for the gradient that the engine has, wherever that lies.
+"""p.grad between backward() and step(): a tensor without memory that stands for the engine's gradient.
 
-Who asks for its value gets a copy, as far as passes have come, added up in fp32; what changes it in place, as
-`clip_grad_norm_()` does, changes what step() takes; and another tensor, or None, in its place counts as in PyTorch.
+Reading it gives a copy of the sum so far, in fp32. Changing it in place, as `clip_grad_norm_()` does, changes the
+gradient that step() uses. Assigning another tensor, or None, has the same effect as in PyTorch.
 """
 
 import torch
@@ -15,7 +15,7 @@ _ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give paramete
 
 
 class Gathered(torch.Tensor):
-    """It has the shape and dtype of its parameter, and no memory."""
+    """The gradient of a parameter. It has the parameter's shape and dtype, and no memory."""
 
     @classmethod
     def of(cls, p):
@@ -25,7 +25,7 @@ class Gathered(torch.Tensor):
         return out
 
     def longshore_value(self):
-        """A copy, fp32."""
+        """Returns a copy of the gradient, in fp32."""
         value = parameter_state.gradient(self.longshore_parameter)
         if value is None:
             raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its "
@@ -73,13 +73,13 @@ class Gathered(torch.Tensor):
 
 
 class Shown:
-    """What stands in p.grad, of the parameters of one engine."""
+    """Sets and clears p.grad of one engine's parameters."""
 
     def __init__(self):
-        self._made, self._there = {}, []  # by the parameter's id; parameters
+        self._made, self._there = {}, []  # by a parameter's id: its Gathered; the parameters that show it now
 
     def show(self, parameters):
-        """Puts it there. parameters: that have a gradient in this step."""
+        """Sets p.grad of these parameters, which have a gradient in this step."""
         with DisableTorchFunctionSubclass():
             for p in parameters:
                 if p.grad is None:
@@ -89,7 +89,7 @@ class Shown:
                     self._there.append(p)
 
     def hide(self):
-        """Takes it away, and takes over what somebody has put in its place. Returns whether that was None somewhere."""
+        """Clears p.grad, and takes over what a script has assigned to it. Returns whether it has assigned None."""
         there, self._there = self._there, []
         with DisableTorchFunctionSubclass():
             found = [(p, p.grad) for p in there]
@@ -101,5 +101,5 @@ class Shown:
         return any(g is None for _, g in found)
 
     def forget(self):
-        """The gradients are gone, and whoever holds the engine sets p.grad to None."""
+        """Forgets which parameters show a gradient; the caller clears p.grad."""
         self._there = []

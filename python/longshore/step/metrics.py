@@ -1,5 +1,4 @@
-"""What a step took, as the run's metrics.jsonl says it: time, tokens, bytes that moved, memory. Keys are those of the
-program (docs/outputs.md)."""
+"""Metrics of a step for the run's metrics.jsonl: time, tokens, bytes moved, memory. Keys as in docs/outputs.md."""
 
 import logging
 import time
@@ -10,7 +9,7 @@ from ..run import allocator
 from ..run.allocator import process_bytes
 from ..run.peak_memory import Peak
 
-_LINK = {  # what crosses the host link, of the ledger's counters
+_LINK = {  # metric: the ledger's counters of bytes that cross the host link
     "link_gradients": ("link_in_gradients", "link_out_gradients"),
     "link_compressed": ("link_in_compressed",),
     "link_parameters": ("link_out_params",),
@@ -25,17 +24,17 @@ _DRIVES = {
 
 
 class Meter:
-    """Counts from the end of the step before; the first step that is made of an open run from its first forward
+    """Measures each step from the end of the step before; the first one after opening a run from its first forward
     pass."""
 
     def __init__(self):
         self.state = self.began = self.before = None
         self.peak, self.keeper = None, allocator.Keeper()
-        self.say = logging.getLogger("longshore").info  # what the first step took
+        self.say = logging.getLogger("longshore").info  # logs the memory that the first step took
         self.drop()
 
     def drop(self):
-        """What was computed for the step was in vain."""
+        """Forgets the tokens of the step that gathers."""
         self.tokens, self.unknown = 0, False
 
     def forward(self, state, args, kwargs):
@@ -48,23 +47,24 @@ class Meter:
             self.unknown = True
 
     def forward_ended(self, output):
+        """A forward pass in training has ended: notes the peak of memory."""
         if self.peak is not None and torch.is_grad_enabled():
             self.peak.forward_ended(output)
 
     def block_ended(self):
-        """Backward has all gradients of one."""
+        """Backward has completed a block: notes the peak of memory."""
         if self.peak is not None:
             self.peak.look()
 
     def start(self, state):
-        """The clock runs from here on, where it does not yet."""
+        """Starts the clock, unless it runs."""
         if self.state is not state:
-            allocator.give_back()  # what making or opening the run took
+            allocator.give_back()  # memory that making or opening the run took
             self.peak = Peak()
             self.restart(state)
 
     def ended(self, engine):
-        """A step was made."""
+        """A step was made: logs the peak of the first one."""
         if self.peak is not None:
             self.say(self.peak.text(engine))
             self.peak = None
@@ -74,7 +74,7 @@ class Meter:
         self.state, self.began, self.before = state, time.monotonic(), _counters(state)
 
     def of_step(self, state, groups):
-        """What has been counted, for the metrics of the step that ends now."""
+        """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
         self.start(state)
         now = _counters(state)
         link = {key: now[key] - self.before[key] for key in _LINK}

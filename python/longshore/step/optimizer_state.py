@@ -1,5 +1,6 @@
-"""The state of the engine's optimizer as torch.optim shows it: read where somebody asks for a value, written as a step
-of its own."""
+"""The state of the engine's optimizer in torch.optim's form: optimizer.state and load_state_dict().
+
+A moment is read from the drives when a script uses its value. Loading a state commits it as a step of its own."""
 
 import mmap
 import os
@@ -19,14 +20,13 @@ from .optimizer_table import OPTIMIZERS
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
-_IN_MEMORY = 1 << 16  # bytes; what is larger is saved from a file
-# to memory that stays as long as the tensor
+_IN_MEMORY = 1 << 16  # bytes; a larger moment is saved from a file
+# methods that give a pointer to memory, which must live as long as the tensor
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}
 
 
 class Moment(torch.Tensor):
-    """A moment of a parameter, fp32, that lies on the drives. Whoever computes with it, or copies it, gets its
-    value."""
+    """A moment of a parameter, fp32, on the drives. Computing with it, or copying it, reads its value."""
 
     @staticmethod
     def __new__(cls, param, kind):
@@ -35,17 +35,17 @@ class Moment(torch.Tensor):
         return out
 
     def is_now(self, param, kind):
-        """Whether it is this moment, as it is now."""
+        """Whether this is that moment of that parameter, at the engine's present step."""
         engine = param.longshore.streams.engine()
         return self.param is param and self.kind == kind and self.at_step == engine.step_number
 
     def value(self):
-        """In memory."""
+        """Reads the value into memory."""
         self._check()
         return parameter_state.read(self.param, self.kind)
 
     def in_file(self):
-        """The value in a file that is mapped, and goes with the tensor: all of a state together need no memory."""
+        """Reads the value into a mapped file that disappears with the tensor, so that a whole state needs no memory."""
         self._check()
         nbytes = self.numel() * 4
         if nbytes <= _IN_MEMORY:
@@ -111,13 +111,13 @@ def _read(tree):
 
 
 class Entry(dict):
-    """What the optimizer keeps of one parameter. It may be looked at: what somebody put into it would never be used."""
+    """The optimizer's state of one parameter, read-only: a change would never be used."""
 
     def refuse(self, *args, **kwargs):
         raise LongshoreError(f"optimizer.state: it lies on the drives, and a change here would be lost; {_ADVICE}")
 
     def __setitem__(self, key, value):
-        if value is not self.get(key):  # as who moves a state to the device that it is on
+        if value is not self.get(key):  # the same value: code that moves a state to the device that it is on
             self.refuse()
 
     __delitem__ = pop = popitem = clear = update = setdefault = __ior__ = refuse
@@ -132,7 +132,7 @@ class Entry(dict):
 
 
 class States(Mapping):
-    """`optimizer.state`: of each parameter that has been updated."""
+    """`optimizer.state`: the Entry of each parameter that has been updated."""
 
     def __init__(self, optimizer):
         self._optimizer = optimizer
@@ -176,13 +176,13 @@ def _known(engine):
 
 
 def planes_of(engine):
-    """{torch's name of a moment: its plane} of those that the run has."""
+    """Returns {torch.optim's name of a moment: its plane} of the moments that the run has."""
     known = _known(engine)
     return {} if known.takes_momentum and not engine.state.made.with_momentum else known.states
 
 
 def _has_state(engine, param):
-    """Whether the optimizer, as its groups are, keeps something of a parameter."""
+    """Whether the optimizer keeps any state of a parameter, given its group."""
     if id(param) not in engine.optimizer.group_of or not param.requires_grad or not planes_of(engine):
         return False
     return (not _known(engine).takes_momentum
@@ -190,13 +190,14 @@ def _has_state(engine, param):
 
 
 def count_of(engine, param):
+    """Returns how many updates a parameter has had."""
     handle = param.longshore
     return engine.cycle.counts[handle.block.number][handle.index]
 
 
 def parse(kind, has_moments, name, shape, entry):
-    """(updates that a parameter has had, {plane: its moment}) of what torch.optim keeps of it; moments may be none.
-    Raises for what the engine's optimizer does not have."""
+    """Converts torch.optim's state of a parameter to (number of updates, {plane: moment}); the dict may be empty.
+    Raises for state that the engine's optimizer does not have."""
     where = f"the optimizer's state: {name}"
     if not isinstance(entry, Mapping):
         raise ValueError(f"{where}: {type(entry).__name__} is no state of a parameter, which is a dict")
@@ -229,8 +230,8 @@ def parse(kind, has_moments, name, shape, entry):
 
 
 def load(optimizer, said):
-    """As torch.optim.Optimizer.load_state_dict(): groups and state are other ones, as a step of its own in which
-    nothing else changes."""
+    """Loads groups and state as torch.optim.Optimizer.load_state_dict() does, and commits them as a step of its own,
+    which changes nothing else."""
     engine = optimizer.engine
     engine.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
@@ -263,7 +264,7 @@ def load(optimizer, said):
 
 
 def _is_there(engine, param, count, moments):
-    """Whether it is what the engine has."""
+    """Whether the engine has this state of a parameter already."""
     if not moments and not _has_state(engine, param):
         return True
     if count != count_of(engine, param) and not _known(engine).takes_momentum:
@@ -295,7 +296,8 @@ def _commit(engine, entries):
 
 
 def _pieces(engine, number, wanted):
-    """wanted: {index of the tensor: {plane: moment}}; moments that are not there are zeros."""
+    """Yields the changes of a block for parameter_state.commit(). wanted: {index of the tensor: {plane: moment}};
+    missing moments become zeros."""
     flat = {}
     for index, moments in wanted.items():
         for plane, value in moments.items():

@@ -1,5 +1,4 @@
-"""The optimizers that there are: what the package has to know of each is a row here, as near/hyper.c has it for the
-program."""
+"""The table of supported optimizers: one row each, as near/hyper.c has for the program."""
 
 from typing import NamedTuple
 
@@ -11,19 +10,19 @@ _ADAM = {"exp_avg": "m", "exp_avg_sq": "v"}
 
 
 class Known(NamedTuple):
-    """An optimizer of the engine's."""
+    """An optimizer that the engine supports."""
 
     number: int  # of enum shore_optimizer
     torchs: type
-    states: dict  # torch.optim's name of what it keeps of a parameter: the plane that has it
-    deepspeeds: tuple  # what DeepSpeed's configuration calls it
-    takes_momentum: bool = False  # instead of betas; its state is there only with one, and has no count of updates
-    starts_full: bool = False  # torch.optim has its state before the first step
+    states: dict  # {torch.optim's name of a state of a parameter: the plane that holds it}
+    deepspeeds: tuple  # its names in DeepSpeed's configuration
+    takes_momentum: bool = False  # instead of betas; it has state only with momentum, and no count of updates
+    starts_full: bool = False  # whether torch.optim has its state before the first step
 
 
-OPTIMIZERS = {  # by wrap()'s name; a class before the class that it is derived from
+OPTIMIZERS = {  # by wrap()'s name; a subclass before its base class
     "adamw": Known(lib.SHORE_ADAMW, torch.optim.AdamW, _ADAM, ("adam", "adamw", "fusedadam", "deepspeedcpuadam")),
-    # "adam" of DeepSpeed's is AdamW, unless adam_w_mode is false
+    # DeepSpeed's "adam" is AdamW, unless adam_w_mode is false
     "adam": Known(lib.SHORE_ADAM, torch.optim.Adam, _ADAM, ()),
     "sgd": Known(lib.SHORE_SGD, torch.optim.SGD, {"momentum_buffer": "m"}, ("sgd",), takes_momentum=True),
     "adagrad": Known(lib.SHORE_ADAGRAD, torch.optim.Adagrad, {"sum": "v"}, ("adagrad",), starts_full=True),

@@ -1,4 +1,6 @@
-"""Optimizers and schedulers of PyTorch as what wrap() takes: the engine makes the steps, and they say which."""
+"""Optimizers: converts a torch.optim optimizer to the engine's, and provides engine.optimizer.
+
+The engine makes the steps. The optimizer holds the parameter groups, into which learning-rate schedulers write."""
 
 import functools
 import inspect
@@ -15,18 +17,18 @@ from ..torch_internals import has_step_hooks, note_step_called
 from . import optimizer_state
 from .optimizer_table import NAMES, OPTIMIZERS
 
-# classes by these names are AdamW with moments of 8 bits, whoever has made them
+# classes of these names, of any package, are AdamW with 8-bit moments
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
 
 
 class AdamW8bit(torch.optim.AdamW):
-    """Says that the engine's AdamW is wanted, with moments of 8 bits."""
+    """Asks for the engine's AdamW with 8-bit moments."""
 
 
 class EmptyAdagrad(torch.optim.Adagrad):
-    """torch's, but for the sums, which it makes of all parameters at once in memory."""
+    """torch.optim's Adagrad without its sums, which it would make in memory for all parameters at once."""
 
     def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10):
         torch.optim.Optimizer.__init__(self, params,
@@ -34,8 +36,8 @@ class EmptyAdagrad(torch.optim.Adagrad):
 
 
 def told(model, optimizer, groups, numbers):
-    """Of what wrap() was told: (arguments of wrap(), parameter groups, the torch.optim.Optimizer that said so or None).
-    numbers: None where they were not given."""
+    """Resolves wrap()'s optimizer arguments. Returns (arguments of wrap(), parameter groups, the torch.optim.Optimizer
+    that was given or None). numbers: {name: value, or None if it was not given}."""
     numbers = {k: v for k, v in numbers.items() if v is not None}
     if isinstance(optimizer, str):
         return {"optimizer": optimizer, **DEFAULTS, **numbers}, groups, None
@@ -43,8 +45,8 @@ def told(model, optimizer, groups, numbers):
         parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else list(groups)
         optimizer, numbers, groups = optimizer(parameters, **numbers), {}, None
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or what "
-                         "makes one of parameters")
+        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or a "
+                         "function that makes one of parameters")
     beside = [*numbers, *(["groups"] if groups is not None else [])]
     if beside:
         raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to "
@@ -60,8 +62,8 @@ def told(model, optimizer, groups, numbers):
 
 
 def arguments_of(optimizer):
-    """(wrap()'s arguments, parameter groups) of a torch.optim.Optimizer. LongshoreError: the engine has none that does
-    the same."""
+    """Returns (wrap()'s arguments, parameter groups) for a torch.optim.Optimizer. Raises LongshoreError if the engine
+    has no optimizer that does the same."""
     kind = type(optimizer)
     name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items()
                                                               if isinstance(optimizer, known.torchs)), None)
@@ -86,7 +88,7 @@ def arguments_of(optimizer):
 
 
 def _decays(optimizer, name):
-    """adam or adamw: how an Adam applies weight decay, which is the same in all of its groups."""
+    """Returns "adam" or "adamw": how an Adam applies weight decay, the same in all of its groups."""
     decoupled = getattr(optimizer, "adamw_mode", True)
     said = {bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled
             for group in optimizer.param_groups}
@@ -97,15 +99,14 @@ def _decays(optimizer, name):
 
 
 def refuse_kinds(group, where):
-    """Raises for what torch's optimizers do, and the engine's do not. where: begins its name."""
+    """Raises LongshoreError for options of torch.optim that the engine does not have. where: begins the message."""
     for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay", "differentiable"):
         if group.get(key):
             raise LongshoreError(f"{where}{key}={group[key]!r} is not supported; leave it out")
 
 
 def refuse_numbers(group, where):
-    """Raises ValueError for what no optimizer can compute with, and a step would fail at or make nonsense of. where:
-    begins its name."""
+    """Raises ValueError for numbers that no optimizer can compute with. where: begins the message."""
     for key in ("lr", "eps", "weight_decay", "momentum", "clip"):
         value = group.get(key, 0)
         value = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
@@ -121,7 +122,7 @@ def _is_number(value):
 
 
 def hypers(engine, number):
-    """struct shore_hyper for each tensor of a block: its group's numbers, and how often it was updated."""
+    """Returns a struct shore_hyper for each tensor of a block: its group's numbers, and its count of updates."""
     arrived = engine.gradients.blocks[number].arrived
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
@@ -145,7 +146,7 @@ def hypers(engine, number):
 
 
 def put(group, key, value):
-    """Into a parameter group. A tensor stays the one that it is, as compiled optimizers want it."""
+    """Sets a number in a parameter group. A tensor stays the same object, as compiled optimizers require."""
     if isinstance(group.get(key), torch.Tensor):
         group[key].fill_(value)
     else:
@@ -153,9 +154,8 @@ def put(group, key, value):
 
 
 def share(optimizer, ours):
-    """Makes an optimizer that was given another name of the engine's. Whoever holds it, as schedulers do, writes into
-    the same groups, also through another optimizer that was made of them; its step is the engine's, and so is its
-    state."""
+    """Turns the optimizer that wrap() was given into an alias of the engine's: same groups, step() and state.
+    Schedulers that hold it, or another optimizer made of its groups, then write into the engine's groups."""
     filled = [n for n, group in enumerate(ours.param_groups) if group["params"]]
     for n, group in zip(filled, [group for group in optimizer.param_groups if group["params"]]):
         group.update(ours.param_groups[n])
@@ -167,7 +167,7 @@ def share(optimizer, ours):
 
 
 def refuse_other_groups(optimizer, ours, run):
-    """Raises where a run that goes on has other groups than the optimizer that is to go on with it."""
+    """Raises LongshoreError if a resumed run has other parameter groups than the optimizer that was given."""
     theirs, own = ([{id(p) for p in group["params"]} for group in o.param_groups if group["params"]]
                    for o in (optimizer, ours))
     if theirs != own:
@@ -177,7 +177,7 @@ def refuse_other_groups(optimizer, ours, run):
 
 
 def rebind(scheduler, optimizer):
-    """Lets a scheduler that was made for another optimizer of the same groups write into this one's."""
+    """Moves a scheduler from another optimizer with the same groups to this one. Returns it."""
     for group, was in zip(optimizer.param_groups, scheduler.optimizer.param_groups):
         group.update({k: v for k, v in was.items() if k in _GROUP_KEYS and k != "params"})
     scheduler.optimizer = optimizer
@@ -185,23 +185,23 @@ def rebind(scheduler, optimizer):
 
 
 class Optimizer(torch.optim.Optimizer):
-    """The parameter groups, live: what a scheduler writes into them counts at the next step. The state is on the
-    drives."""
+    """engine.optimizer: live parameter groups, and a state that lies on the drives. The next step uses what a scheduler
+    writes into the groups."""
 
     def __init__(self, engine, groups, defaults):
         self.engine, self._states = engine, optimizer_state.States(self)
         super().__init__(groups, defaults)
         self.group_of = {id(p): n for n, g in enumerate(self.param_groups) for p in g["params"]}
-        self._made = self._opt_called = True  # engine.step() is what schedulers look for
+        self._made = self._opt_called = True  # schedulers warn unless a step was called
 
     def numbers(self):
-        """What the groups say but for their parameters, as plain values."""
+        """Returns the groups without their parameters, as plain values."""
         return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
                  for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
                 for g in self.param_groups]
 
     def step(self, closure=None):
-        """Makes the engine's step, as engine.step()."""
+        """Calls engine.step(). Returns the loss of the closure, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -211,7 +211,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def state(self):
-        """Of each parameter what torch.optim keeps of it, read from the drives where somebody asks for a value."""
+        """The state of each parameter, as torch.optim has it. Values are read from the drives when they are used."""
         return self._states
 
     @state.setter
@@ -222,14 +222,14 @@ class Optimizer(torch.optim.Optimizer):
                                  "[...]} begins it anew")
 
     def state_dict(self):
-        """As torch.optim's, with moments that are read from the drives as they are saved."""
+        """Returns torch.optim's state_dict(), with moments that are read from the drives as they are saved."""
         out = super().state_dict()
         out["state"] = {k: dict(v) if isinstance(v, optimizer_state.Entry) else v for k, v in out["state"].items()}
         return out
 
     def load_state_dict(self, state_dict):
-        """Takes one of the engine's, or of the same optimizer of torch.optim: commits it, as a step of its own in which
-        nothing else changes."""
+        """Loads a state_dict() of the engine's optimizer or of the same torch.optim optimizer. Commits it as a step of
+        its own, which changes nothing else."""
         state_dict = state_dict.copy()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
@@ -246,7 +246,7 @@ class Optimizer(torch.optim.Optimizer):
             hook(self)
 
     def zero_grad(self, set_to_none=True):
-        """Drops the gradients of the step that has not been made."""
+        """Drops the gradients that backward() has gathered since the last step."""
         refuse_within_backward("optimizer.zero_grad")
         self.engine.drop_gradients()
 
@@ -257,7 +257,7 @@ class Optimizer(torch.optim.Optimizer):
 
 
 def _refuse_others(optimizer, args, kwargs):
-    """An optimizer of somebody else would find no gradients, and do nothing."""
+    """Refuses a step of another optimizer on the engine's parameters: it would find no gradients, and do nothing."""
     if isinstance(optimizer, Optimizer):
         return
     for group in optimizer.param_groups:

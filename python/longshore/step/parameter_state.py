@@ -1,5 +1,6 @@
-"""What the engine keeps of a parameter beside what is computed with: fp32 master, moments, gradient. To look at, and to
-change."""
+"""Reads and writes a parameter's fp32 master, its moments and its gradient.
+
+Masters and moments lie on the drives. A write commits them as a step of its own, which changes nothing else."""
 
 import torch
 
@@ -15,6 +16,7 @@ KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHOR
 
 
 def _place(param):
+    """Returns (handle, engine, block number, offset in the block in elements) of a parameter."""
     handle = param.longshore
     engine, number = handle.streams.engine(), handle.block.number
     if engine is None or engine.state is None:
@@ -23,7 +25,8 @@ def _place(param):
 
 
 def _segments(engine, number, at, elems, kind):
-    """(the segments of a block that hold these elements, at the committed step; the first one's number)"""
+    """Reads the segments of a block that hold these elements, at the committed step. Returns (Buffer, number of the
+    first segment)."""
     engine.settle()
     first = at // SEGMENT
     count = (at + elems + SEGMENT - 1) // SEGMENT - first
@@ -33,15 +36,15 @@ def _segments(engine, number, at, elems, kind):
 
 
 def read(param, kind):
-    """A copy at the committed step, fp32, of the parameter's shape. kind: master, m or v (zeros, where the optimizer
-    has none)."""
+    """Returns a copy at the committed step, in fp32 and the parameter's shape. kind: "master", "m" or "v" (zeros if the
+    optimizer has none)."""
     _, engine, number, at = _place(param)
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     return buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()].clone().view(param.shape)
 
 
 def pieces(param, kind):
-    """The bytes of what read() gives, one piece after the other: each is gone when the next one comes."""
+    """Yields the bytes of read() piece by piece. Each piece is valid until the next one."""
     _, engine, number, at = _place(param)
     end = at + param.numel()
     while at < end:
@@ -53,7 +56,7 @@ def pieces(param, kind):
 
 
 def write(param, kind, value):
-    """Commits another master or moment of a parameter, as a step of its own in which nothing else changes."""
+    """Commits a new master or moment of a parameter, as a step of its own, which changes nothing else."""
     handle, engine, number, at = _place(param)
     _refuse_begun(engine, handle.name)
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
@@ -67,8 +70,8 @@ def write(param, kind, value):
 
 
 def _masters(engine, streamed):
-    """(the masters of a block, as the drives have them; of each parameter: itself, its handle, its part of them, what
-    it would be)"""
+    """Reads the masters of a block from the drives. Returns (Buffer of all, [(parameter, its handle, its masters, the
+    value that modules compute with)])."""
     whole = recovery.persist(engine, lambda: engine.state.masters(streamed.number))
     parts = []
     for p, handle in streamed.parameters:
@@ -79,7 +82,8 @@ def _masters(engine, streamed):
 
 
 def changed_in(engine, blocks):
-    """Those of blocks in memory that are not what the drives have. A change through .data has no version."""
+    """Returns the blocks in memory that differ from the drives. It compares values too, since a change through .data
+    counts no version."""
     engine.settle()
     return [b for b in blocks if any(version_of(p) != handle.version for p, handle in b.parameters)
             or not all(torch.equal(fetched, p.detach().cpu().reshape(-1))
@@ -87,8 +91,8 @@ def changed_in(engine, blocks):
 
 
 def begun(engine):
-    """Whether there are gradients of a step that has not been made."""
-    engine.gradients.hide()  # what somebody has done to p.grad counts
+    """Whether a step has been begun: whether there are gradients."""
+    engine.gradients.hide()  # takes over a script's changes of p.grad
     begun = engine.cycle.backwards or any(block.arrived for block in engine.gradients.blocks)
     engine.gradients.show()
     return bool(begun)
@@ -104,8 +108,8 @@ def _refuse_begun(engine, name):
 
 
 def write_back(engine, blocks, value_of=torch.Tensor.detach):
-    """Commits other values of parameters in these blocks, by default those that are in memory: see
-    longshore.resident(). value_of(p): None where it stays what it is."""
+    """Commits new values of parameters in these blocks, by default those in memory: see longshore.resident().
+    value_of(p): the value, or None to keep the old one."""
     _refuse_begun(engine, blocks[0].parameters[0][1].name)
     engine.drop_gradients()
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
@@ -119,7 +123,7 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
             for p, handle, before, fetched in parts:
                 value = value_of(p)
                 now = fetched if value is None else value.reshape(-1).to("cpu", p.dtype)
-                # what still reads the same keeps the master's lower half
+                # an unchanged element keeps the lower half of its master
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = version_of(p)
             yield streamed.number, 0, engine.layout.segments[streamed.number], {"master": whole}
@@ -130,9 +134,11 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
 
 @whole
 def commit(engine, changes, said=None, counts=None):
-    """Makes a step of other values. changes(): yields (block, its first segment that changes, how many do, {kind:
-    Buffer of them}, with "tensors" whose moments they are), in their order, and anew where a drive was lost meanwhile.
-    said: for the metrics; by default the names of the blocks. counts: updates that each tensor has had from here on."""
+    """Makes a step of given values.
+
+    changes(): yields, in order, (block, first changed segment, number of segments, {kind: Buffer, "tensors": indices of
+    tensors whose moments change}); it is called again if a drive was lost. said: the metrics; by default the names of
+    the blocks. counts: the new number of updates of each tensor."""
     before = engine.cycle.counts
     try:
         changed = None
@@ -149,10 +155,10 @@ def commit(engine, changes, said=None, counts=None):
 
 
 def _write(engine, changes):
-    """Numbers of the blocks that are other ones in the next step. None: what was written is lost with a drive, and is
-    to be written again."""
+    """Writes the changes, and carries everything else over. Returns the numbers of the changed blocks; None: a drive
+    was lost with them, and they must be written again."""
     engine.cycle.counts_before = [list(counts) for counts in engine.cycle.counts]
-    state, changed, attempt = engine.state, {}, engine.state.attempt  # {block: what is done of it}
+    state, changed, attempt = engine.state, {}, engine.state.attempt  # changed: {block: segments done}
 
     def carry(number, end):
         if changed[number] < end:
@@ -172,20 +178,21 @@ def _write(engine, changes):
 
 
 def _gathered(param):
+    """Returns (handle, engine, BlockGradients) of a parameter, with its gradients in memory."""
     handle, engine, number, _ = _place(param)
     engine.gradients.read_spilled(number)
     return handle, engine, engine.gradients.blocks[number]
 
 
 def gradient(param):
-    """A copy of what backward() has gathered for a parameter in this step, fp32; None: there is nothing."""
+    """Returns a copy of a parameter's gradient in this step, in fp32; None if it has none."""
     handle, _, block = _gathered(param)
     return (block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape)
             if handle.index in block.arrived else None)
 
 
 def set_gradient(param, value):
-    """Puts another gradient in the place of what backward() has gathered for a parameter. None: it has none."""
+    """Replaces a parameter's gradient in this step. value: None removes it."""
     handle, engine, block = _gathered(param)
     if handle.index not in block.arrived:
         raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
