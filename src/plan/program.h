@@ -1,5 +1,4 @@
-/* A program as it was described: operations in order, tensors, and who makes, reads and frees them.
- */
+/* A program as described: operations in order, tensors, and which operations make, read and free them. */
 #ifndef SHORE_PLAN_PROGRAM_H
 #define SHORE_PLAN_PROGRAM_H
 
@@ -17,14 +16,14 @@ struct shore_program {
     struct shore_tensor *tensor;
     struct shore__use *use;
     uint32_t nops, ntensors, nuses;
-    struct shore_diag wrong; /* said by whoever plans it; rc: 0, or its code */
+    struct shore_diag wrong; /* for the planner to report; rc: 0, or its code */
     int rc;
 };
 
-/* What was described is whole: lifetimes, by tensor, into live. Errors: as of shore_plan_open(). */
+/* Checks that the description is complete; writes lifetimes, by tensor, to live. Errors: those of shore_plan_open(). */
 int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
 
-/* Of all operations, in a lane. */
+/* Cost of all operations in a lane. */
 uint64_t shore__program_cost(const struct shore_program *program, enum shore_lane lane);
 
 #endif

@@ -1,6 +1,5 @@
-/* The rows of plans by key, so that a name that no row has does not compile: a key, and the word that messages and
- * tables of rows have for it. Rows of one key are told apart by their index.
- */
+/* Keys of the rows of plans, with their names in messages and tables, so that a misspelt row does not compile. An index
+ * tells rows of one key apart. */
 #ifndef SHORE_PLAN_ROW_KEYS_H
 #define SHORE_PLAN_ROW_KEYS_H
 

@@ -26,7 +26,7 @@ enum shore__io_kind {
     SHORE__IO_READ,
     SHORE__IO_WRITE,
     SHORE__IO_FLUSH,
-    SHORE__IO_PAUSE /* moves nothing: it comes back at its instant */
+    SHORE__IO_PAUSE /* moves nothing: it is returned at its instant */
 };
 
 struct shore__io_op {
@@ -35,7 +35,7 @@ struct shore__io_op {
     uint64_t offset; /* multiple of SHORE__IO_ALIGN */
     uint32_t bytes;  /* multiple of SHORE__IO_ALIGN */
     void *user;
-    uint64_t not_before_ns; /* of shore__now_ns(): it is not handed back before; 0: as soon as it has ended */
+    uint64_t not_before_ns; /* on shore__now_ns()'s clock: not returned before; 0: returned as soon as it ends */
     int rc;                 /* out: 0 or a negative code */
 };
 
@@ -43,11 +43,11 @@ struct shore__file {
     int fd;
     char *path;
     uint64_t size_bytes;
-    bool direct; /* O_DIRECT in use */
+    bool direct; /* O_DIRECT is in use */
     bool is_device;
-    bool made; /* by the call that opened it: it was not there before */
-    /* Of a snapshot: what is read from rest_from on lies in this file, at the same offsets. NULL: in this one, all of
-     * it. */
+    bool made; /* this open call made the file */
+    /* Of a snapshot: contents from rest_from on lie in this file, at the same offsets. NULL: they lie in the snapshot
+     * itself. */
     struct shore__file *rest;
     uint64_t rest_from;
 };

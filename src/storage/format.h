@@ -1,5 +1,5 @@
-/* The bytes of a volume, in memory: what is written and what is believed. docs/volume-format.md is their description.
- * Nothing here does I/O, so that all of it can be fuzzed. */
+/* The bytes of a volume: writes them to memory, and checks those it reads. docs/volume-format.md describes them. It
+ * does no I/O, so that all of it can be fuzzed. */
 #ifndef SHORE_STORAGE_FORMAT_H
 #define SHORE_STORAGE_FORMAT_H
 
@@ -31,7 +31,7 @@ static inline uint64_t shore__round_up(uint64_t bytes, uint64_t unit) {
 struct shore__header {
     struct shore__volume_desc desc; /* without identity and extents */
     uint32_t version;
-    bool unfinished; /* the rest of the volume was not yet written */
+    bool unfinished; /* the rest of the volume was not written yet */
     uint64_t size_bytes;
     unsigned char placement_hash[16], identity_hash[16];
 };
@@ -39,14 +39,14 @@ struct shore__header {
 enum shore__parse {
     SHORE__PARSE_OK,
     SHORE__PARSE_EMPTY,   /* all zero */
-    SHORE__PARSE_FOREIGN, /* something else, or of another volume */
-    SHORE__PARSE_VERSION, /* ours, of another version */
+    SHORE__PARSE_FOREIGN, /* something else, or another volume's */
+    SHORE__PARSE_VERSION, /* ours, in another version */
     SHORE__PARSE_DAMAGED
 };
 
-/* version: of the format. 0, or -EINVAL where sizes are out of range. */
+/* version: of the format. 0, or -EINVAL if sizes are out of range. */
 int shore__regions_make(const struct shore__volume_desc *desc, uint32_t version, struct shore__regions *out);
-/* Whether a volume of an older version has room for what this one adds. */
+/* Whether a volume of an older version has room for this version's additions. */
 bool shore__regions_renewable(const struct shore__volume_desc *desc, uint32_t version);
 
 /* page: SHORE__PAGE_BYTES each. */
@@ -54,12 +54,13 @@ void shore__header_write(const struct shore__header *header, unsigned char *page
 enum shore__parse shore__header_parse(const unsigned char *page, struct shore__header *out);
 
 void shore__extents_write(const struct shore__extent *extents, uint32_t count, unsigned char *bytes);
-/* In place: extents may be bytes. */
+/* In place: extents may be the same memory as bytes. */
 void shore__extents_read(const unsigned char *bytes, uint32_t count, struct shore__extent *extents);
-/* By block, then first; no two overlap; local segments without gaps, `segments` in all. */
+/* Checks order (by block, then first), that none overlap, and that local segments have no gaps and are `segments` in
+ * total. */
 bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, uint32_t segments);
 
-/* version: of the volume, which holds records of that one and of older ones. */
+/* version: the volume's, which holds records of that version and older ones. */
 void shore__record_write(const struct shore__volume_desc *desc, uint32_t version, const struct shore__record *record,
                          unsigned char *page);
 enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, uint32_t version, unsigned place,

@@ -1,5 +1,5 @@
-/* XXH3-128 with a seed, in canonical form (high half first), in the widest form that the processor has: the same
- * bits in each. */
+/* XXH3-128 with a seed, in canonical form (high half first), in the widest version for this processor; all versions
+ * give the same bits. */
 #ifndef SHORE_STORAGE_HASH_H
 #define SHORE_STORAGE_HASH_H
 

@@ -1,6 +1,6 @@
-/* shore__hash128 for one width of vectors. The file that includes it defines HASH_TARGET, XXH_VECTOR (xxHash chooses
- * its width when it is compiled) and HASH_NAME. The intrinsics come first, so that only xxHash itself is compiled for
- * the wider processor. */
+/* shore__hash128 for one width of vectors. The including file defines HASH_TARGET, XXH_VECTOR (xxHash's width at
+ * compile time) and HASH_NAME. Intrinsics are included first, so that only xxHash itself is compiled for the wider
+ * processor. */
 #include <immintrin.h>
 #include <stdint.h>
 

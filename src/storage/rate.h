@@ -1,6 +1,5 @@
-/* What a drive moves in the pattern of UPDATE, but without computing: chunks are read from one half of a file and
- * written to the other, read and write at once. The rate that UPDATE can reach.
- */
+/* Measures the rate that UPDATE can reach on a drive: reads chunks from one half of a file and writes them to the
+ * other, at the same time, without computing. */
 #ifndef SHORE_STORAGE_RATE_H
 #define SHORE_STORAGE_RATE_H
 
@@ -10,9 +9,9 @@ struct shore__rate {
     struct shore__file file;
     struct shore__io *io;
     uint32_t chunk_bytes;
-    uint64_t nchunks; /* of a half */
+    uint64_t nchunks; /* of one half */
     uint64_t moved_bytes;
-    bool (*stop)(void); /* asked between chunks: gives up with -ECANCELED. May be NULL */
+    bool (*stop)(void); /* called between chunks; true gives up with -ECANCELED. May be NULL */
     /* private */
     uint32_t nbuffers;
     unsigned char *memory;
@@ -20,20 +19,20 @@ struct shore__rate {
     struct shore__rate_buffer *buffers;
 };
 
-/* A file of twice `bytes` (rounded to whole chunks) at path, or a device: see shore__file_create. chunk_bytes is
+/* Opens a file of twice `bytes` (rounded to whole chunks) at path, or a device: see shore__file_create. chunk_bytes is
  * rounded down to whole segments of AdamW's state. Memory: nbuffers chunks, from the system. */
 int shore__rate_open(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes, uint32_t nbuffers,
                      enum shore_io io, bool overwrite, struct shore_diag *diag);
-/* The same with a file that has no name, in the directory of path: whatever ends this process, nothing is left. */
+/* The same with a nameless file in the directory of path, of which nothing remains after this process. */
 int shore__rate_open_unnamed(struct shore__rate *r, const char *path, uint64_t bytes, uint64_t chunk_bytes,
                              uint32_t nbuffers, enum shore_io io, struct shore_diag *diag);
-/* Writes both halves, so that all extents are there. */
+/* Writes both halves, so that all extents exist. */
 int shore__rate_fill(struct shore__rate *r, struct shore_diag *diag);
-/* All chunks once, from one half to the other, flushed. */
+/* Copies all chunks once from one half to the other, and flushes. */
 int shore__rate_pass(struct shore__rate *r, bool to_second_half, struct shore_diag *diag);
-/* Reads all chunks of both halves, and writes nothing. */
+/* Reads all chunks of both halves. */
 int shore__rate_read(struct shore__rate *r, struct shore_diag *diag);
-/* The file stays, if it has a name. For what shore__rate_open has filled in, also after it failed. */
+/* Closes it. A file with a name stays. Also after shore__rate_open has failed. */
 void shore__rate_close(struct shore__rate *r);
 
 #endif

@@ -1,6 +1,7 @@
-/* Where the segments of two slots lie. A slot is a state of all segments; what a step updates is written beside its
- * base, and what it carries stays where it is, so that the data of a segment lie in its own slot or in the other one.
- * A bit for each segment, as a volume stores them: 1: in the other one. Threading: one thread writes, any read. */
+/* Maps of slots: where the segments of each slot lie. A slot is a state of all segments. A step writes updated segments
+ * beside their base, and leaves carried ones in place. A segment's data therefore lie in its own slot or in the other
+ * one. The map has a bit per segment, as stored in a volume: 1: in the other slot. Threading: one thread writes, any
+ * read. */
 #ifndef SHORE_STORAGE_SLOT_MAP_H
 #define SHORE_STORAGE_SLOT_MAP_H
 
@@ -9,7 +10,7 @@
 #include <stdint.h>
 
 struct shore__slot_map {
-    _Atomic unsigned char *bits[2]; /* of each slot; NULL: all lie in their own */
+    _Atomic unsigned char *bits[2]; /* by slot; NULL: all segments lie in their own */
 };
 
 static inline unsigned shore__slot_map_bit(const struct shore__slot_map *m, unsigned slot, uint32_t local) {
@@ -26,12 +27,12 @@ static inline void shore__slot_map_set(struct shore__slot_map *m, unsigned slot,
         atomic_fetch_and_explicit(&m->bits[slot][local / 8], (unsigned char)~mask, memory_order_relaxed);
 }
 
-/* The slot that has the data of a segment of `slot`. */
+/* The slot that contains the data of a segment of `slot`. */
 static inline unsigned shore__slot_map_data(const struct shore__slot_map *m, unsigned slot, uint32_t local) {
     return slot ^ shore__slot_map_bit(m, slot, local);
 }
 
-/* Segments of `slot` are written where the other slot does not have them: its data are never touched. */
+/* Says that segments of `slot` are written where the other slot's data are not, so that those are never touched. */
 static inline void shore__slot_map_update(struct shore__slot_map *m, unsigned slot, uint32_t local, uint32_t count) {
     for (uint32_t i = local; i < local + count; i++) {
         if (shore__slot_map_bit(m, slot, i) != shore__slot_map_bit(m, 1 - slot, i))
@@ -40,7 +41,7 @@ static inline void shore__slot_map_update(struct shore__slot_map *m, unsigned sl
     }
 }
 
-/* Segments of `slot` are those of the other slot. */
+/* Says that segments of `slot` are those of the other slot. */
 static inline void shore__slot_map_carry(struct shore__slot_map *m, unsigned slot, uint32_t local, uint32_t count) {
     for (uint32_t i = local; i < local + count; i++) {
         shore__slot_map_set(m, slot, i, !shore__slot_map_bit(m, 1 - slot, i));
@@ -48,7 +49,7 @@ static inline void shore__slot_map_carry(struct shore__slot_map *m, unsigned slo
     }
 }
 
-/* How many segments from `local` on, count at most, lie in the same slot: one behind the other. */
+/* Number of segments from `local` on, at most count, whose data lie in the same slot, and so in a row. */
 static inline uint32_t shore__slot_map_run(const struct shore__slot_map *m, unsigned slot, uint32_t local,
                                            uint32_t count) {
     uint32_t n = 1;
