@@ -71,6 +71,8 @@ class Stayed:
 
 
 class _Mark:
+    """Marks a storage that stays in memory."""
+
     __slots__ = ("__weakref__",)
 
 
@@ -140,6 +142,7 @@ class Activations:
         return out
 
     def _may_go(self, tensor):
+        """Whether a tensor's storage may be offloaded."""
         if not _is_plain(tensor) or self.broken or in_backward():
             return False
         storage = tensor.untyped_storage()

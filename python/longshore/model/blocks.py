@@ -182,6 +182,7 @@ def check(model):
 
 
 def _check_dtypes(model):
+    """Raises LongshoreError for dtypes that no run has, or too many bytes in the less common one."""
     parameters = {name: p for name, p in model.named_parameters() if p.numel()}
     for name, p in parameters.items():
         if p.dtype not in NAME_OF:

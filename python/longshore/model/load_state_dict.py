@@ -42,6 +42,7 @@ class Loading:
         return True
 
     def _end(self, module, incompatible_keys):
+        """Commits the collected values when the outermost module is done."""
         if self.top is None or self.top() is not module:
             return
         copied, errors = self.copied, self.errors

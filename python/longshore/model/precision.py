@@ -39,6 +39,7 @@ def cast(model, dtype, buffers=False, spool=None):
 
 
 def _convert(p, dtype, spool):
+    """Converts one parameter, within the spool if it lies there."""
     if spool is None or not spool.has(p):
         p.data = p.data.to(dtype)
         return
@@ -49,6 +50,7 @@ def _convert(p, dtype, spool):
 
 
 def _cast_buffers(model, dtype, loaded, all_that_are_saved):
+    """Converts buffers as cast() says, and logs which are rounded, and which keep their dtype."""
     saved, stay, rounded, made = persistent_buffers(model), [], [], {}
     for module_name, module in model.named_modules():
         for name, b in buffers_of(module).items():
@@ -107,6 +109,7 @@ def _as_loaded(model, dtype):
 
 
 def _of_pretrained(model, dtype):
+    """Returns the same as _as_loaded() for one model of transformers."""
     # transformers 4 matches whole parts of a name
     form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"
     strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None)

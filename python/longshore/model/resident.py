@@ -17,6 +17,7 @@ from .write_tracking import CHANGE, bits
 
 
 def _handles(what):
+    """Returns the parameters in a module, a tensor, or a nested list of these."""
     if isinstance(what, nn.Module):
         return [p for p in what.parameters()]
     if isinstance(what, torch.Tensor):
@@ -94,6 +95,7 @@ def _refuse_sharing(blocks):
 
 @contextlib.contextmanager
 def _resident(streams, parameters, write):
+    """The context of resident() for parameters of one engine. write: True or False."""
     blocks = sorted({p.longshore.block for p in parameters}, key=lambda block: block.number)
     if write:
         hooks.before_step(streams, "resident(write=True)")

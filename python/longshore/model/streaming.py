@@ -454,6 +454,7 @@ class Streams:
         return packed if self.turns is None else (self.turns.number, packed)
 
     def _unpack(self, packed):
+        """Returns the tensor that _pack() took."""
         if type(packed) is tuple:
             number, packed = packed
             if self.turns is not None:

@@ -1,8 +1,7 @@
 """The gradients of a step: takes each one as autograd completes it, and adds it up in fp32.
 
 Once a block's gradients are complete, the C library (gradient_step.py) decides about them: they wait in memory, are
-spilled to the drives, or update the block at once.
-"""
+spilled to the drives, or update the block at once."""
 
 import contextlib
 import weakref
@@ -66,7 +65,6 @@ class BlockGradients:
 
 class Gradients:
     """All gradients of one engine's steps."""
-
     speculate = lib.SHORE_SPECULATE_AUTO
 
     def __init__(self, streams, room_bytes):
@@ -93,8 +91,7 @@ class Gradients:
         self.landing = None if streams.mirror is None else device.Landing(streams.mirror.device)
 
     def hook(self):
-        """Registers the hooks that bring gradients here. They refer to self weakly: Python's garbage collector does not
-        see references that tensors hold."""
+        """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
         there = weakref.ref(self)
         for streamed in self.streams.blocks:
             for number, (p, _) in enumerate(streamed.parameters):
@@ -138,8 +135,7 @@ class Gradients:
             self.own = False
 
     def arriving(self, p):
-        """A parameter is about to get a gradient. The first one begins a pass if a script runs loss.backward() itself;
-        a nested backward ends before the outer one."""
+        """A gradient arrives: the first of a script's own loss.backward() begins a pass; a nested one ends first."""
         if len(post_accumulate_hooks(p)) > 2:
             self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
         task = graph_task()
@@ -171,8 +167,7 @@ class Gradients:
                          if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
 
     def take(self, p):
-        """The first post-accumulate hook of a parameter: takes its p.grad. If a script has hooks too, it gives them the
-        sum so far as p.grad, as in PyTorch."""
+        """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""
         g, p.grad = p.grad, None
         if g is None or id(p) in self.dropped_ids:
             return
@@ -216,6 +211,7 @@ class Gradients:
             self.complete(p.longshore.block.number)
 
     def _sum(self, p, g):
+        """Adds a gradient to its parameter's sum, which becomes fp32 with the second one."""
         handle = p.longshore
         block = self.blocks[handle.block.number]
         if g.is_sparse:
@@ -347,8 +343,7 @@ class Gradients:
         block.spilled = False
 
     def read_spilled(self, number):
-        """Brings a block's spilled gradients into memory for a script that reads or changes them. They stay until it
-        looks at another block."""
+        """Reads a block's spilled gradients for a script that uses them. They stay until it uses another block."""
         self._finish_spill(number)
         block, before = self.blocks[number], self._inspected
         if not block.spilled:
@@ -470,8 +465,7 @@ class Gradients:
         self.clear()
 
     def end_step(self, changed, made):
-        """The drives have every update. changed: numbers of the changed blocks; made: whether gradients made the
-        step."""
+        """The drives have every update. changed: numbers of changed blocks; made: whether gradients made the step."""
         if made:
             self.made = {number: block.held for number, block in enumerate(self.blocks) if block.held}
             self.step.tell(lib.shore_step_made)

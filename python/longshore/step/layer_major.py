@@ -107,6 +107,7 @@ class Turns:
             raise _conflict(written or self.modules.name(found.changes[0]))
 
     def _wait_at(self, layer, me):
+        """Undoes this micro-batch's changes of modules, gives the turn away, and makes them again when it is back."""
         random = commit_blob.random_now()
         inside = self.engine.own_random.begun
         if not inside:

@@ -172,6 +172,7 @@ class ModuleChanges:
                 self._add(group, attributes, where, deep, by_name=True)
 
     def _add(self, group, container, where, deep, by_name=False):
+        """Adds a container's place to a group, and looks into its values, deep levels down."""
         if id(container) in self._seen or len(container) > _MOST:
             return
         self._seen.add(id(container))

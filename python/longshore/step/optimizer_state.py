@@ -275,6 +275,7 @@ def _is_there(engine, param, count, moments):
 
 
 def _commit(engine, entries):
+    """Commits counts and moments. entries: {id of a parameter: (its updates, {plane: moment})}."""
     if parameter_state.begun(engine):
         raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load "
                              "before backward() or after step()")

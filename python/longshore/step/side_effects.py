@@ -56,6 +56,7 @@ class Watch:
                    if type(value) in _CONTAINERS and key not in _OF_MODULE]
 
     def _add_code(self, f):
+        """Watches the globals and closures that a function uses, and the object that it is a method of."""
         if isinstance(f, types.MethodType) and _is_plain(f.__self__):
             self.outside[id(f.__self__)] = type(f.__self__).__name__, lambda: f.__self__
         f = getattr(f, "__func__", f)

@@ -130,6 +130,7 @@ class StepCycle:
             raise
 
     def _skip(self, loss, norm):
+        """Drops gradients that are not finite. Raises NotFiniteError, or makes a step that changes nothing."""
         engine = self.engine
         engine.drop_gradients()
         if engine.how["on_nonfinite"] != "skip":
