@@ -1,4 +1,4 @@
-/* The fleet inside. */
+/* A fleet as its files share it. */
 #ifndef SHORE_DRIVE_FLEET_FLEET_H
 #define SHORE_DRIVE_FLEET_FLEET_H
 
@@ -13,7 +13,7 @@
 
 struct shore__join;
 
-/* The time for which a drive has had requests to work on. */
+/* Measures the time in which a drive has had requests to work on. */
 struct shore__meter {
     pthread_mutex_t lock;
     uint64_t under_way, since_ns, busy_ns;
@@ -22,7 +22,7 @@ struct shore__meter {
 struct shore_fleet {
     struct shore_layout *layout;
     struct shore__drive_config config;
-    struct shore__addresses at; /* of the drives, as they were given */
+    struct shore__addresses at; /* the drives' addresses, as given */
     uint32_t ndrives;
     struct shore__drive **drives; /* by place in the fleet; NULL while opening */
     struct shore__range *ranges;  /* see placement.h */
@@ -30,26 +30,26 @@ struct shore_fleet {
     struct shore__gate *gate;     /* or NULL */
     uint64_t fleet_id[2];
     uint64_t generation;
-    uint64_t first_epoch; /* that sealing writes */
+    uint64_t first_epoch; /* the one that sealing writes */
     uint64_t scratch_bytes;
     struct shore__stripes stripes; /* of scratch */
     bool keeps_data;
 
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t idle;
-    uint64_t joins; /* requests under way; closing waits for them */
+    uint64_t joins; /* requests under way, which closing waits for */
     bool ready;     /* sealed or opened */
     bool begun;     /* opening has written a new epoch to a drive */
     uint64_t step, epoch, attempt;
     uint64_t outstanding; /* updates with base == step that have not completed */
-    int attempt_rc;       /* first error of an update of this attempt */
+    int attempt_rc;       /* first error of an update in this attempt */
     struct shore_diag attempt_diag;
-    int broken_rc; /* a commit has failed on some drive: only opening again helps */
+    int broken_rc; /* a commit failed on some drive: the fleet must be opened again */
     struct shore_diag broken_diag;
     struct shore__join *commit; /* pending */
     bool commit_sent;
     uint64_t commit_start_ns;
-    struct shore__join *held, *held_tail; /* updates whose base is being committed */
+    struct shore__join *held, *held_tail; /* updates that wait for their base to be committed */
     uint64_t nheld;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
     uint32_t metrics_bytes;
@@ -57,35 +57,35 @@ struct shore_fleet {
     atomic_uint_fast64_t link[SHORE__LINK_CLASSES], commit_ns;
 };
 
-/* fleet_memory.c: how drives are opened; least: with as little memory as works. */
+/* fleet_memory.c: how drives are opened; least: with the least memory that works. */
 struct shore__drive_config shore__fleet_config(const struct shore_layout *layout,
                                                const struct shore_fleet_options *options, bool least);
-/* A fleet without drives yet, from options as callers give them: checked, and copied to *known. */
+/* A fleet without drives, from a caller's options, which are checked and copied to *known. */
 int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet_options *options,
                      struct shore_fleet_options *known, struct shore_fleet **out, struct shore_diag *diag);
-/* What a caller left out of an update, of which nothing else would tell: every step would be committed, and change
- * nothing. NULL: no such thing. */
+/* What is missing in an update that would otherwise commit every step without a change. NULL: nothing. */
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update);
-/* shore_fleet_disk_bytes(); whole: as if no volume had holes, which some drives of these options have not. */
+/* shore_fleet_disk_bytes(); whole: as if volumes had no holes, because some drives of these options have none. */
 uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
                                  bool whole);
 bool shore__fleet_takes_whole(const struct shore_fleet_options *options);
-/* Of all its drives: see drive.h. NULL: nothing. */
+/* Sums over all drives: see drive.h. NULL: nothing. */
 void shore__fleet_forked(struct shore_fleet *f);
-/* Once all drives are there. */
+/* Called once all drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 
-/* fleet_call.c: shore_fleet_scratch_put() and _get() with a seal of 16 bytes for each part, each of one drive, so that
- * it can be said which one gave back something else. seals: borrowed until the completion. */
+/* fleet_call.c: shore_fleet_scratch_put() and _get() with a seal of 16 bytes per part. Each part is on one drive, so
+ * the seals tell which drive returned other bytes. seals: borrowed until the completion. */
 uint32_t shore__fleet_scratch_parts(const struct shore_fleet *f, uint64_t offset, uint64_t bytes);
 int shore__fleet_scratch(struct shore_fleet *f, bool put, uint64_t offset, uint64_t bytes, void *buffer,
                          unsigned char *seals, struct shore_completion done);
 
-/* From the records of all drives (drives[] in place order): which step to go on from, and the epoch to write. */
+/* Decides from the records of all drives (drives[] in place order) which step to continue from, and which epoch to
+ * write. */
 struct shore__fleet_state {
-    uint64_t step, epoch; /* epoch: the greatest found */
-    bool verify;          /* an older step was accepted in place of a damaged one: read every byte first */
-    bool gives_up;        /* of a committed step whose records are whole: only if its bytes are not */
+    uint64_t step, epoch; /* epoch: the largest found */
+    bool verify;          /* an older step was accepted instead of a damaged one: read every byte first */
+    bool gives_up;        /* gives up a committed step whose records are whole, only if its bytes are not */
     uint64_t given_up;    /* that step */
     bool step_before;     /* may still be whole in the other slots */
     unsigned char metrics[SHORE__METRICS_BYTES];

@@ -1,11 +1,12 @@
-/* Copies of a fleet's committed state under a name, beside its volumes. */
+/* Named copies of a fleet's committed state, beside its volumes. */
 #ifndef SHORE_DRIVE_FLEET_FLEET_SNAPSHOT_H
 #define SHORE_DRIVE_FLEET_FLEET_SNAPSHOT_H
 
 #include "drive/drive.h"
 #include "drive/snapshot_name.h"
 
-/* On all drives at once; between commits, with no update under way. Made on all or on none. Durable: on return. */
+/* Acts on all drives at once, between commits, with no update under way. A copy is made on all drives or on none.
+ * Durable: on return. */
 int shore__fleet_snapshot(struct shore_fleet *fleet, const char *name, struct shore_diag *diag);
 
 #endif

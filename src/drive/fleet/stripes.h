@@ -1,4 +1,4 @@
-/* Which drive holds which stripe of scratch: in proportion to their shares, and evenly mixed, so that any run of
+/* Stripes of scratch: which drive holds which, in proportion to their shares and evenly mixed, so that any run of
  * stripes keeps all drives busy in that proportion. */
 #ifndef SHORE_DRIVE_FLEET_STRIPES_H
 #define SHORE_DRIVE_FLEET_STRIPES_H
@@ -11,15 +11,15 @@
 struct shore__stripes {
     uint64_t total;
     uint32_t period;
-    uint32_t *drive, *local; /* of each stripe of a period: where, and which one there */
+    uint32_t *drive, *local; /* of each stripe of a period: its drive, and its number there */
     uint32_t *each;          /* by drive: stripes in a period */
 };
 
-/* How many stripes each drive gets of those that hold `bytes`, by weights (all 0: equally). Returns their sum, which is
- * rounded up by a thousandth at most. counts may be NULL. */
+/* Number of stripes that each drive gets, of those that hold `bytes`, by weights (all 0: equally). Returns their sum,
+ * which is rounded up by at most a thousandth. counts may be NULL. */
 uint64_t shore__stripes_share(uint64_t bytes, const uint64_t *weights, uint32_t ndrives, uint64_t *counts);
 
-/* The pattern that follows from what each drive has. 0 or -ENOMEM. */
+/* The pattern for these numbers of stripes per drive. 0 or -ENOMEM. */
 int shore__stripes_make(const uint64_t *counts, uint32_t ndrives, struct shore__stripes *out);
 void shore__stripes_free(struct shore__stripes *s);
 
