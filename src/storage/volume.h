@@ -1,9 +1,8 @@
-/* One drive made durable: volume format, two slots, tables of leaves, records, recovery. docs/volume-format.md
- * describes every byte. Knows no optimizer: only planes, and how many bytes a segment takes in each.
+/* A volume: the durable state of one drive, with its format, two slots, tables of leaves, records and recovery.
+ * docs/volume-format.md describes every byte. It knows no optimizer, only planes and their bytes per segment.
  *
  * A volume holds `segments` local segments, in the order of its placement table (which block, from which segment, how
- * many). A chunk is a run of local segments; the extent of a plane of a chunk is contiguous.
- */
+ * many). A chunk is a run of local segments; the extent of a plane of a chunk is contiguous. */
 #ifndef SHORE_STORAGE_VOLUME_H
 #define SHORE_STORAGE_VOLUME_H
 
@@ -16,7 +15,7 @@ struct shore_arena;
 
 #define SHORE__VOLUME_VERSION 3u
 #define SHORE__VOLUME_APART \
-    4u /* of snapshots alone, whose blocks that rest lie apart: read as they are, never written */
+    4u /* only for snapshots whose resting blocks lie in another file: read in place, never written */
 #define SHORE__VOLUME_OLDEST 2u /* that is read: its next commit makes it the newest, where it has room for that */
 #define SHORE__REST_KEY_BYTES 16u
 #define SHORE__STEP_NONE UINT64_MAX
@@ -46,30 +45,30 @@ struct shore__volume_desc {
     uint32_t drive, ndrives;                 /* place in the fleet */
     uint64_t generation;                     /* of the placement */
     uint32_t plane_bytes[SHORE_PLANE_COUNT]; /* of a segment: whole pages; 0: the plane is not stored */
-    uint32_t plane_form;                     /* how planes are to be read: opaque here */
+    uint32_t plane_form;                     /* form of the planes; opaque here */
     uint32_t nextents, segments;
     const struct shore__extent *extents; /* by block, then first */
     uint64_t scratch_bytes;
-    bool spill; /* room for 4 bytes an element of spilled gradients */
-    bool apart; /* a snapshot, of which the blocks that rest lie in another file: see rest.h */
-    unsigned char rest_key[SHORE__REST_KEY_BYTES]; /* which; zero: none */
+    bool spill;                                    /* has room for spilled gradients, 4 bytes per element */
+    bool apart;                                    /* a snapshot whose resting blocks lie in another file: see rest.h */
+    unsigned char rest_key[SHORE__REST_KEY_BYTES]; /* key of that file; zero: none */
     const void *identity;
     uint32_t identity_bytes;
-    /* Not in the volume: whose blocks rest (see room.h; NULL: none do), and the planes that even these need in one
-     * slot, as a bit mask. The layout outlives what knows it. */
+    /* Not stored in the volume. layout: tells which blocks rest (see room.h; NULL: none), and outlives this. The bit
+     * mask: the planes that even resting blocks need in one slot. */
     const struct shore_layout *layout;
     unsigned resting_planes;
 };
 
 struct shore__slot_state {
-    uint64_t step; /* SHORE__STEP_NONE: holds nothing whole */
+    uint64_t step; /* SHORE__STEP_NONE: it holds no whole state */
     unsigned char table_hash[16], map_hash[16], blob_hash[16];
     uint32_t blob_bytes; /* 0: none */
     uint16_t blob_place; /* 0 or 1 */
-    uint16_t mapped;     /* 1: some of its segments lie in the other slot, since they were carried */
+    uint16_t mapped;     /* 1: some of its segments were carried, and lie in the other slot */
 };
 
-/* Whether two slots hold the same state: equal hashes are equal contents. */
+/* Whether two slots hold the same state: equal hashes mean equal contents. */
 static inline bool shore__slot_same(const struct shore__slot_state *a, const struct shore__slot_state *b) {
     return memcmp(a->table_hash, b->table_hash, 16) == 0 && a->mapped == b->mapped &&
            memcmp(a->map_hash, b->map_hash, 16) == 0;
@@ -94,95 +93,95 @@ struct shore__volume {
     struct shore__volume_desc desc; /* identity and extents lie in the volume's own memory */
     uint32_t version;               /* of its format */
     struct shore__regions at;
-    struct shore__record record; /* newest valid one */
-    struct shore__record older;  /* the other place, if older_valid */
+    struct shore__record record; /* the newest valid one */
+    struct shore__record older;  /* the other one, if older_valid */
     bool record_valid, older_valid;
-    /* A record place holds a damaged record: the trace of a power loss while it was written, or of a failing drive. */
+    /* One of the two records is damaged: by a power loss while it was written, or by a failing drive. */
     bool damaged_record;
-    bool damaged_header;            /* one of its two copies could not be read or used; open has written it anew */
+    bool damaged_header;            /* one of its two copies was unreadable or invalid; open has rewritten it */
     struct shore_diag damage;       /* which of these, with file and offset; the record comes first */
-    struct shore__leaves *table[2]; /* of each slot, in memory; from the arena */
-    struct shore__slot_map map;     /* as on disk; of the system: a 640th of the tables */
+    struct shore__leaves *table[2]; /* by slot, in memory; from the arena */
+    struct shore__slot_map map;     /* as on disk; from the system: a 640th of the tables */
     uint64_t size_bytes;
-    bool commit_failed; /* no commit until the volume is opened again */
+    bool commit_failed; /* no commit is possible until the volume is reopened */
     bool unflushed;     /* a blob was written for the next record */
     void *page;         /* private: a buffer for direct I/O */
     struct shore_arena *arena;
 };
 
 uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc);
-/* What a new one that is a file takes of it. */
+/* Bytes that a new volume takes, if it is a file. */
 uint64_t shore__volume_room_bytes(const struct shore__volume_desc *desc);
 uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc);
 
-/* Creates (see shore__file_create) and writes header and placement, with no record yet. A volume that is there already
- * is replaced without overwrite if it was never finished or holds no record: nothing was ever committed to it. The
+/* Creates a volume (see shore__file_create), and writes header and placement, without a record. An existing volume is
+ * replaced without overwrite if it was never finished or has no record, because nothing was ever committed to it. The
  * fields of desc are copied. */
 int shore__volume_create(const char *path, const struct shore__volume_desc *desc, enum shore_io io, bool overwrite,
                          struct shore_arena *arena, struct shore__volume *out, struct shore_diag *diag);
-/* Opens, locks (waits SHORE__LOCK_SECONDS), checks header (either copy), reads both records. Reads no table yet. With
- * no valid record (the volume was never sealed, or damaged_record) it succeeds: recovery is the caller's decision.
- * Errors: SHORE_EBUSY, SHORE_EMISSING (empty, or never finished: its making was interrupted), SHORE_EFORMAT (no volume,
+/* Opens and locks (waits SHORE__LOCK_SECONDS), checks the header (either copy), and reads both records. Reads no table
+ * yet. Succeeds without a valid record (the volume was never sealed, or damaged_record): recovery is the caller's
+ * decision. Errors: SHORE_EBUSY, SHORE_EMISSING (empty, or its making was interrupted), SHORE_EFORMAT (no volume, or
  * another version), SHORE_ECORRUPT (damaged, cut off). */
 int shore__volume_open(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                        struct shore_diag *diag);
-/* The same without writing anything, for as many as like at the same time. */
+/* The same without writing, for any number of readers at a time. */
 int shore__volume_open_to_read(const char *path, enum shore_io io, struct shore_arena *arena, struct shore__volume *out,
                                struct shore_diag *diag);
-/* As the first, but for its header and records alone: no room for tables, which grow with the model. */
+/* Like the first, but for header and records only, without room for tables, which grow with the model. */
 int shore__volume_open_records(const char *path, enum shore_io io, struct shore__volume *out, struct shore_diag *diag);
-/* Header and records only: no lock, no writing; the file is closed again (file.fd is -1), no tables. For identity and
- * for `inspect`. */
+/* Reads header and records only: no lock, no writing, no tables; the file is closed again (file.fd is -1). For identity
+ * and for `inspect`. */
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag);
 void shore__volume_close(struct shore__volume *v);
-/* What a path stands for: a directory gets "longshore.volume" in it. Result is malloc'ed. */
+/* The file that a path means: in a directory, "longshore.volume". malloc'ed. */
 int shore__volume_path(const char *path, char **out, struct shore_diag *diag);
 
-/* Reads a slot's table, and its map, and compares them with the hashes that `record` holds. */
+/* Reads a slot's table and map, and compares them with the hashes in `record`. */
 int shore__volume_load_table(struct shore__volume *v, struct shore__io *io, const struct shore__record *record,
                              unsigned slot, struct shore_diag *diag);
 
-/* Where things lie: what a map says counts in. */
+/* Offsets of data, which follow the map. */
 uint64_t shore__volume_plane_offset(const struct shore__volume *v, unsigned slot, enum shore_plane plane,
                                     uint32_t local_segment);
-/* The file that holds what lies there: of a snapshot, its own or the one with what rests. */
+/* The file with the data there: a snapshot's own, or the one with its resting blocks. */
 const char *shore__volume_file_at(const struct shore__volume *v, uint64_t offset);
-/* segment_bytes: of a spilled gradient; SHORE_SEGMENT_ELEMS * 4 at most. */
+/* segment_bytes: of a spilled gradient; at most SHORE_SEGMENT_ELEMS * 4. */
 uint64_t shore__volume_spill_offset(const struct shore__volume *v, uint32_t local_segment, size_t segment_bytes);
 uint64_t shore__volume_scratch_offset(const struct shore__volume *v);
 /* Local segment of (block, segment), or -1 if another drive owns it. */
 int64_t shore__volume_local(const struct shore__volume *v, uint32_t block, uint32_t segment);
 
-/* Whether what came with version 3 (carried segments, a blob) can be committed; else the sentence says why not. */
+/* Whether version 3's additions (carried segments, a blob) can be committed; otherwise the sentence says why not. */
 int shore__volume_can_carry(const struct shore__volume *v, struct shore_diag *diag);
 
-/* Puts a blob where the committed one is not, for next->slot[next->active] and the commit that follows. blob: aligned,
- * with room for SHORE_BLOB_BYTES. */
+/* Writes a blob beside the committed one, for next->slot[next->active] and the next commit. blob: aligned, with room
+ * for SHORE_BLOB_BYTES. */
 int shore__volume_put_blob(struct shore__volume *v, struct shore__io *io, struct shore__record *next, void *blob,
                            uint32_t bytes, uint64_t *written_bytes, struct shore_diag *diag);
 /* The blob of a slot of a record. blob: aligned, SHORE_BLOB_BYTES. Errors: SHORE_ECORRUPT. */
 int shore__volume_read_blob(const struct shore__volume *v, struct shore__io *io, const struct shore__slot_state *slot,
                             void *blob, struct shore_diag *diag);
 
-/* Table (and map), flush, record, flush, in that order; a failed flush is final. A volume of an older version is made
- * the newest first. `next` has its sequence set by the call; table_slot: which table to write (its hashes are put into
- * next->slot[table_slot]), or -1: none (epoch change, skipped step). On success v->record is next. Synchronous, on the
- * caller's queue, which must have nothing in flight. written_bytes: added to. After a failure nobody knows what the
- * drive holds: every further commit is refused until the volume is opened again. */
+/* Commits: table (and map), flush, record, flush, in this order. A failed flush is final. A volume of an older version
+ * is upgraded first. Sets the sequence of `next`. table_slot: the table to write (its hashes go into
+ * next->slot[table_slot]), or -1: none (epoch change, skipped step). On success, v->record is next. Synchronous, on the
+ * caller's queue, which must have nothing in flight. written_bytes: added to. After a failure, the drive's contents are
+ * unknown: further commits are refused until the volume is reopened. */
 int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct shore__record *next, int table_slot,
                          uint64_t *written_bytes, struct shore_diag *diag);
 
-/* Bytes of a plane of a segment that are stored. Behind them there may be anything, which counts as zeros. */
+/* Stored bytes of a segment's plane. Behind them there may be anything, which counts as zeros. */
 struct shore__stored_part {
     size_t (*bytes)(const void *ctx, uint32_t block, uint32_t segment, enum shore_plane plane);
     const void *ctx;
 };
 
-/* Makes a volume of its own at path, a file beside this one, that holds the committed state alone: blocks are shared
- * where the file system can do that, and copied, compared with their leaves, where it cannot; those that rest then lie
- * in a file that snapshots share (rest.h). Whole or not there: what a kill leaves is called path + ".partial", and what
- * that alone names goes with it. Synchronous, on the caller's queue, which must have nothing in flight; the table of
- * the committed slot is loaded. buffer: at least a megabyte, aligned. copied_bytes: out. Durable: on return. Errors:
+/* Makes a volume at path, a file beside this one, with the committed state alone. Shares blocks if the file system can;
+ * otherwise copies them and compares them with their leaves, and puts resting blocks into a file that snapshots share
+ * (rest.h). The file is either complete or absent. After a kill, path + ".partial" is left; removing it also removes
+ * files that only it names. Synchronous, on the caller's queue, which must have nothing in flight; the committed slot's
+ * table must be loaded. buffer: at least a megabyte, aligned. copied_bytes: out. Durable: on return. Errors:
  * SHORE_EEXISTS; -ENOTSUP on a block device; -ENOSPC, SHORE_ECORRUPT. */
 int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const char *path,
                            struct shore__stored_part stored, void *buffer, size_t buffer_bytes, uint64_t *copied_bytes,
