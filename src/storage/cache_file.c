@@ -17,6 +17,8 @@
 #define MAGIC_BYTES (sizeof MAGIC - 1)
 #define VERSION 1u
 
+_Static_assert(MAGIC_BYTES == 16, "the version follows it");
+
 static char *path_of(const char *volume) {
     char *path = NULL;
     return asprintf(&path, "%s.cache", volume) < 0 ? NULL : path;
