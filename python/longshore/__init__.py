@@ -14,9 +14,9 @@ from .errors import (
 )
 from .model.init import init
 from .model.resident import resident
-from .run.budgets import budget
 from .run.memory import Memory
 from .run.resume import resume
+from .run.shared_budget import budget
 from .run.verify import verify
 from .run.wrap import wrap
 from .step.engine import Engine, StepResult

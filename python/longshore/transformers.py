@@ -27,7 +27,7 @@ from .run import checkpoint, retrain
 from .run.options import ARGUMENTS, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
-from .step import known_packages
+from .step import trusted_code
 from .step.engine_surface import refuse_engine
 from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
 
@@ -232,7 +232,7 @@ class Trainer(transformers.Trainer):
 
     def _clip(self, parameters, max_norm, norm_type=2):
         """Lets step() clip while it updates. If a callback may read gradients before the step, clips them now."""
-        if norm_type == 2 and all(known_packages.is_known(callback.on_pre_optimizer_step)
+        if norm_type == 2 and all(trusted_code.is_known(callback.on_pre_optimizer_step)
                                   for callback in self.callback_handler.callbacks):
             # clipping to infinity only asks for the norm
             self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to

@@ -79,7 +79,7 @@ def main(argv=None):
     _be_one_process()
     from ..integrations import deepspeed_import
     from ..integrations.deepspeed_config import logger
-    from ..run import damaged_files
+    from ..run import unreadable_weights
 
     deepspeed_import.install()
     if not logging.getLogger().handlers and not logger.handlers:
@@ -90,7 +90,7 @@ def main(argv=None):
         sys.path.insert(0, os.getcwd())
         _refuse_module(parser, said.script)
     sys.argv = [said.script, *said.arguments]
-    with damaged_files.named():
+    with unreadable_weights.named():
         if said.module:
             runpy.run_module(said.script, run_name="__main__", alter_sys=True)
         else:

@@ -11,7 +11,7 @@ import logging
 import torch
 
 from ..errors import LongshoreError
-from ..step.known_packages import own_code_of
+from ..step.trusted_code import own_code_of
 from ..torch_internals import version_of
 
 _log = logging.getLogger("longshore")

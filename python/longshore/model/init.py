@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from .. import native
 from ..errors import ExistsError, LongshoreError
 from ..native import lib
-from ..run import lifecycle
+from ..run import open_engines
 from ..run.state import fleet_options
 from ..torch_internals import parameters_of
 from .init_on_disk import spooling
@@ -105,7 +105,7 @@ def check(run, drives, overwrite, more=""):
 
 def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """Raises ExistsError if a run exists. resuming, overwriting: what a user writes instead."""
-    lifecycle.refuse_second(run)
+    open_engines.refuse_second(run)
     if is_run(run) and not overwrite:
         raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}",
                           lib.SHORE_EEXISTS)

@@ -25,7 +25,7 @@ from torch import nn
 from .. import native
 from ..errors import LongshoreError
 from ..progress import Progress
-from ..run import damaged_files
+from ..run import unreadable_weights
 
 LEAST_BYTES = 1 << 16  # smaller parameters stay in memory
 RESIDENT_BYTES = 128 << 20  # how much may be touched before pages go back to the system
@@ -167,7 +167,7 @@ def spooling(directories, more):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 first reads shapes only
         whole = (isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
                  and not how.get("mmap"))
-        if whole and not shapes and os.path.exists(f) and damaged_files.is_old(f):
+        if whole and not shapes and os.path.exists(f) and unreadable_weights.is_old(f):
             refused.append(LongshoreError(
                 f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where "
                 "memory is enough: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
@@ -191,7 +191,7 @@ def spooling(directories, more):
     watcher.start()
     atexit.register(end)  # for a process that ends inside the context
     try:
-        with damaged_files.named(), Progress("making the model") as spool.progress:
+        with unreadable_weights.named(), Progress("making the model") as spool.progress:
             yield spool
             if spool.failure is not None:
                 raise spool.failure  # which other code has swallowed

@@ -22,7 +22,7 @@ import weakref
 from .. import native
 from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
-from . import commit_blob, lifecycle
+from . import commit_blob, open_engines
 from .state import State, rollback
 
 FILE = "longshore.json"
@@ -188,7 +188,7 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
             same_optimizer(run, engine.how["optimizer"])
         try:
             if engine.state is None or run != engine.state.path:
-                lifecycle.refuse_second(run)  # fails at once; opening the drives would wait for the other engine
+                open_engines.refuse_second(run)  # fails at once; opening the drives would wait for the other engine
             engine.reopen(run, said["snapshot"])
             step = engine.state.step
         except BusyError:
@@ -323,7 +323,7 @@ def reopen(engine, run, snapshot=None):
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)
         commit_blob.restore(engine, commit_blob.of(state), state)
-        lifecycle.add(engine)
+        open_engines.add(engine)
     except BaseException:
         engine.state = None
         engine.streams.end()

@@ -10,7 +10,7 @@ from .. import native
 from ..errors import LongshoreError, MissingError
 from ..step.optimizer_state import parse
 from ..step.optimizer_table import OPTIMIZERS
-from . import damaged_files
+from . import unreadable_weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -74,7 +74,7 @@ class Moments:
             files = {file for file in os.listdir(directory) if file.endswith(".safetensors")}
             if INDEX in os.listdir(directory):
                 path = os.path.join(directory, INDEX)
-                files.update(damaged_files.weight_map(path).values())
+                files.update(unreadable_weights.weight_map(path).values())
             for file in sorted(files):
                 path = os.path.join(directory, file)
                 opened = safe_open(path, "pt")

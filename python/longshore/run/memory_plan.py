@@ -11,7 +11,7 @@ import torch
 from .. import native
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
-from . import budgets
+from . import shared_budget
 from .state import fleet_options
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
@@ -105,12 +105,12 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     spare = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare)
 
     least = _sums(program.plan(0)[0]).minimum_bytes
-    if (min((size for size in (memory, budgets.left()) if size is not None), default=least) < least
+    if (min((size for size in (memory, shared_budget.left()) if size is not None), default=least) < least
         and layout.share_rest()):
         return plan(layout, drives, memory, storage=storage, optimizer=optimizer, moments=moments,
                     activations=activations, room=room,
                     compress=compress, who=who)
-    memory = budgets.share(who, memory, least)
+    memory = shared_budget.share(who, memory, least)
     given = memory or 0
     if memory is None:
         memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, least)
@@ -123,4 +123,4 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
                 room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
                 aside_bytes=block,
                 spare_bytes=kept, total_bytes=total - kept, compression_bytes=compressing, least_bytes=least,
-                budget_bytes=given if budgets.left() is None else total)
+                budget_bytes=given if shared_budget.left() is None else total)

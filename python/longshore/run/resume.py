@@ -18,7 +18,7 @@ from ..native import lib
 from ..progress import Progress
 from ..step.engine import Engine
 from ..torch_internals import buffers_of, parameters_of
-from . import budgets, commit_blob, lifecycle, memory_plan
+from . import commit_blob, memory_plan, open_engines, shared_budget
 from .memory import note_imports
 from .options import DTYPE_OF
 from .state import State
@@ -70,7 +70,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     """
     run = os.fspath(run)
     note_imports()
-    lifecycle.refuse_second(run)
+    open_engines.refuse_second(run)
     if not os.path.exists(run):
         raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before",
                            lib.SHORE_EMISSING)
@@ -87,7 +87,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     _give_buffers(model, program, run)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
-    budget = native.size(memory) if memory is not None else None if budgets.left() is not None else budget
+    budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
     chosen = memory_plan.plan(layout, drives, budget, storage=DTYPE_OF[how["storage"]],
                               optimizer=how["optimizer"], moments=how["moments"],
                               activations=how.get("activations", "memory"), compress=how.get("compress", 0.0),
@@ -116,8 +116,8 @@ def _open(run, model, program, layout, given, chosen):
         if changed:
             warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        lifecycle.add(engine)
-        budgets.add(engine, who(model, run))
+        open_engines.add(engine)
+        shared_budget.add(engine, who(model, run))
         return engine
     except BaseException:
         state.close()

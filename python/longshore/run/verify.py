@@ -7,7 +7,7 @@ import os
 
 from ..errors import LongshoreError
 from ..step.engine import Engine
-from . import lifecycle
+from . import open_engines
 from .state import State
 
 
@@ -35,6 +35,6 @@ def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
                 raise LongshoreError("verify: the engine is closed; give its run's directory")
             return run.state.digest(deep=True)
     if snapshot is None:
-        lifecycle.refuse_second(run)
+        open_engines.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as state:
         return state.digest(deep=True)

@@ -22,7 +22,7 @@ from ..progress import Progress
 from ..step.engine import Engine
 from ..step.engine_surface import refuse_engine
 from ..step.optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
-from . import budgets, commit_blob, lifecycle, memory_plan
+from . import commit_blob, memory_plan, open_engines, shared_budget
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
 from .options import DTYPE_OF, Options
@@ -158,8 +158,8 @@ def _wrap(model, options):
         raise
     if handed is not None:
         hand_over(handed, engine.optimizer)
-    lifecycle.add(engine)
-    budgets.add(engine, who(model, run))
+    open_engines.add(engine)
+    shared_budget.add(engine, who(model, run))
     return engine
 
 

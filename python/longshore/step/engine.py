@@ -14,7 +14,7 @@ from ..interrupts import whole
 from ..model import hooks
 from ..model.forward_scope import Hook
 from ..progress import Progress
-from ..run import checkpoint, commit_blob, export, lifecycle, memory
+from ..run import checkpoint, commit_blob, export, memory, open_engines
 from ..torch_internals import in_backward
 from . import layer_major, recovery
 from .compression import Compression
@@ -342,13 +342,13 @@ class Engine(Face):
         finally:
             state, self.state = self.state, None
             self._closed_at = state.path, state.step
-            lifecycle.discard(self)
+            open_engines.discard(self)
             self.streams.end()
             self.cycle.begin()
             state.close()
 
     def __del__(self):
-        lifecycle.end(self)
+        open_engines.end(self)
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:

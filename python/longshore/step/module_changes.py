@@ -23,7 +23,7 @@ from ..torch_internals import (
     post_accumulate_hooks,
     tree_leaves,
 )
-from .known_packages import is_of_packages
+from .trusted_code import is_of_packages
 
 _CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set,
                collections.deque}

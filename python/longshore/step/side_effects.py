@@ -1,6 +1,6 @@
 """Side effects of a pass that cannot be undone: tensors changed in place, and globals and closures of the model's code.
 
-Only code of no known package counts (known_packages.py). If the model has any such state, the first micro-batch of the
+Only code of no known package counts (trusted_code.py). If the model has any such state, the first micro-batch of the
 first step goes through the whole model before the others begin. If it changes something, the others would see the
 change too early: from then on the micro-batches run one after the other.
 """
@@ -16,8 +16,8 @@ from torch import nn
 
 from ..model.write_tracking import LOOK_BYTES, bits
 from ..torch_internals import DisableTorchFunctionSubclass, version_of
-from .known_packages import _HOOKS, is_known, is_of_packages
 from .module_changes import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
+from .trusted_code import _HOOKS, is_known, is_of_packages
 
 _CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
 _OF_MODULE = {*vars(nn.Module())} - {"_buffers"}

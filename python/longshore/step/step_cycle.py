@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..native import lib
-from ..run import commit_blob, lifecycle
+from ..run import commit_blob, open_engines
 from . import recovery
 
 
@@ -244,6 +244,6 @@ class StepCycle:
     def leave_to_parent(self):
         """In a forked process: forgets the run, and closes, commits and writes nothing."""
         self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
-        lifecycle.discard(self.engine)
+        open_engines.discard(self.engine)
         self.engine.gradients.abandon()
         self.begin()
