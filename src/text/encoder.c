@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "text/follow.h"
+#include "text/streaming_match.h"
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 #include "text/utf8_parts.h"

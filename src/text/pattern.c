@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "text/follow.h"
+#include "text/streaming_match.h"
 #include "text/vector.h"
 
 #define PATTERN_LIMIT_BYTES 16384u

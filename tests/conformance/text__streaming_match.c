@@ -9,8 +9,8 @@
 
 #include "base/prng.h"
 #include "seed.h"
-#include "text/follow.h"
 #include "text/pattern.h"
+#include "text/streaming_match.h"
 #include "text/utf8.h"
 
 static uint64_t seed, draws;

@@ -4,8 +4,8 @@
  * A pattern becomes a machine that is in several places at once, preferred places first. A match at one place ends all
  * places behind it (Pike's method for Perl semantics). A match that has been seen can therefore only become longer.
  * Inside of text/. */
-#ifndef SHORE_TEXT_FOLLOW_H
-#define SHORE_TEXT_FOLLOW_H
+#ifndef SHORE_TEXT_STREAMING_MATCH_H
+#define SHORE_TEXT_STREAMING_MATCH_H
 
 #include <stdbool.h>
 #include <stddef.h>

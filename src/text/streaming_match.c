@@ -1,4 +1,4 @@
-#include "text/follow.h"
+#include "text/streaming_match.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
