@@ -1,4 +1,4 @@
-/* What is in a run that another program made: its tensors, and what that program has left for itself. */
+/* Contents of a run that another program made: its tensors, and what that program has stored in the run. */
 #ifndef SHORE_RUN_CONTENTS_H
 #define SHORE_RUN_CONTENTS_H
 
@@ -9,31 +9,31 @@
 
 struct shore__contents {
     struct shore_layout *layout;
-    struct shore_shape *shapes; /* in the order of what they begin with */
+    struct shore_shape *shapes; /* in the order of their first tensors */
     uint32_t nshapes;
     json_t *program; /* an object with a "name" */
     char *program_text;
 };
 
-/* Of what a program says, which is checked: SHORE_EINPUT. Everything is copied. */
+/* Makes contents from a program's description, which is checked: SHORE_EINPUT. Copies everything. */
 int shore__contents_make(const struct shore_layout *layout, const struct shore_shape *shapes, uint32_t nshapes,
                          const char *program, struct shore__contents **out, struct shore_diag *diag);
-/* Of a model of ours: the tensors of Hugging Face's file that its own are made of; without a program. */
+/* Makes contents for one of our models: the tensors of Hugging Face's files, without a program. */
 int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
                              struct shore_diag *diag);
 void shore__contents_free(struct shore__contents *c); /* NULL is allowed */
 
-/* Takes another object of the program. */
+/* Replaces the program's object. */
 int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag);
 const char *shore__contents_maker(const struct shore__contents *c);
 
-/* "[768, 50257]", as long as the statement that says it. */
+/* "[768, 50257]"; valid as long as the statement. */
 struct shore__shape_text {
     char text[200];
 };
 struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims);
 
-/* "blocks" of run.json. NULL: out of memory. */
+/* Writes "blocks" of run.json. NULL: out of memory. */
 json_t *shore__contents_to_json(const struct shore__contents *c);
 /* name: the file, for messages. */
 int shore__contents_from_json(const json_t *blocks, const json_t *program, const char *name,

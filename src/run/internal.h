@@ -1,38 +1,39 @@
-/* The run inside: what only this room sees of it, and what takes it from disk and puts it there. */
+/* A run as the files of this room share it: its private fields, and how it is read from and written to disk. */
 #ifndef SHORE_RUN_INTERNAL_H
 #define SHORE_RUN_INTERNAL_H
 
 #include "run/standing.h"
 
-/* Of run.json: of a run of a model and texts, and of one that another program made. */
+/* Versions of run.json: a run of a model and texts, and one of another program. */
 #define SHORE__RUN_VERSION 1
 #define SHORE__RUN_VERSION_OF_CONTENTS 2
-/* Of a run that another program made: how large it is, is that one's to say; that one is stored, ours. */
+/* Momentum of a run of another program: that program decides its size; the run only records that there is one. */
 #define SHORE__MOMENTUM_OF_PROGRAM 0.5
 
-/* A token file as run.json records it. */
+/* A token file, as run.json records it. */
 struct shore__token_record {
     uint64_t tokens, documents, text_bytes;
     uint64_t hash;     /* of all tokens */
-    uint64_t bad_rows; /* of the data, that were skipped */
+    uint64_t bad_rows; /* rows of the data that were skipped */
 };
 
 struct shore__run_private {
     char *tokenizer_name;
-    int64_t end_of_text; /* of the tokenizer, or SHORE__END_OF_TEXT_UNRECORDED: the run is older than that */
+    int64_t end_of_text; /* the tokenizer's, or SHORE__END_OF_TEXT_UNRECORDED: the run is from an older version */
     struct shore__origin origin;
-    char *home;                                /* where it is, once it is to have new volumes: they keep that */
-    struct shore__addresses moved;             /* drives that are said to lie elsewhere now, not recorded yet: where */
-    struct shore__token_record data, val_data; /* val_data.tokens 0: validation is the end of data, or none */
+    char *home;                                /* the run's path once it gets new volumes, which keep it */
+    struct shore__addresses moved;             /* drives that lie elsewhere now, not yet recorded: where */
+    struct shore__token_record data, val_data; /* val_data.tokens 0: validation uses the end of data, or nothing */
     uint64_t train_tokens, val_tokens;
-    /* while it is made */
+    /* while the run is made */
     struct shore__strings created; /* directories, outermost first */
-    struct shore__addresses fresh; /* volume files that did not exist before, or are replaced */
-    bool replaces;                 /* some are of the run that is overwritten */
-    bool moving;                   /* the making has begun to move files into RUN: they are its own there */
-    /* of what has opened its data or tokenizer; NULL: neither is open. So what needs no texts does not link them. */
+    struct shore__addresses fresh; /* volume files that are new or replaced */
+    bool replaces;                 /* some of them belong to the overwritten run */
+    bool moving;                   /* the making has started to move files into RUN, which belong to it there */
+    /* Closes data and tokenizer; NULL: neither is open. It is a pointer, so that programs without texts do not link
+     * them. */
     void (*close_texts)(struct shore__run *run);
-    int64_t signed_by; /* process that has noted itself as the one that works on the run; 0: none */
+    int64_t signed_by; /* the process noted as working on the run; 0: none */
     /* metrics */
     int metrics_fd, hint_fd; /* -1: not open */
     uint64_t metrics_step;   /* of the last line */
@@ -40,58 +41,58 @@ struct shore__run_private {
     uint64_t synced_ns;
 };
 
-/* Allocated, nothing open. */
+/* Allocates a run with nothing open. */
 int shore__run_alloc(const char *path, struct shore__run **out, struct shore_diag *diag);
-/* Closes what is open; what was being made stays. */
+/* Closes what is open; an unfinished run stays. */
 void shore__run_free(struct shore__run *run);
-/* Closes its descriptors in a child that was forked off, and unlocks nothing. */
+/* Closes descriptors in a forked child, and unlocks nothing. */
 void shore__run_forked(struct shore__run *run);
-/* SHORE_EMISSING for one whose drives keep nothing. */
+/* SHORE_EMISSING for a run whose drives keep nothing. */
 int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *diag);
-/* A shore__note_fn: adds the sentence to the note of the run that is its context. */
+/* A shore__note_fn: adds the sentence to run->note; ctx is the run. */
 void shore__run_remember(void *run, const char *text);
 /* Reads run.json. */
 int shore__run_read(struct shore__run *run, struct shore_diag *diag);
-/* Waits a little: the lock of a killed process goes with its last I/O. SHORE_EBUSY. */
+/* Locks the run. Waits briefly, because a killed process keeps its lock until its last I/O. SHORE_EBUSY. */
 int shore__run_lock(struct shore__run *run, struct shore_diag *diag);
-/* Notes this process as the one that works on a run, which is locked; nobody, where that cannot be written. */
+/* Notes this process as the one that works on a locked run. Without write access, nobody is noted. */
 void shore__worker_sign(struct shore__run *run);
 void shore__worker_leave(const struct shore__run *run);
-/* shore__run_open() without its data. */
+/* shore__run_open() without the data. */
 int shore__run_open_state(const char *path, bool for_writing, const struct shore__strings *moved,
                           struct shore__run **out, struct shore_diag *diag);
-/* The same to look at it alone, also where somebody brings what was interrupted to an end. */
+/* The same only for reading, also while somebody finishes an interrupted change. */
 int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
                              struct shore_diag *diag);
-/* Locks the run and reads run.json alone, for removal: the rest may be damaged. */
+/* Locks the run and reads only run.json, for removal: everything else may be damaged. */
 int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag);
-/* run.json alone, without a lock; NULL: there is none that can be read. */
+/* Reads only run.json, without a lock; NULL: there is no readable one. */
 struct shore__run *shore__run_peek(const char *path);
-/* SHORE_EINPUT for a directory of PEFT's: what it is, and how it becomes a model. */
+/* SHORE_EINPUT for a directory of PEFT's, with how to make it a model. */
 int shore__refuse_adapter(const char *directory, struct shore_diag *diag);
-/* The hint, and the metrics, of a step that was put back: durable. metrics: a file to take, or NULL for none. */
+/* Writes the hint and the metrics of a restored step, durably. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
-/* The step of the last whole line, or 0. */
+/* The step of the last complete line, or 0. */
 uint64_t shore__metrics_last(const struct shore__run *run);
-/* Writes run.json durably, as the run is in memory. */
+/* Writes run.json durably, from the run in memory. */
 int shore__run_put(struct shore__run *run, struct shore_diag *diag);
-/* The same, at home where it is now, unless it may be a copy. */
+/* The same, and records the current path as home, unless the run may be a copy. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
-/* Makes the token files of its data in a directory, and counts which tokens are trained on. */
+/* Makes the token files of the run's data in a directory, and counts the tokens to train on. */
 int shore__run_tokenize(struct shore__run *run, const char *directory, shore__progress_fn progress, void *ctx,
                         struct shore_diag *diag);
-/* Opens train and val in a directory and compares their sizes with the record. */
+/* Opens train and val in a directory, and compares their sizes with the record. */
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag);
-/* Closes its data and tokenizer. */
+/* Closes the data and the tokenizer. */
 void shore__run_close_texts(struct shore__run *run);
-/* Refuses drives and a directory for the run (it need not be there) that are what the settings say is read: --overwrite
- * would replace it. */
+/* Refuses drives, and a directory for the run (which need not exist), that the settings also name as input: --overwrite
+ * would replace them. */
 int shore__settings_spare_inputs(const struct shore__settings *s, const char *out, struct shore_diag *diag);
 
 #define SHORE__BYTES "bytes" /* --tokenizer bytes, and the name of that tokenizer; ./bytes is a directory */
-/* Nothing is given but token files, whose ids say nothing about their tokenizer, and need none. */
+/* Whether all data are token files, which neither say nor need their tokenizer. */
 bool shore__settings_tokens_alone(const struct shore__settings *s);
-/* Records that bytes are a run's tokenizer where none was named. */
+/* Records bytes as a run's tokenizer if none was named. */
 int shore__run_settle_tokenizer(struct shore__settings *s, const char *name);
 
 #endif

@@ -11,31 +11,31 @@
 bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
 int shore__file_sync(const char *path, struct shore_diag *diag);
-/* Patterns as fnmatch() takes them, NULL last. */
+/* Patterns for fnmatch(); NULL ends them. */
 bool shore__name_matches(const char *name, const char *const *patterns);
-/* Of something in it whose name none of the patterns matches: its path, malloc'ed; NULL: there is nothing such. */
+/* Path of an entry that no pattern matches, malloc'ed; NULL: there is none. */
 char *shore__directory_stranger(const char *path, const char *const *patterns);
-/* A file, and what a kill has left of its being replaced. */
+/* Removes a file, and what a killed replacement of it has left. */
 void shore__remove_in(const char *directory, const char *name);
-/* Removes those files of a directory whose names a pattern matches, and the directory if it is empty then. */
+/* Removes the files of a directory that a pattern matches, then the directory if it is empty. */
 void shore__directory_remove(const char *path, const char *const *patterns);
-/* The path that run.json records: absolute, links in it resolved; devices keep the name they were given, since the
- * kernel's own may change with the next start. Refused if neither it nor its directory exists, or if run.json cannot
- * hold it. *out is malloc'ed; NULL where it fails. */
+/* The path that run.json records: absolute, with links resolved. Devices keep the given name, because the kernel's own
+ * may change at the next start. Refused if neither the file nor its directory exists, or run.json cannot hold it. *out
+ * is malloc'ed; NULL on failure. */
 int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag);
-/* Two paths of one file; what does not exist is told by the directory it was in. */
+/* Whether two paths are one file. A missing file is compared by its directory. */
 bool shore__same_path(const char *a, const char *b);
-/* Whole or not there, durable. */
+/* Copies a file, durably; the copy is complete or absent. */
 int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
-/* What of a run directory goes with the state of a step: the metrics, residuals of compression. */
+/* Files of a run directory that belong to a step's state: the metrics, and residuals of compression. */
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
-/* Names of the files that a run directory holds; run.json is not among them. */
+/* Names of the files in a run directory, without run.json. */
 #define SHORE__RUN_FILES                                                                                        \
     "config.json", "tokens.bin", "val.bin", "metrics.jsonl", "metrics.jsonl.old", "committed", "residual-host", \
         "worker.json", SHORE__TOKENIZER_FILES
-/* NULL last */
+/* NULL ends it */
 extern const char *const shore__run_files[];
-/* Of run.json, and of all else that lists a run's drives: what one can hold, the others take. */
+/* Limits of run.json and of everything else that lists a run's drives: each accepts what another can hold. */
 enum { SHORE__RUN_JSON_BYTES_MOST = 64 << 20 };
 
 void shore__fleet_id_text(const uint64_t id[2], char out[33]);

@@ -1,16 +1,16 @@
-/* All that a run is told, one row for each setting: the flag, the key in run.json and in a --config file, and the line
- * of the help follow from it. A new setting is a row here and its field in settings.h.
+/* All settings of a run, one row each. The flag, the key in run.json and in a --config file, and the line of the help
+ * follow from the row. A new setting is a row here and a field in settings.h.
  *
  *   ROW(kind, name, field, role, default, chosen, least, most, value, help)
  *
- * kind: what the field is and how it is written (see settings.c). role: what it is to a run that is resumed. chosen:
- * the default stands for "not given", and something is chosen later. least, most: of numbers. value: what the help
- * calls the value; of a choice, its words in the order of the enum (off|on: of a bool). Groups are those of the help.
+ * kind: type of the field, and how it is written (see settings.c). role: its role when a run is resumed. chosen: the
+ * default means "not given", and a value is chosen later. least, most: range of a number. value: name of the value in
+ * the help; for a choice, its words in the order of the enum (off|on: a bool). Groups are those of the help.
  */
 #ifndef SHORE_RUN_SETTINGS_ROWS_H
 #define SHORE_RUN_SETTINGS_ROWS_H
 
-/* The largest fp32 below 1: where the arithmetic of the update still tells the two apart. */
+/* The largest fp32 below 1, where the update's arithmetic still tells the two apart. */
 #define SHORE__BELOW_ONE 0x1.fffffep-1
 
 // clang-format off
@@ -148,7 +148,7 @@
     ROW(FLAG, "quiet", quiet, RESOURCE, 0, false, 0, 0, NULL, \
         "no progress and no summary")
 
-/* No flags: what runs of earlier versions may say. */
+/* No flags any more; runs of earlier versions may have them. */
 #define SHORE__SETTINGS_OF_BEFORE(ROW) \
     ROW(TRUTH, "compress-values", compress_fp32, GONE, 0, false, 0, 0, "bf16|fp32", NULL) \
     ROW(TRUTH, "compress-variance", frozen_variance, GONE, 0, false, 0, 0, "live|frozen", NULL)

@@ -1,32 +1,32 @@
-/* The run, or a copy of it: whose the volumes are. */
+/* Whether a directory is the run itself or a copy of it: who owns the volumes. */
 #ifndef SHORE_RUN_STANDING_H
 #define SHORE_RUN_STANDING_H
 
 #include "run/run.h"
 
-/* The directory that the volumes belong to, as run.json has it; NULL: older than that. */
+/* The directory that owns the volumes, according to run.json; NULL: run.json is older. */
 struct shore__origin {
     char *home; /* its path */
-    char *mark; /* what tells it from a copy, wherever it is now */
+    char *mark; /* tells it from a copy, wherever it is now */
 };
 
 enum shore__standing {
-    SHORE__RUN_ITSELF,    /* also a copy that has drives of its own */
-    SHORE__RUN_PUT_BACK,  /* where the run was, but another directory */
-    SHORE__RUN_ELSEWHERE, /* moved from another file system, or a copy of what is not found any more */
-    SHORE__RUN_COPY,      /* with drives of a run that is found */
+    SHORE__RUN_ITSELF,    /* also a copy with drives of its own */
+    SHORE__RUN_PUT_BACK,  /* at the run's path, but another directory */
+    SHORE__RUN_ELSEWHERE, /* moved from another file system, or a copy whose original is missing */
+    SHORE__RUN_COPY,      /* shares drives with an existing run */
 };
-/* drives: what both would have in common; NULL: all. *original: of a copy, malloc'ed; otherwise NULL. */
+/* drives: those to compare; NULL: all. *original: the original of a copy, malloc'ed; otherwise NULL. */
 enum shore__standing shore__standing_of(const char *path, const struct shore__origin *origin,
                                         const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                         char **original);
 enum shore__standing shore__run_standing(const struct shore__run *run);
-/* SHORE_EUSAGE for what stands like `from` or worse: the volumes are not its own to remove or move. */
+/* SHORE_EUSAGE for standing `from` or worse: the volumes are not this directory's to remove or move. */
 int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing from, struct shore_diag *diag);
-/* Into run->note, unless it is the run itself. */
+/* Adds it to run->note, unless it is the run itself. */
 void shore__run_say_standing(struct shore__run *run);
 /* origin.c */
-/* The inode, and where the file system knows it, when it was made: inodes are used again. NULL: cannot be told. */
+/* The inode, and its birth time if the file system knows it, because inodes are reused. NULL: unknown. */
 char *shore__directory_mark(const char *directory);
 int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag);
 bool shore__origin_is_current(const char *path, const struct shore__origin *origin);

@@ -1,4 +1,4 @@
-/* Lists of strings: files, words; and lists as JSON. */
+/* Lists of strings, such as files and words; and lists as JSON. */
 #ifndef SHORE_RUN_STRINGS_H
 #define SHORE_RUN_STRINGS_H
 

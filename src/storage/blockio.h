@@ -61,13 +61,13 @@ int shore__file_open(const char *path, enum shore_io io, double lock_seconds, st
 int shore__file_open_to_read(const char *path, enum shore_io io, double lock_seconds, struct shore__file *out,
                              struct shore_diag *diag);
 void shore__file_close(struct shore__file *file);
-/* In a child that was forked off, which does nothing else with it: the lock stays the parent's. */
+/* In a forked child, which does nothing else with it: the parent keeps the lock. */
 void shore__file_forked(const struct shore__file *file);
 
-/* A drive is what is there, or a new file whose name has a suffix: a name without one is that of a directory that was
- * not made, or of a drive that is not mounted. 0 where something is at path, such a file may be made, or another thing
- * is amiss; else SHORE_EUSAGE, or SHORE_EMISSING for a device, with what to do. What makes a file asks this; callers
- * that have much to do before ask it early. */
+/* Checks whether a new file may be made at path. Its name needs a suffix: a name without one means a directory that
+ * was not made, or a drive that is not mounted. Returns 0 if something is at path, such a file may be made, or
+ * another thing is wrong; otherwise SHORE_EUSAGE, or SHORE_EMISSING for a device, with what to do. Functions that
+ * make files call this; callers with much work to do before may call it early. */
 int shore__file_may_be_made(const char *path, struct shore_diag *diag);
 
 struct shore__io;
@@ -77,7 +77,7 @@ struct shore__buffer_range {
     size_t bytes;
 };
 
-/* A file without a name, preallocated, in the directory of path: it goes when it is closed, however that happens. */
+/* A nameless file, preallocated, in the directory of path. It disappears when it is closed, in any way. */
 int shore__file_create_unnamed(const char *path, uint64_t bytes, enum shore_io io, struct shore__file *out,
                                struct shore_diag *diag);
 /* Whether files in the directory of path can share blocks, so that a snapshot takes neither time nor room. */
@@ -95,12 +95,12 @@ const char *shore__io_backend(const struct shore__io *io);
 
 /* Queues an operation (borrowed until returned by shore__io_reap). At most depth in flight: -EBUSY beyond. */
 int shore__io_submit(struct shore__io *io, struct shore__io_op *op);
-/* Hands back finished operations, at most max, waiting for at least min (0: only those that are there; fewer if fewer
- * are in flight, or, after a while, if instants are far away). Returns how many. */
+/* Returns finished operations, at most max. Waits for at least min (0: does not wait); returns fewer if fewer are in
+ * flight, or, after a while, if instants are far away. Returns their number. */
 unsigned shore__io_reap(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min);
 unsigned shore__io_in_flight(const struct shore__io *io);
-/* Grows with every operation that this process has completed, on any file: as long as it does, drives get on. Making a
- * file counts by the MiB where that has to be written. Threading: any. */
+/* Counts every operation that this process has completed, on any file. While the count grows, drives make progress.
+ * Making a file counts each MiB that has to be written. Threading: any. */
 uint64_t shore__io_completed(void);
 /* One operation, and wait for it. */
 int shore__io_do(struct shore__io *io, enum shore__io_kind kind, void *buffer, uint64_t offset, uint32_t bytes);

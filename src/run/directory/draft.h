@@ -1,4 +1,4 @@
-/* RUN/making/plan.json: which fleet, and which volume files, a making that was killed may have left. */
+/* RUN/making/plan.json: the fleet and the volume files that a killed making may have left. */
 #ifndef SHORE_RUN_DIRECTORY_DRAFT_H
 #define SHORE_RUN_DIRECTORY_DRAFT_H
 
@@ -9,14 +9,14 @@ struct shore__draft {
     struct shore__addresses fresh;
     struct shore__origin origin;
     bool moving;
-    char *maker; /* another program; NULL: train or import */
+    char *maker; /* another program's name; NULL: train or import */
 };
 /* SHORE_EMISSING: there is none. */
 int shore__draft_read(const char *run_path, struct shore__draft *out, struct shore_diag *diag);
 void shore__draft_free(struct shore__draft *draft);
-/* Of the directory as it is now, whatever the draft says of it. */
+/* For the current directory, whatever the draft says about it. */
 int shore__draft_write(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
-/* standing.c. SHORE_EUSAGE: they are not the directory's own to remove. */
+/* standing.c. SHORE_EUSAGE: they are not this directory's to remove. */
 int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *draft, struct shore_diag *diag);
 
 #endif

@@ -1,7 +1,6 @@
-/* Files of a run's directory that say what is under way with volumes, and name them. One is there, durable, before the
- * first of its volumes changes, and goes once all is done: whoever opens the run next reads what a kill has left, and
- * undoes it or goes on. Names: relative to the run's directory.
- */
+/* Journals: files of a run directory that name volumes that are changing, and say how. A journal is durable before the
+ * first of its volumes changes, and is removed at the end. After a kill, whoever opens the run next reads it, and
+ * undoes or finishes the change. Names are relative to the run's directory. */
 #ifndef SHORE_RUN_DIRECTORY_JOURNAL_H
 #define SHORE_RUN_DIRECTORY_JOURNAL_H
 
@@ -12,13 +11,13 @@
 #include "base/diag.h"
 
 bool shore__journal_is_there(const char *run_path, const char *name);
-/* j: taken, also where it fails; NULL: there was no memory for it. Durable: on return. */
+/* j: taken over, also on failure; NULL: it could not be allocated. Durable: on return. */
 int shore__journal_write(const char *run_path, const char *name, json_t *j, struct shore_diag *diag);
-/* SHORE_EMISSING: there is none, which diag does not say. */
+/* SHORE_EMISSING: there is none; diag stays empty. */
 int shore__journal_read(const char *run_path, const char *name, json_t **out, struct shore_diag *diag);
-/* Refuses what does not say all. what: that it says. */
+/* Refuses an incomplete journal. what: the change it describes. */
 int shore__journal_refuse(const char *run_path, const char *name, const char *what, struct shore_diag *diag);
-/* It and what a kill has left of its being replaced; that there was none is no failure. Durable: on return. */
+/* Removes it, and what a killed replacement of it has left. It is no failure if there was none. Durable: on return. */
 int shore__journal_clear(const char *run_path, const char *name, struct shore_diag *diag);
 
 static inline int shore__out_of_memory(struct shore_diag *diag) {

@@ -1,6 +1,6 @@
-/* Where moments lie in a Hugging Face directory: DIR/optimizer/NAME holds one of all tensors under their names, NAME as
- * torch.optim calls it, and DIR/optimizer/optimizer.json says of which optimizer, and how many updates they have seen.
- */
+/* Files of moments in a Hugging Face directory. DIR/optimizer/NAME holds one moment of all tensors under their names;
+ * NAME is torch.optim's. DIR/optimizer/optimizer.json names the optimizer and the number of updates that the moments
+ * have seen. */
 #ifndef SHORE_RUN_EXCHANGE_MOMENT_FILES_H
 #define SHORE_RUN_EXCHANGE_MOMENT_FILES_H
 
@@ -11,9 +11,9 @@
 
 /* NULL: the optimizer has none in that plane (SHORE_PLANE_M or SHORE_PLANE_V). */
 const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane);
-/* malloc'ed; NULL when memory is short. */
+/* malloc'ed; NULL: out of memory. */
 char *shore__moments_path(const char *directory, const char *name);
-/* Writes the JSON. updates 0: it is left out. */
+/* Writes the JSON. updates 0: left out. */
 int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
                             struct shore_diag *diag);
 

@@ -1,4 +1,4 @@
-/* Named copies of a run's state: their descriptions, and the parts that lie on drives. */
+/* Snapshots: named copies of a run's state, with their descriptions and their parts on drives. */
 #ifndef SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
 #define SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
 
@@ -9,10 +9,11 @@ struct shore__snapshot {
     bool automatic;
     uint64_t step, generation, fleet_id[2];
     struct shore__addresses volumes; /* the copies, by place in their fleet */
-    json_t *json;                    /* all of NAME.json: settings, changes, processor */
+    json_t *json;                    /* the whole NAME.json: settings, changes, processor */
 };
 
-/* Of the fleet's committed step: no update is under way. Durable: on return. SHORE_EEXISTS, SHORE_EUSAGE. */
+/* Makes a snapshot of the fleet's committed step, with no update under way. Durable: on return. SHORE_EEXISTS,
+ * SHORE_EUSAGE. */
 int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                          struct shore_diag *diag);
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
@@ -21,12 +22,12 @@ int shore__snapshot_names(const char *run_path, struct shore__strings *out, stru
 /* Oldest first. */
 int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);
 void shore__snapshots_free(struct shore__snapshot *list, size_t count);
-/* What cannot be removed from a drive is said and left, and so is what a damaged description named. drives: of the run
- * now, where parts may have gone; may be NULL.
- */
+/* Removes a snapshot. Notes and leaves parts that cannot be removed from a drive, and those that a damaged description
+ * named. drives: the run's current ones, where parts may be; may be NULL. */
 int shore__snapshot_remove(const char *run_path, const char *name, const struct shore__addresses *drives,
                            shore__note_fn note, void *ctx, struct shore_diag *diag);
-/* The fleet of one, for reading only; what the program has left becomes as it was then. SHORE_EUSAGE: no such one. */
+/* Opens a snapshot's fleet, only for reading, and restores what the program had stored then. SHORE_EUSAGE: there is
+ * none of that name. */
 int shore__snapshot_open(struct shore__run *run, const char *name, struct shore_fleet **out, struct shore_diag *diag);
 bool shore__snapshot_is_interrupted(const char *run_path);
 int shore__snapshots_mend(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
@@ -34,19 +35,19 @@ int shore__snapshots_mend(const char *run_path, const struct shore__addresses *d
 void shore__snapshots_forget(const char *run_path);
 /* Whether the i-th part of a snapshot lies there. */
 bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const struct shore__address *at);
-/* Whose parts are to go. */
+/* A snapshot whose parts are to be removed. */
 struct shore__parts {
     uint64_t fleet_id[2], generation;
-    const struct shore__addresses *drives; /* where they may have gone; NULL: nowhere */
-    bool unopened;                         /* the drives, by us */
-    struct shore__address *away;           /* whose server does not answer: that is not waited for again */
+    const struct shore__addresses *drives; /* where they may be; NULL: nowhere else */
+    bool unopened;                         /* we have not opened the drives */
+    struct shore__address *away;           /* its server does not answer: do not wait for it again */
     struct shore_diag why;
 };
-/* true: it may come to lie there, or lies there still, and cannot be removed now; held: why, of the first such. */
+/* true: the part lies there or may come to, and cannot be removed now; held: why, for the first one. */
 bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__address *part, struct shore_diag *held,
                          shore__note_fn note, void *ctx);
-/* Parts that lie beside these drives now, where they were moved by hand: the descriptions follow them, so that they are
- * found once the state has left those drives. */
+/* Records parts that were moved by hand beside these drives, so that they are found once the state has left the
+ * drives. */
 int shore__snapshots_follow(const char *run_path, const struct shore__addresses *drives, struct shore_diag *diag);
 
 #endif

@@ -1,53 +1,54 @@
-/* What the volumes of a run are called, where they are, and whose. */
+/* Volumes of a run: their names, their places, and their owners. */
 #ifndef SHORE_RUN_LIFECYCLE_VOLUMES_H
 #define SHORE_RUN_LIFECYCLE_VOLUMES_H
 
 #include "run/run.h"
 
-/* What the volume of a run that is made at `home` is called in a directory, so that no other run's stands there.
- * malloc'ed; NULL: no memory. */
+/* Name of the volume of a run made at `home`, in a directory, so that no two runs collide. malloc'ed; NULL: out of
+ * memory. */
 char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]);
-/* The drive that a recorded path is on, as people name it: the directory, or the file without the ".gN" that a volume
- * of this generation was given. malloc'ed. */
+/* The drive of a recorded path, as people name it: the directory, or the file without the ".gN" of this generation.
+ * malloc'ed. */
 char *shore__drive_name(const char *recorded, uint64_t generation);
-/* Whether a recorded drive is what a user means by this name. */
+/* Whether a user's name means a recorded drive. */
 bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name);
-/* Index in the list, of a whole path before all others; its count if there is none. */
+/* Index in the list; a whole path has priority. The list's count if it is not there. */
 size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name);
-/* OLD=NEW. Paths may hold '=' themselves: the one counts before which a drive's name ends. */
+/* OLD=NEW. Paths may contain '='; the one that ends a drive's name counts. */
 struct shore__move {
-    size_t drive;   /* of the run; their count: it has no such drive */
+    size_t drive;   /* of the run; their count: no such drive */
     const char *to; /* the end of the word; NULL: there is no '=' */
 };
 struct shore__move shore__move_split(const struct shore__run *run, const char *word);
-/* The volume that a drive's path stands for: here, or on the host that it names, which is asked. */
+/* The volume that a drive's path means: here, or on the host that it names, which is asked. */
 struct shore__spot {
     struct shore__address *volume;
     bool exists, is_device;
 };
 int shore__spot_of(const struct shore__address *drive, struct shore__spot *out, struct shore_diag *diag);
-/* A drive that lies elsewhere now, or is reached in another way, holds its part of a snapshot beside its volume. This
- * is the part's address there. malloc'ed. */
+/* Address of the part of a snapshot on a drive that has moved, or is reached in another way. The part lies beside the
+ * drive's volume. malloc'ed. */
 struct shore__address *shore__part_beside(const struct shore__address *volume, const struct shore__address *part);
-/* A name for a new volume of this generation beside the one of the generation before: malloc'ed. */
+/* A name for a new volume of this generation, beside the previous generation's. malloc'ed. */
 struct shore__address *shore__volume_next(const struct shore__address *volume, uint64_t generation);
-/* Whether a volume of this fleet and placement, or a snapshot of one, is there; drive (or NULL): the one it is of. */
+/* Whether a volume of this fleet and placement, or a snapshot of one, is there. *drive: its drive; drive may be
+ * NULL. */
 bool shore__volume_is_placed(const struct shore__address *at, const uint64_t fleet_id[2], uint64_t generation,
                              uint32_t *drive);
-/* Where a recorded drive is now that the user names a place: a directory holds the file of the same name, and a file's
- * name may miss what this program has added to it. malloc'ed. */
+/* Where a recorded drive is, if a user names a place: a directory contains the file of the same name; a file's name may
+ * lack what this program added. malloc'ed. */
 struct shore__address *shore__drive_moved(const struct shore__run *run, const char *recorded,
                                           const struct shore__address *place);
 
-/* SHORE__BEGUN: nothing was written yet, or not whole. */
+/* SHORE__BEGUN: nothing was written yet, or not completely. */
 enum shore__owner { SHORE__BEGUN, SHORE__OURS, SHORE__ANOTHERS };
-/* The volume of a drive (volume: may be NULL) and whose it is: here, or on another host, where it is known by the
- * drive's name. to_make: fails where it would be over there, and none may be made. */
+/* Finds the volume of a drive (volume: may be NULL) and its owner, here or on another host, where the drive's name
+ * identifies it. to_make: fails if it would be there, and none may be made. */
 int shore__volume_owner(const struct shore__address *drive, bool to_make, const uint64_t fleet_id[2],
                         struct shore__address **volume, bool *exists, enum shore__owner *owner,
                         struct shore_diag *diag);
 bool shore__volume_is(const struct shore__address *drive, const uint64_t fleet_id[2], enum shore__owner owner);
-/* Reads only the header. begun: a file without one counts too. diag says why not. */
+/* Reads only the header. begun: accepts a file without one. diag says why not. */
 bool shore__volume_is_of(const char *volume, const uint64_t fleet_id[2], bool begun, struct shore_diag *diag);
 
 #endif
