@@ -14,7 +14,7 @@
 
 #include "kernel/mode.h"
 
-/* One sequence and one key/value head with the query heads that share it. Strides in elements. */
+/* One sequence and one key/value head, with the query heads that share it. Strides in elements. */
 struct shore__attention_job {
     const void *q, *k, *v, *out_in, *dout;
     void *out, *dq, *dk, *dv;
@@ -28,8 +28,8 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
-/* What one query gave over `parts` disjoint ranges of keys becomes what it would have given over all of them. Strides
- * in elements. A part that saw no key has the log-sum-exp -inf. */
+/* Merges the results of one query over `parts` disjoint ranges of keys into its result over all keys. Strides in
+ * elements. A part that saw no key has the log-sum-exp -inf. */
 struct shore__attention_merge_job {
     const void *outs;  /* [parts] head_dim at stride outs_stride */
     const float *lses; /* [parts] at stride lses_stride */
@@ -40,34 +40,34 @@ struct shore__attention_merge_job {
 };
 #define SHORE__ATTENTION_PARTS ((size_t)1024) /* at most */
 
-/* Rows and columns of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b. */
+/* A part of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b: some of its rows and columns. */
 struct shore__product_job {
     void *c;
     const void *a, *b; /* b: packed, if the kernel packs it and `packed` says so */
     const float *bias; /* NULL: none */
     size_t m, n, k;
-    size_t row_begin, row_end;       /* not more than the kernel says */
-    size_t column_begin, column_end; /* multiples of the kernel's panel, the end also n */
+    size_t row_begin, row_end;       /* at most as many as job_size() says */
+    size_t column_begin, column_end; /* multiples of the kernel's panel; the end may also be n */
     bool a_transposed, b_transposed, packed, accumulate;
     enum shore__mode mode;   /* of a and b */
     enum shore__mode c_mode; /* accumulate: SHORE__F32 */
 };
 
-/* Rows of a job at most (whole strips), and jobs for a thread at least. */
+/* Most rows of a job (whole strips), and least jobs of a thread. */
 struct shore__job_size {
     size_t rows, jobs;
 };
 
-/* Products in bf16, or in fp32. */
+/* A kernel of products in bf16, or in fp32. */
 struct shore__product_kernel {
-    bool widens;         /* in fp32, of operands in SHORE__BF16 too */
-    bool packs_too;      /* run() takes b as it lies as well, and packs a panel at a time */
-    size_t strip, panel; /* rows and columns that are computed together */
+    bool widens;         /* in fp32, also of operands in SHORE__BF16 */
+    bool packs_too;      /* run() also takes b unpacked, and packs one panel at a time */
+    size_t strip, panel; /* rows and columns computed together */
     struct shore__job_size (*job_size)(size_t k, bool a_transposed);
-    /* Bytes of the scratch of one job. */
+    /* Scratch bytes of one job. */
     size_t (*scratch)(size_t k);
-    /* Bytes of packed b, and its columns begin .. end - 1 packed (begin: a multiple of the panel); NULL: it is read as
-     * it lies. */
+    /* Bytes of packed b; and packing its columns begin .. end - 1 (begin: a multiple of the panel). NULL: b is read in
+     * place. */
     size_t (*packed)(size_t k, size_t n);
     void (*pack)(void *packed, const void *b, enum shore__mode mode, bool transposed, size_t k, size_t n, size_t begin,
                  size_t end);
@@ -100,14 +100,14 @@ struct shore__kernels {
     void (*head_dlogits)(void *dlogits, const float *logits, const float *max, const float *sum, const int32_t *targets,
                          float scale, size_t rows, size_t n, size_t first, enum shore__mode mode);
 
-    /* bytes for one job */
+    /* for one job */
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
-    /* One row of one head: see shore__attention_merge_job. */
+    /* Merges one row of one head: see shore__attention_merge_job. */
     void (*attention_merge)(const struct shore__attention_merge_job *job);
 
-    const struct shore__product_kernel *product; /* NULL where oneDNN's are the quickest */
+    const struct shore__product_kernel *product; /* NULL where oneDNN's are fastest */
 };
 
 extern const struct shore__kernels shore__kernels_plain;

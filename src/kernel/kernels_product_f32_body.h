@@ -16,7 +16,7 @@ static size_t product_scratch(size_t k) {
     return (SPAN * PANEL + JOB_ROWS / STRIP_ROWS * STRIP_SIZE) * sizeof(float);
 }
 
-/* Of a square of 8 by 8. */
+/* Transposes a square of 8 by 8. */
 INLINE void transpose(vf row[VL]) {
     __m256 pair[VL], quad[VL];
 #pragma GCC unroll 4

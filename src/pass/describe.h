@@ -41,7 +41,7 @@ void shore__plan_set_inner(const struct shore__facts *f, struct shore__train_pla
 void shore__plan_set_input(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer,
                            enum shore_way way);
 
-/* What happens to the input of a layer (layers + 1: of the head), and to a unit's inner activations. */
+/* The fate of the input of a layer (layers + 1: of the head), and of a unit's inner activations. */
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer);
 const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const struct shore__train_plan *plan,
                                             uint32_t layer, size_t unit);

@@ -16,7 +16,7 @@ enum place {
     PLACE_GONE,    /* nowhere: its buffer was reused after it was sent */
 };
 
-/* What is sent of a unit. */
+/* The data that is sent of a unit. */
 struct given {
     const float *gradient;       /* of its first segment; NULL: it is gathered, or not in memory */
     const uint16_t *narrow;      /* the same in bf16, instead */
@@ -135,7 +135,7 @@ void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count, c
 void shore__unit_count(struct unit *u);
 /* Removes the unit from the norm, because its sums are about to change. */
 void shore__unit_uncount(struct unit *u);
-/* What an update of these segments reads and writes. made: for the made step. */
+/* Describes what an update of these segments reads and writes. made: for the made step. */
 int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count, float coefficient,
                      struct shore_update *out, struct shore_diag *diag);
 

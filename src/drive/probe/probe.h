@@ -44,7 +44,7 @@ static inline bool shore__probe_is_of(const struct shore__probe *p, const uint64
     return p->is_volume && memcmp(p->desc.fleet_id, fleet_id, sizeof p->desc.fleet_id) == 0;
 }
 
-/* Of a file here; over there. */
+/* Of a file: here, and on the far side. */
 int shore__file_probe(const char *path, struct shore__probe *out, struct shore_diag *diag);
 int shore__remote_probe(const struct shore__address *at, struct shore__probe *out, struct shore_diag *diag);
 /* shore__drive_remove() on the far side. */
