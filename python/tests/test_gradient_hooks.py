@@ -118,8 +118,8 @@ def test_steps_within_backward_are_refused(tmp_path, seed):
     model = Net()
     others = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
     with engine_for(model, tmp_path) as engine:
-        for what, match in ((lambda p: engine.optimizer.step(), "engine.step: other gradients come still"),
-                            (lambda p: engine.optimizer.zero_grad(), "optimizer.zero_grad: other gradients come still"),
+        for what, match in ((lambda p: engine.optimizer.step(), "engine.step: backward.. is still run"),
+                            (lambda p: engine.optimizer.zero_grad(), "optimizer.zero_grad: backward.. is still run"),
                             (lambda p: others[p].step(), "is updated by engine.step"),
                             (lambda p: p.data.add_(p.grad, alpha=-0.1), "heads.0.*was changed"),
                             (lambda p: p.add_(p.grad, alpha=-0.1), "heads.0.*was changed")):

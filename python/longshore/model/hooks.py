@@ -101,13 +101,13 @@ def before_step(streams, what):
     there = set(engine.module.modules()) if engine is not None else ()
     for full, (module, _) in streams.owners.items() if engine is not None else ():
         if module not in there:
-            raise LongshoreError(f"{full}: its module is not in the model any more, and what stands in its place "
-                                 "trains in no run; replace modules before wrap()")
+            raise LongshoreError(f"{full}: its module is not in the model any more, and the run does not train "
+                                 "its replacement; replace modules before wrap()")
 
 
 def refuse_within_backward(what):
     if in_backward():
-        raise LongshoreError(f"{what}: other gradients come still; call it when backward() has ended")
+        raise LongshoreError(f"{what}: backward() is still running; call it after backward() has ended")
 
 
 class ModelHook:

@@ -37,7 +37,9 @@ class Engine(Face):
 
     Call the engine as you call the model; then call backward() and step().
 
-    reconnect_timeout: how many seconds the engine waits for a lost drive of another host; 300 by default."""
+    module: the model. optimizer: its torch.optim.Optimizer, with the parameter groups and the state. accumulate: how
+    many backward() calls make a step; 1 by default. reconnect_timeout: how many seconds the engine waits for a lost
+    drive of another host; 300 by default."""
 
     state: Any = None  # of the open run; None: the engine is closed
     _closed_at: Any = None  # (run, last step) of a closed engine
