@@ -1,5 +1,5 @@
-/* State from one fleet to another, whatever drives and shares they have: images of segments, in bounded memory, with
- * reading and writing at once. */
+/* Copies state from one fleet to another, whatever drives and shares they have. Copies images of segments in bounded
+ * memory, and reads and writes at the same time. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,9 +32,9 @@ struct copy {
     uint64_t step, base_step, attempt;
     size_t segment_bytes;
     uint32_t span_segments, spans;
-    uint32_t block, segment; /* that come next */
+    uint32_t block, segment; /* the next ones */
     uint64_t done_bytes, total_bytes;
-    unsigned char *there; /* room for a span of the fleet that is copied to */
+    unsigned char *there; /* a span read back from the target fleet */
     struct span span[SPANS];
 };
 
@@ -58,14 +58,15 @@ static int fetch(struct copy *c, struct span *p, struct shore_diag *diag) {
     return 0;
 }
 
-/* Of a block that rests, it mostly is; and the slot that it would be written to has no room of its own for it. */
+/* Whether the target already holds the span. It mostly does for a frozen block, and such a block's other slot has no
+ * room of its own for it. */
 static bool is_there_already(struct copy *c, const struct span *p) {
     struct shore_wait wait;
     if (!shore__block_rests(&c->layout->blocks[p->block])) return false;
     shore_wait_init(&wait);
     int rc = shore_fleet_fetch(c->to, c->base_step, p->block, p->segment, p->count, SHORE_FETCH_STATE, c->there,
                                shore_wait_completion(&wait));
-    if (rc) shore_wait_end(&wait, rc); /* it is not sealed, say */
+    if (rc) shore_wait_end(&wait, rc); /* for example, it is not sealed */
     return shore_wait(&wait, NULL) == 0 && memcmp(c->there, p->state, p->count * c->segment_bytes) == 0;
 }
 
@@ -99,7 +100,7 @@ static int finish(struct copy *c, struct span *p, struct shore_diag *diag) {
     return rc;
 }
 
-/* Spans go round: while the younger half is read, the older half is written. */
+/* Uses the spans as a ring: reads the younger half while the older half is written. */
 static int run(struct copy *c, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     int rc = 0;
     uint64_t turn = 0;

@@ -1,10 +1,10 @@
-/* A run that is being made. RUN/making is marker and workplace in one: what is in it replaces what is in RUN only when
- * everything else stands, so that a killed making can be told from a run.
+/* A run that is being made. RUN/making is both marker and workplace. Its files replace those in RUN only when
+ * everything else is in place, so a killed making can be told from a run.
  *
- * A run that is overwritten stays whole until then, or until the first of its volumes is made anew, where the new run
- * has a drive of the old one. From there on RUN is a run that is being made: the run.json of the old one lies in
- * making, so that its volumes and snapshots are not forgotten, and goes back only if none of its volumes was touched.
- */
+ * An overwritten run stays whole until then. If the new run has a drive of the old one, the old run stays whole only
+ * until the first of its volumes is made anew. From there on RUN is a run that is being made. The old run.json lies in
+ * RUN/making, so that the old volumes and snapshots are not forgotten. It goes back only if none of the old volumes was
+ * touched. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
-/* Patterns of what a making may hold. */
+/* Patterns of the files that RUN/making may hold. */
 static const char *const names_in_making[] = {SHORE__RUN_FILES,
                                               "run.json",
                                               DRAFT,
@@ -50,7 +50,7 @@ static const char *const names_in_making[] = {SHORE__RUN_FILES,
                                               ".nfs*", /* removed, but still open somewhere */
                                               NULL};
 
-/* mkdir -p, durable; remembers what it made. */
+/* mkdir -p, durable; remembers the directories that it made. */
 static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     char *path = strdup(run->path);
     int rc = path ? 0 : shore__out_of_memory(diag);
@@ -67,7 +67,7 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* Before there is a draft, or when it is half undone. */
+/* Refuses snapshots and foreign files in the way, if no draft explains them: before it is written, or half undone. */
 static int refuse_strangers(const struct shore__run *run, struct shore_diag *diag) {
     if (shore__path_exists(run->path, MAKING "/" DRAFT)) return 0;
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
@@ -102,7 +102,7 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
 
 enum what { DROP, SYNC, MOVE };
 
-/* Each name of a run that is in making: dropped, synced, or moved into place. */
+/* Drops, syncs or moves into place each file of the run in RUN/making. */
 static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
     int rc = 0;
     for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
@@ -120,7 +120,7 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
             if (errno != ENOENT)
                 rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
             else
-                unlink(to); /* of the run that is replaced */
+                unlink(to); /* the replaced run's file */
         }
         free(from);
         free(to);
@@ -135,7 +135,8 @@ struct shore__run *shore__run_overwritten(const char *run_path) {
     return run;
 }
 
-/* *out: NULL if there is none. What it had interrupted ends here: nobody else knows those volumes. */
+/* Opens the run to overwrite. *out: NULL if there is none. Ends its interrupted changes here: nobody else knows those
+ * volumes. */
 static int open_overwritten(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
     struct shore__run *whole = shore__run_peek(run->path);
     *out = whole ? whole : shore__run_overwritten(run->path);
@@ -149,15 +150,15 @@ static int open_overwritten(struct shore__run *run, struct shore__run **out, str
     return rc;
 }
 
-/* 0: nothing of this making is there any more, whatever else is. */
+/* Returns 0 once nothing of this making is left there, whatever else is. */
 static int drop_volume(const struct shore__address *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
-    /* what was not replaced yet may be in use */
+    /* a volume that was not replaced yet may be in use */
     bool anothers = shore__volume_is(volume, fleet_id, SHORE__ANOTHERS);
     int rc = anothers ? 0 : shore__drive_remove(volume, fleet_id, SHORE__ANY_GENERATION, true, diag);
     return shore__removal_is_over(rc) ? 0 : rc;
 }
 
-/* What an earlier making has begun where this one has no drive. */
+/* Removes the volumes that an earlier making began where this one has no drive. */
 static int drop_others(const struct shore__run *run, const struct shore__draft *before, struct shore_diag *diag) {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
@@ -193,7 +194,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
     if (rc < 0 && run->making)
-        shore__addresses_copy(&before.fresh, &run->private->fresh); /* undoing this one undoes it */
+        shore__addresses_copy(&before.fresh, &run->private->fresh); /* undoing this making removes those, too */
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = write_draft_of(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
@@ -210,7 +211,7 @@ int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_dia
     return rc ? rc : begin(run, overwrite, diag);
 }
 
-/* The directory, or the one that it would be made in, can be written to. *there: it is there itself. */
+/* Checks that the directory, or the one it would be made in, is writable. *there: the directory itself exists. */
 static int check_directory(const struct shore__run *run, bool *there, struct shore_diag *diag) {
     struct stat st;
     char *path = strdup(run->path);
@@ -256,7 +257,7 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */
 
-/* The run that is overwritten is one no more. */
+/* Moves run.json of the overwritten run into RUN/making: from here on it is no longer a run. */
 static int retire(struct shore__run *run, struct shore_diag *diag) {
     char *making = shore__path_join(run->path, MAKING), *from = shore__path_join(run->path, "run.json");
     char *to = making ? shore__path_join(making, "run.json") : NULL;
@@ -275,7 +276,7 @@ int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
     return run->private->replaces ? retire(run, diag) : 0;
 }
 
-/* The draft last: without it, what else is there would be known to nobody. */
+/* Removes the draft last: without it nobody would know the rest. */
 void shore__making_remove(const char *run_path) {
     char *making = shore__path_join(run_path, MAKING);
     for (const char *const *name = shore__run_files; making && *name; name++)
@@ -293,7 +294,7 @@ void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, 
         enum shore__owner owner;
         if (!drive->kind->keeps) continue;
         int rc = shore__volume_owner(drive, false, overwritten->fleet_id, NULL, &exists, &owner, &why);
-        /* where the new run has a volume, that one is open by now */
+        /* where the new run has a volume, it is open by now */
         if (rc == 0 && exists && owner == SHORE__OURS)
             rc = shore__drive_remove(drive, overwritten->fleet_id, overwritten->generation, false, &why);
         if (rc == 0) continue;
@@ -325,7 +326,7 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
         shore__run_drop(overwritten, note, ctx);
         shore__run_free(overwritten);
     }
-    /* otherwise this run was to be overwritten, and stands */
+    /* otherwise this run was about to be overwritten, and stays */
     for (size_t i = 0; rc == 0 && !made && i < draft.fresh.count; i++)
         if (!has_volume(run, draft.fresh.text[i]))
             undone = drop_volume(draft.fresh.item[i], draft.fleet_id, NULL) == 0 && undone;
@@ -346,7 +347,7 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
     run->private->moving = true;
     if (rc == 0) rc = write_draft_of(run, diag);
     if (rc < 0) return rc;
-    run->making = false; /* from here on there is no way back: the marker stays until the end */
+    run->making = false; /* no way back from here: the marker stays until the end */
     rc = retire(run, diag);
     if (rc == 0) forget_overwritten(run->path, note, ctx);
     if (rc == 0) rc = each_file(run, MOVE, diag);
@@ -359,8 +360,8 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
 
 /* ---- undoing ----------------------------------------------------------------------------------------------------- */
 
-/* The run that was to be overwritten is one again, if none of its volumes was touched. Whether nothing of it is left in
- * making. */
+/* Puts back the run that was to be overwritten, if none of its volumes was touched. Returns whether RUN/making holds
+ * nothing of it. */
 static bool put_back(const struct shore__run *run) {
     struct shore__run *old = shore__run_overwritten(run->path);
     char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
@@ -381,7 +382,7 @@ int shore__run_recall(const char *path, struct shore_diag *diag) {
     struct shore__draft draft = {0};
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
-    rc = shore__run_lock(run, diag); /* nobody is about to replace it */
+    rc = shore__run_lock(run, diag); /* nobody else is replacing it */
     if (rc == 0) rc = shore__draft_read(path, &draft, diag);
     run->private->moving = draft.moving;
     if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
@@ -393,18 +394,18 @@ int shore__run_recall(const char *path, struct shore_diag *diag) {
 void shore__run_undo(struct shore__run *run) {
     struct shore__run_private *p = run->private;
     bool undone = true;
-    /* on network file systems, what is removed while it is open stays until it is closed, and so would its directory */
+    /* on network file systems, a file removed while open stays until it is closed, and keeps its directory */
     if (p->close_texts) p->close_texts(run);
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
-    /* the draft stays, so that they are not forgotten: volumes that are out of reach, or of a run that was replaced */
+    /* the draft stays, so that volumes out of reach, or of a replaced run, are not forgotten */
     if (run->making && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;
 }
 
-/* Of a file of this host that these drives do not name themselves. */
+/* Bytes that a drive's volume takes in a file of this host; 0 if `drives` name the volume themselves. */
 static uint64_t taken_by(const char *drive, const struct shore__addresses *drives) {
     struct stat st;
     char *volume = NULL;

@@ -1,4 +1,4 @@
-/* What a kill interrupted: undone, or brought to its end, before anybody works with the run. */
+/* Undoes or finishes what a kill interrupted, before anybody works with the run. */
 #include "run/lifecycle/mend.h"
 
 #include "run/internal.h"

@@ -1,6 +1,6 @@
-/* Another placement of a run's state: new volumes of the next generation are made and filled beside the old ones,
- * run.json is rewritten, the old ones go. RUN/moving.json says what to undo before that one step, and what to finish
- * after it. */
+/* Moves a run's state to another placement. Makes and fills new volumes of the next generation beside the old ones,
+ * rewrites run.json, and removes the old ones. RUN/moving.json says what to undo before run.json is rewritten, and what
+ * to finish after it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -26,11 +26,11 @@
 
 /* ---- the intent -------------------------------------------------------------------------------------------------- */
 
-/* A volume of a move that is over, which could not be removed yet. */
+/* A volume that a finished move could not remove yet. */
 struct left {
     struct shore__address *at;
     uint64_t generation;
-    bool undone, begun; /* made for a move that was undone; where nothing had been */
+    bool undone, begun; /* made by an undone move; nothing was there before */
 };
 
 struct intent {
@@ -57,7 +57,7 @@ static void intent_free(struct intent *in) {
     *in = (struct intent){0};
 }
 
-/* Its address is taken, also where this fails; NULL: there was no memory for it. */
+/* Takes over the volume's address, also on failure; NULL: it could not be allocated. */
 static int leave(struct intent *in, struct left volume) {
     struct left *grown = volume.at ? realloc(in->left, (in->nleft + 1) * sizeof *grown) : NULL;
     if (grown) {
@@ -96,7 +96,7 @@ static int intent_fields(const json_t *j, struct intent *in) {
     return rc;
 }
 
-/* Whether a later start will read in it what is meant. */
+/* Whether a later start reads the same intent from it. */
 static bool reads_back(const json_t *j, const struct intent *in) {
     struct intent back = {0};
     int rc = intent_fields(j, &back);
@@ -132,18 +132,18 @@ static int intent_read(const char *run_path, struct intent *in, struct shore_dia
     return rc;
 }
 
-/* The move is over; only what could not be removed is left of it. */
+/* Whether the move is over; volumes that could not be removed may be left. */
 static bool is_settled(const struct intent *in) {
     return in->new.count == 0 && in->old.count == 0;
 }
 
-/* Where it was made, or beside a drive that has been moved by hand since: *v then says so. */
+/* Removes a volume where it was made, or beside a drive moved by hand since: *v then has that place. */
 static int discard(const struct shore__run *run, struct left *v, struct shore_diag *diag) {
     const struct shore__addresses *moved = &run->private->moved;
     int rc = shore__drive_remove(v->at, run->fleet_id, v->generation, v->begun, diag);
     for (size_t i = 0; rc == SHORE_EMISSING && i < moved->count; i++) {
         struct shore__spot spot;
-        if (shore__spot_of(moved->item[i], &spot, NULL)) continue; /* whoever opens the drives says why */
+        if (shore__spot_of(moved->item[i], &spot, NULL)) continue; /* opening the drives says why */
         struct shore__address *at = shore__part_beside(spot.volume, v->at);
         int found = at ? shore__drive_remove(at, run->fleet_id, v->generation, v->begun, diag) : SHORE_EMISSING;
         if (found != SHORE_EMISSING && found != SHORE_EMISMATCH) {
@@ -158,16 +158,16 @@ static int discard(const struct shore__run *run, struct left *v, struct shore_di
     return rc;
 }
 
-/* What cannot be removed is said: a drive that is gone must not hold the run. What lies there still stays in the list
- * for whoever opens the run next. */
+/* Notes each volume that it cannot remove: a drive that is gone must not block the run. Volumes that are still there
+ * stay in the list for the next opening of the run. */
 static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
                        struct shore_diag *diag) {
     size_t kept = 0;
-    const struct shore__address *away = NULL; /* its server does not answer: that is not waited for again */
+    const struct shore__address *away = NULL; /* its server does not answer; do not wait for it again */
     for (size_t i = 0; i < in->nleft; i++) {
         struct left *v = &in->left[i];
         struct shore_diag why = {0};
-        if (v->generation == run->generation) { /* another try has succeeded: the state itself may lie there now */
+        if (v->generation == run->generation) { /* a later try succeeded: the state itself may lie there now */
             shore__note(note, ctx, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
             free(v->at);
             continue;
@@ -175,7 +175,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         bool again = away && shore__address_shares_server(away, v->at);
         int rc =
             again ? shore__fail(&why, SHORE_ELINK, "%s: is out of reach, too", v->at->text) : discard(run, v, &why);
-        /* what was refused as a new drive is still what it was before */
+        /* a file that was refused as a new drive is still what it was before */
         bool anothers = v->undone && (rc == SHORE_EMISMATCH || rc == SHORE_EINPUT || (rc == SHORE_EBUSY && !v->begun));
         bool stays = !shore__removal_is_over(rc) && (rc == SHORE_ELINK || !v->undone || v->begun);
         if (stays) {
@@ -194,7 +194,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
     return kept ? intent_write(run, in, diag) : shore__journal_clear(run->path, INTENT, diag);
 }
 
-/* Undone if run.json still has the old placement, else brought to its end. */
+/* Undoes the move if run.json still has the old placement, else finishes it. */
 static int settle(struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     bool switched = run->generation == in->to;
     const struct shore__addresses *drop = switched ? &in->old : &in->new;
@@ -203,7 +203,7 @@ static int settle(struct shore__run *run, struct intent *in, shore__note_fn note
                            "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
                            "was",
                            run->path);
-    int rc = shore__directory_sync(run->path, diag); /* the switch itself, before what it replaces goes */
+    int rc = shore__directory_sync(run->path, diag); /* the switch is durable before the volumes that it replaces go */
     for (size_t i = 0; !rc && i < drop->count; i++) {
         struct left volume = {shore__address_copy(drop->item[i]), switched ? in->from : in->to, !switched,
                               !switched && in->fresh[i]};
@@ -243,7 +243,7 @@ void shore__move_forget(const char *run_path) {
     shore__remove_in(run_path, INTENT);
 }
 
-/* ---- which volumes ----------------------------------------------------------------------------------------------- */
+/* ---- choosing volumes -------------------------------------------------------------------------------------------- */
 
 static int place_kept(const struct shore__address *drive, uint64_t generation, struct intent *in,
                       struct shore_diag *diag) {
@@ -280,7 +280,8 @@ static int check_twice(const struct shore__addresses *drives, uint64_t generatio
     return 0;
 }
 
-/* A path there may be a directory that only its volume tells from a file of ours. */
+/* Index of the present drive that `name` means. A path there may be a directory that is named like a file of ours: only
+ * its volume's path tells. */
 static size_t find_kept(const struct shore__addresses *present, const struct intent *in, const char *name) {
     size_t k = shore__drive_find(present, in->from, name);
     bool kept = k < present->count &&
@@ -318,7 +319,7 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
         char *name = shore__drive_name(new->text, in->to);
         rc = name ? shore__spot_of(new, &spot, diag) : shore__out_of_memory(diag);
         in->fresh[i] = !rc && !spot.exists;
-        /* a directory there that is called like a file of ours would lose the end of its name */
+        /* a served directory that is named like a file of ours would lose the end of its name */
         if (!rc && new->kind->served && strcmp(name, new->text) != 0)
             shore__addresses_put(&in->new, i, spot.volume);
         else if (!rc)
@@ -343,7 +344,7 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__addresse
     memcpy(options->fleet_id, run->fleet_id, sizeof options->fleet_id);
 }
 
-/* The same step with the same metrics and blob, so that a kill before the next step still finds its line. */
+/* Seals the same step with the same metrics and blob: after a kill before the next step, its line is still found. */
 static int seal(struct shore_fleet *new, struct shore_fleet *old, uint64_t step, struct shore_diag *diag) {
     if (step == 0) return shore_fleet_seal(new, step, diag);
     int rc = shore_fleet_seal(new, step - 1, diag);
@@ -385,7 +386,7 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
     return rc;
 }
 
-/* run.json with the new placement: the one step that counts. */
+/* Writes run.json with the new placement: the one step that decides. */
 static int switch_over(struct shore__run *run, const struct intent *in, const struct shore__placing *how, uint64_t step,
                        struct shore_diag *diag) {
     struct shore__addresses drives = {0};
@@ -409,11 +410,11 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     free(run->settings.drive_speeds);
     run->settings.drive_speeds = speeds;
     run->generation = in->to;
-    rc = shore__origin_take(run->path, &run->private->origin, diag); /* the new volumes are nobody else's */
+    rc = shore__origin_take(run->path, &run->private->origin, diag); /* the new volumes belong to no other directory */
     return rc ? rc : shore__run_record_change(run, step, what, diag);
 }
 
-/* The new intent takes the place of one that only says what earlier moves have left. */
+/* Takes over the volumes that earlier moves left: the new intent replaces the one that lists them. */
 static int take_left(const char *run_path, struct intent *in, struct shore_diag *diag) {
     struct intent before;
     int rc = intent_read(run_path, &before, diag);
@@ -426,7 +427,7 @@ static int take_left(const char *run_path, struct intent *in, struct shore_diag 
     return 0;
 }
 
-/* What it made is still there. */
+/* Whether a volume that this move made is still there. */
 static bool leaves_new(const struct intent *in) {
     for (size_t i = 0; i < in->nleft; i++)
         if (in->left[i].generation == in->to) return true;
@@ -445,7 +446,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
     if (!rc) {
         shore__run_fleet(run, &run->settings.drives, run->generation, &options);
         options.hint_step = run->hint_step;
-        options.read_only = true; /* where the new drives are refused, nothing has been written */
+        options.read_only = true; /* if the new drives are refused, nothing has been written */
         options.note = how->note;
         options.note_ctx = how->note_ctx;
         rc = shore_fleet_open(run->layout, &options, &old, diag);
@@ -461,7 +462,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
             rc = switch_over(run, &in, how, info.step, diag);
             shore_fleet_close(old);
             old = NULL;
-            /* if writing run.json has failed, only its next reader knows which one is there */
+            /* if writing run.json failed, only its next reader knows which version is there */
             if (!rc) rc = settle(run, &in, how->note, how->note_ctx, diag);
         } else {
             struct shore_diag why = {0};

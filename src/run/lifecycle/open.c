@@ -1,4 +1,4 @@
-/* Opening a run, with what was interrupted brought to an end, and closing it. */
+/* Opens a run, after ending what was interrupted, and closes it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static bool is_missing(const char *path) {
     return stat(path, &st) < 0 && errno == ENOENT;
 }
 
-/* What run.json is to call the place where a drive is now. */
+/* Finds the address that run.json records for a moved drive. */
 static int place_named(const struct shore__run *run, const struct shore__move *move, const char *shown,
                        struct shore__address **out, struct shore_diag *diag) {
     struct shore__address *named, *place = NULL;
@@ -30,7 +30,7 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
         rc = shore__fail(diag, SHORE_EUSAGE, "drive %s: what is in memory ends with the process", shown);
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
-    char *volume = NULL; /* of a directory, the file in it */
+    char *volume = NULL; /* for a directory, the file in it */
     if (rc == 0 && place->kind->has_file && is_missing(place->text) && is_missing(name))
         rc = shore__fail(diag, SHORE_EMISSING, "drive %s: %s does not exist", shown, name);
     else if (rc == 0 && place->kind->has_file && shore__volume_path(place->text, &volume, NULL) == 0 &&
@@ -68,11 +68,11 @@ static uint64_t read_hint(const struct shore__run *run) {
     if (fd >= 0) close(fd);
     free(path);
     uint64_t step = n > 0 && text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
-    /* a line that is not whole could name any step; metrics follow the commit as the hint does */
+    /* a torn line could name any step; the metrics follow the commit as the hint does */
     return end && *end == '\n' ? step : shore__metrics_last(run);
 }
 
-/* In whatever way, the making of another run in its place among them. */
+/* Whether any change was interrupted, including the making of another run in its place. */
 static bool was_interrupted(const char *path) {
     return shore__move_is_interrupted(path, true) || shore__rollback_is_interrupted(path) ||
            shore__snapshot_is_interrupted(path) || shore__path_exists(path, "making");
@@ -88,17 +88,17 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     if (rc == 0 && !shore__is_run(path)) rc = shore__not_a_run(path, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
-    /* what was interrupted is undone or brought to its end first, by whoever comes next */
-    struct shore__worker worker; /* is about to end it himself */
+    /* whoever opens the run next first undoes or finishes what was interrupted */
+    struct shore__worker worker; /* the process at work, which ends the interruption itself */
     const bool looks_on = purpose == TO_LOOK && shore__run_worker(run->path, &worker);
     if (for_writing || (whole && !looks_on && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
-    /* what the run had interrupted when it was copied is the run's, and may be at its end by now */
+    /* changes interrupted when the run was copied are the original run's, which may have finished them by now */
     enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
     bool copy = standing >= SHORE__RUN_ELSEWHERE;
     if (copy && for_writing && whole && was_interrupted(run->path))
         rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
-    /* who renamed it, or made it before there were marks, need not say so; if it fails, the next start does it */
+    /* records a renamed run, or one older than marks, without being told; if that fails, the next start does it */
     if (rc == 0 && for_writing && whole && standing == SHORE__RUN_ITSELF &&
         !shore__origin_is_current(run->path, &run->private->origin))
         shore__run_write(run, NULL);
@@ -111,7 +111,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     }
     if (for_writing && whole && !copy) shore__making_settle(run, shore__run_remember, run);
     run->hint_step = read_hint(run);
-    /* who had the lock until now may have ended it, or left it */
+    /* the previous holder of the lock may have finished it, or left it */
     if (whole && run->lock_fd >= 0 && !copy) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {
         shore__run_close(run);

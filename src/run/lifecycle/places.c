@@ -1,4 +1,4 @@
-/* Where the volumes of a run that is being made come to lie, and what stands there already. */
+/* Decides where the volumes of a new run lie, and finds what is there already. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "run/paths.h"
 #include "storage/volume.h"
 
-/* Who made a volume, as it says itself; *there: that run is where it was then. */
+/* The run that made a volume, as the volume says; *there: that run is still at that path. */
 static char *maker_of(const struct shore__probe *p, bool *there) {
     const char *home = p->desc.identity;
     *there = false;
@@ -77,8 +77,8 @@ int shore__volume_place(const struct shore__address *drive, const char *home, co
     return rc;
 }
 
-/* Of the run that is overwritten, the volume on this drive, in whose place the new one is made: there may be no room
- * for both. NULL: it has none there, or its place is another run's by now. */
+/* The overwritten run's volume on this drive. The new volume takes its place: there may be no room for both. NULL: it
+ * has none there, or another run has its place by now. */
 static const struct shore__address *volume_before(const struct shore__run *run, const struct shore__run *overwritten,
                                                   const struct shore__address *absolute) {
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
@@ -91,7 +91,7 @@ static const struct shore__address *volume_before(const struct shore__run *run, 
     return NULL;
 }
 
-/* The drive becomes the path of its volume. */
+/* Replaces the drive by its volume's path. */
 static int place(struct shore__run *run, size_t i, const struct shore__run *overwritten, struct shore_diag *diag) {
     struct shore__addresses *drives = &run->settings.drives;
     struct shore__address *absolute = NULL, *at = NULL;
@@ -128,7 +128,7 @@ int shore__making_place(struct shore__run *run, const struct shore__draft *befor
         bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
         bool replaced = exists && owner == SHORE__ANOTHERS && overwritten &&
                         shore__volume_is(drives->item[i], overwritten->fleet_id, SHORE__OURS);
-        /* what is another's can be told from what this making makes of it */
+        /* another run's volume can be told from the one that this making puts there */
         bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
         run->private->replaces |= replaced;
         ours += exists && (owner == SHORE__OURS || made_here);

@@ -1,4 +1,4 @@
-/* What run.json is to say from now on: a change, or whose the directory is. */
+/* Records in run.json a change, or which directory the run belongs to. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "run/paths.h"
 
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
-    /* a run that was moved is at home where it is now, and so is a copy that was given drives of its own */
+    /* a moved run's home is where it is now, and so is that of a copy with drives of its own */
     int rc =
         shore__run_standing(run) == SHORE__RUN_ITSELF ? shore__origin_take(run->path, &run->private->origin, diag) : 0;
     return rc ? rc : shore__run_put(run, diag);
@@ -26,7 +26,7 @@ int shore__run_record_change(struct shore__run *run, uint64_t step, const char *
     return rc;
 }
 
-/* What is being made there is the directory's own from now on. */
+/* From now on the making there is this directory's own. */
 static int claim_making(const char *run_path, struct shore_diag *diag) {
     struct shore__draft draft;
     char *original = NULL;

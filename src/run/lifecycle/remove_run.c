@@ -1,4 +1,4 @@
-/* Deleting a run with its volumes, and only with those. */
+/* Deletes a run with its volumes, and only those. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,24 +21,24 @@
 #include "storage/volume.h"
 
 struct held {
-    char *path; /* here */
+    char *path; /* on this host */
     int fd;     /* locked */
     bool is_device;
     const struct shore__address *elsewhere; /* on another host; or NULL */
     bool begun;                             /* it may have no header yet */
 };
 
-/* A run knows its volumes; one that was being overwritten may have lost some; a making may not have made its own yet,
- * or not their headers. */
+/* Whose volumes they are. A run knows its volumes. A run that was being overwritten may have lost some. A making may
+ * not have made its volumes yet, or not their headers. */
 enum whose { OF_RUN, OF_OVERWRITTEN, OF_MAKING };
 
-/* A volume on another host cannot be held from here: it is removed later, if it is in use by nobody then. */
+/* Checks a volume on another host. It cannot be locked from here: it is removed later, if nobody uses it then. */
 static int hold_elsewhere(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose,
                           struct held *held, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__probe probe;
     int rc = shore__drive_probe(drive, &probe, diag);
     if (rc < 0) return rc;
-    /* what has no header is looked at over there */
+    /* that host examines a file without a header */
     bool ours = shore__probe_is_of(&probe, fleet_id) || (whose == OF_MAKING && probe.exists && !probe.is_volume);
     if (!probe.exists && whose == OF_RUN)
         shore__note(note, ctx, "%s: no volume is there any more", drive->text);
@@ -53,7 +53,7 @@ static int hold_elsewhere(const struct shore__address *drive, const uint64_t fle
     return rc;
 }
 
-/* Locks a volume of this fleet. Leaves held->fd at -1 where there is none: that is no reason not to go on. */
+/* Locks a volume of this fleet. Leaves held->fd at -1 if there is none: that is no failure. */
 static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
                 shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore_diag why = {0};
@@ -95,7 +95,7 @@ static void let_go(struct held *held) {
     *held = (struct held){.fd = -1};
 }
 
-/* A process that was killed may hold its locks for a moment. */
+/* Retries hold(): a killed process may keep its locks for a moment. */
 static int hold_patiently(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose,
                           struct held *held, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
@@ -107,7 +107,7 @@ static int hold_patiently(const struct shore__address *drive, const uint64_t fle
     }
 }
 
-/* A device keeps its place, but not what names it a volume: both headers lie in its first MiB. */
+/* Wipes the first MiB of a device, which holds both headers of the volume. */
 static int wipe(const struct held *held, struct shore_diag *diag) {
     const size_t bytes = 1 << 20;
     void *zeros = calloc(1, bytes);
@@ -146,7 +146,7 @@ static int remove_volumes(const struct shore__addresses *drives, const uint64_t 
         else if (unlink(held[i].path) < 0)
             rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
         else
-            rc = shore__parent_sync(held[i].path, diag); /* what knows of it goes next, and lies elsewhere */
+            rc = shore__parent_sync(held[i].path, diag); /* the run's files, which name it, go next and lie elsewhere */
         if (rc == 0 && !held[i].elsewhere)
             shore__note(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
     }
@@ -169,7 +169,7 @@ static int remove_snapshots(const char *path, const struct shore__addresses *dri
     return rc;
 }
 
-/* A directory of that name is none of ours. */
+/* Removes a file of the run. A directory of that name is not the run's. */
 static int remove_file(const char *run_path, const char *name, bool *begun, struct shore_diag *diag) {
     char *path = shore__path_join(run_path, name);
     int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -181,7 +181,7 @@ static int remove_file(const char *run_path, const char *name, bool *begun, stru
     return rc;
 }
 
-/* run.json goes last: until then the same command can be given again. */
+/* Removes run.json last: until then the same command can be repeated. */
 static int remove_files(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     int rc = 0;
     for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
@@ -205,7 +205,7 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
-/* A making that was killed before its draft was durable has made nothing else yet. */
+/* Removes a making that was killed before its draft was durable: it has made nothing else yet. */
 static int remove_without_draft(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     char *making = shore__path_join(path, "making");
     if (making) shore__remove_in(making, "plan.json");
@@ -235,14 +235,14 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (rc == 0) overwritten = shore__run_overwritten(path);
     if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
     if (rc == 0 && killed == 0) rc = shore__draft_refuse_copy(path, &draft, diag);
-    /* first what a change of drives that was killed has left, old or new */
+    /* first the volumes, old or new, that a killed change of drives left */
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
     if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
     if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
-    /* what an --overwrite that was killed may have made */
+    /* volumes that a killed --overwrite may have made */
     if (rc == 0 && killed == 0) rc = remove_volumes(&draft.fresh, draft.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
         shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");

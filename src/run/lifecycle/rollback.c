@@ -1,7 +1,6 @@
-/* Going back to a snapshot: its state is copied into the slots that are not committed, and committed under its own
- * step. RUN/rollback.json is there from before the first record changes until all that follows the state has followed
- * it. Until the commit, every drive still holds the step from before; so what is interrupted starts again from there.
- */
+/* Goes back to a snapshot: copies its state into the uncommitted slots, and commits it under its own step.
+ * RUN/rollback.json is there from before the first record changes until everything after the state is restored. Until
+ * the commit, every drive still holds the step from before, so an interrupted rollback starts again from there. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -201,7 +200,7 @@ int shore__snapshot_open(struct shore__run *run, const char *name, struct shore_
     return rc;
 }
 
-/* The schedule is what may have changed since; resources stay what they are now. */
+/* Restores the schedule, which may have changed since. Resources stay as they are now. */
 static int restore_settings(struct shore__run *run, const struct shore__snapshot *s, uint64_t from,
                             struct shore_diag *diag) {
     const json_t *settings = json_object_get(s->json, "settings"), *changes = json_object_get(s->json, "changes");
@@ -239,7 +238,7 @@ static int remove_residuals(const char *run_path, struct shore_diag *diag) {
     return 0;
 }
 
-/* Each step may be repeated. */
+/* Restores all that follows the state. Each step may be repeated. */
 static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct intent *in,
                   struct shore_diag *diag) {
     char *files = NULL, *metrics = NULL;
@@ -256,7 +255,7 @@ static int follow(struct shore__run *run, const struct shore__snapshot *s, const
     return rc;
 }
 
-/* Where the drives are said to be now: what follows records that. */
+/* Opens the drives where they are said to be now: follow() records those places. */
 static int check_drives(struct shore__run *run, struct shore_diag *diag) {
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
@@ -277,7 +276,7 @@ int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn
     if (rc == 0) rc = shore__snapshot_read(run->path, name, &s, diag);
     if (rc) return rc;
     rc = intent_read(run->path, &in, diag);
-    /* another one was interrupted after its commit: it comes to its end first */
+    /* another rollback was interrupted after its commit: finish it first */
     if (rc == 0 && in.there && in.committed) {
         rc = shore__rollback_mend(run, note, note_ctx, diag);
         in = (struct intent){0};
@@ -301,7 +300,7 @@ int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx,
         if (rc == 0) rc = follow(run, &s, &in, &why);
         shore__snapshot_free(&s);
     }
-    if (rc < 0) /* cut off is not refused: no code that says that nothing was begun */
+    if (rc < 0) /* an interruption is no refusal: return no code that says that nothing was begun */
         return shore__advise(
             diag,
             shore__fail(diag, run->begun ? -EIO : rc,

@@ -1,4 +1,4 @@
-/* Parts of snapshots: copies of volumes, which lie where they were made, or beside a drive that was moved since. */
+/* Parts of snapshots: copies of volumes. They lie where they were made, or beside a drive that was moved since. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,15 +33,15 @@ static int discard_at(struct shore__parts *p, const struct shore__address *at, b
     return note_away(p, at, shore__drive_remove(at, p->fleet_id, p->generation, begun, diag), diag);
 }
 
-/* Whether the file that begins with this part's name was made beside this volume under its name of today. */
+/* Whether the part's name begins with this volume's present name, so it was made beside it. */
 static bool is_named_after(const struct shore__address *part, const struct shore__address *volume) {
     const char *name = strrchr(part->text, '/'), *owner = strrchr(volume->text, '/');
     size_t n = owner ? strlen(owner) : 0;
     return name && owner && strncmp(name, owner, n) == 0 && strncmp(name + n, ".snapshot-", 10) == 0;
 }
 
-/* begun: a file without a header goes too, if its name tells whose it is. What lies beside another drive may be that
- * one's part: it goes as well, but then this one may still be where it was. */
+/* Removes a part. begun: also a file without a header, if its name tells whose it is. A file beside another drive may
+ * be that drive's part: it goes as well, but then this part may still be where it was. */
 static int discard_where_it_is(struct shore__parts *p, size_t i, const struct shore__address *part, bool begun,
                                struct shore_diag *diag) {
     struct shore_diag why = {0};
@@ -61,8 +61,8 @@ static int discard_where_it_is(struct shore__parts *p, size_t i, const struct sh
     return rc;
 }
 
-/* A server whose client was killed may know of a snapshot that it has not begun. It holds the volume until it has made
- * that. */
+/* Waits for a server whose client was killed: it may have a snapshot still to begin, and holds the volume until that is
+ * made. */
 static int wait_for_server(struct shore__parts *p, const struct shore__address *part, struct shore_diag *why) {
     struct shore__probe probe;
     const char *end = strstr(part->text, ".snapshot-");
@@ -74,10 +74,10 @@ static int wait_for_server(struct shore__parts *p, const struct shore__address *
         shore__probe_free(&probe);
     }
     free(volume);
-    return rc; /* whatever else there is, is seen where the part is removed */
+    return rc; /* removing the part shows any other failure */
 }
 
-/* A server whose client was killed goes on copying into the .partial, so that is looked at first. */
+/* Looks at the .partial first: a server whose client was killed goes on copying into it. */
 bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__address *part, struct shore_diag *held,
                          shore__note_fn note, void *ctx) {
     struct shore_diag why = {0};

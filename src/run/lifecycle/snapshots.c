@@ -1,5 +1,5 @@
-/* Named copies of a run's committed state. The drives copy their volumes; the run directory says which copies belong
- * together, and keeps what of itself belongs to that step. NAME.json is written last, and is the first to go. */
+/* Named copies of a run's committed state. The drives copy their volumes. The run directory says which copies belong
+ * together, and keeps its own files of that step. NAME.json is written last and removed first. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +33,7 @@ static struct in_folder in_folder(const char *name, const char *ending) {
     return f;
 }
 
-/* The same, whole. malloc'ed. */
+/* The same as a whole path, malloc'ed. */
 static char *path_of(const char *run_path, const char *name, const char *ending) {
     return shore__path_join(run_path, in_folder(name, ending).name);
 }
@@ -95,7 +95,7 @@ static int by_age(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-/* Of the files NAME + ending. */
+/* Lists the NAME of each file NAME + ending. */
 static int list_names(const char *run_path, const char *ending, struct shore__strings *out, struct shore_diag *diag) {
     char *folder = shore__path_join(run_path, FOLDER);
     DIR *directory = folder ? opendir(folder) : NULL;
@@ -166,7 +166,7 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
         rc = shore__spot_of(drives->item[d], &spot, diag);
         for (size_t i = 0; rc == 0 && i < names.count; i++) {
             struct shore__snapshot s;
-            if (shore__snapshot_read(run_path, names.item[i], &s, NULL)) continue; /* holds nothing up */
+            if (shore__snapshot_read(run_path, names.item[i], &s, NULL)) continue; /* it blocks nothing */
             rc = follow(run_path, &s, spot.volume, diag);
             shore__snapshot_free(&s);
         }
@@ -178,8 +178,8 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
-/* The files of NAME.partial, and then it. What cannot be removed is said: a drive that is gone must not hold us. Where
- * one lies there still, NAME.partial stays for the next to open the run. */
+/* Removes the files that NAME.partial lists, and then NAME.partial. Notes what it cannot remove: a drive that is gone
+ * must not block us. If a file is left, NAME.partial stays for the next opening of the run. */
 static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
     json_t *j = NULL;
@@ -249,7 +249,7 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
 static int mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note, void *ctx,
                 struct shore_diag *diag) {
     bool left = false;
-    if (has(run_path, name, ".json")) /* made: only this was left to do */
+    if (has(run_path, name, ".json")) /* it is made; only this was left to do */
         return shore__journal_clear(run_path, in_folder(name, ".partial").name, diag);
     int rc = clear(run_path, name, parts, &left, note, ctx, diag);
     if (rc == 0 && !left)
@@ -269,7 +269,7 @@ int shore__snapshots_mend(const char *run_path, const struct shore__addresses *d
     return rc;
 }
 
-/* Removes the oldest automatic ones beyond `keep`. */
+/* Removes the oldest automatic snapshots beyond `keep`. */
 static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__snapshot *list = NULL;
     size_t count = 0, automatic = 0;
@@ -287,7 +287,7 @@ static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn not
     return rc;
 }
 
-/* The run goes, and with it all of this. */
+/* Removes the descriptions of all snapshots, together with the run. */
 void shore__snapshots_forget(const char *run_path) {
     char *folder = shore__path_join(run_path, FOLDER);
     static const char *const ours[] = {"*.json", "*.partial", NULL};
@@ -297,7 +297,7 @@ void shore__snapshots_forget(const char *run_path) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* Asked before a list names the file: what a list names is removed with what was not finished. */
+/* Runs before a list names the file: the files in a list are removed with an unfinished snapshot. */
 static int check_free(const struct shore__address *part, struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(part, &spot, diag);
@@ -329,7 +329,7 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
         if (*rc) break;
         char *path = shore__snapshot_path(spot.volume->text, name);
         *rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
-        if (*rc == 0 && !spot.is_device) /* which says itself that it has no room */
+        if (*rc == 0 && !spot.is_device) /* a device says itself that it has no room */
             *rc = check_free(part, diag);
         json_array_append_new(volumes, json_string(path ? path : ""));
         free(part);
@@ -381,7 +381,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         free(of);
         return SHORE_EEXISTS;
     }
-    if (has(run->path, name, ".partial")) { /* what did not go when the run was opened may go now */
+    if (has(run->path, name, ".partial")) { /* files that could not go when the run was opened may go now */
         struct shore__parts parts = {.drives = &run->settings.drives};
         int failed = mend(run->path, name, &parts, NULL, NULL, diag);
         free(parts.away);
@@ -399,7 +399,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     if (rc == 0) rc = folder && j ? make_folder(folder, diag) : shore__out_of_memory(diag);
     if (rc == 0) {
         rc = shore__journal_write(run->path, in_folder(name, ".partial").name, json_incref(j), diag);
-        if (rc < 0) rmdir(folder); /* unless there are others */
+        if (rc < 0) rmdir(folder); /* stays if it holds others */
     }
     if (rc == 0) {
         rc = fill(run, fleet, name, j, diag);
@@ -409,7 +409,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             bool left = false;
             clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
             free(parts.away);
-            if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first one made it */
+            if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first snapshot made it */
         } else {
             rc = shore__journal_clear(run->path, in_folder(name, ".partial").name, diag);
         }
@@ -442,7 +442,7 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
         if (rc < 0) return rc;
         bool replace = there.automatic && shore__run_standing(run) < SHORE__RUN_ELSEWHERE;
         shore__snapshot_free(&there);
-        if (!replace) return 0; /* the user's own of this name */
+        if (!replace) return 0; /* the user's own snapshot of this name */
         rc = shore__snapshot_remove(run->path, name, &run->settings.drives, note, ctx, diag);
     }
     if (rc == 0) rc = shore__snapshot_make(run, fleet, name, true, diag);

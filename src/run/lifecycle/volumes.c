@@ -1,6 +1,6 @@
-/* What the volumes of a run are called, and whose they are. In a directory, each run has a name of its own:
- * longshore-NAME-1a2b3c4d.volume, after its directory and its fleet (runs made before that: longshore.volume). A drive
- * that keeps its place in a new placement holds two volumes for a while, so the new one's ends with .g2. */
+/* Names of a run's volumes, and whose they are. In a directory, each run's volume has its own name,
+ * longshore-NAME-1a2b3c4d.volume, after the run's directory and fleet (older runs: longshore.volume). A drive that
+ * stays in a new placement holds two volumes for a while, so the new one's name ends with .g2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static size_t plain_length(const char *path) {
     return digits < n && digits > 2 && path[digits - 1] == 'g' && path[digits - 2] == '.' ? digits - 2 : n;
 }
 
-/* Of the last part of a path, the slash before it or, in the root of a server, the colon. */
+/* Index of the slash before the last part of a path, or of the colon in the root of a server. */
 static size_t before_name(const char *path, size_t n) {
     const bool served = shore__kind_of(path)->served;
     while (n > 0 && path[n - 1] != '/' && !(served && path[n - 1] == ':'))
@@ -43,7 +43,7 @@ static bool is_own_name(const char *name, size_t n) {
     return id[-1] == '-' && strspn(id, "0123456789abcdef") == ID_DIGITS && strncmp(id + ID_DIGITS, OWN_END, end) == 0;
 }
 
-/* Whether this program chose the name that the first n characters end with: then the drive is the directory. */
+/* Whether the first n characters end with a name that this program chose; then the drive is the directory. */
 static bool is_in_directory(const char *path, size_t n) {
     size_t before = before_name(path, n);
     const char *name = path + before + 1;
@@ -68,8 +68,8 @@ char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]) {
     return out;
 }
 
-/* Length without the ".gN" that a volume of this generation was given. Users may call their own files so: of one with a
- * name of theirs, only the generation itself can be ours, and never the first. */
+/* Length without the ".gN" that a volume of this generation was given. Users may name their own files like that: in a
+ * user's name, only this very generation can be ours, and never the first. */
 static size_t given_length(const char *path, uint64_t generation) {
     size_t n = plain_length(path);
     if (!path[n] || is_in_directory(path, n)) return n;
@@ -137,7 +137,7 @@ static bool is_at(const struct shore__address *at) {
     return is;
 }
 
-/* A far side that cannot be asked says so itself when the volume is made. */
+/* Whether something has that name. A server that cannot be asked says so itself when the volume is made. */
 static bool is_taken(const struct shore__address *at) {
     struct stat st;
     return at->kind->served ? is_at(at) : lstat(at->text, &st) == 0;
@@ -172,7 +172,7 @@ struct shore__address *shore__drive_moved(const struct shore__run *run, const ch
     struct shore__address *inside = has_name ? shore__address_in(place, name) : NULL;
     struct shore__address *beside = *given ? shore__address_named(place, strlen(place->text), given) : NULL;
     struct shore__address *found;
-    /* a change of drives that was interrupted can have left the old volume beside the new one */
+    /* an interrupted change of drives may have left the old volume beside the new one */
     if (is_at(inside))
         found = inside;
     else if (is_at(beside) && !shore__volume_is_placed(place, run->fleet_id, run->generation, NULL))
@@ -184,12 +184,12 @@ struct shore__address *shore__drive_moved(const struct shore__run *run, const ch
     return found;
 }
 
-/* ---- whose they are -------------------------------------------------------------------------------------------- */
+/* ---- owners ------------------------------------------------------------------------------------------------------ */
 
 static enum shore__owner owner_of(const char *volume, const uint64_t fleet_id[2], struct shore_diag *diag) {
     unsigned char page[SHORE__PAGE_BYTES] = {0};
     struct shore__header header;
-    /* non-blocking, so that a fifo under this name cannot hold us */
+    /* non-blocking, so that a fifo of this name cannot block us */
     int fd = open(volume, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     ssize_t n = fd < 0 ? -1 : pread(fd, page, sizeof page, 0);
     int code = errno;
