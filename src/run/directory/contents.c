@@ -41,7 +41,7 @@ static int alloc(const struct shore_layout *layout, uint32_t nshapes, struct sho
     return 0;
 }
 
-/* The next shape, with its names copied. */
+/* Adds the next shape, and copies its names. */
 static int add(struct shore__contents *c, const struct shore_shape *s, struct shore_diag *diag) {
     struct shore_shape *own = &c->shapes[c->nshapes++];
     const char **tied = calloc(s->ntied + 1u, sizeof *tied);
@@ -54,7 +54,7 @@ static int add(struct shore__contents *c, const struct shore_shape *s, struct sh
     return whole ? 0 : shore__out_of_memory(diag);
 }
 
-/* ---- what is checked --------------------------------------------------------------------------------------------- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool is_name(const char *name) {
     return name && *name && shore__json_holds(name);
@@ -149,8 +149,8 @@ const char *shore__contents_maker(const struct shore__contents *c) {
     return json_string_value(json_object_get(c->program, "name"));
 }
 
-/* The tree has whole numbers of 64 bits with a sign; what is larger would become a real one, which is another number.
- */
+/* Refuses a number that the JSON tree cannot keep: its integers are signed 64-bit ones, and a larger integer would
+ * become a real number, which is another number. */
 static int keeps_number(void *ctx, const struct shore__json_event *e, struct shore_diag *diag) {
     if (e->kind != SHORE__JSON_NUMBER) return 0;
     json_t *kept = json_loadb(e->text, e->bytes, JSON_DECODE_ANY, NULL);

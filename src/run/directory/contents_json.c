@@ -1,4 +1,4 @@
-/* The tensors of a run as run.json has them. */
+/* Reads and writes the tensors of a run as run.json has them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ json_t *shore__contents_to_json(const struct shore__contents *c) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* What is read, flat. */
+/* What is read, in flat arrays. */
 struct reading {
     struct shore_block_spec *blocks;
     struct shore_tensor_spec *specs;

@@ -11,7 +11,7 @@
 
 #define DRAFT "making/plan.json"
 
-/* The fleet and its new volumes. */
+/* Reads the fleet and its new volumes. */
 static int read_fields(const json_t *j, struct shore__draft *out) {
     const json_t *volumes = json_object_get(j, "volumes");
     if (!shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), out->fleet_id)) return -EINVAL;
@@ -43,7 +43,7 @@ void shore__draft_free(struct shore__draft *draft) {
     draft->maker = NULL;
 }
 
-/* Whether a later start will read in it what is meant. */
+/* Whether a later start reads the same draft from it. */
 static bool reads_back(const json_t *j, const struct shore__draft *draft) {
     struct shore__draft back = {0};
     int rc = read_fields(j, &back);

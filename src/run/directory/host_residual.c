@@ -1,4 +1,4 @@
-/* RUN/residual-host: what compression has left out of the gradients so far, where that is kept on the host.
+/* RUN/residual-host: the part of the gradients that compression has left out so far, if the host keeps it.
  *
  *     bytes 0-7     "LSRESID1"
  *     bytes 8-15    the step whose state it belongs to
@@ -9,8 +9,8 @@
  *     then          XXH3-128 of each segment, seeded with its number; of all bytes before, seeded with 0
  *     then          from the next multiple of 4,096 on, the segments: 65,536 bf16 each, in order of the blocks
  *
- * Numbers are little-endian. A file that does not belong to the committed state, down to its digest, is not used: so
- * one that is left from an earlier stop does no harm. */
+ * Numbers are little-endian. A file that does not belong to the committed state, down to its digest, is not used.
+ * So a file left from an earlier stop does no harm. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -52,7 +52,8 @@ static void fill_header(unsigned char *head, const struct shore__run *run, uint6
     shore__put_u64(head + 48, segments);
 }
 
-/* Whether the file is of this state already; one of another state is of no use, and its room may be all there is. */
+/* Whether the file already belongs to this state. Removes one of another state: it is of no use, and its room may be
+ * needed. */
 static bool is_there(const char *path, const unsigned char wanted[HEADER_BYTES]) {
     unsigned char found[HEADER_BYTES];
     int fd = open(path, O_RDONLY | O_CLOEXEC);

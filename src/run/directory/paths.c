@@ -102,7 +102,7 @@ bool shore__fleet_id_parse(const char *text, uint64_t id[2]) {
     return sscanf(text, "%16" SCNx64 "%16" SCNx64, &id[0], &id[1]) == 2;
 }
 
-/* A drive that is gone is still called as it was, from the directory where it was given. */
+/* The resolved path. A drive that is gone keeps its name, taken from the directory where it was given. */
 static char *real_name(const char *path) {
     char *real = realpath(path, NULL);
     return real ? real : shore__address_absolute(path);

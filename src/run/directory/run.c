@@ -1,4 +1,4 @@
-/* What a run is in memory; its lock; what is there where none is. */
+/* A run in memory, its lock, and what a directory holds instead of a run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -77,7 +77,7 @@ struct shore__run *shore__run_peek(const char *path) {
     return NULL;
 }
 
-/* ---- what is there instead --------------------------------------------------------------------------------------- */
+/* ---- directories without a run ----------------------------------------------------------------------------------- */
 
 bool shore__run_is_unmade(const char *path) {
     return !shore__is_run(path) && (shore__path_exists(path, "making") || shore__directory_is_empty(path));

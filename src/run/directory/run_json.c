@@ -1,4 +1,4 @@
-/* run.json: as it is read, and as it is written. */
+/* Reads and writes run.json. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ static json_t *tokens_json(const struct shore__token_record *r) {
 
 #define CHECKSUM "checksum"
 
-/* Of all other keys, whatever their order and layout. NULL: out of memory. */
+/* The checksum of all other keys, whatever their order and layout. NULL: out of memory. */
 static json_t *checksum_of(const json_t *j) {
     json_t *others = json_copy((json_t *)j);
     json_object_del(others, CHECKSUM);
@@ -35,7 +35,7 @@ static json_t *checksum_of(const json_t *j) {
     return hex[0] ? json_string(hex) : NULL;
 }
 
-/* Runs of earlier versions have none. */
+/* Runs of earlier versions have no checksum. */
 static int check_checksum(const json_t *j, const char *path, struct shore_diag *diag) {
     const json_t *recorded = json_object_get(j, CHECKSUM);
     json_t *computed = recorded ? checksum_of(j) : NULL;
@@ -145,7 +145,7 @@ static int read_contents(struct shore__run *run, const json_t *j, const char *pa
     return rc;
 }
 
-/* The keys that a run of a model has and one of contents has not. */
+/* Reads the keys of a run of a model, which a run of contents lacks. Returns whether all are there. */
 static bool has_model(struct shore__run_private *p, const json_t *j) {
     const json_t *val_data = json_object_get(j, "val_data");
     return json_is_string(json_object_get(j, "processor")) && json_is_string(json_object_get(j, "tokenizer")) &&

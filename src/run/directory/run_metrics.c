@@ -1,5 +1,5 @@
-/* metrics.jsonl: one line a step, numbered from 1, none missing and none twice. Lines are appended after the commit, so
- * a kill can leave one too few, or a torn one; the fleet's record holds the last line for that case. */
+/* metrics.jsonl: one line per step, numbered from 1, none missing and none twice. A line is appended after its commit,
+ * so a kill can leave one line too few, or a torn one. For that case the fleet's record holds the last line. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -34,8 +34,7 @@ static int open_file(struct shore__run *run, const char *name, int flags, int *f
     return rc;
 }
 
-/* The step of a whole line, 0 if it is none. What this program wrote begins with the step; what was edited is parsed.
- */
+/* The step of a whole line; 0: it is none. Lines of this program begin with the step; edited lines are parsed. */
 static uint64_t step_of(const char *line, size_t bytes) {
     static const char start[] = "{\"step\":";
     json_error_t error;
@@ -60,7 +59,7 @@ struct scan {
     bool foreign;          /* what follows is neither a torn line nor a later step */
 };
 
-/* Reads on from the start until a line is not the next step, or `step` lines are read. */
+/* Reads from the start until a line is not the next step, or `step` lines are read. */
 static int scan(const struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {
     char *buffer = malloc(LINE_BYTES_MOST);
     size_t held = 0;
@@ -105,7 +104,7 @@ uint64_t shore__metrics_last(const struct shore__run *run) {
     return step;
 }
 
-/* Keeps a file that is about to lose lines which no kill explains. */
+/* Keeps a copy of a file that is about to lose lines for which no kill accounts. */
 static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *diag) {
     char block[16384], *old = shore__path_join(run->path, NAME ".old");
     int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
@@ -219,15 +218,16 @@ int shore__metrics_append(struct shore__run *run, uint64_t step, const char *lin
     if (rc < 0) return rc;
     p->metrics_step = step;
     put_hint(run, false);
-    /* after a power cut, the steps of the last second at most are marked as lost */
+    /* after a power cut, at most the steps of the last second are marked as lost */
     uint64_t now = shore__now_ns();
     if (now - p->synced_ns < sync_every_ns) return 0;
     p->synced_ns = now;
     return fdatasync(p->metrics_fd) < 0 ? fail_io(run, "cannot be made durable", diag) : 0;
 }
 
-/* The hint is made durable here: an old one beyond this step would say that the drives were put back from a copy. It is
- * one behind where a kill had cost the last line: so the next start measures again what belongs to it. */
+/* Makes the hint durable: an old hint beyond this step would say that the drives were put back from a copy. Where a
+ * kill had cost the last line, the hint is one step behind, so that the next start measures again what that line
+ * held. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
     char *path = shore__path_join(run->path, NAME), text[32];

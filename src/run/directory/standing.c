@@ -1,5 +1,5 @@
-/* Whether a directory is the run that its volumes belong to, or a copy of it: both say the same of the volumes. So
- * run.json, and the plan of a making, record the directory that they were written in: its path, and a mark that
+/* Tells whether a directory is the run that its volumes belong to, or a copy of that run: both name the same volumes.
+ * So run.json and the plan of a making record the directory that they were written in: its path, and a mark that
  * renaming keeps and no copy has. */
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 static bool same_directory(const char *a, const char *b) {
     struct stat here, there;
-    /* the same one may be mounted twice */
+    /* one directory may be mounted twice */
     return stat(a, &here) == 0 && stat(b, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
@@ -26,7 +26,8 @@ static bool have_a_drive_in_common(const struct shore__addresses *a, const struc
     return false;
 }
 
-/* What another directory has to do with a fleet. OWNS: with other drives; UNKNOWN: it is a run that cannot be read. */
+/* Relation of another directory to a fleet. OWNS: it has the fleet, with other drives; UNKNOWN: its run cannot be
+ * read. */
 enum relation { NONE, OWNS, SHARES, UNKNOWN };
 
 static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__addresses *drives,
@@ -49,7 +50,7 @@ static enum relation relation_of(const char *path, const uint64_t fleet_id[2], c
     return relation;
 }
 
-/* A directory that was renamed where it was is found by its mark. */
+/* Finds by its mark a directory that was renamed within its parent directory. */
 static char *find_marked(const char *beside, const char *mark, const uint64_t fleet_id[2]) {
     char *parent = strdup(beside), *found = NULL;
     char *slash = parent ? strrchr(parent, '/') : NULL;
@@ -85,7 +86,7 @@ enum shore__standing shore__standing_of(const char *path, const struct shore__or
     enum shore__standing standing = SHORE__RUN_ITSELF;
     *original = NULL;
     if (marked ? home == SHARES && home_marked : home == SHARES || home == UNKNOWN) {
-        standing = SHORE__RUN_COPY; /* marked: of a file system that was cloned as a whole */
+        standing = SHORE__RUN_COPY; /* marked: its file system was cloned as a whole */
         *original = strdup(origin->home);
     } else if (!marked && home != OWNS && !(at_home && !origin->mark)) {
         if (origin->mark && origin->home) *original = find_marked(origin->home, origin->mark, fleet_id);
@@ -143,7 +144,7 @@ int shore__draft_refuse_copy(const char *run_path, const struct shore__draft *dr
     return rc;
 }
 
-/* Of a copy that has no drives of its own, or of what may be one. */
+/* Notes that the run is a copy without drives of its own, or may be one. */
 void shore__run_say_standing(struct shore__run *run) {
     char *original, *text = NULL;
     const struct shore__origin *origin = &run->private->origin;

@@ -1,5 +1,5 @@
-/* A run from outside, also while it is trained: who works on it, and how its last steps went. Whoever has locked it to
- * write notes himself in RUN/worker.json; the lock says whether that still holds. */
+/* Watches a run from outside, also while it trains: who works on it, and how its last steps went. A process that locks
+ * the run for writing signs RUN/worker.json; the lock says whether that still holds. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -23,7 +23,7 @@ void shore__worker_sign(struct shore__run *run) {
     gethostname(host, sizeof host - 1);
     json_t *j = json_pack("{s:I, s:s, s:I, s:s}", "pid", (json_int_t)getpid(), "host", host, "since",
                           (json_int_t)time(NULL), "process", program_invocation_short_name);
-    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL; /* NULL: a name that is no UTF-8 */
+    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL; /* NULL: a name is not UTF-8 */
     int fd = path && text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     if (fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text)) run->private->signed_by = getpid();
     if (fd >= 0) close(fd);
@@ -33,7 +33,7 @@ void shore__worker_sign(struct shore__run *run) {
 }
 
 void shore__worker_leave(const struct shore__run *run) {
-    if (run->private->signed_by != getpid()) return; /* nobody, or the parent of this process */
+    if (run->private->signed_by != getpid()) return; /* nobody, or this process's parent */
     char *path = shore__path_join(run->path, NAME);
     if (path) unlink(path);
     free(path);
@@ -63,7 +63,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The middle one: a step that evaluation or a pause has made long says nothing of the others. */
+/* The middle value: a step that evaluation or a pause made long says nothing about the others. */
 static double median(double *values, uint32_t n) {
     if (!n) return 0;
     qsort(values, n, sizeof *values, by_size);
@@ -82,7 +82,7 @@ void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
     ssize_t n = text && end > 0 ? pread(fd, text, TAIL_BYTES, from) : 0;
-    char *stop = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL; /* what follows it is being written */
+    char *stop = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL; /* the line after it is still being written */
     double seconds[STEPS_TIMED];
     *out = (struct shore__pulse){.loss = NAN};
     while (stop && out->steps_timed < STEPS_TIMED) {
