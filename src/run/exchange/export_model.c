@@ -1,4 +1,4 @@
-/* A Hugging Face directory from a run of a model of ours. */
+/* Exports a run of one of our models as a Hugging Face directory. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static int write_json(const char *directory, const char *name, json_t *value, st
     return rc;
 }
 
-/* What the directory says of a model beside its tensors. */
+/* The directory's description of a model, beside the tensors. */
 struct description {
     const struct shore__model *model;
     const struct shore__tokenizer *tokenizer; /* may be NULL */

@@ -1,5 +1,5 @@
-/* A directory of safetensors from a fleet, streamed: segments are fetched one run after another, cut into the tensors
- * of the file, and transposed back in tiles where the file has them the other way round. */
+/* Exports a directory of safetensors from a fleet, streamed. Fetches segments one run after another, cuts them into the
+ * tensors of the file, and transposes them back in tiles where the file has them the other way round. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -28,30 +28,30 @@ static const uint64_t usual_memory_bytes = UINT64_C(32) << 20;
 static const uint64_t usual_shard_bytes = UINT64_C(5) << 30;
 static const uint64_t segment_bytes = SHORE_SEGMENT_ELEMS * sizeof(float);
 
-/* What is being written of a transposed tensor. */
+/* Progress of writing a transposed tensor. */
 struct transposing {
-    uint64_t row;  /* of what is stored: the tile's first */
+    uint64_t row;  /* first row of the tile, of the tensor as stored */
     uint64_t held; /* elements in the tile */
 };
 
 struct job {
     const struct shore__exporting *e;
-    enum shore_fetch_kind kind; /* of what is written: masters, or a moment */
+    enum shore_fetch_kind kind; /* the plane that is written: masters, or a moment */
     enum shore__st_type *types; /* of the tensors */
-    uint32_t *numbers;          /* of the tensors in the writer; LEFT_OUT */
-    uint32_t first_extra;       /* there */
+    uint32_t *numbers;          /* the tensors' numbers in the writer, or LEFT_OUT */
+    uint32_t first_extra;       /* the first extra's number in the writer */
     struct shore__st_writer *writer;
     struct shore__export_plan plan;
     float *fetched;
     float *tile;    /* whole rows of a transposed tensor */
-    float *columns; /* of the tile, put together */
+    float *columns; /* columns of the tile, put together */
     struct transposing *transposing;
     uint64_t done_bytes, total_bytes;
 };
 
 /* ---- one tensor -------------------------------------------------------------------------------------------------- */
 
-/* Rows [row, row + rows) of what is stored are columns of the tensor, [dims[0], dims[1]]. */
+/* Writes the tile. Its rows, [row, row + rows) as stored, are columns of the tensor, [dims[0], dims[1]]. */
 static int flush_tile(struct job *job, uint32_t number, struct shore_diag *diag) {
     const struct shore_shape *s = &job->e->contents->shapes[number];
     struct transposing *t = &job->transposing[number];
@@ -90,7 +90,7 @@ static int put_transposed(struct job *job, uint32_t number, const float *values,
     return rc;
 }
 
-/* first: of values, among the elements as they are stored. */
+/* Refuses values that fp16 cannot hold. first: index of values[0] among the elements as stored. */
 static int check_range(const struct shore_shape *s, uint64_t first, uint64_t count, const float *values,
                        struct shore_diag *diag) {
     for (uint64_t i = 0; i < count; i++) {
@@ -139,7 +139,7 @@ static uint64_t elems_of(const struct shore_shape *s) {
     return elems;
 }
 
-/* The parts of segments [segment, segment + count), which are fetched, that belong to tensors [from, to). */
+/* Writes the parts of the fetched segments [segment, segment + count) that belong to tensors [from, to). */
 static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, uint32_t segment, uint32_t count,
                         struct shore_diag *diag) {
     uint64_t first = (uint64_t)segment * SHORE_SEGMENT_ELEMS, end = first + (uint64_t)count * SHORE_SEGMENT_ELEMS;
@@ -158,7 +158,7 @@ static int put_segments(struct job *job, uint32_t from, uint32_t to, bool bf16, 
     return 0;
 }
 
-/* Of tensors [from, to) of a block, those that are written as bf16, or the others. */
+/* Writes tensors [from, to) of a block: those that are written as bf16, or the others. */
 static int put_block(struct job *job, uint32_t block, uint32_t from, uint32_t to, bool bf16, struct shore_diag *diag) {
     uint32_t segments = job->e->contents->layout->blocks[block].segments;
     for (uint32_t first = 0; first < segments; first += job->plan.segments) {
@@ -173,7 +173,7 @@ static int put_block(struct job *job, uint32_t block, uint32_t from, uint32_t to
     return 0;
 }
 
-/* Blocks, each fetched as what its tensors are written as; count_only: how much that is. */
+/* Writes the blocks, each fetched as what its tensors are written as. count_only: only adds up the bytes. */
 static int put_blocks(struct job *job, bool count_only, struct shore_diag *diag) {
     const struct shore__contents *c = job->e->contents;
     uint32_t from = 0, to = 0;
@@ -238,7 +238,7 @@ static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     return 0;
 }
 
-/* Masters as what they are asked for; moments in fp32, of tensors that are trained. */
+/* Chooses what is written: masters in the type that is asked for; moments in fp32, of trained tensors only. */
 static void choose(struct job *job, enum shore_fetch_kind kind) {
     const struct shore__contents *c = job->e->contents;
     bool moments = kind != SHORE_FETCH_MASTER;
@@ -273,7 +273,7 @@ static const struct {
 } moments[] = {{SHORE_PLANE_M, SHORE_FETCH_M}, {SHORE_PLANE_V, SHORE_FETCH_V}};
 enum { MOMENTS = sizeof moments / sizeof moments[0] };
 
-/* NULL: they are not asked for, or the state has none. */
+/* Name of moment i. NULL: moments are not asked for, or the state has none. */
 static const char *moment_name(const struct job *job, int i) {
     const struct shore__drive_config *config = &job->e->fleet->config;
     bool has = job->e->moments && config->plane_bytes[moments[i].plane];
@@ -337,7 +337,7 @@ static const char *const exported[] = {"config.json",
                                        SHORE__MOMENTS_FILE,
                                        NULL};
 
-/* With what is in it, whichever optimizer's moments these are. */
+/* Removes the directory and its files, whichever optimizer's moments these are. */
 static void remove_export(const char *partial) {
     for (enum shore_optimizer optimizer = SHORE_ADAMW; optimizer < SHORE_OPTIMIZER_COUNT; optimizer++)
         for (int i = 0; i < MOMENTS; i++) {
@@ -365,7 +365,7 @@ static int refuse_strangers(const char *partial, struct shore_diag *diag) {
     return rc;
 }
 
-/* What is exported takes its place, by a rename. */
+/* Refuses a target that the rename at the end of the export could not replace. */
 static int refuse_what_is_there(const char *target, struct shore_diag *diag) {
     struct stat st, above, here;
     char *parent = NULL;
@@ -394,7 +394,7 @@ int shore__export_contents(const struct shore__exporting *e, const char *directo
     int rc = refuse_what_is_there(target, diag);
     if (rc == 0) rc = refuse_strangers(partial, diag);
     if (rc == 0) {
-        remove_export(partial); /* of an export that was killed */
+        remove_export(partial); /* of a killed export */
         rc = make_directory(partial, diag);
         if (rc == 0) rc = write_all(&job, partial, diag);
         if (rc == 0) rc = shore__directory_sync(partial, diag);

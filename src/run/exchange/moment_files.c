@@ -1,5 +1,4 @@
-/* Moments beside the weights of a Hugging Face directory, so that a run that begins with these goes on as the one that
- * they are from. */
+/* Moments beside the weights of a Hugging Face directory. A run that begins with both goes on like the exported run. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,7 @@
 #include "near/update.h"
 #include "run/exchange/moment_files.h"
 
-enum { JSON_BYTES_MOST = 64 << 20 }; /* counts may stand there one by one */
+enum { JSON_BYTES_MOST = 64 << 20 }; /* the file may list a count for each tensor */
 
 const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane) {
     const struct shore__optimizer *o = shore__optimizer(optimizer);
@@ -75,7 +74,7 @@ int shore__moments_updates(const char *directory, enum shore_optimizer optimizer
     return rc;
 }
 
-/* SGD has a momentum only where it is made with one. */
+/* Refuses moments with another momentum: SGD has a momentum only if it is made with one. */
 static int refuse_other_momentum(const char *path, const char *optimizer, bool has, struct shore_diag *diag) {
     bool there = access(path, F_OK) == 0;
     if (there == has) return 0;

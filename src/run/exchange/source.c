@@ -1,4 +1,4 @@
-/* Initial weights: random numbers, or the tensors of a Hugging Face directory put into canonical order. */
+/* Initial weights: random numbers, or the tensors of a Hugging Face directory in canonical order. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ struct shore__source {
     struct shore__safetensors *files;        /* NULL: random numbers */
     const struct shore__st_tensor **tensors; /* of each part: [block][tensor][part] */
     bool *used;                              /* by index into files->tensors */
-    float *row;                              /* one row, of which only a span is wanted */
+    float *row;                              /* a whole row, if only a span of it is wanted */
 };
 
 static const struct shore__st_tensor **tensor_of(const struct shore__source *s, uint32_t block, uint32_t tensor,
@@ -43,7 +43,7 @@ void shore__source_close(struct shore__source *s) {
     free(s);
 }
 
-/* ---- which tensor of the files is which of ours ------------------------------------------------------------------ */
+/* ---- finding our tensors in the files ---------------------------------------------------------------------------- */
 
 static int is_missing(const struct shore__source *s, const char *wanted, struct shore_diag *diag) {
     const struct shore__st_tensor *t = shore__tensor_prefixed(s->files, wanted);
@@ -131,7 +131,7 @@ static bool is_storable(float x) {
     return (shore__f32_bits(x) & 0x7FFFFFFFu) < 0x7F7F8000u;
 }
 
-/* first: of values, in the part's canonical elements. */
+/* Refuses values that cannot be stored. first: index of values[0] among the part's canonical elements. */
 static int check_values(const struct shore__source *s, const struct shore__st_tensor *t, const struct shore__part *p,
                         uint64_t cols, uint64_t first, uint64_t count, const float *values, struct shore_diag *diag) {
     for (uint64_t i = 0; i < count; i++) {
@@ -146,7 +146,7 @@ static int check_values(const struct shore__source *s, const struct shore__st_te
     return 0;
 }
 
-/* Columns [from, end) of one row of a transposed part. */
+/* Reads columns [from, end) of one row of a transposed part. */
 static int read_row_span(struct shore__source *s, const struct shore__st_tensor *t, uint64_t row, uint64_t from,
                          uint64_t end, float *out, struct shore_diag *diag) {
     int rc = shore__safetensors_read_transposed(s->files, t, row, 1, s->row, diag);
@@ -176,7 +176,7 @@ static int read_transposed(struct shore__source *s, const struct shore__st_tenso
     return 0;
 }
 
-/* Elements [from, end) of a tensor of ours. */
+/* Reads elements [from, end) of a tensor of ours. */
 static int read_tensor(struct shore__source *s, uint32_t block, uint32_t tensor, uint64_t from, uint64_t end,
                        float *out, struct shore_diag *diag) {
     const struct shore__model_tensor *ours = &s->model->blocks[block].tensors[tensor];

@@ -43,7 +43,7 @@ static const char *embedding_name(const struct shore__arch *arch) {
 const struct shore__st_tensor *shore__tensor_find(const struct shore__safetensors *files,
                                                   const struct shore__arch *arch, const char *name) {
     const struct shore__st_tensor *t = find_stored(files, arch, name);
-    /* safetensors' save_model keeps one name of those that share memory: the first by alphabet */
+    /* safetensors' save_model keeps one of the names that share memory: the alphabetically first */
     return t || !arch->tied || strcmp(name, embedding_name(arch)) != 0 ? t : shore__safetensors_find(files, head_name);
 }
 
@@ -56,7 +56,7 @@ const struct shore__st_tensor *shore__tensor_prefixed(const struct shore__safete
     return NULL;
 }
 
-/* Whole words of a name, between dots. */
+/* Whether a name holds these words as whole parts between dots. */
 static bool has_words(const char *name, const char *words) {
     size_t n = strlen(words);
     for (const char *at = strstr(name, words); at; at = strstr(at + 1, words))
@@ -102,7 +102,7 @@ static bool is_readable(const struct shore__st_tensor *t) {
     return t->type == SHORE__ST_F32 || t->type == SHORE__ST_BF16 || t->type == SHORE__ST_F16;
 }
 
-/* By value, whatever the types. */
+/* Compares two tensors by value, whatever their types. */
 static int compare(const struct shore__safetensors *files, const struct shore__st_tensor *a,
                    const struct shore__st_tensor *b, bool *same, struct shore_diag *diag) {
     enum { AT_ONCE = 1 << 16 };
@@ -142,7 +142,8 @@ int shore__tensors_untie(const struct shore__safetensors *files, struct shore__a
 
 /* ---- tensors that are no parameters ------------------------------------------------------------------------------ */
 
-/* Models were saved with them in 16 bits, and before their scaling; the smallest are denormal as F16. */
+/* Tolerates 16 bits: models were saved with these frequencies in 16 bits, and before their scaling. The smallest are
+ * denormal as F16. */
 static bool are_alike(double stored, double computed) {
     return fabs(stored - computed) <= computed / 256 + 0x1p-24;
 }
@@ -169,7 +170,7 @@ static int check_frequencies(const struct shore__safetensors *files, const struc
     return rc;
 }
 
-/* What attention does in any case: position r sees columns up to r. */
+/* Checks that the mask is what attention does in any case: position r sees columns up to r. */
 static int check_mask(const struct shore__safetensors *files, const struct shore__st_tensor *t,
                       struct shore_diag *diag) {
     uint64_t n = t->rank >= 2 ? t->shape[t->rank - 1] : 0;
@@ -190,7 +191,7 @@ static int check_mask(const struct shore__safetensors *files, const struct shore
     return rc;
 }
 
-/* What scores of masked positions were replaced by: -10000, or as much as the type held. */
+/* Checks the score that replaced those of masked positions: -10000, or as low as the type went. */
 static int check_masked_score(const struct shore__safetensors *files, const struct shore__st_tensor *t,
                               struct shore_diag *diag) {
     float value = 0;
