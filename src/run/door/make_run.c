@@ -1,4 +1,4 @@
-/* Making, opening and closing a run for another program. */
+/* Makes, opens and closes a run for another program. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static bool is_begun(const char *path) {
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
 
-/* What a run records of its fleet. */
+/* Takes from the fleet's options what the run records. */
 static int take_settings(struct shore__settings *s, const struct shore_fleet_options *o, uint64_t memory_bytes,
                          struct shore_diag *diag) {
     if (o->fleet_id[0] || o->fleet_id[1] || o->generation || o->epoch || o->identity_bytes)
@@ -55,7 +55,7 @@ static int create_fleet(struct shore_run *r, struct shore_fleet_options *o, stru
     return rc ? rc : shore_fleet_create(run->layout, o, &r->fleet, diag);
 }
 
-/* What was begun is undone. */
+/* Undoes what was begun. */
 static void give_up(struct shore_run *r) {
     shore_fleet_close(r->fleet);
     if (r->run) shore__run_undo(r->run);
@@ -63,7 +63,7 @@ static void give_up(struct shore_run *r) {
     free(r);
 }
 
-/* A copy of what the caller gave, of this library's size. */
+/* A copy of the caller's structs, in this library's sizes. */
 struct asked {
     struct shore_run_making how;
     struct shore_fleet_options fleet;
@@ -144,10 +144,10 @@ static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, 
     o.note_ctx = how->note_ctx;
     memcpy(o.fleet_id, run->fleet_id, sizeof o.fleet_id);
     rc = shore_fleet_open(run->layout, &o, &r->fleet, diag);
-    return rc == SHORE_EBUSY && r->read_only ? shore__run_in_use(run->path, diag) : rc; /* a writer has its lock */
+    return rc == SHORE_EBUSY && r->read_only ? shore__run_in_use(run->path, diag) : rc; /* a writer holds its lock */
 }
 
-/* What was said to be otherwise, now that the drives could be opened. */
+/* Records moved drives and an accepted step, now that the drives could be opened. */
 static int record_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
     char what[1024] = "";
@@ -222,7 +222,7 @@ void shore_run_forked(struct shore_run *r) {
     shore__run_forked(r->run);
 }
 
-/* ---- what it is -------------------------------------------------------------------------------------------------- */
+/* ---- properties -------------------------------------------------------------------------------------------------- */
 
 struct shore_fleet *shore_run_fleet(const struct shore_run *r) {
     return r->fleet;

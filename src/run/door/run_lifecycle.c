@@ -1,4 +1,4 @@
-/* Snapshots of a run of another program, its way back to one, its end. */
+/* Snapshots of another program's run, rolling back to one, and removing the run. */
 #include <errno.h>
 
 #include "base/diag.h"
@@ -12,7 +12,7 @@ static int take_work(const struct shore_work *given, struct shore_work *out, str
     return given ? shore__sized_in(out, sizeof *out, given, "shore_work", diag) : 0;
 }
 
-/* Of a run that is not open. */
+/* The same for a run that is not open; claims the directory if the caller says that it is not a copy. */
 static int take_work_on(const char *path, const struct shore_work *given, struct shore_work *out,
                         struct shore_diag *diag) {
     int rc = take_work(given, out, diag);

@@ -1,4 +1,4 @@
-/* Steps of another program: what it records, and commits with their metrics. */
+/* Steps of another program: records its changes, and commits its steps with their metrics. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "run/door/door.h"
 #include "run/internal.h"
 
-/* As those of `train`: what a record of a volume holds, with room for what is added later. */
+/* As for `train`: the room in a volume's record, less some for later additions. */
 enum { LINE_BYTES_MOST = 2000 };
 
 int shore__door_writable(const struct shore_run *r, struct shore_diag *diag) {
@@ -54,7 +54,7 @@ int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag) {
     return rc;
 }
 
-/* The step comes first, as whoever reads the last line alone expects. */
+/* Makes the line of a step. The step comes first: readers of the last line alone expect it there. */
 static int make_line(uint64_t step, const char *metrics, char **out, struct shore_diag *diag) {
     char name[64], *rest = NULL;
     json_t *j = NULL;
