@@ -1,4 +1,4 @@
-/* The fleet that follows from settings. */
+/* Derives a fleet's options from settings. */
 #include "run/run.h"
 
 void shore__run_fleet_options(const struct shore__settings *s, uint64_t scratch_bytes, bool spill,

@@ -1,4 +1,4 @@
-/* What the table of settings says, done: defaults, JSON, ranges. */
+/* Applies the table of settings: defaults, JSON, ranges. */
 #include "run/run.h"
 
 #include <errno.h>
@@ -61,7 +61,7 @@ struct row {
 static const struct row rows[] = {SHORE__SETTINGS(ROW)};
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
-/* The word of i in "a|b|c"; NULL: there are fewer. */
+/* Word i of "a|b|c"; NULL: there are fewer. */
 static const char *word_of(const char *choices, unsigned i, size_t *bytes) {
     for (; choices && i; i--)
         if ((choices = strchr(choices, '|'))) choices++;
@@ -77,7 +77,7 @@ static void *field(const struct row *r, const struct shore__settings *s) {
     return (char *)s + r->offset;
 }
 
-/* The texts that a row holds; *count is 0 where it holds none, or anything else. */
+/* The texts that a row holds. *count: 0 if it holds none, or is of another kind. */
 static const char *const *texts(const struct row *r, const struct shore__settings *s, size_t *count) {
     const struct shore__strings *list = field(r, s);
     const struct shore__addresses *places = field(r, s);
@@ -97,7 +97,7 @@ static void clear(const struct row *r, struct shore__settings *s) {
     }
 }
 
-/* A list has one more then. */
+/* Sets the text; a list gains one. */
 static int take_text(const struct row *r, struct shore__settings *s, const char *text, struct shore_diag *diag) {
     char **one = field(r, s);
     if (r->kind == PLACES) return shore__addresses_parse(field(r, s), text, diag);
@@ -112,7 +112,7 @@ void shore__settings_defaults(struct shore__settings *s) {
         const struct row *r = &rows[i];
         int choice = (int)r->initial.count;
         switch (r->kind) {
-        case TEXT: /* NULL where there is no memory is taken for it, too */
+        case TEXT: /* NULL for lack of memory is taken for the initial text, too */
             if (r->initial.text) *(char **)field(r, s) = strdup(r->initial.text);
             break;
         case LIST:
@@ -177,7 +177,7 @@ static bool is_unset(const struct row *r, const struct shore__settings *s) {
     return r->chosen && r->kind == REAL && isnan(*(double *)field(r, s));
 }
 
-/* What a setting may be, in words. */
+/* Says in words which values a setting takes. */
 static void describe(const struct row *r, char *text, size_t bytes) {
     const char *word = NULL;
     size_t used = 0, length = 0;
@@ -221,7 +221,7 @@ static void describe(const struct row *r, char *text, size_t bytes) {
     }
 }
 
-/* where: the file that a JSON key is in, or NULL for a flag. */
+/* where: the file that holds the JSON key; NULL: it is a flag. */
 static int refuse(const struct row *r, const char *where, const char *value, struct shore_diag *diag) {
     char allowed[160];
     describe(r, allowed, sizeof allowed);
@@ -367,7 +367,7 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
     return rc;
 }
 
-/* Runs have keys of flags that are gone, since they did nothing. */
+/* Whether an old run's key is of a flag that is gone, because it did nothing. */
 static bool is_gone(const char *key) {
     return strcmp(key, "micro-batch") == 0;
 }
