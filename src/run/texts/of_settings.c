@@ -1,4 +1,4 @@
-/* What follows from settings: the model, the tokenizer, defaults that depend on them. */
+/* Derives from settings the model, the tokenizer, and the defaults that depend on these. */
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -42,7 +42,7 @@ static int add_ends(const char *path, struct shore__arch *arch, struct shore_dia
     return rc;
 }
 
-/* transformers takes such a directory for the adapter, whatever lies beside it. */
+/* Refuses a PEFT adapter: transformers loads such a directory as the adapter, whatever else lies in it. */
 int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
     json_t *adapter = NULL;
     char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
@@ -63,7 +63,7 @@ int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
         shore__shown(directory).text, base[0] ? " for " : "", base);
 }
 
-/* Weights are looked at for what they say of the model: whether it is tied. */
+/* Reads the weights to find out whether the model is tied. */
 static int part_head(const char *directory, struct shore__arch *arch, struct shore_diag *diag) {
     struct shore__safetensors *files = NULL;
     if (!arch->tied) return 0;
@@ -137,7 +137,7 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     else
         rc = no_such_model(s->init, diag);
     if (rc < 0) return rc;
-    /* Tokens of .bin files are checked one by one; the byte-level tokenizer stands in where there is none. */
+    /* Tokens of .bin files are checked one by one. If there is no tokenizer, the byte-level one stands in. */
     if (needed > m->arch.vocab && strcmp(shore__tokenizer_name(tokenizer), "bytes") != 0) {
         rc = shore__fail(diag, SHORE_EINPUT,
                          "the tokenizer has %u tokens, but the model only %u (vocab_size): they do not belong together",
@@ -155,7 +155,7 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     if (isnan(s->lr)) s->lr = o->corrects_bias && s->model ? 5e-5 : o->usual_lr;
     if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
-    /* an element of a compressed gradient comes every hundredth step or so: its variance needs a longer memory */
+    /* an element of a compressed gradient comes about every hundredth step: its variance needs a longer memory */
     if (isnan(s->beta2)) s->beta2 = s->compress > 0 ? 0.999 : 0.95;
     if (s->steps == 0 && s->epochs > 0) {
         if (tokens == 0) return;
@@ -167,14 +167,14 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
     if (s->warmup == SHORE__WARMUP_CHOSEN) s->warmup = shore__warmup_for(s, s->steps);
 }
 
-/* ---- what the command reads -------------------------------------------------------------------------------------- */
+/* ---- input files ------------------------------------------------------------------------------------------------- */
 
 static bool same_file(const struct stat *a, const char *path) {
     struct stat b;
     return stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-/* A file, or one of those that are read of a Hugging Face directory. */
+/* Whether the input is this file, or a Hugging Face directory from which this file is read. */
 static bool reads(const char *input, const struct stat *file) {
     static const char *const patterns[] = {"*.safetensors", "*.json", "*.txt", "*.bpe", NULL};
     DIR *directory = opendir(input);
@@ -190,7 +190,7 @@ static bool reads(const char *input, const struct stat *file) {
     return found;
 }
 
-/* A file, or one of those that a directory or pattern of data means. */
+/* Whether the input is this file, or a directory or pattern of data that includes it. */
 static bool reads_data(const char *input, const struct stat *file) {
     struct shore__data_files files;
     bool found = same_file(file, input);
@@ -201,7 +201,7 @@ static bool reads_data(const char *input, const struct stat *file) {
     return found;
 }
 
-/* The flag that names what is read of this file, or NULL. */
+/* The flag whose input includes this file, or NULL. */
 static const char *read_as(const struct shore__settings *s, const struct stat *file, const char **input) {
     const struct {
         const char *flag;

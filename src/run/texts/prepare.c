@@ -1,4 +1,4 @@
-/* What is in a run that is made of a model and texts. */
+/* Fills a run that is made of a model and texts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ int shore__run_prepare(const char *path, const struct shore__settings *s, struct
     if (rc == 0) rc = shore__making_begin(run, overwrite, diag);
     if (rc == 0) rc = fill(run, progress, progress_ctx, diag);
     if (rc < 0) {
-        run->model = NULL; /* the caller's, as before */
+        run->model = NULL; /* still the caller's */
         run->tokenizer = NULL;
         shore__run_undo(run);
         shore__run_free(run);

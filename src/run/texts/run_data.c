@@ -1,4 +1,4 @@
-/* A run's data: text becomes tokens, which are split, opened and compared with what the run was made with. */
+/* A run's data: tokenizes text, splits and opens the tokens, and compares them with what the run was made with. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -62,14 +62,14 @@ int shore__run_tokenize(struct shore__run *run, const char *directory, shore__pr
     struct shore__run_private *p = run->private;
     const struct shore__settings *s = &run->settings;
     int rc = 0;
-    /* an import may have none */
+    /* an import may have no data */
     if (s->data.count) rc = tokenize(run, &s->data, directory, "tokens.bin", progress, ctx, &p->data, diag);
     if (rc == 0 && s->val_data.count)
         rc = tokenize(run, &s->val_data, directory, "val.bin", progress, ctx, &p->val_data, diag);
     return rc ? rc : split(run, diag);
 }
 
-/* The file's length first: a part that it cannot hold would hide that it is another file. */
+/* Checks the file's length first: failing to open a part would hide that it is another file. */
 static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
                        const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
     struct shore__dataset *whole = NULL;
@@ -106,7 +106,7 @@ int shore__run_open_data(struct shore__run *run, const char *directory, struct s
     return 0;
 }
 
-/* Its data too; what is wrong with them is noted. */
+/* Opens the run's data, too, and keeps what is wrong with it for later. */
 static int with_data(struct shore__run *run, struct shore__run **out, struct shore_diag *diag) {
     struct shore_diag why;
     run->no_data_rc = shore__run_open_data(run, run->path, &why);
@@ -154,7 +154,7 @@ static int check_tokens(const struct shore__run *run, const char *name, const st
 int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progress_fn progress, void *ctx,
                           struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
-    bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* otherwise both lie in it */
+    bool needed = p->data.tokens && !(val_alone && p->val_data.tokens); /* without val.bin, tokens.bin holds both */
     int rc = needed ? check_tokens(run, "tokens.bin", &p->data, progress, ctx, diag) : 0;
     if (rc == 0 && p->val_data.tokens) rc = check_tokens(run, "val.bin", &p->val_data, progress, ctx, diag);
     return rc;
@@ -172,7 +172,7 @@ int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, vo
     if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
     if (rc == 0) rc = shore__run_write(run, diag);
     for (size_t i = 0; i < 2; i++) {
-        if (rc < 0 && path[i]) unlink(path[i]); /* run.json does not know them */
+        if (rc < 0 && path[i]) unlink(path[i]); /* run.json does not name them */
         free(path[i]);
     }
     return rc;

@@ -1,4 +1,4 @@
-/* Which tokenizer a model and its data go with, and what is said about it. */
+/* Chooses the tokenizer for a model and its data, and describes it for the user. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
