@@ -13,7 +13,7 @@
 
 enum { FILE_BYTES_MOST = 1 << 20 };
 
-/* Where something is read, for messages: the file, and the object in it. */
+/* Place of a value, for messages: the file, and the object in it. */
 struct spot {
     const char *file, *object;
     double scale;
@@ -95,7 +95,7 @@ static int read_key(const struct spot *p, const struct key *key, const json_t *v
     return 0;
 }
 
-/* All keys of an object; those of kind OTHER are left to the caller. */
+/* Reads all keys of an object, and leaves those of kind OTHER to the caller. */
 static int read_object(const struct spot *p, const json_t *json, const struct key *keys, size_t n) {
     const char *name;
     json_t *value;

@@ -1,11 +1,11 @@
-/* A machine that was published, for --emulate smart-infinity and `bench testbed smart-infinity`. */
+/* A published machine, for --emulate smart-infinity and `bench testbed smart-infinity`. */
 #include "run/emulation/emulate.h"
 
 /* Smart-Infinity (HPCA 2024, arXiv 2403.06664), the machine with an A5000: ten SmartSSDs behind one PCIe uplink. Rates
- * and model divided by the scale, times kept. The link, reading, writing, the kernel and the drives' memory are the
- * paper's figures; forward and backward are its times where nothing waits for a drive. The kernel's rate is that of the
- * update on dense gradients: one streaming pass over decompressed gradients is assumed to keep it, where the paper's
- * two passes reach 2.9 GB/s. Fitted to the paper's BASE, two constants: host-update's rate, and mixed. */
+ * and model are divided by the scale; times are kept. The link, reading, writing, the kernel and the drives' memory are
+ * the paper's figures. Forward and backward are its times where nothing waits for a drive. The kernel's rate is that of
+ * the update on dense gradients. One streaming pass over decompressed gradients is assumed to keep that rate; the
+ * paper's two passes reach 2.9 GB/s. Two constants are fitted to the paper's BASE: host-update's rate, and mixed. */
 const char shore__smart_infinity[] =
     "{\n"
     "  \"name\": \"smart-infinity\",\n"

@@ -17,9 +17,9 @@
 
 struct bucket {
     uint64_t rate;    /* units a second; 0: no limit */
-    uint64_t free_ns; /* when all that was asked for will have been served */
-    uint64_t rest;    /* of a nanosecond, in 1 / rate */
-    uint64_t busy_ns; /* time of serving, altogether */
+    uint64_t free_ns; /* when everything asked for so far will be served */
+    uint64_t rest;    /* part of a nanosecond, in 1 / rate */
+    uint64_t busy_ns; /* total time of serving */
 };
 
 struct drive {
@@ -27,16 +27,16 @@ struct drive {
 };
 
 struct shore__tempo {
-    struct shore__gate gate; /* first: who asks it asks its machine */
+    struct shore__gate gate; /* first member: a gate is cast to its tempo */
     struct shore__emulation emulation;
     char *speeds;
     uint32_t ndrives;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards what follows */
     struct bucket link[2], host_update, processor;
     struct drive drive[];
 };
 
-/* When `units` that are asked for at now_ns will have been served. */
+/* Returns when `units` asked for at now_ns will be served. */
 static uint64_t serve(struct bucket *b, uint64_t now_ns, uint64_t units) {
     if (!b->rate) return now_ns;
     if (b->free_ns < now_ns) {
@@ -92,7 +92,7 @@ static const struct shore__emulated_drive *drive_of(const struct shore__emulatio
     return &e->drive[drive < e->ndrives ? drive : e->ndrives - 1];
 }
 
-/* Of an update that reads as much as it writes: bytes moved in a second, computing at the same time. */
+/* Bytes a second that an update moves if it reads as much as it writes, and computes at the same time. */
 static uint64_t update_speed(const struct shore__emulated_drive *d) {
     double seconds = 0; /* for a byte read, computed and written */
     const double rates[4] = {(double)d->read, (double)d->write, (double)d->mixed / 2, (double)d->compute * 12 / 16};
@@ -179,7 +179,7 @@ void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *f) {
     if (!f->drives.drive_speeds) f->drives.drive_speeds = shore__tempo_speeds(t);
 }
 
-/* What a block costs of a pass: its parameters, a table counting as the head alone. */
+/* A block's share of a pass, by its parameters; an embedding table counts as the head alone. */
 static double share_of(const struct shore__model *model, uint32_t block) {
     const struct shore_layout_block *blocks = model->layout->blocks;
     uint32_t head = shore__model_head(model);
