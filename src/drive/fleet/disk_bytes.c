@@ -5,7 +5,7 @@
 #include "drive/address.h"
 #include "drive/fleet/fleet.h"
 
-/* A volume that has no holes: of another host, or a device. */
+/* Whether a volume cannot have holes: it is on another host, or on a device. */
 static bool takes_whole(const char *drive) {
     struct stat st;
     return shore__kind_of(drive)->served || (stat(drive, &st) == 0 && S_ISBLK(st.st_mode));
@@ -17,7 +17,7 @@ bool shore__fleet_takes_whole(const struct shore_fleet_options *o) {
     return false;
 }
 
-/* Placement depends on what is free where, and the sum of the volumes hardly on placement: taken for equal parts. */
+/* Assumes equal shares. The real placement depends on each drive's free space, and hardly changes the sum. */
 uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *o, bool whole) {
     struct shore__range *ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *ranges);
     uint64_t *weights = calloc((size_t)o->ndrives * 2, sizeof *weights), bytes = 0;

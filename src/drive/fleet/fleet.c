@@ -1,4 +1,4 @@
-/* What a fleet is asked to do with its state: fetch, update, store, carry. */
+/* Requests for a fleet's state: fetch, update, store, carry. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -44,7 +44,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
     return 0;
 }
 
-/* Sends it, or holds it back until the commit of its base step is through. */
+/* Sends the update, or holds it back until its base step is committed. */
 static int submit_update(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     const struct shore_update *update = &join->update;
@@ -82,7 +82,7 @@ static int submit_update(struct shore__join *join) {
         return rc;
     }
     if (broken)
-        shore__join_share_done(join, f->broken_rc, &f->broken_diag); /* a completion has words, which a code has not */
+        shore__join_share_done(join, f->broken_rc, &f->broken_diag); /* completions carry a sentence, codes do not */
     else if (!hold)
         shore__fleet_send_update(join);
     return 0;

@@ -1,4 +1,4 @@
-/* What can be asked of a fleet, and of a volume. */
+/* Queries to a fleet, and to a volume. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

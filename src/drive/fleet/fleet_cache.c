@@ -12,12 +12,12 @@
 struct shore__fleet_cache {
     struct shore_fleet *fleet;
     uint64_t bytes, pages;
-    uint64_t upto[]; /* by drive: pages of it and of those before */
+    uint64_t upto[]; /* by drive: pages of this drive and of those before it */
 };
 
 uint64_t shore__fleet_cache_memory_bytes(const struct shore_fleet_options *o, uint64_t bytes, uint32_t page_bytes) {
     uint64_t tables = 0, pages = bytes / page_bytes, memory = 0;
-    for (uint32_t d = 0; d < o->ndrives; d++) { /* whichever has how many of them */
+    for (uint32_t d = 0; d < o->ndrives; d++) { /* enough however the drives share the pages */
         const struct shore__kind *kind = shore__kind_of(o->drives[d]);
         if (kind->id == SHORE__KIND_RAM) memory = pages * page_bytes;
         if (kind->id == SHORE__KIND_RAM || kind->has_file) tables++;
@@ -30,7 +30,7 @@ static uint64_t pages_of(const struct shore__fleet_cache *c, uint32_t d) {
     return c->upto[d] - (d ? c->upto[d - 1] : 0);
 }
 
-/* As the state is shared, by segments; equally where no drive has any. */
+/* Shares the pages as the state is shared, by segments; equally if no drive has any. */
 static void share(struct shore__fleet_cache *c, uint64_t pages) {
     const struct shore_fleet *f = c->fleet;
     uint64_t segments = 0, through = 0;
@@ -71,7 +71,7 @@ int shore__fleet_cache_open(struct shore_fleet *f, uint64_t bytes, uint32_t page
             .function = SHORE__CACHE_OPEN, .start = page_bytes, .bytes = pages_of(c, d) * page_bytes};
         int rc = pages_of(c, d) ? ask(c, d, &call, diag) : 0;
         if (!rc) continue;
-        for (; d < f->ndrives; d++) /* those have none to close */
+        for (; d < f->ndrives; d++) /* the drives that were not opened get no pages: nothing to close */
             c->upto[d] = d ? c->upto[d - 1] : 0;
         shore__fleet_cache_close(c, NULL);
         return rc;
@@ -112,7 +112,7 @@ int shore__fleet_cache_get(struct shore__fleet_cache *c, const struct shore__cac
     return move(c, &call, done);
 }
 
-/* On every drive that has a share, or on one alone. The first error stays. */
+/* Calls every drive that has pages, or one alone. Returns the first error. */
 static int ask_all(struct shore__fleet_cache *c, const struct shore__call *call, const uint32_t *alone,
                    struct shore_diag *diag) {
     int rc = 0;

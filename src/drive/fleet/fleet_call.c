@@ -1,4 +1,4 @@
-/* Functions of drives: spilled gradients, and scratch. */
+/* Calls of the drives' functions: spilled gradients, and scratch. */
 #include "drive/function.h"
 
 #include <assert.h>
@@ -38,7 +38,7 @@ int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, u
     return 0;
 }
 
-/* Scratch: stripes of 1 MiB go round the drives, by their shares. */
+/* Scratch: stripes of 1 MiB are spread over the drives, in proportion to their shares. */
 
 uint32_t shore__fleet_scratch_parts(const struct shore_fleet *f, uint64_t offset, uint64_t bytes) {
     const uint64_t stripe = SHORE__SCRATCH_STRIPE_BYTES;

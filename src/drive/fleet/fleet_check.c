@@ -1,4 +1,4 @@
-/* What a request may not ask of a fleet. */
+/* Checks of requests to a fleet. */
 #include <errno.h>
 
 #include "drive/fleet/join.h"

@@ -1,4 +1,4 @@
-/* The commit of a fleet, what waits for it, and the end of an attempt. */
+/* The commit of a fleet, the updates that wait for it, and the end of an attempt. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/units.h"
 #include "drive/fleet/join.h"
 
-/* The blob goes to the first drive alone: each has the step, and one is enough to keep it. */
+/* Only the first drive gets the blob: one copy is enough, since every drive has the step. */
 static void send_commit(struct shore_fleet *f, struct shore__join *join) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
         int rc = f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit,
@@ -18,8 +18,8 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
     shore__join_share_done(join, 0, NULL);
 }
 
-/* With the lock: the pending commit, if it can go now. Nothing is sent to any drive before all updates have completed
- * well: so a failed update fails the commit with every drive untouched. */
+/* Returns the pending commit if it can be sent now. Called with the lock held. No drive gets a commit before all
+ * updates have succeeded, so a failed update fails the commit and leaves every drive untouched. */
 static struct shore__join *commit_due(struct shore_fleet *f, bool *refused) {
     *refused = false;
     assert(f->commit || !f->commit_sent);
@@ -76,7 +76,7 @@ static void commit_ended(struct shore__join *join) {
     struct shore__join *held = f->held;
     uint64_t left = f->nheld;
     f->held = f->held_tail = NULL;
-    f->outstanding += left; /* beside what a broken fleet is just refusing */
+    f->outstanding += left; /* in addition to updates that a broken fleet is refusing */
     f->nheld = 0;
     f->commit = NULL;
     f->commit_sent = false;

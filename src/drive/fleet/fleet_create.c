@@ -1,4 +1,4 @@
-/* Making a fleet: what is at the paths now, placement, new volumes, their initial state. */
+/* Creating a fleet: what its paths hold now, placement, new volumes, their initial state. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,21 +11,21 @@
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 
-/* What is at a drive's address now, and what becomes of it. */
+/* What a drive's address holds now, and what to do with it. */
 struct found {
     char *path;  /* of the volume; NULL: virtual, or on another host */
     char *there; /* of the volume on another host */
     bool replace;
     bool existed, is_volume;
     bool sealed;  /* a volume with a record */
-    bool settled; /* not only by its making: it was opened since, or has lost a record */
+    bool settled; /* it was used after it was made: opened since, or it has lost a record */
     uint64_t fleet_id[2];
     uint64_t device, capacity_bytes; /* 0: unknown */
-    uint64_t stripes;                /* of scratch that it will have */
+    uint64_t stripes;                /* scratch stripes that it will get */
 };
 
-/* What is at a drive's path now: a volume that holds a whole state, or something whose fate creating decides. One that
- * is in use is refused always. */
+/* Looks at a drive's path. It may hold a volume with a whole state, or something that the creation decides about. A
+ * volume in use is always refused. */
 static int look_here(const struct shore_fleet_options *o, struct found *found, struct shore_diag *diag) {
     struct stat st;
     struct shore__volume volume;
@@ -41,7 +41,7 @@ static int look_here(const struct shore_fleet_options *o, struct found *found, s
     return 0;
 }
 
-/* The same of a drive on another host. */
+/* The same for a drive on another host. */
 static int look_there(const struct shore_fleet_options *o, const struct shore__address *at, struct found *found,
                       struct shore_diag *diag) {
     struct shore__probe probe;
@@ -83,7 +83,7 @@ static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_opt
     }
     for (uint32_t d = 0; d < o->ndrives; d++) {
         struct found *at = &found[d];
-        /* a volume without a record says that its whole fleet was being made, and none of it was used since */
+        /* a volume without a record: its fleet was still being made, and none of it was used since */
         for (uint32_t e = 0; e < o->ndrives && !at->replace && !at->settled; e++) {
             bool same_fleet = memcmp(found[e].fleet_id, at->fleet_id, sizeof at->fleet_id) == 0;
             at->replace = at->is_volume && found[e].is_volume && !found[e].sealed && same_fleet;
@@ -122,7 +122,7 @@ static int create_drive(struct shore_fleet *f, const struct shore_fleet_options 
     return rc;
 }
 
-/* What each drive has room for, and how fast it is. */
+/* Finds each drive's capacity and speed. */
 static int know_drives(const struct shore_fleet *f, const struct shore_fleet_options *o, const struct found *found,
                        uint64_t *capacity, uint64_t *speeds, struct shore_diag *diag) {
     if (o->drive_speeds) {
@@ -145,7 +145,8 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
     return 0;
 }
 
-/* Every block's shards finish together: by speed, as far as there is room. Scratch likewise. */
+/* Places blocks by the speed of the drives, as far as they have room: all shards of a block finish together. Scratch
+ * likewise. */
 static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
                         struct shore_diag *diag) {
     uint64_t *numbers = calloc((size_t)f->ndrives * 4, sizeof *numbers);
@@ -165,8 +166,8 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
     return rc;
 }
 
-/* That of a making that was cut off goes on: were this one cut off too, the volumes that it has not come to yet would
- * else be of another fleet. */
+/* Continues with the id of an interrupted creation. With a new id, a second interruption would leave the volumes that
+ * were not reached yet in another fleet. */
 static int choose_id(const struct shore_fleet_options *o, const struct found *found, uint64_t id[2],
                      struct shore_diag *diag) {
     memcpy(id, o->fleet_id, sizeof o->fleet_id);
@@ -185,7 +186,7 @@ static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o
     for (uint32_t d = 0; d < f->ndrives; d++) {
         rc = create_drive(f, o, d, &found[d], diag);
         if (!rc) continue;
-        /* nothing new stays behind; another host may have begun what failed here */
+        /* remove everything new; another host may have begun to make the drive that failed here */
         for (uint32_t e = 0; e <= d; e++) {
             if (e < d && found[e].path && !found[e].existed) unlink(found[e].path);
             if (!f->at.item[e]->kind->served || found[e].existed) continue;

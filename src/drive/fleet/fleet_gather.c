@@ -1,4 +1,4 @@
-/* Gradients that are spilled from where they lie. */
+/* Spilling gradients that lie in several places: they are gathered first. */
 #include <errno.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* State images in a program's memory: their size, other values for what they hold, and UPDATE on them. */
+/* State images in a program's memory: their size, replacing their masters and moments, and UPDATE on them. */
 #include <errno.h>
 
 #include "base/diag.h"
@@ -60,7 +60,7 @@ int shore_fleet_update_images(struct shore_fleet *f, const struct shore_update *
         if (!failed) continue;
 #pragma omp critical
         {
-            /* what came damaged before what is not finite, as drives say it: those check first */
+            /* report damage before a value that is not finite, as drives do: they check for damage first */
             if (!worst || (failed == SHORE_ECORRUPT && worst != failed)) {
                 if (diag) *diag = why;
                 worst = failed;

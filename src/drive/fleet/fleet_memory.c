@@ -1,4 +1,4 @@
-/* What a fleet takes of memory, and how the rings of its drives are cut. */
+/* Memory of a fleet, and how it is divided into the rings of its drives. */
 #include <string.h>
 
 #include "base/sized.h"
@@ -15,7 +15,7 @@
 
 _Static_assert((uint64_t)CHUNK_SEGMENTS_MAX *SHORE_SEGMENT_ELEMS * 4 <= UINT32_MAX, "an operation moves a chunk");
 
-/* How the memory of one drive's ring is cut: about 5 buffers, large ones; fewer and smaller ones where it is little. */
+/* Divides the memory of one drive's ring: about 5 large buffers; fewer and smaller ones if there is little memory. */
 static void choose_ring(struct shore__drive_config *config, const struct shore_fleet_options *o, bool least) {
     uint64_t bytes = o->ring_bytes ? o->ring_bytes / (o->ndrives ? o->ndrives : 1) : RING_BYTES_DEFAULT;
     uint64_t segments = bytes / shore__local_ring_segment_bytes(config->plane_bytes, true);
@@ -52,8 +52,8 @@ struct shore__drive_config shore__fleet_config(const struct shore_layout *layout
     return config;
 }
 
-/* The sum over any placement: sizes are sums of parts rounded up to pages, so one drive that owns everything and empty
- * ones beside it take as much as any other split, but for a page for each part. */
+/* Memory for any placement. Sizes are sums of parts rounded up to pages. So one drive that owns everything, with empty
+ * drives beside it, takes as much as any other split, except for a page per part. */
 static uint64_t memory_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given, bool least) {
     struct shore_fleet_options options;
     const struct shore_fleet_options *o = &options;

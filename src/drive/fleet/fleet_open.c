@@ -1,4 +1,4 @@
-/* Fleets come and go here: opening, sealing, closing. */
+/* Opening, sealing and closing a fleet. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
 
-/* By hard links, or by two nodes of a device. */
+/* Whether two paths are one file: by hard links, or by two nodes of a device. */
 static bool same_file(const char *a, const char *b) {
     struct stat here, there;
     if (stat(a, &here) || stat(b, &there)) return false;
@@ -21,7 +21,8 @@ static bool same_file(const char *a, const char *b) {
     return here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }
 
-/* Two names of one volume on this host; on others, only what they are asked for tells. */
+/* Whether two addresses name one volume. On other hosts only equal addresses count: paths there are not resolved
+ * here. */
 static bool same_drive(const struct shore__address *a, const struct shore__address *b) {
     char *here = NULL, *there = NULL;
     bool same = strcmp(a->text, b->text) == 0;
@@ -57,7 +58,8 @@ static int take_addresses(struct shore_fleet *f, const struct shore_fleet_option
     return rc;
 }
 
-/* Then rings are the least there are: what a plan without bytes for them intends, and another one should hear of. */
+/* Whether the arena has too little memory, so that rings get the smallest size. A plan without bytes for rings intends
+ * this; any other plan gets a note. */
 static bool has_too_little(const struct shore_layout *layout, const struct shore_fleet_options *o) {
     uint64_t wanted = o->arena ? shore_fleet_memory_bytes(layout, o) : 0;
     if (!o->arena || shore__arena_left(o->arena) >= wanted) return false;
@@ -146,7 +148,7 @@ int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "out of memory for the pattern of scratch") : 0;
 }
 
-/* The tables of all drives, and their bytes too where that is wanted, before anything is written anywhere. */
+/* Loads the tables of all drives, and with `verify` checks all their bytes, before anything is written anywhere. */
 static int load(struct shore_fleet *f, uint64_t step, bool verify, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
         unsigned char sum[16];
@@ -157,7 +159,7 @@ static int load(struct shore_fleet *f, uint64_t step, bool verify, struct shore_
     return 0;
 }
 
-/* The new epoch on every drive before anything else is written: by who only reads, nothing is. */
+/* Writes the new epoch to every drive before anything else. A read-only fleet writes nothing. */
 static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
         int rc = f->config.read_only ? 0 : f->drives[d]->ops->begin(f->drives[d], epoch, step, diag);
@@ -181,13 +183,14 @@ int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *di
 
 /* ---- open ---- */
 
-/* One that does not answer may only have another name now. A snapshot is looked for beside its drive. */
+/* Advises on a drive that does not answer: it may only have a new name. Snapshots get no advice: they are looked for
+ * beside their drive. */
 static int say_where(const char *drive, int rc, struct shore_diag *diag) {
     if (!diag || strstr(drive, ".snapshot-") || (rc != SHORE_EMISSING && rc != SHORE_ELINK)) return rc;
     return shore__advise(diag, rc, SHORE_ADVICE_MOVED, drive);
 }
 
-/* Puts a drive in its place, or says why it has none in this fleet. i: of those that are given. */
+/* Puts a drive in its place, or says why it has none in this fleet. i: its number among the given drives. */
 static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
                        uint32_t i, struct shore_diag *diag) {
     const struct shore__volume_desc *desc = drive->desc;
@@ -228,8 +231,8 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
     return 0;
 }
 
-/* A making that was cut off explains drives that do not fit each other, unless a certain fleet is asked for: some may
- * still be of the fleet that it replaces, or of another attempt. */
+/* Explains drives that do not fit each other by an interrupted creation: some may still belong to the fleet that it
+ * replaces, or to another attempt. Not if the caller asks for a certain fleet, or knows of a committed step. */
 static int explain_mismatch(const struct shore_fleet_options *o, struct shore__drive *const *opened, int rc,
                             struct shore_diag *diag) {
     if (o->fleet_id[0] || o->fleet_id[1] || o->hint_step) return rc;
@@ -273,7 +276,7 @@ static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {
     return rc;
 }
 
-/* What was found and did no harm is said all the same. */
+/* Reports damage that was found, even if it did no harm. */
 static void tell_damage(const struct shore_fleet *f) {
     for (uint32_t d = 0; d < f->ndrives && f->config.note; d++) {
         struct shore__drive_recovery found;
@@ -282,7 +285,8 @@ static void tell_damage(const struct shore_fleet *f) {
     }
 }
 
-/* Nothing whole is given up, and nothing of it before what takes its place is known to be whole. */
+/* Checks the step that the user accepts. A newer step is given up only if it is not whole, and if every byte of the
+ * accepted step is. */
 static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     unsigned long long kept = state->step, given_up = state->given_up;
     struct shore_diag why = {0}, text = {0};
@@ -314,7 +318,7 @@ static int load_newest(struct shore_fleet *f, const struct shore__fleet_state *s
     return shore__advise(diag, rc, SHORE_ADVICE_ACCEPT_STEP, before);
 }
 
-/* From what the drives' records say to a fleet that is ready. */
+/* Makes the fleet ready at the step that the drives' records give. */
 static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     tell_damage(f);
     int rc = state->verify ? check_accepted(f, state, diag) : load_newest(f, state, diag);
@@ -334,13 +338,13 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
     int rc = shore__fleet_new(layout, given, options, &f, diag);
     if (rc) return rc;
     rc = open_drives(f, options, diag);
-    /* The records first: two makings that were cut off may have placed the state differently. */
+    /* The records come first: two interrupted creations may have placed the state differently. */
     if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
     if (!rc) rc = match_placement(f, diag);
     if (!rc) rc = shore__fleet_set_scratch(f, diag);
     if (!rc) rc = go_on(f, &state, diag);
     if (rc) {
-        if (f->begun) rc = -EIO; /* cut off is not refused: no code that says that nothing was written */
+        if (f->begun) rc = -EIO; /* interrupted, not refused: no code that says that nothing was written */
         shore_fleet_close(f);
         return rc;
     }
@@ -367,7 +371,7 @@ int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
         if (shore__is_remote(drive) && shore__remote_is_broken(drive, NULL))
             rc = shore__remote_reconnect(drive, diag);
         else
-            drive->ops->discard(drive, f->attempt); /* it may still be busy with what came before */
+            drive->ops->discard(drive, f->attempt); /* it may still be busy with earlier requests */
     }
     if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, &options, &state, diag);
     if (!rc) rc = go_on(f, &state, diag);

@@ -1,10 +1,10 @@
-/* Updates, stores and what is carried go to their drives. */
+/* Sends updates, stores and carries to their drives. */
 #include <assert.h>
 
 #include "drive/chunk.h"
 #include "drive/fleet/join.h"
 
-/* What a request to update says beside its groups, as a drive of this host counts it. */
+/* Bytes of an update request without its groups, as a drive of this host counts them. */
 #define UPDATE_BYTES 104u
 
 static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {

@@ -23,7 +23,7 @@ static void *make(void *ctx) {
     return NULL;
 }
 
-/* Each drive copies by itself; the threads only wait for them. */
+/* Each drive makes its own copy; the threads only wait. */
 static int make_all(struct part *parts, uint32_t n, struct shore_diag *diag) {
     int rc = 0;
     for (uint32_t d = 1; d < n; d++) {

@@ -83,7 +83,8 @@ static void finish_seals(struct shore__join *join) {
         if (memcmp(seals + 16 * (size_t)i, join->seals + 16 * (size_t)i, 16) != 0) say_damaged(join, i);
 }
 
-/* What a failed update has left of the step in hand cannot match: its own sentence is the one that helps. */
+/* After a failed update, the state of the current step cannot match its checksums. Reports the error of the update
+ * instead: it is the one that helps. */
 static void explain_fetch(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     pthread_mutex_lock(&f->lock);
@@ -112,7 +113,7 @@ void shore__join_share_done(struct shore__join *join, int rc, const struct shore
     shore__join_free(join);
 }
 
-/* How long each drive has something to do: a slow one shows. */
+/* Measures how long each drive is busy: a slow one shows. */
 static void meter_begin(struct shore__meter *m) {
     pthread_mutex_lock(&m->lock);
     if (m->under_way++ == 0) m->since_ns = shore__now_ns();
@@ -139,7 +140,7 @@ struct shore_completion shore__share_completion(struct shore__join *join, uint32
     return (struct shore_completion){share_done, &join->share[d]};
 }
 
-/* The share was refused: it counts as one that has failed. A submit has no room for words. */
+/* A refused share counts as a failed one. The refusal is only a code, so its sentence is made here. */
 void shore__share_refused(struct shore__join *join, uint32_t d, int rc) {
     struct shore__drive *drive = join->fleet->drives[d];
     struct shore_diag why;

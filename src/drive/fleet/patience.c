@@ -1,4 +1,4 @@
-/* Drives that were lost are waited for: how long, how often, and what is said of it. */
+/* Waiting for lost drives: how long, how often, and what the user is told. */
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -8,7 +8,7 @@
 
 #define PAUSE_MS_LEAST 100u
 #define PAUSE_MS_MOST 5000u
-/* In one step: more are no accident, but a far side that this very step ends (its memory, say). */
+/* In one step. More losses are no accident: this very step breaks the far side, for example its memory. */
 #define LOSSES_MOST 20u
 
 static bool may_pass(int rc) {

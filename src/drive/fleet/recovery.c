@@ -1,5 +1,5 @@
-/* Which step a fleet goes on from. The records of its drives differ by what a crash can explain, or the fleet is
- * refused and the drive that does not fit is named. */
+/* Finds the step from which a fleet goes on. If the records of its drives differ by more than a crash explains, the
+ * fleet is refused and the drive that does not fit is named. */
 #include "base/diag.h"
 #include "drive/fleet/fleet.h"
 
@@ -12,7 +12,7 @@ static uint64_t step_of(const struct shore__record *record) {
     return record->slot[record->active].step;
 }
 
-/* The step of a drive that has just been made and never updated is whole in its active slot only. */
+/* Whether a record holds a step. A drive that was just made and never updated holds it in its active slot only. */
 static bool holds(const struct shore__record *record, uint64_t step) {
     return record->slot[0].step == step || record->slot[1].step == step;
 }
@@ -32,7 +32,8 @@ static int stale(struct shore__drive *const *drives, const struct shore__drive_r
                        path, own, other);
 }
 
-/* Some drives may have committed what was put back, and some not: the step from before is still in a slot of each. */
+/* Goes back to the step before an interrupted restore. Some drives may have committed the restored state and some not,
+ * but each still holds that step in a slot. */
 static int restore(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                    uint64_t step, struct shore__fleet_state *out, struct shore_diag *diag) {
     for (uint32_t d = 0; d < ndrives; d++) {
@@ -45,7 +46,8 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
     return 0;
 }
 
-/* No record: the drive was not sealed, or it has lost both. All drives are sealed before any goes on. */
+/* Explains a drive without a record: it was not sealed, or it has lost both. All drives are sealed before any is
+ * used. */
 static int without_record(struct shore__drive *const *drives, const struct shore__drive_recovery *found,
                           uint32_t ndrives, uint32_t without, uint64_t hint_step, struct shore_diag *diag) {
     const char *path = drives[without]->path;
@@ -62,7 +64,7 @@ static int without_record(struct shore__drive *const *drives, const struct shore
     return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again", path);
 }
 
-/* The step before the committed one, of which the other slots may still be whole. */
+/* Accepts the step before the committed one: the other slots may still hold it whole. */
 static int accept_older(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                         uint64_t accept, struct shore__fleet_state *out, struct shore_diag *diag) {
     const struct shore__record *told = NULL;
@@ -84,8 +86,8 @@ static int accept_older(struct shore__drive *const *drives, const struct shore__
     return 0;
 }
 
-/* Every drive holds the step, and none has missed a commit: in an epoch nothing is committed before all drives have its
- * record, so a drive of an older epoch that is also behind has missed one. */
+/* Checks that every drive holds the step and that none has missed a commit. Nothing is committed in an epoch before all
+ * drives have its record, so a drive of an older epoch that is also behind has missed one. */
 static int check_held(struct shore__drive *const *drives, const struct shore__drive_recovery *found, uint32_t ndrives,
                       uint64_t epoch, uint64_t step, const uint64_t *accept, struct shore_diag *diag) {
     for (uint32_t d = 0; d < ndrives && !(accept && *accept == step); d++) {
@@ -103,8 +105,8 @@ static int check_held(struct shore__drive *const *drives, const struct shore__dr
     return 0;
 }
 
-/* The run knows of a step that was committed after the newest whole one. damaged: a drive whose newest record is; may
- * be NULL. */
+/* Refuses a fleet whose newest whole step is older than one that the run knows to be committed. damaged: a drive whose
+ * newest record is damaged; may be NULL. */
 static int behind_hint(struct shore__drive *const *drives, const struct shore__drive_recovery *damaged, uint32_t oldest,
                        uint64_t step, uint64_t hint_step, struct shore_diag *diag) {
     char whole[24];

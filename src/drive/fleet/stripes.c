@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts of `whole` by weights, by cumulative rounding: they add up. */
+/* Divides `whole` by weights. Cumulative rounding makes the parts add up. */
 static void divide(uint64_t whole, const uint64_t *weights, uint32_t ndrives, uint64_t *parts) {
     unsigned __int128 sum = 0, upto = 0;
     uint64_t given = 0;
@@ -42,7 +42,7 @@ static uint64_t divisor(uint64_t a, uint64_t b) {
     return a;
 }
 
-/* Each place goes to the drive that is furthest behind its share. */
+/* Gives each place to the drive that is furthest behind its share. */
 static void mix(struct shore__stripes *s, uint32_t ndrives, int64_t *behind) {
     for (uint32_t at = 0; at < s->period; at++) {
         uint32_t best = 0;
