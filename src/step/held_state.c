@@ -1,6 +1,6 @@
-/* State that stays in memory from step to step, as far as there is room: what an update reads of it is here already.
- * First of all what backward completes last and forward needs first, an embedding mostly, for whose update everybody
- * would wait. */
+/* State that stays in memory from step to step, as far as there is room: an update need not read it from the drives.
+ * First comes the unit that backward completes last and forward needs first, mostly an embedding: everything would wait
+ * for its update. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ struct held_state {
     struct shore_wait coming, leaving;
 };
 
-/* Nothing is under way any more. What a store failed with, the commit says. */
+/* Waits until nothing is under way. The commit reports the error of a failed store. */
 static int settle(struct held_state *h) {
     int rc = h->is_coming ? shore_wait(&h->coming, NULL) : 0;
     if (h->is_leaving) shore_wait(&h->leaving, NULL);
@@ -117,7 +117,7 @@ void shore__held_update(struct unit *u, float coefficient, uint32_t *first) {
     assert(shore__held_is_here(u));
     h->step = SHORE__NO_STEP;
     if (settle(h)) return;
-    shore_pages_settle(s->pages, u->is.part[0].page); /* what was wanted of the page would be written over this */
+    shore_pages_settle(s->pages, u->is.part[0].page); /* a fetch of the page under way would overwrite this */
     if (shore__unit_fill(u, false, h->segment, h->count, coefficient, &update, &why)) return;
     update.params_out = shore__pages_params(s->pages, u->is.block, h->segment);
     if (!update.params_out || shore_fleet_update_images(s->fleet, &update, h->images, &why)) return;

@@ -1,4 +1,4 @@
-/* Gradients come: they are added to the norm, and it is decided where they wait for it. */
+/* Arriving gradients: adds them to the norm, and decides where they wait for it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@ void shore_step_forget(struct shore_step *s, uint32_t unit) {
     u->sent = sent;
 }
 
-/* A table's segments are complete at different times, so they have a second place; any other gradient is rounded where
- * it is, a stretch at a time, from its start. */
+/* Rounds a gradient to bf16. A table has a second place for the result, because its segments are complete at different
+ * times. Any other gradient is rounded in place, a stretch at a time, from its start. */
 static void narrow(float *gradient, uint16_t *to, size_t segments) {
     uint16_t stretch[4096];
     if ((void *)to != (void *)gradient) {
@@ -39,8 +39,7 @@ static void narrow(float *gradient, uint16_t *to, size_t segments) {
     }
 }
 
-/* ---- what comes ----------------------------------------------------------------------------------------------------
- */
+/* ---- arriving gradients ------------------------------------------------------------------------------------------ */
 
 static int copy_gather(struct given *given, const struct shore_step_gradient *g, struct shore_diag *diag) {
     uint32_t n = g->ngather ? g->ngather : 1;
@@ -80,7 +79,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
         return shore__fail(diag, -EINVAL, "a gradient that is added is not of its unit's segments");
     size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
     bool whole = count == u->is.count;
-    if (whole && u->now.had) { /* once more */
+    if (whole && u->now.had) { /* it was added before */
         s->stale |= u->sent;
         shore__unit_uncount(u);
     }
@@ -122,10 +121,9 @@ int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hy
     return 0;
 }
 
-/* ---- where it waits ------------------------------------------------------------------------------------------------
- */
+/* ---- where they wait --------------------------------------------------------------------------------------------- */
 
-/* With fewer buffers, backward would wait for one, and so for the norm that only its end can tell. */
+/* With fewer buffers, backward would wait for a buffer, and so for the norm, which is known only at its end. */
 #define BUFFERS_TO_GO_ON 2u
 
 static uint64_t held_bytes(const struct shore_step *s) {
@@ -135,9 +133,9 @@ static uint64_t held_bytes(const struct shore_step *s) {
     return bytes;
 }
 
-/* Waits until gradients that are leaving have left, and nothing reads them, so far as memory asks for it. What has left
- * unasked counts until then: what is put aside never depends on how fast drives are. Backward completes the last units
- * first. */
+/* Waits, as far as memory requires, until leaving gradients have left and nothing reads them. A gradient that left
+ * earlier still counts until then, so what is put aside never depends on the speed of the drives. Starts with the last
+ * units: backward completes them first. */
 static void wait_for_room(struct shore_step *s, int64_t more_bytes) {
     uint64_t held = held_bytes(s) + (uint64_t)more_bytes;
     bool aside;

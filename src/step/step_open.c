@@ -1,4 +1,4 @@
-/* A step is opened, begun and closed. */
+/* Opening, beginning and closing a step. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -196,7 +196,7 @@ bool shore_step_lost(struct shore_step *s) {
         u->sent = false;
         aside |= u->place == PLACE_ASIDE || u->place == PLACE_LEAVING;
     }
-    s->broken = s->speculates; /* what was complete is sent when all is decided */
+    s->broken = s->speculates; /* complete gradients are sent when the step is decided */
     return aside;
 }
 

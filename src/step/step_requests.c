@@ -1,5 +1,5 @@
-/* Requests that read gradients, and the memory that they read. Completions come from threads of the fleet; all locking
- * of a step is in here. */
+/* Requests that read gradients, and the memory that they read. Completions run on threads of the fleet, so all locking
+ * of a step is in this file. */
 #include <assert.h>
 #include <errno.h>
 
@@ -41,7 +41,7 @@ struct shore_completion shore__unit_request(struct unit *u, bool spill) {
     struct readers *readers = &u->readers[s->hand];
     pthread_mutex_lock(&s->mutex);
     assert(u->buffer < 0 || s->buffers[u->buffer].holds == u);
-    assert(readers->count <= u->is.count + 1); /* each segment may be sent alone, and all put aside */
+    assert(readers->count <= u->is.count + 1); /* at most one per segment, and one that puts all aside */
     readers->count++;
     if (u->buffer >= 0) s->buffers[u->buffer].released = true;
     if (spill) {
@@ -138,8 +138,8 @@ void shore__buffers_begin(struct shore_step *s) {
         s->buffers[i] = (struct buffer){0};
 }
 
-/* One that nothing has used in this step is taken first: while gradients stay in memory, a speculation that fails costs
- * no second computation. */
+/* Prefers a buffer that this step has not used: while gradients stay in memory, a failed speculation needs no second
+ * computation. */
 static int find_buffer(const struct shore_step *s) {
     int found = -1;
     for (uint32_t i = 0; i < s->options.nbuffers; i++) {

@@ -1,4 +1,4 @@
-/* Gradients are sent to the drives, or put aside on them, and the step is made of them. */
+/* Sends gradients to the drives, or puts them aside there, and makes the step. */
 #include <errno.h>
 #include <string.h>
 
@@ -131,7 +131,7 @@ void shore_step_carried(struct shore_step *s, uint32_t unit) {
         shore_pages_carried(s->pages, u->is.part[i].page, s->base_step + 1);
 }
 
-/* Units without a gradient stay as they are. */
+/* Carries units without a gradient over unchanged. */
 static int carry(struct shore_step *s, struct shore_diag *diag) {
     uint64_t attempt = shore_fleet_attempt(s->fleet);
     struct shore_wait wait;

@@ -1,4 +1,4 @@
-/* One unit: its share of the norm, and what an update of it says. */
+/* One unit: its share of the norm, and the contents of its updates. */
 #include <assert.h>
 #include <string.h>
 
@@ -65,17 +65,17 @@ int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count
         .coefficient = coefficient,
         .groups = given->groups,
         .ngroups = given->ngroups,
-        .order = u->is.block, /* what the next forward pass needs first */
+        .order = u->is.block, /* blocks that forward needs first go first */
     };
     int rc = s->options.encode ? s->options.encode(s->options.ctx, (uint32_t)(u - s->units), segment, out, diag)
                                : SHORE_STEP_WHOLE;
     if (rc != SHORE_STEP_WHOLE) return rc;
-    if (!made && u->place == PLACE_ASIDE) return 0; /* the drives have it */
+    if (!made && u->place == PLACE_ASIDE) return 0; /* the drives have the gradient */
     if (given->gather) {
         out->gather = given->gather;
         out->ngather = given->ngather;
     } else {
-        assert(given->narrow || given->gradient); /* without one, drives would take what was put aside */
+        assert(given->narrow || given->gradient); /* without one, drives would use the gradient that was put aside */
         out->gradient = given->narrow ? (const void *)(given->narrow + skipped) : given->gradient + skipped;
     }
     return 0;
