@@ -9,15 +9,16 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* What to measure them by: the peak of resident memory of trainings that differ in one of these, less the arena. */
+/* To measure these numbers: compare the peak of resident memory, less the arena, of trainings that differ in one
+ * argument. */
 uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads, uint32_t ndrives) {
-    /* Code and data of all libraries, oneDNN's most; the tokenizer; what AVX2's products pack. bench/results/avx2.md
-     * says how much of it was seen in use. */
+    /* Code and data of all libraries, mostly oneDNN's; the tokenizer; the operands that AVX2's products pack.
+     * bench/results/avx2.md says how much of it was seen in use. */
     const uint64_t libraries = 56 * MIB;
     const uint64_t thread = MIB + MIB / 2; /* stack in use, malloc arena, oneDNN's code */
     const uint64_t drive = 2 * MIB;        /* threads, queue */
     const uint64_t block = 32 * 1024;      /* descriptions of tensors, requests */
-    const uint64_t token = 128;            /* of a tokenizer: of as many as those above are enough for, and beyond */
+    const uint64_t token = 128;            /* of a tokenizer, above tokens_within: up to there `libraries` is enough */
     const uint32_t tokens_within = 256 * 1024;
     uint64_t more = tokens > tokens_within ? tokens - tokens_within : 0;
     return libraries + more * token + threads * thread + ndrives * drive + blocks * block;
@@ -29,7 +30,7 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident) {
 }
 
 int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
-    const uint64_t nobodys = 100000; /* bytes: who says so few means another unit */
+    const uint64_t nobodys = 100000; /* bytes: such a small number was meant in another unit */
     char a[32] = "", b[32], doubt[96] = "";
     if (asked) snprintf(a, sizeof a, "%s of", shore__format_size_up(asked, b, sizeof b));
     if (asked && asked < nobodys)

@@ -1,4 +1,4 @@
-/* What becomes of each tensor by what was chosen: its fate, its row, and the sum. */
+/* Applies the choice to each tensor: its fate, its row, and the sum. */
 #include "plan/plan.h"
 
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full) {
@@ -12,8 +12,7 @@ const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum s
     return NULL;
 }
 
-/* ---- what becomes of each tensor -----------------------------------------------------------------------------------
- */
+/* ---- fates ------------------------------------------------------------------------------------------------------- */
 
 static enum shore_way stays(bool so) {
     return so ? SHORE_WAY_KEEP : SHORE_WAY_MOVE;
@@ -34,7 +33,7 @@ static struct shore__fate of_activation(const struct shore_plan *plan, const str
     return fate;
 }
 
-/* Of what is there in an amount: so many, or so many bytes more than the least. */
+/* The fate of a tensor with an amount: so many of it, or so many bytes more than the least. */
 static struct shore__fate of_amount(const struct shore_plan *plan, const struct shore_tensor *t) {
     const struct shore__choice *c = &plan->choice;
     struct shore__fate fate = {.way = SHORE_WAY_KEEP, .count = 1};
@@ -99,7 +98,7 @@ static void fill_buffers(struct shore_plan *plan, uint32_t id) {
         const struct shore_tensor *t = &p->tensor[i];
         const struct shore__fate *of = &plan->fate[i];
         if (t->group != buffers->group || t->role == SHORE_ROLE_BUFFERS || !of->count) continue;
-        /* while the rules raise what stays of inner tensors, any of them may still be one that moves */
+        /* while the rules raise the number of inner tensors that stay, any of them may still move */
         bool passes = t->role == SHORE_ROLE_INNER ? plan->choice.moved_inner > 0 : of->way == SHORE_WAY_MOVE;
         if (!passes && !buffers->there) continue;
         fate->count = buffers_of(plan, t->role, buffers);
@@ -117,7 +116,7 @@ static void choose(struct shore_plan *plan) {
     }
 }
 
-/* What follows from what was chosen: sizes, what goes with others, and the buffers that what moves passes through. */
+/* Derives the rest from the choice: sizes, tensors that depend on others, and the buffers of tensors that move. */
 static void derive(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
     size_t moved[SHORE_ROLES] = {0};
@@ -154,7 +153,7 @@ static uint32_t add_row(struct shore_plan *plan, uint32_t id, uint32_t index, ui
     return row;
 }
 
-/* Tensors from `first` on that share its row; returns where the next one begins. */
+/* Adds the row that `first` and the next tensors share. Returns the first tensor after them. */
 static uint32_t add_shared(struct shore_plan *plan, uint32_t first) {
     const struct shore_program *p = plan->program;
     const struct shore_tensor *of = &p->tensor[first];
@@ -171,7 +170,7 @@ static uint32_t add_shared(struct shore_plan *plan, uint32_t first) {
     return end;
 }
 
-/* Adds rows; returns the sum of what has no place here. */
+/* Adds all rows. Returns the bytes of tensors without a place here. */
 static uint64_t add_rows(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
     uint64_t own = 0;

@@ -1,5 +1,5 @@
-/* A plan is made and asked: its least, what the rules make of the budget, and what is said of one that is too little.
- */
+/* Making and querying a plan: its minimum, the budget as the rules spend it, and the refusal of one that is too
+ * small. */
 #include "plan/plan.h"
 
 #include <errno.h>
@@ -103,7 +103,7 @@ int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t n
     if (tensor >= p->ntensors || p->tensor[tensor].role != SHORE_ROLE_BUFFERS) return -EINVAL;
     const struct shore__fate *fate = &plan->fate[tensor];
     if (nth >= fate->count || fate->row == SHORE__NO_ROW) return -EINVAL;
-    bool two = p->tensor[tensor].place == SHORE_PLACE_BOTH && !plan->options.one_memory; /* rows of each */
+    bool two = p->tensor[tensor].place == SHORE_PLACE_BOTH && !plan->options.one_memory; /* each buffer has two rows */
     *offset = plan->rows.item[fate->row + nth * (two ? 2 : 1)].offset;
     return 0;
 }

@@ -9,7 +9,7 @@
 #include "base/sized.h"
 
 #define NOBODY UINT32_MAX
-#define BYTES_MOST (UINT64_C(1) << 56) /* of a tensor, or of all of them: more is a size that has overflowed */
+#define BYTES_MOST (UINT64_C(1) << 56) /* of a tensor, or of all: a larger size has overflowed */
 
 struct shore_program *shore_program_new(void) {
     return calloc(1, sizeof(struct shore_program));
@@ -23,7 +23,7 @@ void shore_program_free(struct shore_program *p) {
     free(p);
 }
 
-/* Room for one more of so many; they double. */
+/* Makes room for one more item; the room doubles. */
 static void *grow(struct shore_program *p, void *list, uint32_t count, size_t bytes) {
     if (count & (count - 1) || p->rc) return list;
     void *more = realloc(list, (count ? 2 * (size_t)count : 1) * bytes);
@@ -74,8 +74,7 @@ uint64_t shore__program_cost(const struct shore_program *p, enum shore_lane lane
     return sum;
 }
 
-/* ---- whether it is whole -------------------------------------------------------------------------------------------
- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static int wrong_use(const struct shore_program *p, const struct shore__use *u, const char *what,
                      struct shore_diag *diag) {
@@ -85,7 +84,7 @@ static int wrong_use(const struct shore_program *p, const struct shore__use *u, 
                        verb[u->kind], t->name, t->index, what);
 }
 
-/* Whether operation `to` needs what `from` makes, through whatever lies between. seen: of each operation. */
+/* Whether operation `to` depends on operation `from`, directly or through others. seen: by operation. */
 static bool depends(const struct shore_program *p, const uint32_t *maker, uint32_t to, uint32_t from, bool *seen) {
     if (to == from) return true;
     if (seen[to]) return false;
@@ -115,7 +114,8 @@ static int read_early(const struct shore_program *p, const struct shore__use *u,
     return wrong_use(p, u, what, diag);
 }
 
-/* maker: the operation that makes a tensor; NOBODY: it is there before. */
+/* Checks the uses of all tensors, and writes lifetimes. maker: the operation that makes each tensor; NOBODY: it exists
+ * before the program. */
 static int check_uses(const struct shore_program *p, uint32_t *maker, struct shore__lifetime *live,
                       struct shore_diag *diag) {
     uint32_t *freed = malloc((p->ntensors + (size_t)1) * sizeof *freed);
@@ -132,7 +132,7 @@ static int check_uses(const struct shore_program *p, uint32_t *maker, struct sho
     for (uint32_t i = 0; !rc && i < p->nuses; i++) {
         const struct shore__use *u = &p->use[i];
         uint32_t by = maker[u->tensor], end = freed[u->tensor];
-        bool over = by != NOBODY && end != NOBODY && end < by; /* of the step, into the next one */
+        bool over = by != NOBODY && end != NOBODY && end < by; /* it lives on into the next step */
         if (u->kind != SHORE__READS || over) continue;
         if (by != NOBODY && u->operation < by) rc = read_early(p, u, maker, diag);
         if (!rc && end != NOBODY && u->operation > end) rc = wrong_use(p, u, "after it was freed", diag);

@@ -74,7 +74,7 @@ static bool is_live(struct shore__lifetime live, uint32_t phase) {
     return live.from <= live.to ? live.from <= phase && phase <= live.to : phase >= live.from || phase <= live.to;
 }
 
-/* Two rows that may not share a place. */
+/* Whether two rows must not share a place. */
 static bool meet(const struct shore__region *a, const struct shore__region *b) {
     return a->kind == b->kind && a->bytes && b->bytes &&
            (is_live(a->live, b->live.from) || is_live(b->live, a->live.from));
@@ -84,7 +84,7 @@ static uint64_t end_of(const struct shore__region *row) {
     return row->offset + row->bytes;
 }
 
-/* The row, in the order of offsets. */
+/* Inserts row i in the order of offsets. */
 static void note_offset(struct shore__region_list *r, uint32_t i) {
     uint32_t at = r->placed++;
     for (; at && r->item[r->by_offset[at - 1]].offset > r->item[i].offset; at--)
@@ -92,8 +92,8 @@ static void note_offset(struct shore__region_list *r, uint32_t i) {
     r->by_offset[at] = i;
 }
 
-/* The lowest offset of row i beside those that have one: a sweep from below, past each row that it meets, up to the
- * first gap that is large enough. */
+/* Finds the lowest offset for row i among the placed rows. Sweeps upwards, past each row that it meets, to the first
+ * gap that is large enough. */
 static void find_offset(struct shore__region_list *r, uint32_t i) {
     struct shore__region *row = &r->item[i];
     row->offset = 0;
@@ -118,7 +118,7 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
         if (!row->bytes) continue;
         if (end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
         if (row->offset == r->taken[row->kind] && row->live.from == 0 && row->live.to == r->phases - 1)
-            r->taken[row->kind] = end_of(row); /* nothing else lies below it: no one needs to look there */
+            r->taken[row->kind] = end_of(row); /* all below its end is always in use: later rows start there */
         else
             note_offset(r, i);
     }
@@ -127,7 +127,7 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
     return sum;
 }
 
-/* Bytes from `at` to the next row that meets this one; 0: one lies there. */
+/* Free bytes from `at` to the next row that meets this one; 0: `at` is in use. */
 static uint64_t free_from(const struct shore__region_list *r, const struct shore__region *row, uint64_t at) {
     uint64_t end = r->bytes[row->kind];
     for (uint32_t i = 0; i < r->count; i++) {

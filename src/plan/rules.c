@@ -1,28 +1,29 @@
-/* What a step keeps with a budget, by rules of thumb: what is raised first, and how far. A planner with a model of time
- * takes this file's place.
- */
+/* Rules of thumb for spending a budget: what a step keeps, what is raised first, and how far. A planner with a model of
+ * time would replace this file. */
 #include "plan/plan.h"
 
-/* Of updates on the host: one chunk is computed, one read, one written; large enough that requests are. */
+/* Buffers of updates on the host: one chunk is computed, one read, one written. Chunks are large, for large
+ * requests. */
 #define HOST_BUFFERS 3u
 #define HOST_BUFFERS_LEAST 2u
 #define HOST_SEGMENTS 32u
 
-/* So many keep drives busy while an update that speculates goes on beside backward. More only save spilling where it
- * waits (8 bytes moved for 4 held, no more than parameters that stay save in every step), and replays. */
+/* This many buffers keep the drives busy while speculative updates run beside backward. More buffers save only replays,
+ * and spilling of waiting gradients: 8 bytes moved for 4 held, no more than parameters that stay save in every step. */
 #define PIECE_BUFFERS_FIRST 3u
 #define PIECE_BUFFERS 6u
 
-/* More than holes in the heap were seen to take; worth 5 % of a step of 256 tokens with AVX2, less of longer ones, so
- * that memory which activations need more comes first. */
+/* A budget this far above the minimum leaves room for holes in the heap: more than they were seen to take. The room is
+ * worth 5 % of a step of 256 tokens with AVX2, and less of longer steps, so memory that activations need more comes
+ * first. */
 #define HOLES_FROM_BYTES (UINT64_C(256) << 20)
 
-/* Until they are measured: a processor of some cores, and one fast drive. */
+/* Defaults, until they are measured: a processor of some cores, and one fast drive. */
 #define OPERATIONS_PER_SECOND 400e9
 #define DRIVE_BYTES_PER_SECOND 2e9
 
-/* Above a number of tokens a step, computing costs more time than the drives: memory then goes first to activations
- * that need not be computed again, below it to parameters that need not be fetched again. */
+/* Whether computing takes longer than the drives, as it does above some number of tokens per step. Then memory goes
+ * first to activations, which need not be computed again; otherwise to parameters, which need not be fetched again. */
 bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second) {
     if (!(operations_per_second > 0)) operations_per_second = OPERATIONS_PER_SECOND;
     if (!(bytes_per_second > 0)) bytes_per_second = DRIVE_BYTES_PER_SECOND;
@@ -36,7 +37,7 @@ static bool outlasts(const struct shore_plan *plan) {
                                  o->drive_bytes_per_second);
 }
 
-/* A table's gradient in memory can be added to unit by unit. */
+/* Whether the head runs unit by unit: the table's gradient must be held in memory, where units can add to it. */
 static bool head_goes_by_units(const struct shore_plan *plan) {
     return plan->options.head_apart && plan->choice.held;
 }
@@ -52,14 +53,14 @@ static bool fits(struct shore_plan *plan, uint64_t budget) {
     return shore__plan_sum(plan) <= budget;
 }
 
-/* Sets what is all or nothing, if there is room. */
+/* Sets an all-or-nothing flag, if there is room. */
 static void raise_flag(struct shore_plan *plan, bool *flag, uint64_t budget) {
     if (*flag) return;
     *flag = true;
     if (!fits(plan, budget)) *flag = false;
 }
 
-/* How many of a role may stay. */
+/* How many tensors of a role may stay. */
 static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
     const struct shore_program *p = plan->program;
     size_t most = 0;
@@ -68,7 +69,7 @@ static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
     return most;
 }
 
-/* least or most of the buffers that tensors of these roles pass through. */
+/* The smallest or largest number of buffers that tensors of these roles pass through. */
 static size_t buffers_of(const struct shore_plan *plan, enum shore_role first, enum shore_role last, bool most) {
     const struct shore_program *p = plan->program;
     size_t found = 0;
@@ -106,17 +107,17 @@ static void raise_parameters(struct shore_plan *plan, uint64_t budget) {
     raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
     raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), budget);
     raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP), budget);
-    size_t buffers = page_buffers(plan, true); /* beyond two, as many pages as have come last stay in them */
+    size_t buffers = page_buffers(plan, true); /* beyond two, the last pages that came stay in them */
     if (buffers > 2) raise_to(plan, &c->page_buffers, buffers, budget);
 }
 
-/* Of one unit, or of so many as go through the head at once. */
+/* Number of logits of so many units at once. */
 static size_t logits_of(const struct shore_plan *plan, size_t units) {
     const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
     return logits && plan->options.units ? logits->most / plan->options.units * units : 0;
 }
 
-/* Logits, of one unit if that is all that is kept at a time. */
+/* Raises the logits: of one unit, if units go through the head one by one and there is room for all of its logits. */
 static void raise_logits(struct shore_plan *plan, uint64_t budget) {
     struct shore__choice *c = &plan->choice, before = *c;
     if (head_goes_by_units(plan)) {
@@ -128,8 +129,8 @@ static void raise_logits(struct shore_plan *plan, uint64_t budget) {
     raise_to(plan, &c->logits, logits_of(plan, c->head_units), budget);
 }
 
-/* Multiplications that a byte of the logits of one unit saves in all units' turns, against those that a byte of a
- * layer's inner activations saves in its own. */
+/* Compares the multiplications that a byte saves: of one unit's logits, in the turns of all units, and of a layer's
+ * inner activations, in their own turn. */
 static bool logits_save_more(const struct shore_plan *plan) {
     const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
     const struct shore_tensor *inner = shore__plan_nth(plan, SHORE_ROLE_INNER, 0);
@@ -138,12 +139,12 @@ static bool logits_save_more(const struct shore_plan *plan) {
            (double)inner->again / (double)inner->bytes;
 }
 
-/* Inner activations: what is dear to compute first, for all pairs, then the cheap ones too. */
+/* Raises inner activations: first, for all pairs, those that are expensive to compute, then the cheap ones too. */
 static void raise_activations(struct shore_plan *plan, uint64_t budget) {
     struct shore__choice *c = &plan->choice;
     size_t pairs = plan->count[SHORE_ROLE_INNER];
     bool by_units = head_goes_by_units(plan), stored = pairs && c->moved_inner == pairs;
-    if (stored) { /* unless memory has room for all of it */
+    if (stored) { /* first tries to keep them all in memory */
         struct shore__choice before = *c;
         c->moved_inner = 0;
         c->inner = pairs;
@@ -154,9 +155,9 @@ static void raise_activations(struct shore_plan *plan, uint64_t budget) {
     bool logits_first = stored || (by_units && logits_save_more(plan));
     if (logits_first) raise_logits(plan, budget);
     if (stored) {
-        /* A byte of memory for parameters then saves as many that drives move as one for inner activations: two in a
-         * step. Where drives are so slow that none are stored, parameters go on doing so, and kept activations only
-         * save computing, which is worth more with drives in between. So each gets half of what is left. */
+        /* A byte of memory for parameters then saves the drives as much as one for inner activations: two bytes in a
+         * step. If drives are so slow that none are stored, this stays true of parameters, while kept activations only
+         * save computing, which is worth more with drives of a speed in between. So each gets half of what is left. */
         uint64_t used = shore__plan_sum(plan);
         raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), used + (budget - used) / 2);
     }
@@ -166,8 +167,8 @@ static void raise_activations(struct shore_plan *plan, uint64_t budget) {
     raise_to(plan, &c->full_inner, c->inner, budget);
 }
 
-/* With all units together the table is read, and packed for products, once for all of them, and a slice of its gradient
- * is added to while it is in the cache. */
+/* Sends all units through the head together: the table is read, and packed for products, only once, and a slice of its
+ * gradient is added to while it is in the cache. */
 static void raise_head_units(struct shore_plan *plan, uint64_t budget) {
     struct shore__choice *c = &plan->choice, before = *c;
     if (c->head_units == plan->options.units) return;
@@ -194,7 +195,7 @@ static void raise_drives(struct shore_plan *plan, uint64_t budget) {
     raise_flag(plan, &c->drives, budget);
 }
 
-/* What a step cannot do without at the speed of drives, before anything that is kept. */
+/* Raises what a step needs to run at the speed of the drives. This comes before anything that is kept. */
 static void raise_buffers(struct shore_plan *plan, uint64_t budget) {
     struct shore__choice *c = &plan->choice;
     size_t two = c->page_buffers < 2 && page_buffers(plan, true) >= 2 ? 2 : c->page_buffers;
@@ -215,7 +216,7 @@ static void raise_all(struct shore_plan *plan, uint64_t budget) {
     raise_buffers(plan, budget);
     raise_to(plan, &c->gradients, amount_of(plan, SHORE_ROLE_GRADIENTS), budget);
     size_t made = pieces(plan);
-    /* each unit takes the table twice; what drives hold of inner activations moves twice for all units */
+    /* each unit reads the table twice; inner activations on the drives move twice for all units */
     if (head_goes_by_units(plan) && plan->options.units > 1 && c->moved_inner)
         raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
     if (outlasts(plan)) raise_activations(plan, budget);
@@ -228,8 +229,8 @@ static void raise_all(struct shore_plan *plan, uint64_t budget) {
     shore__plan_sum(plan);
 }
 
-/* Everything at once is tried first: raised one after the other, the first to be raised still share the room with
- * buffers that are not needed once the last ones are. */
+/* Tries to raise everything at once first. Raised one after the other, the first ones would still share the room with
+ * buffers that are not needed once the last ones are raised. */
 void shore__rules_spend(struct shore_plan *plan, uint64_t budget) {
     uint64_t minimum = plan->total_bytes;
     const struct shore_tensor *pool = shore__plan_nth(plan, SHORE_ROLE_POOL, 0);

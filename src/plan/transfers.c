@@ -30,7 +30,8 @@ uint64_t shore__copy_in_spans_bytes(const struct shore_layout *layout, const str
     return peak + 2 * shore__transfer_fleet_bytes(layout, options) + spans_bytes;
 }
 
-/* A third for what is fetched, the rest for tiles and their columns: those of a narrow tile are at most all of it. */
+/* A third for fetched segments, the rest for tiles and their columns. The columns of a narrow tile are at most all of
+ * it. */
 struct shore__export_plan shore__plan_export(uint64_t widest, uint64_t bytes) {
     uint64_t third = bytes / 3;
     uint64_t segments = third / (SHORE_SEGMENT_ELEMS * sizeof(float));
