@@ -76,7 +76,7 @@ int shore__cache_file_make(const char *volume, const uint64_t fleet_id[2], uint6
 
 void shore__cache_file_remove(struct shore__file *file) {
     if (file->fd < 0) return;
-    unlink(file->path); /* while it is locked: nobody else's */
+    unlink(file->path); /* while it is locked: no other process can own it */
     shore__file_close(file);
     *file = (struct shore__file){.fd = -1};
 }

@@ -31,7 +31,7 @@ static uint64_t deadline_in(double seconds) {
     return shore__now_ns() + (uint64_t)(seconds * 1e9);
 }
 
-/* A moment, unless the deadline has come. */
+/* Waits for a moment. False: the deadline has passed. */
 static bool may_wait(uint64_t deadline) {
     const struct timespec moment = {.tv_nsec = 10 * 1000 * 1000};
     if (shore__now_ns() >= deadline) return false;
@@ -53,7 +53,7 @@ static bool same_file(int fd, const char *path) {
            opened.st_ino == named.st_ino;
 }
 
-/* Direct I/O if the file system takes it: some refuse the flag, others only the first transfer. */
+/* Turns on direct I/O if the file system takes it: some refuse the flag, others only the first transfer. */
 static bool try_direct(const struct shore__file *file) {
     int flags = fcntl(file->fd, F_GETFL);
     if (flags < 0 || fcntl(file->fd, F_SETFL, flags | O_DIRECT)) return false;
@@ -82,7 +82,7 @@ static int refuse_other_kinds(const char *path, const struct stat *st, struct sh
                        S_ISDIR(st->st_mode) ? "a directory" : "a special file");
 }
 
-/* Opening such a device succeeds, and its first write fails. */
+/* Refuses a read-only device: opening it succeeds, but its first write fails. */
 static int refuse_read_only(const struct shore__file *file, struct shore_diag *diag) {
     int read_only = 0;
     if (!file->is_device || ioctl(file->fd, BLKROGET, &read_only) || !read_only) return 0;
@@ -91,7 +91,7 @@ static int refuse_read_only(const struct shore__file *file, struct shore_diag *d
                        file->path);
 }
 
-/* Opens what exists and locks it. What the path names may change while we wait for the lock, so it is looked at
+/* Opens and locks an existing file. The path may name another file after the wait for the lock, so it is checked
  * again. */
 static int open_locked(const char *path, bool to_write, double lock_seconds, struct shore__file *file,
                        struct shore_diag *diag) {
@@ -101,7 +101,7 @@ static int open_locked(const char *path, bool to_write, double lock_seconds, str
         if (stat(path, &st)) return fail_errno(diag, path, "cannot be opened");
         int rc = refuse_other_kinds(path, &st, diag);
         if (rc) return rc;
-        /* a device that is claimed cannot be shared: who only reads claims none */
+        /* a claimed device cannot be shared, so a reader claims none */
         bool claimed = to_write && S_ISBLK(st.st_mode);
         file->fd = open(path, (to_write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (claimed ? O_EXCL : 0));
         if (file->fd < 0 && errno == EBUSY && may_wait(deadline)) continue;
@@ -124,7 +124,7 @@ static int open_locked(const char *path, bool to_write, double lock_seconds, str
 }
 
 void shore__file_close(struct shore__file *file) {
-    /* Unlocked by name: a child that was forked meanwhile shares the descriptor's lock. */
+    /* Unlocks explicitly: a child that was forked meanwhile shares the descriptor and its lock. */
     if (file->fd >= 0) {
         flock(file->fd, LOCK_UN);
         close(file->fd);
@@ -193,7 +193,7 @@ static int open_parent(const char *path, struct shore_diag *diag) {
     return dir;
 }
 
-/* The claim goes first: a file that a kill leaves half filled could not be told from a stranger's without it. */
+/* Writes the claim first: without it, a file that a kill leaves half filled could not be told from somebody else's. */
 static int fill_with_zeros(int fd, const void *claim, struct shore__file_range range) {
     enum { SPAN = 1 << 20 };
     char *zeros = calloc(1, SPAN);
@@ -215,8 +215,9 @@ static int fill_with_zeros(int fd, const void *claim, struct shore__file_range r
     return rc;
 }
 
-/* Btrfs writes elsewhere what it writes again, so that what is preallocated would not be room for the second step, and
- * has no direct transfers for what it keeps checksums of: ours do. Only an empty file takes the flag. */
+/* Turns off copy-on-write on Btrfs. With it, a second write goes elsewhere, so preallocated room would not be enough
+ * for the second step. Btrfs also has no direct transfers for files with checksums; Longshore has checksums of its
+ * own. Only an empty file takes the flag. */
 static void write_in_place(const struct shore__file *file) {
     int flags = 0;
     if (ioctl(file->fd, FS_IOC_GETFLAGS, &flags)) return;
@@ -224,7 +225,7 @@ static void write_in_place(const struct shore__file *file) {
     ioctl(file->fd, FS_IOC_SETFLAGS, &flags);
 }
 
-/* What a file is to be: so long, with room in these ranges. */
+/* The shape of a new file: its size, and the ranges that get room. */
 struct shape {
     uint64_t bytes, room_bytes;
     const struct shore__file_range *ranges;
@@ -305,14 +306,14 @@ int shore__file_may_be_made(const char *path, struct shore_diag *diag) {
     bool in_dev = strncmp(copy, "/dev/", 5) == 0 && strncmp(copy, "/dev/shm/", 9) != 0;
     const char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy, *suffix = strrchr(name, '.');
     int rc = 0;
-    if (in_dev) /* a file there lies in memory */
+    if (in_dev) /* a new file there would lie in memory */
         rc = shore__fail(diag, SHORE_EMISSING, "%s: there is no such device", copy);
     else if (is_directory || !suffix || suffix == name || !suffix[1])
         rc = shore__fail(diag, SHORE_EUSAGE,
                          "%s: nothing is there: mount the drive or mkdir the directory; a new file needs a name with a "
                          "suffix, such as %s.volume",
                          path, copy);
-    if (rc && stat(dirname(copy), &st)) rc = 0; /* its directory is what is missing */
+    if (rc && stat(dirname(copy), &st)) rc = 0; /* its directory itself is missing */
     free(copy);
     return rc;
 }
@@ -323,7 +324,7 @@ static int create_new(struct shore__file *file, int dir, const struct shape *sha
     if (!rc) rc = check_room(file->path, dir, shape->room_bytes, 0, diag);
     if (rc) return rc;
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file->fd < 0 && errno == EEXIST) /* what was not found here is no file, so a link */
+    if (file->fd < 0 && errno == EEXIST) /* stat() found nothing, so it is a link */
         return shore__fail(diag, SHORE_EEXISTS, "%s: is a link to nothing; name another path", file->path);
     if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
@@ -371,7 +372,7 @@ failed:
     return rc;
 }
 
-/* Where the file system has no files without a name, one is unlinked before anything is in it. */
+/* If the file system has no files without a name, makes one with a name and unlinks it while it is empty. */
 static int open_unnamed(int dir, const char *path) {
     int fd = openat(dir, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return fd;

@@ -20,7 +20,7 @@
 static const unsigned char header_magic[8] = {'L', 'O', 'N', 'G', 'S', 'H', 'O', 'R'};
 static const unsigned char record_magic[8] = {'L', 'S', 'R', 'E', 'C', 'O', 'R', 'D'};
 
-/* Everything of a header lies in its first 512 bytes: a sector is written whole or not at all. */
+/* All fields of a header lie in its first 512 bytes: a sector is written whole or not at all. */
 enum header_field {
     HEADER_VERSION = 8,
     HEADER_FLAGS = 12,
@@ -194,7 +194,7 @@ enum shore__parse shore__header_parse(const unsigned char *page, struct shore__h
     if (all_zero(page)) return SHORE__PARSE_EMPTY;
     if (memcmp(page, header_magic, sizeof header_magic) != 0) return SHORE__PARSE_FOREIGN;
     out->version = shore__get_u32(page + HEADER_VERSION);
-    /* Another version may keep its checksum elsewhere, so its number is believed as it stands. */
+    /* Another version may keep its checksum elsewhere, so its number is trusted without one. */
     if (out->version < SHORE__VOLUME_OLDEST || out->version > SHORE__VOLUME_APART) return SHORE__PARSE_VERSION;
     if (!checksum_holds(page, HEADER_CHECKSUM)) return SHORE__PARSE_DAMAGED;
 

@@ -9,12 +9,12 @@
 #include "base/diag.h"
 #include "base/units.h"
 
-/* Who waits for an instant far away looks at what else there is to do now and then. */
+/* A wait for an instant further away returns after this time, so that the caller can look for other work. */
 #define LOOK_NS 10000000u
 
 struct held {
     struct shore__io_op *op;
-    bool ended; /* only its instant is waited for */
+    bool ended; /* only its instant has not come yet */
 };
 
 struct shore__io {
@@ -22,9 +22,9 @@ struct shore__io {
     void *state;
     struct shore__file file;
     unsigned depth, in_flight;
-    unsigned under_way; /* of those, not ended yet */
-    unsigned nready;    /* of those, with nothing to do below */
-    unsigned nheld;     /* in flight with an instant */
+    unsigned under_way; /* of those in flight: not returned as ended yet */
+    unsigned nready;    /* of those under way: done without the backend */
+    unsigned nheld;     /* in flight, with an instant */
     struct shore__io_op **ready;
     struct held held[];
 };
@@ -126,7 +126,7 @@ unsigned shore__io_in_flight(const struct shore__io *io) {
     return io->in_flight;
 }
 
-/* No queue is longer than its depth. */
+/* The counts fit each other, and no queue is longer than its depth. */
 static bool counts_hold(const struct shore__io *io) {
     return io->nready <= io->under_way && io->under_way <= io->in_flight && io->nheld <= io->in_flight &&
            io->in_flight <= io->depth;
@@ -157,7 +157,7 @@ int shore__io_submit(struct shore__io *io, struct shore__io_op *op) {
     return 0;
 }
 
-/* What has ended, whatever its instant. */
+/* Takes operations that have ended, whatever their instants. */
 static unsigned reap_ended(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
     unsigned got = 0;
     while (got < max && io->nready)
@@ -172,7 +172,7 @@ static unsigned reap_ended(struct shore__io *io, struct shore__io_op **ops, unsi
     return got;
 }
 
-/* What has ended and waits for no instant; the rest is noted. */
+/* Takes operations that have ended and have no instant. Marks those with an instant as ended. */
 static unsigned collect(struct shore__io *io, struct shore__io_op **ops, unsigned max, unsigned min) {
     unsigned ended = reap_ended(io, ops, max, min), got = 0;
     for (unsigned i = 0; i < ended; i++) {
@@ -201,7 +201,7 @@ static unsigned take_due(struct shore__io *io, struct shore__io_op **ops, unsign
     return taken;
 }
 
-/* When the next operation may be handed back, ended or not. */
+/* The earliest instant at which an operation may be returned, ended or not. 0: one without an instant is under way. */
 static uint64_t next_due(const struct shore__io *io) {
     uint64_t first = UINT64_MAX;
     unsigned under_way = 0;

@@ -9,7 +9,7 @@
 
 #include "base/thread.h"
 
-/* Few: a request is large, and each thread only waits for the drive. */
+/* Few are enough: a request is large, and each thread only waits for the drive. */
 #define WORKERS_MOST 4u
 
 struct job {
@@ -32,7 +32,7 @@ struct workers {
 static int transfer(const struct shore__file *file, struct shore__io_op *op, uint32_t first_bytes) {
     const int fd = op->kind == SHORE__IO_FLUSH ? file->fd : shore__file_at(file, op->offset)->fd;
     if (op->kind == SHORE__IO_FLUSH) {
-        /* Never again after a failure: the kernel forgets what it could not write. */
+        /* Never retried after a failure: the kernel forgets what it could not write. */
         return fdatasync(fd) ? shore__io_code(-errno) : 0;
     }
     uint32_t moved = 0;

@@ -19,7 +19,7 @@ struct uring {
     struct io_uring ring;
     const struct shore__file *file;
     bool fixed_file;
-    int broken;        /* why nothing can be waited for any more */
+    int broken;        /* the error after which nothing can be waited for */
     unsigned nbuffers; /* registered */
     struct iovec *buffers;
     unsigned depth, nfree;
@@ -79,7 +79,7 @@ static int uring_open(const struct shore__file *file, unsigned depth, const stru
         release(u);
         return rc;
     }
-    /* A child that is forked off would keep the ring, and with it the file and its lock, when this process is gone. */
+    /* Otherwise a forked child would keep the ring, and with it the file and its lock, after this process ends. */
     io_uring_ring_dontfork(&u->ring);
     u->fixed_file = io_uring_register_files(&u->ring, &file->fd, 1) == 0;
     register_buffers(u, fixed, nfixed);
@@ -89,7 +89,8 @@ static int uring_open(const struct shore__file *file, unsigned depth, const stru
 
 static void uring_close(void *state) {
     struct uring *u = state;
-    /* The ring is taken down after the call returns: it must not keep the file, and with it the lock. */
+    /* The kernel takes the ring down after io_uring_queue_exit() has returned. Until then the ring must not keep the
+     * file, and with it the lock. */
     if (u->fixed_file) io_uring_unregister_files(&u->ring);
     if (u->nbuffers) io_uring_unregister_buffers(&u->ring);
     io_uring_queue_exit(&u->ring);
@@ -142,10 +143,10 @@ static int send_slot(struct uring *u, unsigned slot, uint32_t most_bytes) {
     unsigned tries = 0, waiting;
     do {
         rc = io_uring_submit(&u->ring);
-        waiting = io_uring_sq_ready(&u->ring); /* the kernel may take but one that was given up before */
+        waiting = io_uring_sq_ready(&u->ring); /* the kernel may have taken only an entry that was given up before */
     } while (waiting && (rc >= 0 || rc == -EINTR || rc == -EAGAIN) && ++tries < SHORE__IO_STALLS);
     if (!waiting) return 0;
-    /* The entry stays in the ring and would go out with the next one: it must do nothing then. */
+    /* The entry stays in the ring and goes out with the next one: make it do nothing. */
     io_uring_prep_nop(sqe);
     io_uring_sqe_set_data64(sqe, u->depth);
     return rc < 0 ? rc : -EAGAIN;
@@ -170,7 +171,7 @@ static int uring_submit(void *state, struct shore__io_op *op, uint32_t first_byt
     return rc;
 }
 
-/* True if the operation of the slot is over; else its rest is under way again. */
+/* True if the operation of the slot has ended; otherwise its rest is under way again. */
 static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     struct transfer *t = &u->slots[slot];
     struct shore__io_op *op = t->op;
@@ -202,8 +203,8 @@ static bool finish_or_continue(struct uring *u, unsigned slot, int res) {
     return op->rc != 0;
 }
 
-/* They may still be under way, but so that nothing comes of it: the queue takes no more, and the file's lock outlasts
- * them. */
+/* Returns all operations as failed. They may still be under way, which does no harm: the queue takes no more, and the
+ * file's lock outlasts them. */
 static unsigned give_up_all(struct uring *u, struct shore__io_op **ops, unsigned max) {
     unsigned got = 0;
     for (unsigned slot = 0; slot < u->depth && got < max; slot++) {

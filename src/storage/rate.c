@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "storage/volume_internal.h"
 
-/* A chunk of AdamW's state is read as planes of 2, 2, 4 and 4 bytes an element, and written the same. */
+/* A chunk of AdamW's state is read, and written, as planes of 2, 2, 4 and 4 bytes per element. */
 #define PLANES 4u
 #define ELEM_BYTES 12u
 static const uint32_t plane_bytes[PLANES] = {2, 2, 4, 4};
@@ -19,7 +19,7 @@ struct shore__rate_buffer {
     bool writing;
 };
 
-/* Planes lie apart in each half, as in a volume. */
+/* Offset of a plane of a chunk. Planes lie apart in each half, as in a volume. */
 static uint64_t offset_of(const struct shore__rate *r, bool second_half, unsigned plane, uint64_t chunk) {
     uint64_t at = second_half ? r->nchunks * r->chunk_bytes : 0;
     for (unsigned p = 0; p < plane; p++)
@@ -50,7 +50,8 @@ static int start(struct shore__rate *r, uint32_t buffer, uint64_t chunk, bool wr
 
 enum work { FILL, READ, MOVE };
 
-/* All chunks once: read from one half and written to the other (the one that is named); or only written or read. */
+/* Moves all chunks once: reads them from one half and writes them to the other, or only writes or only reads a half.
+ * second_half: the half that is written, or the only one. */
 static int pass(struct shore__rate *r, enum work work, bool second_half, struct shore_diag *diag) {
     const bool fill = work == FILL, begin_half = work == MOVE ? !second_half : second_half;
     uint64_t next = 0, finished = 0;

@@ -62,7 +62,7 @@ int shore__rest_create(const struct shore__volume *snapshot, struct shore__volum
     struct shore__volume_desc desc = snapshot->desc;
     char *begun = shore__rest_path(snapshot, true);
     if (!begun) return no_memory(snapshot->file.path, diag);
-    unlink(begun); /* of one that was killed */
+    unlink(begun); /* left by a process that was killed */
     desc.apart = false;
     desc.identity = snapshot->desc.rest_key;
     desc.identity_bytes = SHORE__REST_KEY_BYTES;
@@ -84,7 +84,7 @@ int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *di
 /* ---- removed ------------------------------------------------------------------------------------------------------
  */
 
-/* Either copy. DAMAGED: also where it cannot be told what is there. */
+/* Reads either copy of a header. DAMAGED: also if the file cannot be read. */
 static enum shore__parse read_header(int directory, const char *name, struct shore__header *out) {
     static const off_t copies[] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
     enum shore__parse found = SHORE__PARSE_EMPTY;
@@ -106,7 +106,7 @@ static bool is_of(const struct shore__header *header, const uint64_t fleet_id[2]
     return memcmp(header->desc.fleet_id, fleet_id, sizeof header->desc.fleet_id) == 0;
 }
 
-/* Whether a snapshot, or one that is being made, names what has such a key. One that is damaged may. */
+/* Whether a snapshot, finished or not, names the file with this key. A damaged one may. */
 static bool is_named(DIR *d, const uint64_t fleet_id[2], uint64_t key) {
     struct shore__header header;
     rewinddir(d);
@@ -121,7 +121,7 @@ static bool is_named(DIR *d, const uint64_t fleet_id[2], uint64_t key) {
     return false;
 }
 
-/* A file of this name without a header was begun by a making that was killed. */
+/* Whether a file belongs to this fleet. One without a whole header was begun by a process that was killed. */
 static bool is_own(DIR *d, const char *name, const uint64_t fleet_id[2]) {
     struct shore__header header;
     enum shore__parse parse = read_header(dirfd(d), name, &header);

@@ -1,4 +1,4 @@
-/* What a file of what rests is called, and opening it beside a snapshot. */
+/* Names of files of resting blocks, and opening one beside a snapshot. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

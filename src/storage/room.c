@@ -17,7 +17,7 @@ bool shore__extent_rests(const struct shore__volume_desc *desc, const struct sho
 struct ranges {
     struct shore__file_range *range;
     size_t count;
-    uint64_t at; /* what is before has been decided */
+    uint64_t at; /* everything before it is decided */
 };
 
 static void hole(struct ranges *r, uint64_t offset, uint64_t bytes) {
@@ -25,7 +25,7 @@ static void hole(struct ranges *r, uint64_t offset, uint64_t bytes) {
     r->at = offset + bytes;
 }
 
-/* Of a region with so many bytes for each local segment, the blocks that rest, or all others. */
+/* Leaves out the resting blocks of a region, or all others. each: bytes of a local segment. */
 static void leave_out(struct ranges *r, const struct shore__volume_desc *desc, bool resting, uint64_t region,
                       uint64_t each) {
     for (uint32_t e = 0; each && e < desc->nextents; e++) {

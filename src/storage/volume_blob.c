@@ -12,7 +12,7 @@ static uint64_t half_offset(unsigned place, unsigned half) {
     return SHORE__BLOB_HALF_OFFSET + (uint64_t)(2 * place + half) * SHORE__BLOB_HALF_STRIDE;
 }
 
-/* Whole pages of it. */
+/* Transfers the blob in whole pages. */
 static int transfer(const struct shore__volume *v, struct shore__io *io, enum shore__io_kind kind, unsigned place,
                     unsigned char *blob, uint32_t bytes, struct shore_diag *diag) {
     uint64_t left = shore__round_up(bytes, SHORE__PAGE_BYTES);

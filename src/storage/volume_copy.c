@@ -1,4 +1,4 @@
-/* A volume's committed state as a volume of its own. */
+/* Snapshots: a volume's committed state as a volume of its own. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ static int fail_errno(const char *path, const char *what, struct shore_diag *dia
     return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
 }
 
-/* The record of a snapshot: one slot, no step to go back to. */
+/* The record of a snapshot: one slot, and no older step. */
 static struct shore__record record_of(const struct shore__volume *v, unsigned slot) {
     struct shore__record next = {.epoch = v->record.epoch, .active = slot, .metrics_bytes = v->record.metrics_bytes};
     next.slot[slot] = v->record.slot[v->record.active];
@@ -32,7 +32,7 @@ static struct shore__record record_of(const struct shore__volume *v, unsigned sl
     return next;
 }
 
-/* blob: what is copied of it; NULL: it is there. */
+/* blob: the blob to copy; NULL: the copy has it already. */
 static int write_record(struct shore__volume *copy, const struct shore__volume *of, unsigned slot, int table_slot,
                         void *blob, struct shore_diag *diag) {
     struct shore__io *io = NULL;
@@ -46,7 +46,7 @@ static int write_record(struct shore__volume *copy, const struct shore__volume *
 
 /* ---- shared blocks ----------------------------------------------------------------------------------------------- */
 
-/* A file shares blocks only with one that is written in the same way. */
+/* Takes over the flag for writing in place: two files share blocks only if both have it, or neither. */
 static void take_flags(int fd, const struct shore__volume *v) {
     int flags = 0;
     if (ioctl(v->file.fd, FS_IOC_GETFLAGS, &flags) == 0 && flags & FS_NOCOW_FL) ioctl(fd, FS_IOC_SETFLAGS, &flags);
@@ -56,7 +56,8 @@ static void punch(int fd, uint64_t offset, uint64_t bytes) {
     if (bytes) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
-/* Of each segment, the planes in the slot where its committed data do not lie; spilled gradients; scratch. */
+/* Frees what a snapshot does not need: of each segment, the planes in the slot without its committed data; spilled
+ * gradients; scratch. */
 static void punch_unused(const struct shore__volume *v, int fd) {
     const unsigned slot = v->record.active;
     for (uint32_t local = 0, run; local < v->desc.segments; local += run) {
@@ -70,8 +71,8 @@ static void punch_unused(const struct shore__volume *v, int fd) {
     punch(fd, v->at.spill, v->at.end - v->at.spill);
 }
 
-/* 1: the file system cannot. What the snapshot does not need is let go, so that the volume, when it writes there, does
- * not leave the old blocks behind. */
+/* Clones the volume. Returns 1 if the file system cannot. Unused blocks are freed: otherwise the snapshot would keep
+ * the old ones when the volume writes there. */
 static int clone(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return fail_errno(path, "cannot be created", diag);
@@ -102,11 +103,11 @@ static int share(const struct shore__volume *v, const char *path, struct shore_d
     return rc;
 }
 
-/* ---- copied ones ------------------------------------------------------------------------------------------------- */
+/* ---- copied blocks ----------------------------------------------------------------------------------------------- */
 
 struct copying {
     const struct shore__volume *from;
-    struct shore__volume *to, *rest; /* rest: what rests goes there; NULL: it is there already */
+    struct shore__volume *to, *rest; /* rest: the new file of resting blocks; NULL: none is needed */
     struct shore__io *from_io, *to_io, *rest_io;
     struct shore__stored_part stored;
     unsigned char *buffer;
@@ -122,10 +123,11 @@ static bool is_zero(const unsigned char *at, uint64_t bytes) {
     return !at[0] && memcmp(at, at + 1, bytes - 1) == 0;
 }
 
-/* So many bytes are worth a hole: few tensors fill their segments, and none those of a small adapter. */
+/* The shortest run of zeros that becomes a hole. Few tensors fill their segments, and those of a small adapter never
+ * do. */
 #define HOLE_BYTES ((uint64_t)16 * SHORE__PAGE_BYTES)
 
-/* A snapshot is only read, so that zeros need no room of their own, where the file system has holes. */
+/* Leaves holes for zeros, if the file system has holes. A snapshot is only read, so zeros need no room. */
 static int write_sparse(const struct shore__volume *to, struct shore__io *io, unsigned char *data, uint64_t offset,
                         uint64_t bytes, struct shore_diag *diag) {
     int rc = 0;
@@ -186,7 +188,7 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
     return rc;
 }
 
-/* Each segment that rests is in slot 1, which is the other file. */
+/* Maps each resting segment to slot 1, which is the other file. */
 static void map_rest(struct shore__volume *to) {
     for (uint32_t e = 0; to->desc.apart && e < to->desc.nextents; e++) {
         const struct shore__extent *extent = &to->desc.extents[e];
@@ -195,7 +197,8 @@ static void map_rest(struct shore__volume *to) {
     }
 }
 
-/* What rests is written once, for the first snapshot that has it. rest: where to, if it is to be. */
+/* Copies all planes. Resting blocks are written once, for the first snapshot that has them. rest: their new file, if
+ * one is made. */
 static int copy_all(struct copying *c, struct shore__volume *rest, struct shore_diag *diag) {
     int rc = shore__io_open(&c->to->file, SHORE_IO_THREADS, 1, NULL, 0, &c->to_io, diag);
     if (!rc && c->to->desc.apart && !shore__rest_is_made(c->from, c->to)) {
@@ -226,7 +229,7 @@ static int copy(struct shore__volume *v, struct shore__io *io, const char *path,
     map_rest(&to);
     rc = copy_all(&c, &rest, diag);
     if (!rc) rc = shore__volume_read_blob(v, io, &v->record.slot[v->record.active], buffer, diag);
-    to.table[0] = v->table[v->record.active]; /* lent: it is the same, but all of it lies in slot 0 */
+    to.table[0] = v->table[v->record.active]; /* lent: the same table, but all data lie in slot 0 */
     if (!rc) rc = write_record(&to, v, 0, 0, buffer, diag);
     to.table[0] = NULL;
     shore__volume_close(&to);
@@ -248,7 +251,7 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
                            v->file.path);
     if (lstat(path, &st) == 0) return shore__fail(diag, SHORE_EEXISTS, "%s: is there already; remove it first", path);
     if (asprintf(&partial, "%s.partial", path) < 0) return shore__fail(diag, -ENOMEM, "out of memory");
-    unlink(partial); /* of one that was killed */
+    unlink(partial); /* left by a process that was killed */
     int rc = share(v, partial, diag);
     if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
     if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);

@@ -7,7 +7,7 @@
 
 static const uint64_t header_offset[2] = {SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET};
 
-/* Of two copies one may be out of reach as well as damaged. */
+/* Reads both copies. Either may be damaged, or unreadable. */
 int shore__headers_read(const struct shore__file *file, struct shore__io *io, void *page, struct shore__headers *out,
                         struct shore_diag *diag) {
     unsigned char first[SHORE__PAGE_BYTES];
@@ -22,11 +22,11 @@ int shore__headers_read(const struct shore__file *file, struct shore__io *io, vo
             if (rc) failed = out->unreadable[i] = rc;
             out->parse[i] = rc ? SHORE__PARSE_DAMAGED : shore__header_parse(page, &out->copy[i]);
         } else if (i == 0 && file->size_bytes) {
-            out->parse[i] = SHORE__PARSE_FOREIGN; /* no making leaves less than a page */
+            out->parse[i] = SHORE__PARSE_FOREIGN; /* an interrupted creation leaves at least a page */
         }
         if (i == 0) memcpy(first, page, sizeof first);
     }
-    /* Copy A is written and made durable first, so it is the newer one where both are whole. */
+    /* Copy A is written and made durable first, so it is the newer one if both are whole. */
     out->found = out->parse[0] == SHORE__PARSE_OK || out->parse[1] == SHORE__PARSE_OK;
     if (failed && !out->found) return failed;
     out->chosen = out->parse[0] == SHORE__PARSE_OK ? 0 : 1;

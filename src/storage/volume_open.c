@@ -33,8 +33,8 @@ uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc) {
            whole_pages(desc->identity_bytes) + 2 * whole_pages((uint64_t)desc->segments * sizeof(struct shore__leaves));
 }
 
-/* A volume that was never finished, or never held a record, has nothing that could be lost. Its making writes copy A
- * first, so that copy is always whole. */
+/* Whether a file may be replaced. A volume that was never finished, or never held a record, has nothing to lose. Its
+ * creation writes copy A first, so that copy is always whole. */
 static enum shore__replaceable classify(const struct shore__file *file, struct shore__io *io, void *page) {
     struct shore__headers h;
     if (shore__headers_read(file, io, page, &h, NULL)) return SHORE__REPLACE_NO;
@@ -102,7 +102,7 @@ static int write_new(struct shore__volume *v, struct shore__io *io, struct shore
     struct shore__header header = {
         .desc = v->desc, .version = v->version, .unfinished = true, .size_bytes = v->size_bytes};
     uint64_t placement_bytes = (uint64_t)v->desc.nextents * SHORE__EXTENT_BYTES;
-    /* Written from the buffer that will hold the extents again; whole_pages() left it whole pages. */
+    /* Written from the buffer of the extents, which are put back below; whole_pages() made it whole pages. */
     void *placement = (void *)(uintptr_t)v->desc.extents;
     shore__extents_write(v->desc.extents, v->desc.nextents, placement);
     shore__hash128(placement, placement_bytes, 0, header.placement_hash);
@@ -214,7 +214,7 @@ static int read_described(struct shore__volume *v, struct shore__io *io, const s
     return 0;
 }
 
-/* Header, placement, identity, records, of an open file. */
+/* Reads header, placement, identity and records of an open file. */
 static int read_volume(struct shore__volume *v, struct shore__io *io, bool repair, struct shore_diag *diag) {
     int rc = alloc_page(v, diag);
     if (rc) return rc;
@@ -244,7 +244,7 @@ static int read_volume(struct shore__volume *v, struct shore__io *io, bool repai
     return h.differ && repair ? shore__headers_write_copy(header, other, io, v->file.path, v->page, diag) : 0;
 }
 
-/* A volume of an open file, whose errors it closes. */
+/* Reads the volume of an open file; closes it on an error. */
 static int open_volume(struct shore__volume *out, enum shore_io io, bool repair, struct shore_diag *diag) {
     struct shore__io *queue;
     int rc = shore__io_open(&out->file, io, QUEUE_DEPTH, NULL, 0, &queue, diag);
@@ -270,7 +270,7 @@ static int open_to_write(const char *path, enum shore_io io, struct shore_arena 
     return rc ? rc : open_volume(out, io, true, diag);
 }
 
-/* rc: of opening it. */
+/* Adds tables to a volume. rc: the result of opening it. */
 static int with_tables(struct shore__volume *v, int rc, struct shore_diag *diag) {
     if (rc == 0 && (rc = alloc_tables(v, diag))) shore__volume_close(v);
     return rc;

@@ -78,7 +78,7 @@ int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, st
     v->older_valid = valid[!newest];
     if (v->older_valid) v->older = found[!newest];
     assert(v->record.sequence % 2 == newest && (!v->older_valid || newer(&v->record, &v->older)));
-    /* Records are written in turn, so the other place holds the one before; the first record has none before it. */
+    /* Records alternate between two places, so the other place holds the previous one; the first record has none. */
     if (parse[!newest] == SHORE__PARSE_EMPTY && v->record.sequence > 1) note_damage(v, !newest, "is gone");
     if (v->older_valid && v->older.sequence + 1 != v->record.sequence) note_damage(v, !newest, "is out of turn");
     return 0;
@@ -86,7 +86,7 @@ int shore__volume_read_records(struct shore__volume *v, struct shore__io *io, st
 
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
-/* The table and the map of a slot, into what a record says of it. */
+/* Hashes the table and the map of a slot, for its record. */
 static void hash_slot(const struct shore__volume *v, unsigned slot, struct shore__slot_state *out) {
     shore__hash128(v->table[slot], (size_t)v->desc.segments * sizeof *v->table[slot], 0, out->table_hash);
     out->mapped = 0;
@@ -144,7 +144,7 @@ int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t b
 
 /* ---- commit ------------------------------------------------------------------------------------------------------ */
 
-/* A file that was deleted or cut while it is in use would take every later step with it. */
+/* Refuses a file that was deleted or cut while in use: every later step would be lost with it. */
 static int check_still_there(const struct shore__volume *v, struct shore_diag *diag) {
     struct stat st;
     if (v->file.is_device) return 0;
@@ -183,7 +183,7 @@ static int write_table(struct shore__volume *v, struct shore__io *io, unsigned s
     return rc;
 }
 
-/* The page says what is meant, and recovery will take it. */
+/* Whether the page reads back as intended, and recovery will accept it. */
 static bool reads_back(const struct shore__volume *v, const struct shore__record *next) {
     struct shore__record back;
     return shore__record_parse(&v->desc, v->version, next->sequence % 2, v->page, &back) == SHORE__PARSE_OK &&
@@ -197,7 +197,7 @@ static int write_commit(struct shore__volume *v, struct shore__io *io, const str
                         uint64_t *written_bytes, struct shore_diag *diag) {
     const char *path = v->file.path;
     int rc = 0;
-    /* what is committed is not written to: neither its table, nor the newest record */
+    /* committed data are never overwritten: neither the table nor the newest record */
     assert(!v->record_valid || (table_slot != (int)v->record.active && next->sequence % 2 != v->record.sequence % 2));
     if (table_slot >= 0)
         rc = write_table(v, io, (unsigned)table_slot, next->slot[table_slot].mapped, written_bytes, diag);

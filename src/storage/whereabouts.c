@@ -33,7 +33,7 @@ static enum shore__ground ground_of(const char *file_system) {
                                              : SHORE__GROUND_DISK;
 }
 
-/* The only entry of a directory; false if there are more, or none. */
+/* Gets the only entry of a directory; false if there are more, or none. */
 static bool only_entry(const char *directory, char *name, size_t bytes) {
     DIR *d = opendir(directory);
     const struct dirent *entry = NULL;
@@ -47,8 +47,8 @@ static bool only_entry(const char *directory, char *name, size_t bytes) {
     return count == 1;
 }
 
-/* A partition's disk is the directory above it; a mapped device (LVM, LUKS, RAID) stands on what it lists as slaves,
- * and is taken for a disk itself where these are several. */
+/* Finds the disk of a device. A partition's disk is the directory above it. A mapped device (LVM, LUKS, RAID) lies on
+ * its slaves; if there are several, it counts as a disk itself. */
 static void find_disk(dev_t device, char *out, size_t bytes) {
     char link[64], slave[256], *at = NULL;
     snprintf(link, sizeof link, "/sys/dev/block/%u:%u", major(device), minor(device));
@@ -76,7 +76,7 @@ static bool lies_in(const char *path, const char *directory) {
     return strcmp(directory, "/") == 0 || (strncmp(path, directory, n) == 0 && (path[n] == '/' || path[n] == '\0'));
 }
 
-/* The last mount of the longest point hides those before it. */
+/* Finds the mount of a path. The last mount of the longest mount point hides those before it. */
 static void find_mount(const char *real, struct shore__whereabouts *out) {
     FILE *mounts = setmntent("/proc/self/mounts", "r");
     struct mntent entry;
@@ -115,7 +115,7 @@ static void describe_files(const char *real, const struct stat *st, struct shore
         out->total_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
         out->free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     }
-    /* btrfs numbers its files by devices of its own */
+    /* btrfs gives its files device numbers of its own */
     dev_t device = st->st_dev;
     if (major(device) == 0 && out->device[0] == '/' && stat(out->device, &other) == 0 && S_ISBLK(other.st_mode))
         device = other.st_rdev;
