@@ -1,4 +1,5 @@
-"""Wraps every undocumented PyTorch name that this package uses. Tested with PyTorch 2.4 and 2.6 to 2.9."""
+"""Wraps every undocumented PyTorch name that this package uses. Tried with PyTorch 2.15; what older versions lack, from
+2.4 on, is said where it is used."""
 
 from __future__ import annotations
 
@@ -56,12 +57,14 @@ def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype) -> Any:
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
 
 
-def grad_hooks(p: torch.Tensor) -> dict:
-    return p._backward_hooks or {}
+def grad_hooks(p: torch.Tensor) -> dict | None:
+    """A tensor's own dict of hooks, or None if it never had any."""
+    return p._backward_hooks
 
 
-def post_accumulate_hooks(p: torch.Tensor) -> dict:
-    return p._post_accumulate_grad_hooks or {}
+def post_accumulate_hooks(p: torch.Tensor) -> dict | None:
+    """A parameter's own dict of hooks, or None if it never had any."""
+    return p._post_accumulate_grad_hooks
 
 
 def carry_hooks(p: torch.Tensor, new: torch.Tensor) -> None:
@@ -80,7 +83,7 @@ def graph_task() -> int:
 
 
 def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return graph_task() != -1
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
@@ -146,6 +149,7 @@ def parse_to(*args: Any, **kwargs: Any) -> tuple:
 
 
 BatchNorm = torch.nn.modules.batchnorm._NormBase
+
 
 def recompile_limit() -> int:
     """How many graphs of a function torch.compile makes before it gives up; 0 if this PyTorch names it otherwise."""

@@ -10,6 +10,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 import longshore
+from longshore.step.module_changes import ModuleChanges
 from test_loop import engine_for
 from test_together import mean, trained
 
@@ -227,3 +228,12 @@ def test_modes_around_a_step(tmp_path, seed):
                 losses += engine.backward_together(batches, lambda x: mean(engine, x))
                 engine.step()
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_only_parameters_with_hooks_are_compared():
+    """Each compared container costs time at every turn of a micro-batch."""
+    plain, hooked = nn.Linear(2, 2), nn.Linear(2, 2)
+    hooked.weight.register_hook(lambda g: g)
+    found = [[place.container for group in ModuleChanges(model, []).groups for place in group.places
+              if "a hook of a parameter" in place.where] for model in (plain, hooked)]
+    assert found[0] == [] and len(found[1]) == 1 and found[1][0] is hooked.weight._backward_hooks
