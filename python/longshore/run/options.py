@@ -28,8 +28,6 @@ SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activa
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
 _START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from"}
-
-
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
@@ -73,7 +71,7 @@ class Options:
         self.moments = moments if self.moments is None else self.moments
 
     def check(self, numbers):
-        """Raises ValueError for an impossible value."""
+        """Raises ValueError for an impossible value. compress becomes a share."""
         after = self.compress_after
         if self.moments not in MOMENTS:
             raise ValueError(f"wrap: moments={self.moments!r}; it is fp32 or 8bit")
@@ -87,7 +85,7 @@ class Options:
         if isinstance(after, bool) or after != int(after) or after < 0 or (after and self.compress is None):
             raise ValueError(f"wrap: compress_after={after!r}; it is a number of steps, for compress")
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
-        share_of(self.compress)
+        self.compress = share_of(self.compress)
 
     def check_storage(self, compute):
         """Sets storage to its default, the parameters' dtype `compute`, or checks it."""
@@ -99,11 +97,16 @@ class Options:
 
     def record(self, numbers, compute):
         """The options as the run records them."""
-        return {**numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]), "clip": self.clip,
+        return {**recorded(numbers), "clip": self.clip,
                 "storage": self.storage, "compute": NAME_OF[compute], "moments": self.moments,
                 "on_nonfinite": self.on_nonfinite, "seed": torch.initial_seed(), "groups": None,
-                "activations": self.activations, "compress": share_of(self.compress),
+                "activations": self.activations, "compress": self.compress,
                 "compress_after": int(self.compress_after), "compile": told(self.compile)}
+
+
+def recorded(numbers):
+    """An optimizer's numbers as run.json keeps them."""
+    return {**numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"])}
 
 
 def that_stay(engine, asked):

@@ -11,8 +11,7 @@ from ..model import init
 from ..native import lib
 from ..step.engine import optimizer_of
 from ..step.optimizers import refuse_numbers, share, told
-from .commit_blob import plain
-from .options import that_stay
+from .options import recorded, that_stay
 from .state import Buffer, State
 from .wrap import name_groups, program_of
 
@@ -34,10 +33,8 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
-    given, recorded = name_groups(engine.module, groups)
-    how = {**engine.how, **numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"]),
-           "clip": clip,
-           "groups": recorded, "seed": torch.initial_seed()}
+    given, names = name_groups(engine.module, groups)
+    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
     before = engine.state

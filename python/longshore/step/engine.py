@@ -221,13 +221,11 @@ class Engine(Face):
         finally:
             self.gradients.show()
 
-    @whole
     def flush(self) -> None:
         """Begins to commit the last step. You need not call it: the next use of the engine does. Until then you can
         step a scheduler, whose state then commits with that step."""
         self.cycle.flush()
 
-    @whole
     def settle(self) -> None:
         """Waits until the last step is durable.
 
