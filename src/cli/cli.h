@@ -179,7 +179,7 @@ void shore__cli_close(struct shore__opened *opened);
 /* How to compute: as the flags say, or as the run does. */
 struct shore__compute_options shore__cli_compute(const struct shore__opened *o, const struct shore__model_args *a);
 /* Notes which parts of a model's description are not applied. */
-void shore__cli_say_model(const struct shore__arch *arch, bool trains);
+void shore__cli_say_model(const struct shore__model *model, bool trains);
 /* Refuses a --seq-len beyond the model's positions. */
 int shore__cli_check_length(const struct shore__arch *arch, size_t seq_len, struct shore_diag *diag);
 /* Notes which tokenizer a new run gets, unless quiet. */

@@ -77,7 +77,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
 
 static void explain_model(struct shore__run *run, json_t *o) {
     char text[160];
-    json_object_set_new(o, "model", shore__arch_to_json(&run->model->arch));
+    json_object_set_new(o, "model", shore__model_to_json(run->model, &run->model->arch));
     shore__run_tokenizer_text(run, text, sizeof text);
     json_object_set_new(o, "tokenizer", json_string(text));
     json_object_set_new(o, "emulated", json_boolean(shore__settings_emulated(&run->settings)));

@@ -208,7 +208,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int code = SHORE__EXIT_DONE;
 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
-    if (!rc) shore__cli_say_model(&model->arch, true);
+    if (!rc) shore__cli_say_model(model, true);
     if (!rc && args->dry_run) {
         code = print_needs(&needs, s->memory_bytes, args->json);
         goto end;

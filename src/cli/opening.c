@@ -2,6 +2,7 @@
 
 #include "cli/cli.h"
 #include "files/hub.h"
+#include "model/config_keys.h"
 #include "plan/transfers.h"
 #include "run/lifecycle/snapshots.h"
 
@@ -66,7 +67,7 @@ static int open_directory(const char *path, const char *tokenizer, const struct 
     int rc = shore__model_from_directory(path, &out->model, diag);
     if (!rc) rc = shore__run_tokenizer_of(&settings, &out->tokenizer, diag);
     if (!rc) rc = shore__source_directory(out->model, path, &out->source, diag);
-    if (!rc) shore__cli_say_model(&out->model->arch, false);
+    if (!rc) shore__cli_say_model(out->model, false);
     return rc;
 }
 
@@ -114,7 +115,14 @@ void shore__cli_close(struct shore__opened *o) {
     *o = (struct shore__opened){0};
 }
 
-void shore__cli_say_model(const struct shore__arch *arch, bool trains) {
+void shore__cli_say_model(const struct shore__model *model, bool trains) {
+    const struct shore__arch *arch = &model->arch;
+    char unknown[512];
+    size_t n = model->kept ? shore__config_keys_unknown(model->kept, arch->model_type, unknown, sizeof unknown) : 0;
+    if (n)
+        shore__cli_say("Longshore does not know %zu key%s of the configuration, computes without %s%s: %s", n,
+                       n == 1 ? "" : "s", n == 1 ? "it" : "them",
+                       trains ? ", and keeps what it says for an export" : "", unknown);
     if (arch->head_parted)
         shore__cli_say("the configuration ties the head to the embedding, but the files hold an lm_head.weight that "
                        "differs: both are used, so %s not tied",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "model/keys.h"
+#include "model/config_keys.h"
 #include "model/model.h"
 #include "model/rope.h"
 
@@ -72,12 +72,6 @@ static void gpt2(struct shore__keys *r, struct shore__arch *a) {
     a->has_dropout = shore__keys_number(r, "resid_pdrop", 0.1, 0, 1) > 0 ||
                      shore__keys_number(r, "embd_pdrop", 0.1, 0, 1) > 0 ||
                      shore__keys_number(r, "attn_pdrop", 0.1, 0, 1) > 0;
-    if (!shore__keys_flag(r, "scale_attn_weights", true))
-        shore__keys_refuse(r, "scale_attn_weights", "only true is supported");
-    if (shore__keys_flag(r, "scale_attn_by_inverse_layer_idx", false))
-        shore__keys_refuse(r, "scale_attn_by_inverse_layer_idx", "only false is supported");
-    if (shore__keys_flag(r, "add_cross_attention", false))
-        shore__keys_refuse(r, "add_cross_attention", "only false is supported");
     if (!r->rc && a->d_model % a->n_head) shore__keys_refuse(r, heads, "n_embd must be a multiple of it");
     a->head_dim = a->d_model / a->n_head;
 }
@@ -124,7 +118,8 @@ static void llama_family(struct shore__keys *r, const char *type, struct shore__
     a->d_ff = shore__keys_count(r, "intermediate_size", -1, 1 << 20);
     a->vocab = shore__keys_count(r, "vocab_size", -1, 1 << 24);
     a->padding = padding(r, a->vocab);
-    a->max_positions = shore__keys_count(r, "max_position_embeddings", 2048, 1 << 24);
+    uint32_t positions = mistral ? 131072 : qwen2 ? 32768 : 2048;
+    a->max_positions = shore__keys_count(r, "max_position_embeddings", positions, 1 << 24);
     a->rms_norm = true;
     a->norm_eps = (float)shore__keys_number(r, "rms_norm_eps", 1e-6, EPSILON_LEAST, 1);
     a->act = activation(r, "hidden_act", "silu");
@@ -132,11 +127,8 @@ static void llama_family(struct shore__keys *r, const char *type, struct shore__
     a->tied = shore__keys_flag(r, "tie_word_embeddings", false);
     a->init_std = (float)shore__keys_number(r, "initializer_range", 0.02, 0, 10);
     a->has_dropout = shore__keys_number(r, "attention_dropout", 0, 0, 1) > 0;
-    if (qwen2) {
-        a->qkv_bias = true;
-        if (shore__keys_flag(r, "use_sliding_window", false))
-            shore__keys_refuse(r, "use_sliding_window", "only false is supported");
-    } else if (!mistral) {
+    a->qkv_bias = qwen2;
+    if (!qwen2 && !mistral) {
         a->qkv_bias = a->out_bias = shore__keys_flag(r, "attention_bias", false);
         a->mlp_bias = shore__keys_flag(r, "mlp_bias", false);
     }
@@ -177,7 +169,9 @@ int shore__arch_from_json(const json_t *config, const char *name, struct shore__
     else if (!r.rc && type && (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "qwen2")))
         llama_family(&r, type, out);
     else
-        shore__keys_refuse(&r, "model_type", "only gpt2, llama, mistral and qwen2 are supported");
+        shore__keys_refuse(&r, "model_type",
+                           "only gpt2, llama, mistral and qwen2 are supported; from Python, any model trains");
+    if (!r.rc) shore__config_keys_check(&r, out->model_type);
     return r.rc;
 }
 
@@ -233,6 +227,7 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
         PUT("n_ctx", json_integer(a->max_positions));
         PUT("layer_norm_epsilon", real_of(a->norm_eps));
         PUT("activation_function", json_string(acts[a->act]));
+        if (a->has_dropout) return j; /* the configuration says it, or leaves it to transformers */
         PUT("resid_pdrop", json_real(0));
         PUT("embd_pdrop", json_real(0));
         PUT("attn_pdrop", json_real(0));
@@ -248,7 +243,6 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     PUT("max_position_embeddings", json_integer(a->max_positions));
     PUT("rms_norm_eps", real_of(a->norm_eps));
     PUT("hidden_act", json_string(acts[a->act]));
-    PUT("attention_dropout", json_real(0));
     shore__rope_write(&a->rope, j);
     if (!strcmp(a->model_type, "llama")) {
         PUT("attention_bias", json_boolean(a->qkv_bias));

@@ -1,4 +1,5 @@
 #include "model/model.h"
+#include "model/config_keys.h"
 
 #include <errno.h>
 #include <math.h>
@@ -174,8 +175,23 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     return 0;
 }
 
+int shore__model_of_config(const struct shore__arch *arch, const json_t *config, struct shore__model **out,
+                           struct shore_diag *diag) {
+    int rc = shore__model_make(arch, out, diag);
+    if (rc || ((*out)->kept = shore__config_keys_kept(config, arch->model_type))) return rc;
+    shore__model_free(*out);
+    return shore__fail(diag, -ENOMEM, "out of memory for the model's description");
+}
+
+json_t *shore__model_to_json(const struct shore__model *m, const struct shore__arch *arch) {
+    json_t *config = shore__arch_to_json(arch);
+    if (m->kept) json_object_update(config, m->kept);
+    return config;
+}
+
 void shore__model_free(struct shore__model *m) {
     if (!m) return;
+    json_decref(m->kept);
     for (uint32_t i = 0; m->blocks && i < m->nblocks; i++)
         for (uint32_t t = 0; t < m->blocks[i].ntensors; t++)
             for (uint32_t p = 0; p < m->blocks[i].tensors[t].nparts; p++)

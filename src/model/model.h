@@ -109,12 +109,14 @@ struct shore__model {
     uint32_t attn_width, kv_width, qkv_width, up_width;
     uint32_t slice_rows; /* vocabulary rows of a slice: whole segments */
     uint32_t nslices;
+    json_t *kept; /* what config.json says beside arch, for an export; NULL: nothing */
 };
 
 /* Reads an architecture from config.json. Errors (SHORE_EINPUT) name the key and its value. Unsupported architectures
  * and features are refused by name. name: the file, for messages. */
 int shore__arch_from_json(const json_t *config, const char *name, struct shore__arch *out, struct shore_diag *diag);
-/* Makes a config.json that transformers loads. It borrows nothing; the caller json_decref()s it. */
+/* Makes a config.json that transformers loads, without what the model keeps beside arch. It borrows nothing; the caller
+ * json_decref()s it. */
 json_t *shore__arch_to_json(const struct shore__arch *arch);
 /* Adds the eos_token_id of a generation_config.json, which names more ends for chat models than config.json. Skips a
  * file that was made from config.json. */
@@ -132,6 +134,11 @@ static inline bool shore__arch_ends_at_positions(const struct shore__arch *a) {
 }
 
 int shore__model_make(const struct shore__arch *arch, struct shore__model **out, struct shore_diag *diag);
+/* Makes a model of a config.json from which arch was read; keeps what arch does not hold. */
+int shore__model_of_config(const struct shore__arch *arch, const json_t *config, struct shore__model **out,
+                           struct shore_diag *diag);
+/* The model's config.json: that of its arch, and what it keeps beside. The caller json_decref()s it. */
+json_t *shore__model_to_json(const struct shore__model *m, const struct shore__arch *arch);
 void shore__model_free(struct shore__model *m);
 
 static inline uint32_t shore__model_head(const struct shore__model *m) {

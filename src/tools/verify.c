@@ -306,7 +306,7 @@ static int verify(const struct shore__parsed *parsed, void *args) {
     int rc = check(v, &diag);
     if (!rc) rc = shore__train_model(&v->args, parsed, true, &tokenizer, &model, &diag);
     if (!rc) rc = plan(v, model, trials, &count, &diag);
-    if (!rc) shore__cli_say_model(&model->arch, true);
+    if (!rc) shore__cli_say_model(model, true);
     shore__model_free(model);
     shore__tokenizer_close(tokenizer);
     if (!rc && asprintf(&v->work, "%s/longshore-verify-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0) {

@@ -67,13 +67,13 @@ static json_t *model_json(const struct shore__run *run, const char *fleet, json_
     const struct shore__run_private *p = run->private;
     json_t *data = tokens_json(&p->data);
     json_t *val_data = p->val_data.tokens ? tokens_json(&p->val_data) : json_null();
-    json_t *j =
-        json_pack("{s:i, s:s, s:I, s:o, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore",
-                  SHORE__RUN_VERSION, "fleet", fleet, "generation", (json_int_t)run->generation, "home", home,
-                  "processor", run->processor, "tokenizer", p->tokenizer_name, "parameters",
-                  (json_int_t)run->model->parameters, "settings", shore__run_settings_json(run), "model",
-                  shore__arch_to_json(&run->model->arch), "data", data, "val_data", val_data, "train_tokens",
-                  (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens, "changes", run->changes);
+    json_t *j = json_pack("{s:i, s:s, s:I, s:o, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:O}", "longshore",
+                          SHORE__RUN_VERSION, "fleet", fleet, "generation", (json_int_t)run->generation, "home", home,
+                          "processor", run->processor, "tokenizer", p->tokenizer_name, "parameters",
+                          (json_int_t)run->model->parameters, "settings", shore__run_settings_json(run), "model",
+                          shore__model_to_json(run->model, &run->model->arch), "data", data, "val_data", val_data,
+                          "train_tokens", (json_int_t)p->train_tokens, "val_tokens", (json_int_t)p->val_tokens,
+                          "changes", run->changes);
     if (j && p->end_of_text != SHORE__END_OF_TEXT_UNRECORDED)
         json_object_set_new(j, "end_of_text", json_integer(p->end_of_text));
     return j;
@@ -131,8 +131,9 @@ static int read_model(struct shore__run *run, const json_t *j, const char *path,
     p->tokenizer_name = strdup(json_string_value(json_object_get(j, "tokenizer")));
     if (!p->tokenizer_name || shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))
         return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = shore__arch_from_json(json_object_get(j, "model"), path, &arch, diag);
-    if (rc == 0) rc = shore__model_make(&arch, &run->model, diag);
+    const json_t *config = json_object_get(j, "model");
+    int rc = shore__arch_from_json(config, path, &arch, diag);
+    if (rc == 0) rc = shore__model_of_config(&arch, config, &run->model, diag);
     if (rc == 0) run->layout = run->model->layout;
     return rc;
 }

@@ -28,7 +28,7 @@ static int write_description(void *ctx, const char *directory, struct shore_diag
     struct shore__arch arch = d->model->arch;
     int64_t end_of_text = tokenizer ? shore__tokenizer_end_of_text(tokenizer) : -1;
     if (!arch.neos && end_of_text >= 0) arch.eos[arch.neos++] = end_of_text;
-    json_t *config = shore__arch_to_json(&arch);
+    json_t *config = shore__model_to_json(d->model, &arch);
     json_t *generation =
         json_pack("{s:b, s:o}", "_from_model_config", 1, "eos_token_id", shore__arch_eos_to_json(&arch));
     if (config)

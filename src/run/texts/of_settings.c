@@ -19,18 +19,18 @@
 
 enum { CONFIG_BYTES_MOST = 1 << 20 };
 
-static int read_arch(const char *path, struct shore__arch *arch, struct shore_diag *diag) {
-    json_t *config = NULL;
-    int rc = shore__json_read(path, CONFIG_BYTES_MOST, &config, diag);
-    if (rc == 0) rc = shore__arch_from_json(config, path, arch, diag);
-    json_decref(config);
-    return rc;
+static int read_config(const char *path, json_t **config, struct shore__arch *arch, struct shore_diag *diag) {
+    int rc = shore__json_read(path, CONFIG_BYTES_MOST, config, diag);
+    return rc < 0 ? rc : shore__arch_from_json(*config, path, arch, diag);
 }
 
 static int model_from_file(const char *path, struct shore__model **out, struct shore_diag *diag) {
     struct shore__arch arch;
-    int rc = read_arch(path, &arch, diag);
-    return rc < 0 ? rc : shore__model_make(&arch, out, diag);
+    json_t *config = NULL;
+    int rc = read_config(path, &config, &arch, diag);
+    if (rc == 0) rc = shore__model_of_config(&arch, config, out, diag);
+    json_decref(config);
+    return rc;
 }
 
 static int add_ends(const char *path, struct shore__arch *arch, struct shore_diag *diag) {
@@ -78,13 +78,15 @@ static int model_from_directory(const char *directory, bool with_weights, struct
     struct shore__arch arch;
     int rc = shore__refuse_adapter(directory, diag);
     if (rc < 0) return rc;
-    char *config = shore__path_join(directory, "config.json");
+    char *path = shore__path_join(directory, "config.json");
     char *generation = shore__path_join(directory, "generation_config.json");
-    rc = config && generation ? read_arch(config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    json_t *config = NULL;
+    rc = path && generation ? read_config(path, &config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0) rc = add_ends(generation, &arch, diag);
     if (rc == 0 && with_weights) rc = part_head(directory, &arch, diag);
-    if (rc == 0) rc = shore__model_make(&arch, out, diag);
-    free(config);
+    if (rc == 0) rc = shore__model_of_config(&arch, config, out, diag);
+    json_decref(config);
+    free(path);
     free(generation);
     return rc;
 }

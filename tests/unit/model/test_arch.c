@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "model/config_keys.h"
 #include "model/model.h"
 
 #define SMALL "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 1, \"vocab_size\": 260"
@@ -180,6 +181,31 @@ static void generation_adds_ends(void **state) {
     }
 }
 
+static void keys_that_count_are_read_or_refused(void **state) {
+    (void)state;
+    expect_refusal(OF("llama") "\"is_causal\": false}", "\"is_causal\" is false: only true is supported");
+    expect_refusal(OF("llama") "\"is_causal\": null}", "\"is_causal\" is null");
+    expect_refusal(OF("qwen2") "\"use_sliding_window\": true}", "\"use_sliding_window\" is true: only false");
+    expect_refusal("{\"model_type\": \"gpt2\", \"pruned_heads\": {\"0\": [1]}}", "only null is supported");
+    assert_int_equal(arch_of(OF("llama") "\"is_causal\": true, \"torchscript\": null}").max_positions, 2048);
+    assert_int_equal(arch_of(OF("mistral") "\"pruned_heads\": {}}").max_positions, 131072);
+    assert_int_equal(arch_of(OF("qwen2") "\"use_sliding_window\": false}").max_positions, 32768);
+    expect_refusal("{\"model_type\": \"qwen3\"}", "from Python, any model trains");
+}
+
+static void what_changes_nothing_is_kept(void **state) {
+    char names[64];
+    (void)state;
+    json_t *config = json_loads(OF("llama") "\"b\": [1], \"a\": 2, \"attention_dropout\": 0.5}", 0, NULL);
+    json_t *kept = shore__config_keys_kept(config, "llama");
+    assert_int_equal(shore__config_keys_unknown(kept, "llama", names, sizeof names), 2);
+    assert_string_equal(names, "\"b\", \"a\"");
+    assert_int_equal(json_object_size(kept), 3);
+    assert_true(json_real_value(json_object_get(kept, "attention_dropout")) == 0.5);
+    json_decref(config);
+    json_decref(kept);
+}
+
 static void what_is_refused_is_shown_as_it_stands(void **state) {
     (void)state;
     expect_refusal("{\"model_type\": \"gpt2\", \"activation_function\": \"mish\"}",
@@ -197,6 +223,8 @@ int main(void) {
         cmocka_unit_test(values_that_mean_nothing_are_refused),
         cmocka_unit_test(all_ends_are_kept),
         cmocka_unit_test(generation_adds_ends),
+        cmocka_unit_test(keys_that_count_are_read_or_refused),
+        cmocka_unit_test(what_changes_nothing_is_kept),
         cmocka_unit_test(what_is_refused_is_shown_as_it_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
