@@ -79,6 +79,11 @@ static const yajl_callbacks callbacks = {
     .yajl_end_array = on_array_close,
 };
 
+/* Length of a byte order mark before the value, which editors on Windows write. */
+static size_t mark_of(const char *text, uint64_t bytes) {
+    return bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
+}
+
 static uint64_t lines_in(const char *text, size_t bytes) {
     uint64_t lines = 0;
     for (size_t i = 0; i < bytes; i++)
@@ -160,7 +165,10 @@ int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_
     uint64_t bytes;
     int rc = shore__regular_open(path, limit_bytes, &fd, &bytes, diag);
     if (rc) return rc;
-    rc = shore__json_stream_fd(fd, 0, bytes, path, sink, ctx, diag);
+    char start[3];
+    if (bytes >= sizeof start) rc = shore__read_at(fd, start, sizeof start, 0, path, diag);
+    size_t mark = rc ? 0 : mark_of(start, bytes);
+    if (rc == 0) rc = shore__json_stream_fd(fd, mark, bytes - mark, path, sink, ctx, diag);
     close(fd);
     return rc;
 }
@@ -170,7 +178,10 @@ int shore__json_stream_text(const char *text, size_t bytes, const char *name, ui
     struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
     yajl_handle parser = open_parser(&s);
     if (!parser) return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
-    int rc = feed(&s, parser, text, bytes, line, 0);
+    size_t mark = mark_of(text, bytes);
+    text += mark;
+    bytes -= mark;
+    int rc = feed(&s, parser, text, bytes, line, mark);
     if (rc == 0) {
         yajl_status status = yajl_complete_parse(parser);
         if (status != yajl_status_ok) rc = explain(&s, parser, line + lines_in(text, bytes), "", 0, bytes);

@@ -35,7 +35,8 @@ typedef int (*shore__json_sink_fn)(void *ctx, const struct shore__json_event *ev
  * it is not JSON, nests more than 64 levels, or something follows; otherwise the sink's code. */
 int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
                           void *ctx, struct shore_diag *diag);
-/* Reads a whole file of at most limit_bytes. SHORE_EMISSING: there is no such file. */
+/* Reads a whole file of at most limit_bytes. Like the reader of a text, skips a byte order mark. SHORE_EMISSING: there
+ * is no such file. */
 int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
                             struct shore_diag *diag);
 /* line: the one of name on which the text starts. */

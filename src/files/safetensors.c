@@ -24,18 +24,34 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+static int by_name_and_file(const void *a, const void *b) {
+    const struct shore__st_tensor *x = a, *y = b;
+    int order = by_name(a, b);
+    return order ? order : x->file < y->file ? -1 : x->file > y->file;
+}
+
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name) {
     struct shore__st_tensor key = {.name = (char *)name};
     return st->ntensors == 0 ? NULL : bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name);
 }
 
+/* Whether a shard's name leads out of the directory. */
+static bool leaves(const char *name) {
+    bool out = name[0] == '/' || name[0] == 0;
+    for (const char *part = name, *end; !out && part; part = end ? end + 1 : NULL) {
+        end = strchr(part, '/');
+        out = (end ? (size_t)(end - part) : strlen(part)) == 2 && !memcmp(part, "..", 2);
+    }
+    return out;
+}
+
 static int add_file(struct shore__safetensors *st, const char *name, struct shore_diag *diag) {
     if (st->nfiles == FILE_LIMIT)
         return shore__fail(diag, SHORE_EINPUT, "%s: has more than %u safetensors files", st->directory, FILE_LIMIT);
-    if (strchr(name, '/') || name[0] == 0 || !strcmp(name, ".") || !strcmp(name, ".."))
+    if (leaves(name))
         return shore__fail(diag, SHORE_EINPUT,
                            "%s/model.safetensors.index.json: the file name \"%s\" leaves the directory; "
-                           "shards must lie beside their index",
+                           "shards must lie beside their index, or below it",
                            st->directory, shore__shown(name).text);
     char **files = realloc(st->files, (st->nfiles + 1) * sizeof *files);
     if (files) st->files = files;
@@ -48,7 +64,8 @@ static int add_file(struct shore__safetensors *st, const char *name, struct shor
     return 0;
 }
 
-/* weight_map of the index: a first pass collects the files, a second one looks up each tensor. */
+/* weight_map of the index: a first pass collects the files, a second one looks up each tensor, and so decides which of
+ * several copies counts. */
 struct index {
     struct shore__safetensors *st;
     const char *path;
@@ -67,8 +84,13 @@ static int on_index_entry(struct index *x, const char *file, struct shore_diag *
             ;
     x->last = f;
     if (!x->looking_up) return f < st->nfiles ? 0 : add_file(st, file, diag);
-    const struct shore__st_tensor *t = shore__safetensors_find(st, x->tensor);
-    if (t && t->file == f) return 0;
+    struct shore__st_tensor key = {.name = x->tensor, .file = f};
+    struct shore__st_tensor *t =
+        st->ntensors ? bsearch(&key, st->tensors, st->ntensors, sizeof key, by_name_and_file) : NULL;
+    if (t) {
+        t->indexed = true;
+        return 0;
+    }
     return shore__fail(diag, SHORE_EINPUT, "%s: says that tensor \"%s\" is in \"%s\", which does not hold it", x->path,
                        shore__shown(x->tensor).text, shore__shown(file).text);
 }
@@ -163,6 +185,26 @@ static int open_file(struct shore__safetensors *st, uint32_t f, struct shore_dia
     return rc;
 }
 
+/* Keeps of each tensor the copy that the index names. */
+static int drop_copies(struct shore__safetensors *st, struct shore_diag *diag) {
+    uint32_t kept = 0;
+    int rc = 0;
+    for (uint32_t i = 0; i < st->ntensors; i++) {
+        struct shore__st_tensor next = st->tensors[i], *last = kept ? &st->tensors[kept - 1] : NULL;
+        if (!last || strcmp(last->name, next.name) != 0) {
+            st->tensors[kept++] = next;
+            continue;
+        }
+        if (rc == 0 && (last->indexed == next.indexed || last->file == next.file))
+            rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" stands twice: in %s and in %s", st->directory,
+                             shore__shown(next.name).text, st->files[last->file], st->files[next.file]);
+        free(next.indexed ? last->name : next.name);
+        if (next.indexed) *last = next;
+    }
+    st->ntensors = kept;
+    return rc;
+}
+
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag) {
     struct shore__safetensors *st = calloc(1, sizeof *st);
     bool indexed = false;
@@ -173,14 +215,9 @@ int shore__safetensors_open(const char *directory, struct shore__safetensors **o
     int rc = find_files(st, &indexed, diag);
     for (uint32_t f = 0; rc == 0 && f < st->nfiles; f++)
         rc = open_file(st, f, diag);
-    if (rc == 0 && st->ntensors) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name);
-    for (uint32_t i = 1; rc == 0 && i < st->ntensors; i++) {
-        const struct shore__st_tensor *a = &st->tensors[i - 1], *b = &st->tensors[i];
-        if (strcmp(a->name, b->name) != 0) continue;
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: tensor \"%s\" stands twice: in %s and in %s", directory,
-                         shore__shown(a->name).text, st->files[a->file], st->files[b->file]);
-    }
+    if (rc == 0 && st->ntensors) qsort(st->tensors, st->ntensors, sizeof *st->tensors, by_name_and_file);
     if (rc == 0 && indexed) rc = read_index(st, true, diag);
+    if (rc == 0) rc = drop_copies(st, diag);
     if (rc) {
         shore__safetensors_close(st);
         return rc;

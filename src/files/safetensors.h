@@ -2,6 +2,7 @@
 #ifndef SHORE_FILES_SAFETENSORS_H
 #define SHORE_FILES_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,7 @@ struct shore__st_tensor {
     uint64_t shape[8];
     uint64_t elems;
     uint32_t file;   /* private */
+    bool indexed;    /* private: the index names this file for it */
     uint64_t offset; /* private: of the data in its file */
 };
 
@@ -36,7 +38,8 @@ struct shore__safetensors {
 
 /* Opens model.safetensors, or the shards that model.safetensors.index.json names, or else every *.safetensors file of
  * the directory. Checks the headers completely: size, types, overflow, offsets, overlap, duplicates, and file lengths.
- * Shard names must stay in the directory; links as in the Hugging Face cache are followed. */
+ * Where two shards hold a tensor, the index says which counts. Shard names must stay in the directory or below it;
+ * links as in the Hugging Face cache are followed. */
 int shore__safetensors_open(const char *directory, struct shore__safetensors **out, struct shore_diag *diag);
 void shore__safetensors_close(struct shore__safetensors *st);
 const struct shore__st_tensor *shore__safetensors_find(const struct shore__safetensors *st, const char *name);

@@ -48,6 +48,28 @@ static void faults_are_named(void **state) {
     expect_refusal("{\"a\":\"x\\u0000\"}", 15, "U+0000");
 }
 
+/* Editors on Windows put a byte order mark before a file. */
+static void a_byte_order_mark_is_skipped(void **state) {
+    static const char *const texts[] = {"\xEF\xBB\xBF{\"a\":1}", "\xEF\xBB\xBF \n{\"a\":1}\n"};
+    char path[96];
+    (void)state;
+    snprintf(path, sizeof path, "%s/marked.json", directory);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *value, *read;
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        assert_true(fputs(texts[i], f) >= 0 && fclose(f) == 0);
+        assert_int_equal(shore__json_parse(texts[i], strlen(texts[i]), "x.json", &value, NULL), 0);
+        assert_int_equal(shore__json_read(path, 1 << 20, &read, NULL), 0);
+        assert_true(json_integer_value(json_object_get(value, "a")) == 1 && json_equal(value, read));
+        json_decref(value);
+        json_decref(read);
+    }
+    expect_refusal("\xEF\xBB\xBF", 3, "not valid JSON");
+    expect_refusal("\xEF\xBB\xBF\xEF\xBB\xBF{}", 8, "not valid JSON");
+    expect_refusal("\xEF\xBB", 2, "not valid JSON");
+}
+
 static void huge_whole_numbers_are_real(void **state) {
     static const char text[] = "{\"a\":1000000000000000019884624838656,\"b\":9223372036854775807}";
     struct shore_diag diag = {0};
@@ -134,8 +156,11 @@ static void a_stream_builds_a_tree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),        cmocka_unit_test(huge_whole_numbers_are_real),
-        cmocka_unit_test(what_is_written_is_read), cmocka_unit_test(events_come_in_order),
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(a_byte_order_mark_is_skipped),
+        cmocka_unit_test(huge_whole_numbers_are_real),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(events_come_in_order),
         cmocka_unit_test(a_stream_builds_a_tree),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

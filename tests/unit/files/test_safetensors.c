@@ -164,9 +164,72 @@ static void shards_are_held_to_their_index(void **state) {
     expect_refusal("no \"weight_map\"");
     put_model("two.safetensors", ONE("a"), 4);
     put_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"b\":\"two.safetensors\"}}");
-    expect_refusal("\"a\" stands twice");
+    expect_refusal("two.safetensors\", which does not hold it");
+    put_index("{\"weight_map\":{\"a\":\"one.safetensors\",\"c\":\"two.safetensors\"}}");
+    expect_refusal("two.safetensors\", which does not hold it");
     unlink(strcat(strcpy(diag.text, model), "/model.safetensors.index.json"));
     expect_refusal("\"a\" stands twice");
+}
+
+static void put_floats(const char *name, const char *header, const float *data, size_t count) {
+    unsigned char raw[4096] = {0};
+    size_t n = strlen(header);
+    shore__put_u64(raw, n);
+    memcpy(raw + 8, header, n);
+    memcpy(raw + 8 + n, data, 4 * count);
+    put_raw(name, raw, 8 + n + 4 * count);
+}
+
+static float first_of(const struct shore__safetensors *st, const char *name) {
+    float value = -1;
+    const struct shore__st_tensor *t = shore__safetensors_find(st, name);
+    assert_non_null(t);
+    assert_int_equal(shore__safetensors_read(st, t, 0, 1, &value, NULL), 0);
+    return value;
+}
+
+/* The index names files below the directory, and says which of two copies counts. */
+static void the_index_decides(void **state) {
+    static const char *const indices[] = {
+        "{\"weight_map\":{\"a\":\"old.safetensors\",\"b\":\"layers.0/new.safetensors\"}}",
+        "{\"weight_map\":{\"b\":\"old.safetensors\",\"a\":\"layers.0/new.safetensors\"}}",
+        "{\"weight_map\":{\"a\":\"./layers.0//new.safetensors\",\"b\":\"old.safetensors\"}}"};
+    static const float wanted[][2] = {{1, 4}, {3, 2}, {3, 2}};
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                                 "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
+    struct shore__safetensors *st;
+    struct shore_diag diag = {0};
+    char path[160];
+    (void)state;
+    empty_model();
+    snprintf(path, sizeof path, "%s/layers.0", model);
+    assert_int_equal(mkdir(path, 0700), 0);
+    put_floats("old.safetensors", header, (const float[]){1, 2}, 2);
+    put_floats("layers.0/new.safetensors", header, (const float[]){3, 4}, 2);
+    for (size_t i = 0; i < sizeof indices / sizeof *indices; i++) {
+        put_index(indices[i]);
+        assert_int_equal(shore__safetensors_open(model, &st, &diag), 0);
+        assert_int_equal(st->ntensors, 2);
+        assert_true(first_of(st, "a") == wanted[i][0] && first_of(st, "b") == wanted[i][1]);
+        shore__safetensors_close(st);
+    }
+    put_index("{\"weight_map\":{\"a\":\"old.safetensors\",\"c\":\"layers.0/new.safetensors\"}}");
+    expect_refusal("which does not hold it");
+    put_model("twice.safetensors",
+              "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+              "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+              8);
+    put_index("{\"weight_map\":{\"a\":\"twice.safetensors\"}}");
+    expect_refusal("\"a\" stands twice");
+    put_index("{\"weight_map\":{\"a\":\"layers.0/../../x\"}}");
+    expect_refusal("leaves the directory");
+    put_index("{\"weight_map\":{\"a\":\"layers.0/..\"}}");
+    expect_refusal("leaves the directory");
+    put_index("{\"weight_map\":{\"a\":\"\"}}");
+    expect_refusal("leaves the directory");
+    put_index("{\"weight_map\":{\"a\":\"layers.0/new.safetensors\",\"b\":\"layers.0/new.safetensors\"}}");
+    assert_int_equal(shore__safetensors_open(model, &st, &diag), 0);
+    shore__safetensors_close(st);
 }
 
 static void links_as_in_a_cache_are_followed(void **state) {
@@ -323,6 +386,7 @@ int main(void) {
         cmocka_unit_test(faults_of_a_header_are_named),
         cmocka_unit_test(faults_of_a_file_are_named),
         cmocka_unit_test(shards_are_held_to_their_index),
+        cmocka_unit_test(the_index_decides),
         cmocka_unit_test(links_as_in_a_cache_are_followed),
         cmocka_unit_test(halves_are_widened),
         cmocka_unit_test(what_is_written_is_read),
