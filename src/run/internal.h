@@ -68,8 +68,11 @@ int shore__run_look_at_state(const char *path, const struct shore__strings *move
 int shore__run_open_alone(const char *path, struct shore__run **out, struct shore_diag *diag);
 /* Reads only run.json, without a lock; NULL: there is no readable one. */
 struct shore__run *shore__run_peek(const char *path);
-/* SHORE_EINPUT for a directory of PEFT's, with how to make it a model. */
-int shore__refuse_adapter(const char *directory, struct shore_diag *diag);
+/* SHORE_EINPUT for what is no model's directory, but for example an adapter or a GGUF file: says what to do. */
+int shore__refuse_no_model(const char *path, struct shore_diag *diag);
+/* The same for a GGUF file alone, and for a directory of the hub's cache that holds snapshots. */
+int shore__refuse_gguf_file(const char *path, struct shore_diag *diag);
+int shore__refuse_cache(const char *directory, struct shore_diag *diag);
 /* Writes the hint and the metrics of a restored step, durably. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
 /* The step of the last complete line, or 0. */

@@ -263,7 +263,42 @@ rope "linear scaling without factor" "factor.*missing" '{"type": "linear"}'
 rope "llama3 scaling without its limits" "low_freq_factor.*missing" '{"rope_type": "llama3", "factor": 8}'
 model noconfig
 rm "$dir/config.json"
-with_flag "no config.json" "config.json" --model "$dir"
+with_flag "no config.json" "not a model's directory: it has no config.json" --model "$dir"
+
+# ---- what is no model ----
+no_model() { # NAME PATTERN PATH
+    with_flag "$1" "$2" --model "$3"
+    refused "$1, eval" "$2" eval "$3" --data "$data"
+}
+model what-is-none
+mv "$dir/config.json" "$place/config-of-it.json"
+printf 'GGUF\3\0\0\0' >"$dir/model-Q4_K_M.gguf"
+no_model "a GGUF file" "is a GGUF model.*gguf_file=\"model-Q4_K_M.gguf\"" "$dir/model-Q4_K_M.gguf"
+bad "a GGUF file as --init" "is a GGUF model" train --init "$dir/model-Q4_K_M.gguf" --data "$data" --out "$out" --drive "$drive" --steps 2
+no_model "a directory with one" "is a GGUF model.*gguf_file=\"model-Q4_K_M.gguf\"" "$dir"
+rm "$dir/model-Q4_K_M.gguf"
+no_model "a file" "is a file: name the directory" "$dir/model.safetensors"
+touch "$dir/consolidated.00.pth"
+no_model "Meta's own files" "params.json, consolidated.*hf download.*convert_llama_weights_to_hf" "$dir"
+rm "$dir/consolidated.00.pth"
+cache=$place/hub/models--a--b
+mkdir -p "$cache/refs" "$cache/snapshots/0a" "$cache/snapshots/1b"
+no_model "a cached repository" "name $cache/snapshots/0a$" "$cache"
+printf '1b\n' >"$cache/refs/main"
+no_model "the commit that it is at" "name $cache/snapshots/1b$" "$cache"
+with_flag "its tokenizer" "name $cache/snapshots/1b$" --tokenizer "$cache"
+no_model "the cache itself" "such as $place/hub/models--a--b/snapshots/HASH" "$place/hub"
+rmdir "$cache"/snapshots/*
+no_model "a cached repository without files" "without a snapshot.*hf download" "$cache"
+mkdir "$dir/checkpoint-500"
+mv "$place/config-of-it.json" "$dir/checkpoint-500/config.json"
+no_model "a model one level below" "no config.json; one is in $dir/checkpoint-500" "$dir"
+model marked
+sed -i '1s/^/\xef\xbb\xbf/' "$dir/config.json"
+merge base --model "$dir"
+run "${merged[@]}"
+same "a byte order mark before config.json" $rc 0
+rm -rf "$out" "${drive:?}"/*
 model notok
 echo x >"$dir/tokenizer.model"
 with_flag "half a tokenizer" "has tokenizer.model, but not tokenizer.json" --model "$dir"

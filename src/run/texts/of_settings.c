@@ -27,7 +27,8 @@ static int read_config(const char *path, json_t **config, struct shore__arch *ar
 static int model_from_file(const char *path, struct shore__model **out, struct shore_diag *diag) {
     struct shore__arch arch;
     json_t *config = NULL;
-    int rc = read_config(path, &config, &arch, diag);
+    int rc = shore__refuse_gguf_file(path, diag);
+    if (rc == 0) rc = read_config(path, &config, &arch, diag);
     if (rc == 0) rc = shore__model_of_config(&arch, config, out, diag);
     json_decref(config);
     return rc;
@@ -40,27 +41,6 @@ static int add_ends(const char *path, struct shore__arch *arch, struct shore_dia
     if (rc == 0) rc = shore__arch_add_ends(generation, path, arch, diag);
     json_decref(generation);
     return rc;
-}
-
-/* Refuses a PEFT adapter: transformers loads such a directory as the adapter, whatever else lies in it. */
-int shore__refuse_adapter(const char *directory, struct shore_diag *diag) {
-    json_t *adapter = NULL;
-    char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
-    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
-    bool there = access(path, F_OK) == 0;
-    if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
-        const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
-        if (name) shore__escape(name, strlen(name), base, sizeof base);
-        json_decref(adapter);
-    }
-    free(path);
-    if (!there) return 0;
-    return shore__fail(
-        diag, SHORE_EINPUT,
-        "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
-        "peft: AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT), and name "
-        "OUT; if it is merged into weights that lie here already, remove adapter_config.json",
-        shore__shown(directory).text, base[0] ? " for " : "", base);
 }
 
 /* Reads the weights to find out whether the model is tied. */
@@ -76,7 +56,7 @@ static int part_head(const char *directory, struct shore__arch *arch, struct sho
 static int model_from_directory(const char *directory, bool with_weights, struct shore__model **out,
                                 struct shore_diag *diag) {
     struct shore__arch arch;
-    int rc = shore__refuse_adapter(directory, diag);
+    int rc = shore__refuse_no_model(directory, diag);
     if (rc < 0) return rc;
     char *path = shore__path_join(directory, "config.json");
     char *generation = shore__path_join(directory, "generation_config.json");

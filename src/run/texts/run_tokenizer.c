@@ -24,11 +24,15 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     if (named && stat(named, &st))
         return shore__fail(diag, SHORE_EMISSING, "%s: there is no such directory: %s", named, strerror(errno));
     if (bytes) return open_bytes(out, diag);
-    if (s->tokenizer) return shore__tokenizer_open(s->tokenizer, out, diag);
+    if (s->tokenizer) {
+        int rc = shore__tokenizer_open(s->tokenizer, out, diag);
+        int other = rc == SHORE_EMISSING ? shore__refuse_cache(s->tokenizer, diag) : 0;
+        return other ? other : rc;
+    }
     const char *beside = s->model                                                    ? s->model
                          : s->init && stat(s->init, &st) == 0 && S_ISDIR(st.st_mode) ? s->init
                                                                                      : NULL;
-    int rc = s->model ? shore__refuse_adapter(s->model, diag) : 0;
+    int rc = s->model ? shore__refuse_no_model(s->model, diag) : 0;
     if (rc < 0) return rc;
     rc = beside ? shore__tokenizer_open(beside, out, diag) : SHORE_EMISSING;
     if (rc != SHORE_EMISSING) return rc;

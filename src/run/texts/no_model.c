@@ -1,0 +1,168 @@
+/* Says of what is named as a model, and is none, what it is and what to do. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/diag.h"
+#include "files/atomic.h"
+#include "files/json.h"
+#include "files/read_file.h"
+#include "run/internal.h"
+
+enum { CONFIG_BYTES_MOST = 1 << 20, REFERENCE_BYTES_MOST = 4096 };
+
+static bool holds(const char *directory, const char *name) {
+    char *path = shore__path_join(directory, name);
+    bool there = path && access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* The first entry, by name, that matches and holds a file of this name; inside NULL: that matches. NULL: none. The
+ * caller frees it. */
+static char *find(const char *directory, const char *pattern, const char *inside) {
+    struct dirent **entries;
+    int n = scandir(directory, &entries, NULL, alphasort);
+    char *found = NULL;
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        char *path = found || name[0] == '.' || fnmatch(pattern, name, 0) ? NULL : shore__path_join(directory, name);
+        if (path && (!inside || holds(path, inside))) found = strdup(name);
+        free(path);
+        free(entries[i]);
+    }
+    if (n >= 0) free(entries);
+    return found;
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------------------------- */
+
+/* Refuses a PEFT adapter: transformers loads such a directory as the adapter, whatever else lies in it. */
+static int refuse_adapter(const char *directory, struct shore_diag *diag) {
+    json_t *adapter = NULL;
+    char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
+    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
+    bool there = access(path, F_OK) == 0;
+    if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
+        const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
+        if (name) shore__escape(name, strlen(name), base, sizeof base);
+        json_decref(adapter);
+    }
+    free(path);
+    if (!there) return 0;
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
+        "peft: AutoPeftModelForCausalLM.from_pretrained(DIR).merge_and_unload().save_pretrained(OUT), and name "
+        "OUT; if it is merged into weights that lie here already, remove adapter_config.json",
+        shore__shown(directory).text, base[0] ? " for " : "", base);
+}
+
+/* ---- files and layouts of other programs ------------------------------------------------------------------------- */
+
+static int refuse_gguf(const char *what, const char *file, struct shore_diag *diag) {
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: is a GGUF model, and Longshore reads safetensors: name the directory of the model that it "
+        "was made from, or convert it in Python with transformers: "
+        "AutoModelForCausalLM.from_pretrained(DIR, gguf_file=\"%s\").save_pretrained(OUT), the same with "
+        "AutoTokenizer, and name OUT",
+        shore__shown(what).text, shore__shown(file).text);
+}
+
+int shore__refuse_gguf_file(const char *path, struct shore_diag *diag) {
+    char start[4] = "";
+    const char *slash = strrchr(path, '/');
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? 0 : read(fd, start, sizeof start);
+    if (fd >= 0) close(fd);
+    return n == 4 && !memcmp(start, "GGUF", 4) ? refuse_gguf(path, slash ? slash + 1 : path, diag) : 0;
+}
+
+static int refuse_makers_files(const char *directory, struct shore_diag *diag) {
+    return shore__fail(
+        diag, SHORE_EINPUT,
+        "%s: holds the weights as their maker published them (params.json, consolidated.*), not in Hugging "
+        "Face's layout: download that (hf download OWNER/NAME --local-dir DIR), or convert these with the "
+        "script of transformers' source (models/llama/convert_llama_weights_to_hf.py), and name the result",
+        shore__shown(directory).text);
+}
+
+/* ---- the hub's cache --------------------------------------------------------------------------------------------- */
+
+/* The commit that refs/main names, if it is there; else the first one. */
+static char *snapshot_of(const char *directory, const char *snapshots) {
+    char *path = shore__path_join(directory, "refs/main"), *text = NULL;
+    size_t bytes;
+    if (path && shore__file_read(path, REFERENCE_BYTES_MOST, &text, &bytes, NULL) == 0) {
+        text[strcspn(text, "\r\n \t")] = 0;
+        if (!*text || strchr(text, '/') || !holds(snapshots, text)) *text = 0;
+    }
+    free(path);
+    if (text && *text) return text;
+    free(text);
+    return find(snapshots, "*", NULL);
+}
+
+int shore__refuse_cache(const char *directory, struct shore_diag *diag) {
+    const struct shore__shown shown = shore__shown(directory);
+    char *snapshots =
+        holds(directory, "refs") || holds(directory, "blobs") ? shore__path_join(directory, "snapshots") : NULL;
+    char *model = find(directory, "models--*", "snapshots"), *one = NULL;
+    int rc = 0;
+    if (snapshots && access(snapshots, F_OK) == 0) {
+        one = snapshot_of(directory, snapshots);
+        rc =
+            one ? shore__fail(diag, SHORE_EINPUT,
+                              "%s: is a repository in the hub's cache; the model lies below it: name %s/snapshots/%s",
+                              shown.text, shown.text, shore__shown(one).text)
+                : shore__fail(diag, SHORE_EINPUT,
+                              "%s: is a repository in the hub's cache, without a snapshot in %s/snapshots: download it "
+                              "again (hf download)",
+                              shown.text, shown.text);
+    } else if (model) {
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: is the hub's cache, not a model: name the snapshot of one, such as %s/%s/snapshots/HASH",
+                         shown.text, shown.text, shore__shown(model).text);
+    }
+    free(snapshots);
+    free(model);
+    free(one);
+    return rc;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static int refuse_without_config(const char *directory, struct shore_diag *diag) {
+    char *gguf = find(directory, "*.gguf", NULL), *below = find(directory, "*", "config.json"),
+         *makers = find(directory, "consolidated.*", NULL);
+    const struct shore__shown shown = shore__shown(directory);
+    int rc = shore__refuse_cache(directory, diag);
+    if (rc == 0 && gguf) rc = refuse_gguf(directory, gguf, diag);
+    if (rc == 0 && (makers || holds(directory, "params.json"))) rc = refuse_makers_files(directory, diag);
+    if (rc == 0)
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a model's directory: it has no config.json%s%s%s%s",
+                         shown.text, below ? "; one is in " : "", below ? shown.text : "", below ? "/" : "",
+                         below ? shore__shown(below).text : "");
+    free(gguf);
+    free(below);
+    free(makers);
+    return rc;
+}
+
+int shore__refuse_no_model(const char *path, struct shore_diag *diag) {
+    struct stat st;
+    int rc = shore__refuse_gguf_file(path, diag);
+    if (rc == 0 && stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: is a file: name the directory that holds the model's config.json and weights",
+                         shore__shown(path).text);
+    if (rc == 0) rc = refuse_adapter(path, diag);
+    return rc || holds(path, "config.json") ? rc : refuse_without_config(path, diag);
+}
