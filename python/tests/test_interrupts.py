@@ -38,21 +38,38 @@ class Planned(Exception):
     pass
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda s: s.name)
-def signum(request):
-    """A signal that raises KeyboardInterrupt or SystemExit."""
-    def ends(signum, frame):
-        raise SystemExit(1)
-
-    before = signal.getsignal(request.param)
-    if request.param != signal.SIGINT:
-        signal.signal(request.param, ends)
-    yield request.param
-    assert signal.getsignal(request.param) is (before if request.param == signal.SIGINT else ends)
-    signal.signal(request.param, before)
-
-
 BROKEN_OFF = KeyboardInterrupt, SystemExit
+
+
+class Sent:
+    """A signal that another thread sends after a while. Its handler raises KeyboardInterrupt or SystemExit."""
+
+    def __init__(self, number):
+        self.number, self.sent, self.handled = number, 0, 0
+
+    def handler(self, signum, frame):
+        self.handled += 1
+        raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(1)
+
+    def after(self, seconds):
+        """A timer that sends it."""
+        self.sent += 1
+        return threading.Timer(seconds, signal.pthread_kill, (threading.main_thread().ident, self.number))
+
+    def wait(self):
+        """Until each that was sent has been handled, however long a busy machine takes."""
+        while self.handled < self.sent:
+            time.sleep(0.001)
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda s: s.name)
+def sent(request):
+    """Its handler is set for SIGINT, too: a job in the background of a shell inherits that as ignored."""
+    sent = Sent(request.param)
+    before = signal.signal(sent.number, sent.handler)
+    yield sent
+    assert signal.getsignal(sent.number) == sent.handler
+    signal.signal(sent.number, before)
 
 
 def breaking(where, what):
@@ -91,7 +108,7 @@ def test_exceptions_leave_nothing_behind(together, tmp_path, seed, monkeypatch):
         assert came == expected, (where, what)
 
 
-def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
+def test_interrupts_at_any_instant(sent, tmp_path, seed, monkeypatch):
     """Ctrl-C while a step is made, from another thread, sooner or later; then the step is made, if it was not."""
     expected = trained(tmp_path, seed, monkeypatch, None, "plain")
     generator = torch.Generator().manual_seed(seed)
@@ -99,8 +116,7 @@ def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
 
     def disturb(engine, batch):
         for together in [False] * 8 + [True] * 8:
-            after = 0.03 * float(torch.rand((), generator=generator))
-            timer = threading.Timer(after, signal.pthread_kill, (threading.main_thread().ident, signum))
+            timer = sent.after(0.03 * float(torch.rand((), generator=generator)))
             try:
                 timer.start()
                 if together:
@@ -108,8 +124,7 @@ def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
                 else:
                     engine.backward(engine(**batch).loss)
                 engine.grad_norm()
-                timer.join()
-                time.sleep(0.001)
+                sent.wait()
                 came.append(False)
             except BROKEN_OFF:
                 came.append(True)
@@ -118,10 +133,10 @@ def test_interrupts_at_any_instant(signum, tmp_path, seed, monkeypatch):
             assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
 
     assert trained(tmp_path, seed, monkeypatch, disturb, "run") == expected
-    assert any(came)
+    assert any(came) and sent.handled == len(came)
 
 
-def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch):
+def test_an_interrupted_step_was_made_or_not(sent, tmp_path, seed, monkeypatch):
     torch.manual_seed(seed)
     batches = tokens(6, length=6)
     digests = []
@@ -131,16 +146,12 @@ def test_an_interrupted_step_was_made_or_not(signum, tmp_path, seed, monkeypatch
             tries = 0
             while engine.step_number < len(batches):
                 tries += 1
-                timer = threading.Timer(0.004 * (tries % 5), signal.pthread_kill,
-                                        (threading.main_thread().ident, signum))
                 try:
                     engine.backward(engine(**batches[engine.step_number]).loss)
                     if interrupted:
-                        timer.start()
+                        sent.after(0.004 * (tries % 5)).start()
                     engine.step()
-                    if interrupted:
-                        timer.join()
-                        time.sleep(0.001)
+                    sent.wait()
                 except BROKEN_OFF:
                     engine.drop_gradients()
             digests.append(engine.digest())
@@ -154,7 +165,7 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
     bits."""
     expected = trained(tmp_path, seed, monkeypatch, None, "plain", together, steps=8)[0]
     rnd, batches = random.Random(seed), tokens(8, length=6)
-    before, came, tries = signal.getsignal(signal.SIGTERM), [], 8
+    before, came, tries, started = signal.getsignal(signal.SIGTERM), [], 8, 0
     torch.manual_seed(seed)
     engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0,
                         monkeypatch=monkeypatch)
@@ -175,6 +186,7 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
                                            (threading.main_thread().ident, signal.SIGTERM)), tries - 1
             try:
                 if tries > 0:
+                    started += 1
                     timer.start()
                 while engine.step_number < len(batches):
                     batch = batches[engine.step_number]
@@ -186,7 +198,8 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
                 # in a destructor Python ignores it
                 assert raises if isinstance(stopped, SystemExit) else "is closed" in str(stopped)
             timer.join()
-            time.sleep(0.001)
+            while len(came) < started:
+                time.sleep(0.001)
     except SystemExit:
         pass  # behind the last step
     finally:

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import queue
 import random
 import signal
 import threading
+import time
 from unittest import mock
 
 import pytest
@@ -85,20 +87,32 @@ def test_the_step_goes_on(where, how, far, tmp_path, seed):
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("how", [{}, {"compress": "top5%", "compress_after": 2}, {"moments": "8bit"}], ids=str)
 def test_at_random_instants(how, together, far, tmp_path, seed):
-    steps, over, rnd = 25, threading.Event(), random.Random(seed)
+    """At one instant of each step, or of the next: a busy machine, where all takes longer, gets on as well."""
+    steps, rnd, begun, killed = 25, random.Random(seed), queue.Queue(), queue.Queue()
+    began = [time.monotonic()]
     want = undisturbed(tmp_path, seed, None, together, steps, **how)
+    usual = (time.monotonic() - began[0]) / steps
 
     def killer():
-        while not over.wait(rnd.uniform(0.02, 0.3)):
+        for seconds in iter(begun.get, None):  # that the step before has taken, with its recovery
+            time.sleep(rnd.uniform(0, 1.5) * rnd.choice([usual, seconds]))
             far.kill()
+            killed.put(None)
+
+    def after(engine):
+        if engine.step_number > 1:
+            killed.get()  # those of the step before
+        now = time.monotonic()
+        begun.put(now - began[-1])
+        began.append(now)
 
     with make(tmp_path / "run", far.drives + [str(tmp_path / "near")], seed, **how) as engine:
         thread = threading.Thread(target=killer)
         thread.start()
         try:
-            digest = train(engine, steps, seed, together)
+            digest = train(engine, steps, seed, together, after)
         finally:
-            over.set()
+            begun.put(None)
             thread.join()
     assert digest == want and far.losses > 2
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()

@@ -139,7 +139,9 @@ def test_what_the_run_says(tmp_path, seed):
     for line in lines:
         assert line["link_bytes"] == sum(line[f"link_{kind}"] for kind in kinds) and line["resident_bytes"] > 2**26
     assert sum(line["link_gradients"] for line in lines) >= 2 * 4 * elements  # the last update may be under way yet
-    assert sum(line["drive_write_bytes"] for line in lines) >= 2 * 12 * elements and lines[1]["drive_read_bytes"] > 0
+    assert sum(line["drive_write_bytes"] for line in lines) >= 2 * 12 * elements
+    # a busy machine reads a step's state late: in which line it counts is not known
+    assert sum(line["drive_read_bytes"] for line in lines) > 0
     page = (pathlib.Path(__file__).parents[2] / "docs" / "outputs.md").read_text()
     page = page.partition("## RUN/metrics.jsonl")[2].partition("\n## ")[0]
     assert all(f"`{key}`" in page for line in lines for key in line)
