@@ -29,12 +29,34 @@ def _bar_class():
     return None if getattr(tqdm, "_instances", None) else tqdm
 
 
+def _end_line(record=None):
+    """Where a bar of tqdm is shown, what is written to stderr next begins a line. As a filter of the logger, it does
+    that for each record."""
+    bars = list(getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ()))
+    if bars and sys.stderr is not None:
+        if sys.stderr.isatty():
+            for bar in bars:
+                bar.clear()  # its next update draws it again, below
+        else:
+            sys.stderr.write("\n")
+    return True
+
+
+_log.addFilter(_end_line)
+
+
+def write(text):
+    """Writes one line to stderr."""
+    _end_line()
+    print(text, file=sys.stderr)
+
+
 def say(text):
     """Shows one line where bars would appear, or logs it."""
     if _bar_class() is None:
         _log.info("%s", text)
     else:
-        print(f"longshore: {text}", file=sys.stderr)
+        write(f"longshore: {text}")
 
 
 class Progress:

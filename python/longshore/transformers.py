@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 
+from . import progress
 from .errors import LongshoreError
 from .integrations import trainer_steps
 from .model import adapters, init, precision
@@ -222,8 +222,8 @@ class Trainer(transformers.Trainer):
         if self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)
         if not args.disable_tqdm:
-            print(engine.memory(), file=sys.stderr)
-            engine.meter.say = lambda said: print(said, file=sys.stderr)
+            progress.write(str(engine.memory()))
+            engine.meter.say = progress.write
 
     # ---- a step
 

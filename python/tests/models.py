@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 VOCAB = 96
+HANGS_SECONDS = 900  # of a process that a test starts: one on a busy machine ends before
 
 
 def gpt2(dropout=0.0, layers=3):

@@ -8,6 +8,8 @@ from importlib import metadata
 
 import pytest
 
+from models import HANGS_SECONDS
+
 NOTHING_ELSE = """
 import sys
 allowed = set(sys.argv[2].split(","))
@@ -84,6 +86,6 @@ def test_trains_with_what_is_required_alone(without, tmp_path):
     script.write_text(NOTHING_ELSE + TRAINING)
     path = os.pathsep.join(p for p in sys.path if p)
     out = subprocess.run([sys.executable, script, tmp_path / "run", ",".join(sorted(allowed))], capture_output=True,
-                         text=True, timeout=300,
+                         text=True, timeout=HANGS_SECONDS,
                          env={**os.environ, "PYTHONPATH": path})
     assert out.returncode == 0, out.stderr

@@ -12,6 +12,7 @@ import pytest
 import longshore
 import standin
 from longshore.model import device
+from models import HANGS_SECONDS
 
 pytestmark = pytest.mark.skipif(standin.why_not() is not None,
                                 reason=f"the stand-in for a device is not built: {standin.why_not()}")
@@ -23,8 +24,8 @@ def told(tmp_path_factory):
     """What came of trainings on the CPU and there."""
     directory = tmp_path_factory.mktemp("standin")
     script = pathlib.Path(__file__).with_name("on_standin.py")
-    done = subprocess.run([sys.executable, str(script), str(directory)], capture_output=True, text=True, timeout=600,
-                          check=False)
+    done = subprocess.run([sys.executable, str(script), str(directory)], capture_output=True, text=True,
+                          timeout=HANGS_SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads((directory / "told.json").read_text())
 

@@ -17,6 +17,7 @@ import sys
 import pytest
 
 import longshore
+from models import HANGS_SECONDS
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md", "docs/python.md", "docs/deepspeed.md", "docs/faster.md", "docs/when-it-fails.md",
@@ -191,7 +192,7 @@ def test_the_first_block_is_pasted(tmp_path):
     assert code_lines == [re.sub(" *#.*", "", line) for line in same.splitlines()]
     assert len([line for line in code_lines if line]) <= 10
     done = subprocess.run([sys.executable, "-c", PASTE], input=text, cwd=tmp_path, capture_output=True, text=True,
-                          timeout=200)
+                          timeout=HANGS_SECONDS)
     assert done.returncode == 0 and done.stdout.count("StepResult") == 20, done.stderr
     assert (tmp_path / "runs" / "first" / "run.json").exists()
 
@@ -231,5 +232,5 @@ def test_a_page_from_its_top(page, tmp_path):
     (tmp_path / "page.py").write_text("\n".join(script))
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, tmp_path / "page.py"], cwd=work, env=env, capture_output=True, text=True,
-                          timeout=280)
+                          timeout=HANGS_SECONDS)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]

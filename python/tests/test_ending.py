@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import longshore
+from models import HANGS_SECONDS
 
 BEGINNING = """
 import atexit, sys
@@ -40,8 +41,8 @@ def ended(tmp_path, text, *arguments, launcher=()):
     script = tmp_path / "script.py"
     script.write_text(text)
     path = os.pathsep.join(p for p in sys.path if p)
-    return subprocess.run([sys.executable, *launcher, script, *arguments], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": path})
+    return subprocess.run([sys.executable, *launcher, script, *arguments], capture_output=True, text=True,
+                          timeout=HANGS_SECONDS, env={**os.environ, "PYTHONPATH": path})
 
 
 @pytest.mark.parametrize("end, status", [

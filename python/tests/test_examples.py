@@ -8,14 +8,15 @@ import sys
 
 import pytest
 
-from models import gpt2
+from models import HANGS_SECONDS, gpt2
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 
 
 def run(*arguments):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    out = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=280)
+    out = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=env,
+                         timeout=HANGS_SECONDS)
     assert out.returncode == 0, out.stderr
     return out.stdout
 

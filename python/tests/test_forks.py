@@ -11,7 +11,7 @@ import torch
 import longshore
 from longshore import native
 from longshore.run.state import State
-from models import gpt2, tokens
+from models import HANGS_SECONDS, gpt2, tokens
 from test_loop import engine_for
 
 
@@ -118,7 +118,7 @@ def test_a_child_ends_as_it_likes_and_may_outlive_its_parent(tmp_path, seed):
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
         *said, digest = [process.stdout.readline().strip() for _ in range(4)]
         assert all("forked" in line for line in said)
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(HANGS_SECONDS) == -signal.SIGKILL
         with longshore.resume(tmp_path / "run") as engine:  # the second child is there
             assert engine.step_number == 2 and engine.digest() == digest
         process.stdin.close()

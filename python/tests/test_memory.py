@@ -9,7 +9,8 @@ from torch import nn
 
 import longshore
 from longshore import native
-from longshore.run import allocator
+from longshore.model import init_on_disk
+from longshore.run import allocator, memory
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -61,10 +62,10 @@ def test_what_is_kept_is_given_back(monkeypatch):
     assert len(walks) == 1 and walks[0] > 50 << 20 and len(many) + len(last) > 2000
 
 
-@pytest.mark.parametrize("memory, advises", [("16MiB", True), ("4GiB", False)])
-def test_the_first_step_is_said(memory, advises, tmp_path, seed, caplog):
+@pytest.mark.parametrize("budget, advises", [("16MiB", True), ("4GiB", False)])
+def test_the_first_step_is_said(budget, advises, tmp_path, seed, caplog):
     caplog.set_level(logging.INFO, "longshore")
-    engine = longshore.wrap(Wide(), run=tmp_path / "run", memory=memory)
+    engine = longshore.wrap(Wide(), run=tmp_path / "run", memory=budget)
     for _ in range(2):
         engine.backward(engine(torch.randn(1, 4)))
         engine.step()
@@ -73,8 +74,8 @@ def test_the_first_step_is_said(memory, advises, tmp_path, seed, caplog):
     assert bytes_of(said, r"forward brought (\S+) of") >= 90 << 20
     assert bytes_of(said, r"the process took (\S+) at") >= 90 << 20
     assert ("That is more than memory= and a quarter" in said) is advises
-    assert all(way in said
-               for way in ('wrap(activations="drives") up to', "gradient checkpointing", "half the size")) is advises
+    ways = 'wrap(activations="drives") saves up to', "gradient checkpointing saves", "half the size save"
+    assert all(way in said for way in ways) is advises
     engine.close()
     spoken = []
     with longshore.resume(tmp_path / "run", Wide) as engine:
@@ -82,6 +83,46 @@ def test_the_first_step_is_said(memory, advises, tmp_path, seed, caplog):
         engine.backward(engine(torch.randn(1, 4)))
         engine.step()
     assert len(spoken) == 1 and spoken[0].startswith("step 3: the process took ")
+
+
+def layers():
+    return nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)])  # 32 MiB
+
+
+@needs_glibc
+@pytest.mark.parametrize("where", ["memory", "files", "files that were read"])
+def test_the_imports_are_the_same_wherever_the_model_is_made(where, tmp_path, seed, monkeypatch):
+    """The pages of a model that are in memory are no part of them, and no others."""
+    monkeypatch.setattr(init_on_disk, "RESIDENT_BYTES", 1)
+    allocator.give_back()
+    before = allocator.process_bytes()
+    if where == "memory":
+        engine = longshore.wrap(layers(), run=tmp_path / "run")
+    else:
+        with longshore.init(tmp_path / "run"):
+            model = layers()
+        assert where == "files" or sum(p.sum().item() for p in model.parameters())
+        engine = longshore.wrap(model)
+    engine.close()
+    assert abs(memory.imports_bytes() - before) < 12 << 20
+
+
+def test_what_is_not_measured_is_left_out(tmp_path, seed, monkeypatch):
+    """What the system does not tell, and a first step that was not watched from its beginning; nothing has 0 bytes."""
+    monkeypatch.setattr(memory, "_resident_bytes", lambda tensors: open("/proc/self/nothing"))
+    said, engine = [], longshore.wrap(gpt2(layers=2).eval(), run=tmp_path / "run", memory="32MiB")
+    engine.meter.say = said.append
+    monkeypatch.setattr(engine.meter, "start", lambda state, start=engine.meter.start: None)
+    engine(**tokens(1)[0]).loss.backward()
+    monkeypatch.undo()
+    engine.step()
+    assert not said
+    for _ in range(2):
+        engine(**tokens(1)[0]).loss.backward()
+        engine.step()
+    assert len(said) == 1 and re.match(r"step 2: the process took \S+ at its peak: the engine holds ", said[0])
+    assert not re.search(r"\b0B|imports|-\d", said[0])
+    engine.close()
 
 
 def test_the_trainer_says_it(tmp_path, seed, capsys):

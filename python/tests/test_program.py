@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import longshore
-from models import Cnn, bert, gpt2, llama, tokens
+from models import HANGS_SECONDS, Cnn, bert, gpt2, llama, tokens
 from test_loop import engine_for
 
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
@@ -18,7 +18,7 @@ needs_program = pytest.mark.skipif(not PROGRAM, reason="the program is not insta
 
 
 def program(*arguments):
-    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    out = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=HANGS_SECONDS)
     assert out.returncode == 0, out.stderr
     return out.stdout
 

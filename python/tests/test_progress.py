@@ -95,6 +95,26 @@ def test_a_bar_in_a_terminal(monkeypatch, caplog):
     assert progress._bar_class() is not None  # which is nobody's now
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_said_beside_a_bar_has_a_line_of_its_own(terminal, monkeypatch):
+    tqdm = pytest.importorskip("tqdm").tqdm
+    shown = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
+    handler, log = logging.StreamHandler(shown), logging.getLogger("longshore")
+    monkeypatch.setattr(log, "level", logging.INFO)
+    log.addHandler(handler)
+    try:
+        with tqdm(total=60, file=shown):
+            log.info("logged")
+            progress.write("written")
+        log.info("alone")
+    finally:
+        log.removeHandler(handler)
+    lines = shown.getvalue().replace("\r", "\n").split("\n")  # a terminal writes over what was cleared
+    assert {"logged", "written", "alone"} <= {line.strip() for line in lines}
+    assert ("\nlogged\n" in shown.getvalue()) is not terminal
+
+
 @pytest.mark.parametrize("what", ["init", "wrap", "resume", "save_pretrained", "snapshot", "step"])
 def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "longshore")

@@ -8,6 +8,8 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
+from models import HANGS_SECONDS
+
 pytest.importorskip("trl")
 pytest.importorskip("peft")
 
@@ -134,7 +136,7 @@ def test_generates_while_it_trains(tmp_path, kind):
               "--max_completion_length 4 "
              "--learning_rate 1e-2 --logging_steps 1 --report_to none --save_strategy no "
              "--bf16 False --beta 0.1".split()],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANGS_SECONDS)
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("LOG"))[4:]))
     for ours, theirs in zip(*found):

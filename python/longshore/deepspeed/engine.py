@@ -37,7 +37,6 @@ class DeepSpeedEngine(nn.Module):
         has not yet said whether to continue it."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
-        engine.meter.say = logger.info  # logs the memory of the first step
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
         # without an optimizer, stage 3 has the offload here, as in DeepSpeed; TRL asks for it

@@ -16,7 +16,6 @@ import stat
 import sys
 import tempfile
 import uuid
-import warnings
 import weakref
 
 from .. import native
@@ -150,9 +149,9 @@ def _warn_of_disk(state):
     if whole:
         each, frozen = _bytes_of(state)
         once = f", and the first {native.readable(frozen)} more for frozen parameters, shared by all" if frozen else ""
-        warnings.warn(f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot "
-                      "share blocks between files, as XFS and btrfs can; keep few of them (save_total_limit)",
-                      stacklevel=3)
+        logging.getLogger("longshore").warning(
+            "each checkpoint takes up to %s of disk%s: %s cannot share blocks between files, as XFS and btrfs can; "
+            "keep few of them (save_total_limit)", native.readable(each), once, ", ".join(whole))
 
 
 def same_optimizer(run, wanted):

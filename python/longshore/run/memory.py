@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from .. import native
 from . import allocator
 from .allocator import process_bytes
 
-_imports_bytes = process_bytes()  # with PyTorch imported
+_imports_bytes: int | None = process_bytes()  # with PyTorch imported
 
 
-def imports_bytes() -> int:
-    """Bytes that the process took before it had a model, as far as that is known."""
+def imports_bytes() -> int | None:
+    """Bytes that the process took before it had a model; None if the system does not tell."""
     return _imports_bytes
 
 
-def note_imports(model_bytes: int = 0) -> None:
-    """Measures imports_bytes(): the process with everything imported by now, without a model in memory."""
+def note_imports(tensors: Iterable[torch.Tensor] = ()) -> None:
+    """Measures imports_bytes(): the process with everything imported by now, without the tensors of a model."""
     global _imports_bytes
     allocator.give_back()
-    _imports_bytes = process_bytes() - model_bytes
+    try:
+        _imports_bytes = process_bytes() - _resident_bytes(tensors)
+    except OSError:
+        _imports_bytes = None
+
+
+def _resident_bytes(tensors):
+    """The part of these tensors that is in memory: of a model in files, only pages that were touched are."""
+    page, spans, resident = os.sysconf("SC_PAGE_SIZE"), set(), 0
+    for t in tensors:
+        with contextlib.suppress(RuntimeError):  # a tensor without a storage
+            if t.device.type == "cpu":
+                storage = t.untyped_storage()
+                spans.add((storage.data_ptr() // page, -(-(storage.data_ptr() + storage.nbytes()) // page)))
+    with open("/proc/self/pagemap", "rb") as f:
+        for first, last in spans:
+            f.seek(8 * first)
+            # the highest bit of a page's eight bytes says whether it is in memory
+            resident += len(f.read(8 * (last - first))[7::8].translate(None, _ABSENT)) * page
+    return resident
+
+
+_ABSENT = bytes(range(128))
 
 
 @dataclass(repr=False)

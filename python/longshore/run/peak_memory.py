@@ -6,6 +6,8 @@ from .. import native
 from ..torch_internals import tree_leaves
 from . import memory
 
+WORTH_BYTES = 16 << 20  # what a way to lower the peak has to save
+
 
 def _most():
     """The peak of resident memory since the process began."""
@@ -20,6 +22,7 @@ class Peak:
         self.before, self.most_before = memory.process_bytes(), _most()
         self.forward = self.most = self.before
         self.output_bytes = 0
+        self.whole = True  # whether the step was watched from its first forward pass on
 
     def look(self):
         self.most = max(self.most, memory.process_bytes())
@@ -33,22 +36,30 @@ class Peak:
         """One line about the step that ends now."""
         self.look()
         most = _most() if _most() > self.most_before else max(self.most, self.forward)
-        held, size = memory.measure(engine), native.readable
-        beyond = most - memory.imports_bytes()
+        held, size, imports = memory.measure(engine), native.readable, memory.imports_bytes()
         forward, backward = self.forward - self.before, max(most - self.forward, 0)
-        said = (f"step {engine.state.step + 1}: the process took {size(max(beyond, 0))} at its peak beyond its "
-                f"imports ({size(memory.imports_bytes())}): the engine holds {size(held.held)} of memory "
-                f"{size(held.budget)}; forward brought {size(forward)} of activations (its output, such as logits, "
-                f"has {size(self.output_bytes)}), backward {size(backward)} more of gradients")
-        return said + _advice(engine, forward, backward) if beyond > held.budget * 5 // 4 else said
+        said = f"step {engine.state.step + 1}: the process took "
+        # what was imported may be gone, with what lay in memory beside it
+        known = imports is not None and imports <= self.before
+        said += f"{size(most - imports)} at its peak beyond its imports ({size(imports)})" if known else \
+            f"{size(most)} at its peak"
+        said += f": the engine holds {size(held.held)} of memory {size(held.budget)}"
+        if forward:
+            said += f"; forward brought {size(forward)} of activations"
+            said += f" (its output, such as logits, has {size(self.output_bytes)})" if self.output_bytes else ""
+        if backward:
+            said += f"; backward brought {size(backward)}{' more' if forward else ''} of gradients"
+        return said + _advice(engine, forward, backward) if known and most - imports > held.budget * 5 // 4 else said
 
 
 def _advice(engine, forward, backward):
-    """Ways to lower the peak, each with the bytes that it saves."""
+    """Ways to lower the peak, each with the bytes that it saves, if that is worth it."""
     size, ways = native.readable, []
-    if engine.how.get("activations", "memory") == "memory":
-        ways.append(f'wrap(activations="drives") up to {size(forward)} less')
-    if not any(getattr(module, "gradient_checkpointing", False) for module in engine.module.modules()):
-        ways.append(f"gradient checkpointing most of {size(forward)}")
-    ways.append(f"micro-batches of half the size about {size((forward + backward) // 2)}")
-    return f". That is more than memory= and a quarter: {', '.join(ways)}"
+    if forward >= WORTH_BYTES and engine.how.get("activations", "memory") == "memory":
+        ways.append(f'wrap(activations="drives") saves up to {size(forward)}')
+    if forward >= WORTH_BYTES and not any(getattr(module, "gradient_checkpointing", False)
+                                          for module in engine.module.modules()):
+        ways.append(f"gradient checkpointing saves most of {size(forward)}")
+    if forward + backward >= 2 * WORTH_BYTES:
+        ways.append(f"micro-batches of half the size save about {size((forward + backward) // 2)}")
+    return f". That is more than memory= and a quarter: {', '.join(ways)}" if ways else ""

@@ -105,7 +105,7 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
 def _wrap(model, options):
     """Checks the options, plans memory, writes the run's first state, and makes its engine."""
     _check_model(model)
-    note_imports(sum(p.nbytes for p in model.parameters()))
+    note_imports(model.parameters())
     making = init.of(model)
     run, drives, memory, overwrite = init.place(making, options.run, options.drives, options.memory, options.overwrite)
     budget = None if memory is None else native.size(memory)

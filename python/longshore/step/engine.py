@@ -94,6 +94,8 @@ class Engine(Face):
         self.cycle.open_state("forward")
         self.flush()
         self.gradients.hide()
+        if torch.is_grad_enabled() and not in_backward():
+            self.meter.start(self.state)
         if module.training and torch.is_grad_enabled() and not in_backward():
             self.own_random.begin(self, self.cycle.forwards)
             self.meter.forward(self.state, args, kwargs)
@@ -104,7 +106,7 @@ class Engine(Face):
         if not in_backward():
             if self.own_random.end() and output is not None:
                 self.cycle.forwards += 1
-                self.meter.forward_ended(output)
+            self.meter.forward_ended(output)
             if not torch.is_grad_enabled() and self.together.turns is None:
                 self.gradients.show()
 

@@ -30,7 +30,7 @@ class Meter:
     def __init__(self):
         self.state = self.began = self.before = None
         self.peak, self.keeper = None, allocator.Keeper()
-        self.say = logging.getLogger("longshore").info  # logs the memory that the first step took
+        self.say = logging.getLogger("longshore").info  # says the memory that the first step took
         self.drop()
 
     def drop(self):
@@ -65,7 +65,9 @@ class Meter:
 
     def ended(self, engine):
         """A step was made: logs the peak of the first one."""
-        if self.peak is not None:
+        if self.peak is not None and not self.peak.whole:
+            self.peak.whole = True  # from now on: the next step is said
+        elif self.peak is not None:
             self.say(self.peak.text(engine))
             self.peak = None
         self.keeper.rest()
@@ -75,7 +77,10 @@ class Meter:
 
     def of_step(self, state, groups):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
+        whole = self.state is state
         self.start(state)
+        if not whole:
+            self.peak.whole = False
         now = _counters(state)
         link = {key: now[key] - self.before[key] for key in _LINK}
         out = {"lr": float(groups[0]["lr"]), "step_seconds": round(time.monotonic() - self.began, 6),
