@@ -478,7 +478,7 @@ static inline void server_start(void) {
         if (rc) fprintf(stderr, "server: %s\n", diag.text);
         _exit(rc != 0);
     }
-    for (int i = 0; i < 500 && access(server_socket, F_OK) != 0; i++)
+    for (int i = 0; i < 30000 && access(server_socket, F_OK) != 0; i++)
         usleep(10000);
 }
 

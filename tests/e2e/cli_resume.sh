@@ -67,10 +67,7 @@ for signal in INT TERM; do
     "$LONGSHORE" train "${model[@]}" --drive "$place/moved/$signal.volume" --out "$place/$signal" --steps 100000 \
         >"$place/log" 2>&1 &
     background=$!
-    for _ in $(seq 300); do
-        [ ! -s "$place/$signal/metrics.jsonl" ] || break
-        sleep 0.1
-    done
+    await test -s "$place/$signal/metrics.jsonl"
     # a shell gives children in the background SIGINT ignored; longshore handles it all the same
     kill -$signal $background
     wait $background

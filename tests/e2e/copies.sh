@@ -77,7 +77,7 @@ mv "$runs/a" "$runs/b"
 must remove "$runs/b"
 
 # A copy of a making that was not finished.
-LIMIT=20 FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
+FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
     train "${common[@]}" --drive "$place/d" --out "$runs/a"
 cp -r "$runs/a" "$place/far/a"
 refused "remove of a making's copy" "is a copy of the run $runs/a" remove "$place/far/a"
@@ -91,12 +91,12 @@ must inspect "$place/other" --deep
 must remove "$place/other"
 
 # The making itself may be moved; a copy that is the making now, by the user's word.
-LIMIT=20 FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
+FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
     train "${common[@]}" --drive "$place/d" --out "$runs/a"
 mv "$runs/a" "$runs/b"
 must train "${common[@]}" --drive "$place/d" --out "$runs/b" --stop-at 1
 must remove "$runs/b"
-LIMIT=20 FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
+FAIL_IO="write 0 28 a/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "the making is cut off" "being made" \
     train "${common[@]}" --drive "$place/d" --out "$runs/a"
 rm -r "$place/far/a" && cp -r "$runs/a" "$place/far/a" && rm -r "$runs/a"
 must remove "$place/far/a" --not-a-copy

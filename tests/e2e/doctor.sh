@@ -84,7 +84,7 @@ rmdir "$odd"
 for signal in INT TERM KILL KILL KILL KILL; do
     "$LONGSHORE" doctor --drive "$drive" "$place/other" "$drive" "$place/other" >"$place/log" 2>&1 </dev/null &
     background=$!
-    for _ in $(seq 2000); do grep -q ssh "$place/log" && break; sleep 0.005; done
+    await grep -q ssh "$place/log"
     nap 0 150000
     kill -$signal $background 2>/dev/null
     wait $background 2>/dev/null
@@ -96,11 +96,12 @@ done
 other=(setpriv --reuid $((100000 + $$)) --regid $((100000 + $$)) --clear-groups)
 if [ "$(id -u)" = 0 ] && "${other[@]}" true 2>/dev/null; then
     chmod 755 "$place"
+    plain=("${guard[@]}")
     guard+=("${other[@]}")
     must doctor
     expect_failure 1 "no right to write" "^FAIL +$drive: .*cannot be created: Permission denied" doctor --drive "$drive"
     left_nothing "another user"
-    guard=(timeout -k 5 120)
+    guard=("${plain[@]}")
 fi
 if unshare -m sh -c 'mount -t tmpfs none /sys && mount -t tmpfs none /proc' 2>/dev/null; then
     unshare -m sh -c 'mount -t tmpfs none /sys && mount -t tmpfs none /proc && exec "$@"' sh \

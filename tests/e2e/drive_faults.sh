@@ -55,11 +55,12 @@ failing "reads fail from the start on" "read 0 5 d2/" "d2/longshore[^ ]*volume: 
 
 vanishes() { # NAME FILE PATTERN
     "$LONGSHORE" train --resume "$run" --steps 4000 --stop-at 4000 >"$place/log" 2>&1 </dev/null &
-    local client=$!
-    for _ in $(seq 400); do [ "$(wc -l <"$run/metrics.jsonl")" -gt 4 ] && break; sleep 0.02; done
+    background=$!
+    await steps_made "$run" 4
     rm "$2"
-    wait $client
+    wait $background
     same "$1: exit code" $? 1
+    background=
     grep -qE -- "$3" "$place/log" && ok "$1" || fail "$1: no message like '$3'"
     refused "$1: missing" "$2 is missing.*--drive" train --resume "$run"
 }

@@ -67,12 +67,13 @@ must train --resume "$run" --stop-at 4 --drive "${moved[@]}"
 
 # The server dies when the first file is there: what was begun behind it goes once it is back.
 mkdir "$place/d5"
+there_or_ended() { compgen -G "$1" >/dev/null || ! kill -0 $client 2>/dev/null; }
 dies_at() { # PATTERN ARGS...
     local file=$1
     shift
     "$LONGSHORE" "$@" >"$place/log" 2>&1 </dev/null &
     client=$!
-    for _ in $(seq 2000); do compgen -G "$file" >/dev/null || ! kill -0 $client 2>/dev/null && break; sleep 0.002; done
+    await there_or_ended "$file"
     stop_serving
     wait $client 2>/dev/null
     serve
@@ -94,14 +95,16 @@ FAIL_IO='stop 0 0 .snapshot-held' LD_PRELOAD=$FAIL_IO_SO serve
 "$LONGSHORE" snapshot "$run" held >"$place/log" 2>&1 </dev/null &
 client=$!
 stopped() { for far in $(pgrep -P "$server"); do ! grep -q ') T ' "/proc/$far/stat" 2>/dev/null || echo "$far"; done; }
-for _ in $(seq 1000); do [ -z "$(stopped)" ] || break; sleep 0.02; done
+is_stopped() { [ -n "$(stopped)" ]; }
+await is_stopped
 [ -n "$(stopped)" ] && ok "servers wait with a snapshot" || fail "no server waits with a snapshot"
 kill -9 $client
 wait $client 2>/dev/null
 refused "it has the volumes" "in use" train --resume "$run" --stop-at 4
 [ -e "$run/snapshots/held.partial" ] && ok "it is not forgotten" || fail "it is forgotten"
 kill -CONT $(stopped)
-for _ in $(seq 1000); do [ -n "$(pgrep -P "$server")" ] || break; sleep 0.02; done
+nobody_serves() { [ -z "$(pgrep -P "$server")" ]; }
+await nobody_serves
 [ -n "$(find "$place" -name '*.snapshot-held')" ] && ok "it was made all the same" || fail "nothing was made"
 must train --resume "$run" --stop-at 4
 same "and is removed" "$(find "$place" -name '*held*')" ""
@@ -134,7 +137,7 @@ same "the same bits after all" "$(digest)" "$wanted"
 # A move that is killed in the middle, and no other command between it and the removal.
 "$LONGSHORE" drive move "$run" "$place/d1=$(there d5)" --drive-speeds "$speeds" >"$place/log" 2>&1 </dev/null &
 client=$!
-for _ in $(seq 2000); do compgen -G "$place/d5/*.volume" >/dev/null || ! kill -0 $client 2>/dev/null && break; sleep 0.002; done
+await there_or_ended "$place/d5/*.volume"
 kill -9 $client 2>/dev/null
 wait $client 2>/dev/null
 must remove "$run"

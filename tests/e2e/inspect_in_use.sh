@@ -10,7 +10,7 @@ quiet() { sed 1d "$place/log" | grep -qE -- "$1" && fail "$2: $(grep -E -- "$1" 
 "$LONGSHORE" train --init "$place/config.json" --data "$place/text" --drive "$place/d.volume" --out "$run_dir" --steps 100000 \
     --batch 1 --seq-len 64 --memory 512MiB >"$place/train.log" 2>&1 </dev/null &
 background=$!
-for _ in $(seq 3000); do [ "$(wc -l <"$run_dir/metrics.jsonl" 2>/dev/null)" -ge 3 ] 2>/dev/null && break; sleep 0.02; done
+await steps_made "$run_dir" 2
 kill -STOP $background
 must inspect "$run_dir"
 says "^last steps: loss [0-9.]+, .* a step, .* to go$" "how it goes"

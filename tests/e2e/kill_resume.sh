@@ -46,7 +46,7 @@ for signal in TERM INT HUP; do
         >"$place/polite.log" 2>&1 </dev/null &
     background=$!
     set +m
-    for _ in $(seq 1000); do [ -s "$run/metrics.jsonl" ] && break; sleep 0.01; done
+    await test -s "$run/metrics.jsonl"
     if [ $signal = TERM ]; then
         kill -STOP $background
         refused "a second run on a drive in use" "in use|another (process|run)|locked" train "${common[@]}" \
@@ -74,7 +74,7 @@ done
 env --ignore-signal=HUP "$LONGSHORE" train "${common[@]}" --out "$place/nohup" --drive "$place/d3/nohup.volume" \
     >"$place/log" 2>&1 </dev/null &
 background=$!
-for _ in $(seq 1000); do [ -s "$place/nohup/metrics.jsonl" ] && break; sleep 0.01; done
+await test -s "$place/nohup/metrics.jsonl"
 kill -HUP $background
 wait $background
 same "SIGHUP under nohup" "$? $(digest)" "0 $wanted"

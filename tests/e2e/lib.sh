@@ -25,6 +25,19 @@ nap() {
     sleep "$seconds"
 }
 
+# await COMMAND...: waits until it succeeds, however busy the machine is, or the $background that is to bring it about has
+# ended. Five minutes are too long for anything but a fault.
+await() {
+    local last=$((SECONDS + 300))
+    until "$@"; do
+        [ -z "${background:-}" ] || kill -0 "$background" 2>/dev/null || return
+        [ $SECONDS -lt $last ] || { fail "waited in vain: $*"; return; }
+        sleep 0.01
+    done
+}
+# steps_made RUN N: it has made more than N of them
+steps_made() { [ -s "$1/metrics.jsonl" ] && [ "$(wc -l <"$1/metrics.jsonl")" -gt "$2" ]; }
+
 # Beside the program, not in /tmp: a file system in memory takes no direct I/O.
 place=$(mktemp -d "$(dirname "$LONGSHORE")/e2e.XXXXXX")
 failures=0
@@ -86,7 +99,7 @@ serve() {
     "$LONGSHORE" drive serve --listen "$socket" "$@" >"$place/server.log" 2>&1 </dev/null &
     server=$!
     background=$server
-    for _ in $(seq 2000); do [ -S "$socket" ] && break; sleep 0.02; done
+    await test -S "$socket"
 }
 stop_serving() {
     kill -9 $server 2>/dev/null
@@ -101,7 +114,7 @@ kill_far_side() {
     printf '$ longshore %s\n' "$*" >"$place/log"
     "$LONGSHORE" "$@" --out "$made" >>"$place/log" 2>&1 </dev/null &
     background=$!
-    for _ in $(seq 2000); do [ -s "$made/metrics.jsonl" ] && break; sleep 0.01; done
+    await test -s "$made/metrics.jsonl"
     kills=0
     while [ $kills -lt "$most" ] && kill -0 $background 2>/dev/null; do
         # the first at once: on a fast machine the run is soon over

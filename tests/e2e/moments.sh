@@ -55,7 +55,7 @@ mkdir -m 700 "$place/socket"
 mkdir "$place/far"
 "$LONGSHORE" drive serve --listen "$place/socket/s" --root "$place/far" >/dev/null 2>&1 &
 background=$!
-for _ in $(seq 1000); do [ -S "$place/socket/s" ] && break; sleep 0.05; done
+await test -S "$place/socket/s"
 agrees "behind a socket" --drive "unix:$place/socket/s:v.volume" "${how[@]}"
 kill $background
 wait $background 2>/dev/null

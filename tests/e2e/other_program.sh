@@ -82,7 +82,7 @@ socket=$place/socket
 serve --root "$place"
 "$maker" "$run" 400 "$place/d1" "unix:$socket:d2" >"$place/out" 2>"$place/log" &
 making=$!
-for _ in $(seq 1000); do [ -s "$run/metrics.jsonl" ] && break; sleep 0.02; done
+await test -s "$run/metrics.jsonl"
 kills=0
 for _ in 1 2 3; do
     nap 1000 150000

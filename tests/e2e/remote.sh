@@ -36,7 +36,7 @@ stop_servers() {
     finish
 }
 trap stop_servers EXIT
-for _ in $(seq 1000); do [ -S "$socket" ] && break; sleep 0.05; done
+await test -S "$socket"
 
 must train "${common[@]}" --drive "unix:$socket:a.volume" --out "$place/unix"
 check unix
@@ -60,7 +60,7 @@ refused "a second server" "another server" drive serve --listen "$socket"
 replaced=$(dirname "$socket")/r
 listen() {
     "$LONGSHORE" drive serve --listen "$replaced" --root "$place/served" 2>/dev/null &
-    for _ in $(seq 1000); do [ -S "$replaced" ] && break; sleep 0.05; done
+    await test -S "$replaced"
 }
 listen
 first=$!

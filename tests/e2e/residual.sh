@@ -107,7 +107,7 @@ must train "${common[@]}" --drive "$place/d2/crashed.volume" --out "$run" --stop
 cp "$run/residual-host" "$place/at-10"
 "$LONGSHORE" train --resume "$run" >"$place/log" 2>&1 </dev/null &
 background=$!
-for _ in $(seq 1000); do [ "$(wc -l <"$run/metrics.jsonl")" -gt 11 ] && break; sleep 0.01; done
+await steps_made "$run" 11
 kill -9 $background
 wait $background 2>/dev/null
 background=

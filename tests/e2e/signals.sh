@@ -16,12 +16,9 @@ mkdir "$place/tmp"
 mkfifo "$place/pipe"
 TMPDIR=$place/tmp "$LONGSHORE" eval "$place/run" --data "$place/pipe" >"$place/log" 2>&1 </dev/null &
 background=$!
-for _ in $(seq 200); do
-    held=$(find /proc/$background/fd -lname "$place/tmp/*" 2>/dev/null)
-    [ -z "$held" ] || break
-    sleep 0.05
-done
-[ -n "$held" ] && ok "tokens in a file" || fail "no file of tokens is made"
+held() { [ -n "$(find /proc/$background/fd -lname "$place/tmp/*" 2>/dev/null)" ]; }
+await held
+held && ok "tokens in a file" || fail "no file of tokens is made"
 kill -TERM $background
 wait $background
 same "what is left of it" "$(ls -A "$place/tmp")" ""

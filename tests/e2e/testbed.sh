@@ -51,7 +51,7 @@ cd "$OLDPWD" || exit
 same "called as its file" "$(ls "$place/nameless" | xargs)" "testbed-.-nameless.json.jsonl testbed-.-nameless.json.svg"
 "$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
 background=$!
-for _ in $(seq 1000); do pgrep -P $background >/dev/null && break; sleep 0.02; done
+await pgrep -P $background >/dev/null
 kill -INT $background
 kill -INT -- $(pgrep -P $background) 2>/dev/null
 wait $background
@@ -62,7 +62,8 @@ same "interrupted" "$rc $(ls "$place/tmp")" "1 "
 # A training that is killed, as by a kernel that is short of memory.
 "$LONGSHORE" bench testbed "$place/tiny.json" --steps 200 --dir "$place/tmp" --json >"$place/log" 2>&1 &
 background=$!
-for _ in $(seq 1000); do [ -n "$(ls "$place/tmp"/*/row/drive0 2>/dev/null)" ] && break; sleep 0.02; done
+row_is_there() { [ -n "$(ls "$place/tmp"/*/row/drive0 2>/dev/null)" ]; }
+await row_is_there
 kill -KILL -- $(pgrep -P $background)
 wait $background
 same "killed" "$? $(ls "$place/tmp")" "1 "

@@ -206,7 +206,7 @@ documented verify "$place/log"
 before=$(ls -A "$place/d")
 "$LONGSHORE" "${trials[@]}" --json >"$place/log" 2>&1 &
 background=$!
-for _ in $(seq 1000); do pgrep -P $background >/dev/null && break; sleep 0.02; done
+await pgrep -P $background >/dev/null
 kill -TERM $background
 wait $background
 same "a verify that is stopped" "$? $(ls -A "$place/d")" "1 $before"

@@ -34,7 +34,7 @@ static void test_standstill(void **state) {
     struct between b[2] = {{.down.at = 0}, {.down.at = 3}};
     pthread_t clients[2];
     setenv("LONGSHORE_SILENCE", "1", 1);
-    alarm(90);
+    alarm(300);
     began = shore__now_ns();
     shore__set_clock(fast_clock);
     for (int i = 0; i < 2; i++)
@@ -74,8 +74,8 @@ static void test_slow_work(void **state) {
 /* Who has nothing to say shows that he is there: signs of life, one in each quarter of a silence, keep both sides. */
 static void test_heartbeat(void **state) {
     struct between b;
-    setenv("LONGSHORE_SILENCE", "1.5", 1);
-    alarm(60);
+    setenv("LONGSHORE_SILENCE", "3", 1);
+    alarm(300);
     if (between_open(&b, NONE, false, 0)) fail_msg("%s", b.diag.text);
     while (atomic_load(&b.up.alive) < 8 || atomic_load(&b.down.alive) < 8)
         usleep(1000);
@@ -152,7 +152,7 @@ static void test_a_connection_that_is_never_handed_over(void **state) {
     uint32_t version;
     struct shore__frame frame = {.type = SHORE__WIRE_OPEN, .id = 1};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    alarm(30);
+    alarm(300);
     between_describe(&b);
     struct shore__wire_open answer, open = {.path = (char *)(uintptr_t) "ram:",
                                             .mode = SHORE__WIRE_MODE_CREATE,

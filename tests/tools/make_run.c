@@ -109,12 +109,12 @@ static int step(struct shore_run *run, uint64_t base, struct shore_diag *diag) {
     return rc ? rc : shore_run_commit_wait(run, diag);
 }
 
-/* A server that was killed comes back within seconds. */
+/* A server that was killed comes back within seconds, on a busy machine within minutes. */
 static int connect_again(struct shore_run *run, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     int rc = SHORE_ELINK;
     note(NULL, diag->text);
-    for (int tries = 400; tries && (rc == SHORE_ELINK || rc == SHORE_EBUSY || rc == SHORE_EMISSING); tries--) {
+    for (int tries = 6000; tries && (rc == SHORE_ELINK || rc == SHORE_EBUSY || rc == SHORE_EMISSING); tries--) {
         nanosleep(&pause, NULL);
         rc = shore_run_reconnect(run, diag);
     }
