@@ -112,6 +112,9 @@ void shore__cli_put_text(FILE *out, const char *text, size_t bytes);
 /* From now on, the first SIGINT, SIGTERM or SIGHUP (unless ignored) sets a flag and prints `promise`. A second one,
  * unless it is SIGHUP, ends the process at once. */
 void shore__cli_catch_signals(const char *promise);
+/* The above then also catches SIGUSR1, which sets the flag and never ends the process: a scheduler's SIGTERM may
+ * follow. */
+void shore__cli_stop_on_usr1(void);
 bool shore__cli_stop_wanted(void);
 /* Marks the line on the terminal as temporary: a signal's message replaces it. */
 void shore__cli_passes(bool passes);

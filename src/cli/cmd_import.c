@@ -87,6 +87,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     if (!rc) shore__cli_say_model(model, true);
     if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
     if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, true);
+    if (args->stop_on_usr1) shore__cli_stop_on_usr1();
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && args->itself) rc = shore__run_claim(args->out, &diag);
     if (!rc)
@@ -99,9 +100,10 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
         rc = fill(run, args, processor, &fleet, digest, &diag);
     }
     shore__cli_progress_end();
-    if (rc == -ECANCELED)
+    if (rc == -ECANCELED) {
         shore__cli_say("stopped before the run was made: the same command makes it again");
-    else if (rc)
+        code = (int)args->stopped_exit;
+    } else if (rc)
         code = run ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
     else
         printf("step 0 digest %s\n", shore__format_digest(digest, hex));

@@ -131,7 +131,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     if (*rc == -ECANCELED && w.steps == 0) {
         shore__cli_say(fresh ? "stopped before the run was made: the same command makes it again"
                              : "stopped before a step was made: the same command goes on");
-        return SHORE__EXIT_DONE;
+        return (int)args->stopped_exit;
     }
     if (*rc && !result.opened) return fresh ? shore__cli_fail_making(run, *rc, &diag) : shore__cli_fail(*rc, &diag);
     if (*rc) {
@@ -170,7 +170,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     char hex[33];
     printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__format_digest(result.digest, hex),
            result.emulated ? " emulated" : "");
-    return SHORE__EXIT_DONE;
+    return !finished && shore__cli_stop_wanted() ? (int)args->stopped_exit : SHORE__EXIT_DONE;
 }
 
 /* Notes stop settings that mean nothing. made: steps. */
@@ -227,6 +227,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     shore__cli_progress_end();
     if (rc == -ECANCELED) {
         shore__cli_say("stopped before the run was made: the same command makes it again");
+        code = (int)args->stopped_exit;
         rc = 0;
         goto end;
     }
@@ -359,6 +360,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
         } else if (rc == -ECANCELED) {
             shore__cli_say("stopped before %s: the same command goes on",
                            without_data ? "the run had its data" : "a step was made");
+            code = (int)args->stopped_exit;
             rc = 0;
         }
     }
@@ -370,6 +372,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
 static int train(const struct shore__parsed *parsed, void *ctx) {
     struct shore__train_args *args = ctx;
     if (shore__option_given(&shore__train_line, parsed, "accept-step")) args->accept = &args->accept_step;
+    if (args->stop_on_usr1) shore__cli_stop_on_usr1();
     return args->resume ? resumed_run(args, parsed) : fresh_run(args, parsed);
 }
 

@@ -4,7 +4,8 @@
 
 #include "cli/cli.h"
 
-static volatile sig_atomic_t signals_seen, line_passes;
+static volatile sig_atomic_t signals_seen, warned, line_passes;
+static bool usr1_stops;
 static const char *first_answer;
 
 static void answer(const char *text) {
@@ -13,8 +14,13 @@ static void answer(const char *text) {
 }
 
 static void on_signal(int number) {
-    if (number == SIGHUP && signals_seen) return; /* a closed terminal sends one, and so does its shell */
-    if (++signals_seen > 1) _exit(SHORE__EXIT_FAILED);
+    bool again = signals_seen || warned;
+    if (number == SIGHUP && again) return; /* a closed terminal sends one, and so does its shell */
+    if (number == SIGUSR1 && again) return;
+    if (number == SIGUSR1)
+        warned = 1; /* the SIGTERM that a scheduler sends at the end is the first */
+    else if (++signals_seen > 1)
+        _exit(SHORE__EXIT_FAILED);
     answer(line_passes ? "\r\033[K" : "\n");
     answer(first_answer);
 }
@@ -30,10 +36,15 @@ void shore__cli_catch_signals(const char *promise) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK}, before;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (usr1_stops) sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGHUP, NULL, &before);
     if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup ignores it */
     /* a reader of our output that ends must not end the training */
     signal(SIGPIPE, SIG_IGN);
+}
+
+void shore__cli_stop_on_usr1(void) {
+    usr1_stops = true;
 }
 
 void shore__cli_passes(bool passes) {
@@ -41,5 +52,5 @@ void shore__cli_passes(bool passes) {
 }
 
 bool shore__cli_stop_wanted(void) {
-    return signals_seen > 0;
+    return signals_seen || warned;
 }

@@ -58,6 +58,11 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
+    OPTION(U32, "stopped-exit", stopped_exit, "CODE",
+           "exit code if a signal stopped it before its last step, for schedulers that start again what did not end with 0 (default 0)",
+           .most = 255),
+    OPTION(FLAG, "stop-on-usr1", stop_on_usr1, NULL,
+           "SIGUSR1 stops it as SIGTERM does, for schedulers that warn with it (Slurm: --signal=B:USR1@300)"),
     SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
     SHORE__SETTINGS_OF_OPTIMIZER(SETTING)
     SHORE__HEADING("Gradients on their way to the drives"),
@@ -79,7 +84,7 @@ const struct shore__command_line shore__train_line = {
     .notes =
         "The last line on standard output is 'step N digest HEX', a hash of all parameters and optimizer state.\n"
         "SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) finish and commit the step, say how to go on,\n"
-        "and exit 0; a second SIGINT or SIGTERM stops at once.\n"
+        "and exit 0, or as --stopped-exit says; a second SIGINT or SIGTERM stops at once.\n"
         "RUN/metrics.jsonl gets one JSON object for each step.\n"
         "Documents (files, records) are joined with the tokenizer's end of text. What looks like a special\n"
         "token inside of them is text like any other, unless --special-tokens parse says otherwise.",
@@ -185,8 +190,8 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
 }
 
 /* Flags that are no settings, and drives, which are handled elsewhere. */
-static const char *const other_flags[] = {"resume",  "drive", "accept-step", "not-a-copy",
-                                          "dry-run", "json",  "out",         NULL};
+static const char *const other_flags[] = {"resume", "drive", "accept-step",  "not-a-copy",   "dry-run",
+                                          "json",   "out",   "stopped-exit", "stop-on-usr1", NULL};
 
 static bool among(const char *const *names, const char *name) {
     for (; *names; names++)

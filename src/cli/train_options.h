@@ -12,7 +12,8 @@ struct shore__train_args {
     uint64_t accept_step;
     bool itself;            /* RUN is not a copy, whatever its origin */
     const uint64_t *accept; /* NULL: not given */
-    bool overwrite, dry_run, json;
+    bool overwrite, dry_run, json, stop_on_usr1;
+    uint32_t stopped_exit;
 };
 
 extern const struct shore__command_line shore__train_line;

@@ -34,8 +34,8 @@ struct verify {
 
 /* The flags of train, in train's order, because the check of given flags relies on it. */
 static struct shore__command_line verify_line(void) {
-    static const char *const lasting[] = {"out",     "resume",  "overwrite",  "accept-step",
-                                          "dry-run", "stop-at", "not-a-copy", NULL};
+    static const char *const lasting[] = {"out",     "resume",     "overwrite",    "accept-step",  "dry-run",
+                                          "stop-at", "not-a-copy", "stopped-exit", "stop-on-usr1", NULL};
     static struct shore__option options[SHORE__OPTIONS_MAX];
     struct shore__command_line line = shore__train_line;
     memcpy(options, line.options, line.noptions * sizeof *options);

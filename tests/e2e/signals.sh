@@ -37,4 +37,39 @@ for part in 3 5 7 9; do
     same "digest after SIGTERM, $part tenths into the run" "$(digest)" "$wanted"
     must remove "$place/run"
 done
+
+# What a scheduler reads and sends: a code of its own for a run that a signal stopped, and SIGUSR1 as a warning.
+made() { # steps
+    if [ -e "$place/run/metrics.jsonl" ]; then wc -l <"$place/run/metrics.jsonl"; else echo 0; fi
+}
+# stopped_by SIGNAL... -- FLAGS...: sends the signals to a run that has made another step, and sets $code.
+stopped_by() {
+    local signals=() before
+    before=$(made)
+    while [ "$1" != -- ]; do signals+=("$1") && shift; done
+    shift
+    "$LONGSHORE" train "$@" >"$place/log" 2>&1 </dev/null &
+    background=$!
+    until [ "$(made)" -gt "$before" ]; do
+        kill -0 $background || break
+        sleep 0.02
+    done
+    for signal in "${signals[@]}"; do kill "-$signal" $background; done
+    wait $background
+    code=$?
+    background=
+}
+merge common --out "$place/run" --steps 1000000 --eval-every 1000000
+stopped_by TERM -- "${merged[@]}" --stopped-exit 75
+same "--stopped-exit after SIGTERM" $code 75
+grep -q "go on with: longshore train --resume" "$place/log" && ok "which says how to go on" || fail "not said how to go on"
+stopped_by USR1 USR1 -- --resume "$place/run" --stop-on-usr1 --stopped-exit 99
+same "--stop-on-usr1, twice" $code 99
+stopped_by USR1 -- --resume "$place/run" --stop-on-usr1
+same "--stop-on-usr1 alone" $code 0
+stopped_by USR1 -- --resume "$place/run" --stopped-exit 75
+same "SIGUSR1 without the flag" $code 138
+must train --resume "$place/run" --steps "$(($(made) + 10))" --stopped-exit 75
+ok "a run that ends by itself ends with 0"
+refused "no exit code" "stopped-exit" train --resume "$place/run" --stopped-exit 256
 done_testing
