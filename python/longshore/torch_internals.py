@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -132,6 +133,34 @@ def loads(module: torch.nn.Module, name: str, value: torch.Tensor) -> bool:
     refused: list = []
     module._load_from_state_dict({name: value}, "", {"version": module._version}, False, [], [], refused)
     return not refused
+
+
+class LoadsChild(torch.nn.Module):
+    """A module whose state_dict() is that of its child `module`, without the child's name, inside other modules too."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the state_dict() of the module."""
+        out, prefix = self.module.state_dict(*args, **kwargs), kwargs.get("prefix", "")
+        versions = getattr(out, "_metadata", {})  # load_state_dict() of an outer module asks with the child's name
+        for name in [name for name in versions if prefix and f"{name}.".startswith(prefix)]:
+            versions[f"{prefix}module.{name[len(prefix):]}".rstrip(".")] = versions[name]
+        return out
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+                              error_msgs):
+        """Called in load_state_dict() of an outer module, which loads the child next, by the names that it has there:
+        gives the values those names, and afterwards the reports the child's."""
+        inner = f"{prefix}module."
+        begins = re.compile(rf"(?<![\w.]){re.escape(inner)}")
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            state_dict[inner + name[len(prefix):]] = state_dict.pop(name)
+
+        def rename(*_):
+            handle.remove()
+            for said in (missing_keys, unexpected_keys, error_msgs):
+                said[:] = [begins.sub(prefix, text) for text in said]
+
+        handle = torch.nn.Module.register_load_state_dict_post_hook(self, rename)
 
 
 def in_functional_call() -> bool:

@@ -21,7 +21,7 @@ from ..model.streaming import Streams
 from ..progress import Progress
 from ..step.engine import Engine
 from ..step.engine_surface import refuse_engine
-from ..step.optimizers import refuse_kinds, refuse_numbers, share as hand_over, told
+from ..step.optimizers import APART, refuse_kinds, refuse_numbers, share as hand_over, told
 from . import commit_blob, memory_plan, open_engines, shared_budget
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
@@ -255,7 +255,8 @@ def name_groups(model, groups):
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:
             if id(p) not in names:
-                raise ValueError("wrap: a parameter of groups is not one of the model")
+                raise ValueError(f"wrap: groups[{n}] has a parameter of shape {list(p.shape)} that is not the model's; "
+                                 f"{APART}")
             if id(p) in seen:
                 raise ValueError(f"wrap: {names[id(p)]} is in groups twice")
             seen.add(id(p))

@@ -18,7 +18,7 @@ from ..run import checkpoint, commit_blob, export, memory, open_engines
 from ..torch_internals import in_backward
 from . import layer_major, recovery
 from .compression import Compression
-from .engine_surface import Face
+from .engine_surface import Face, with_signature
 from .gradients import Gradients, parts_of
 from .metrics import Meter
 from .optimizers import Optimizer
@@ -48,8 +48,10 @@ class Engine(Face):
     def __init__(self, model, streams, state, how, groups, room_bytes):
         """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. room_bytes: memory for
         gradients."""
+        super().__init__()
         self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
         self.layout, self.how = state.layout, how
+        self.__dict__["forward"] = with_signature(self.forward, model.forward)
         self.accumulate, self.lr_scheduler = 1, None
         self.optimizer = optimizer_of(self, how, groups)
         self.cycle, self.followed = StepCycle(self, state), {}  # by name: objects whose state commits with every step
@@ -74,7 +76,8 @@ class Engine(Face):
 
     # ---- forward and backward
 
-    def __call__(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model, with the hooks of its modules. Call the engine itself, which also runs the engine's hooks."""
         try:
             return self.module(*args, **kwargs)
         except BaseException as failure:
@@ -109,15 +112,6 @@ class Engine(Face):
             self.meter.forward_ended(output)
             if not torch.is_grad_enabled() and self.together.turns is None:
                 self.gradients.show()
-
-    def train(self, mode: bool = True) -> Engine:
-        """Sets the module to training (mode=True) or evaluation, as nn.Module.train() does. Returns the engine."""
-        self.module.train(mode)
-        return self
-
-    def eval(self) -> Engine:
-        """Sets the module to evaluation, as nn.Module.eval() does. Returns the engine."""
-        return self.train(False)
 
     @property
     def step_number(self) -> int:
@@ -264,7 +258,7 @@ class Engine(Face):
 
         def loss_of(batch):
             by_name, several = isinstance(batch, Mapping), isinstance(batch, (tuple, list))
-            output = self.module(**batch) if by_name else self.module(*batch) if several else self.module(batch)
+            output = self(**batch) if by_name else self(*batch) if several else self(batch)
             return loss_fn(output, batch) if loss_fn else output.loss
 
         self.backward_together(micro_batches, loss_of)
@@ -288,7 +282,7 @@ class Engine(Face):
         return self.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None, moments: bool = False) -> None:
+                        max_shard_size: int | str | None = None, moments: bool = False, **others: Any) -> None:
         """Writes the model, streamed, into a directory that is complete or absent afterwards.
 
         It writes what from_pretrained() loads; for a peft model, the adapters; for any other model, model.safetensors.
@@ -302,6 +296,9 @@ class Engine(Face):
         Raises: ExistsError if the directory holds weights already; ValueError for an unknown dtype, or an option that
         this kind of model cannot have.
         """
+        if others:
+            raise TypeError(f"engine.save_pretrained: takes no {next(iter(others))}=; engine.module.save_pretrained() "
+                            "takes what transformers' takes")
         recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
 
     # ---- what goes with it

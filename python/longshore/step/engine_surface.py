@@ -1,28 +1,43 @@
-"""How an engine looks from outside: its repr, its public names, and the names that it forwards to its module."""
+"""How an engine looks from outside: an nn.Module whose child is the model, and which has the model's names."""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import types
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import torch
+from torch import nn
+
 from .. import native
+from ..errors import LongshoreError
+from ..torch_internals import LoadsChild, in_functional_call, parameters_of
 
 _Engine = TypeVar("_Engine", bound="Face")
 
 # public attributes of an instance; the others are for the package
 _PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
-# methods of nn.Module that return the module; the engine returns itself, since scripts assign the result
-_RETURN_SELF = {"apply", "bfloat16", "cpu", "cuda", "double", "float", "half", "ipu", "mtia", "requires_grad_",
-                "share_memory", "to", "to_empty", "type", "xpu"}
+# methods of nn.Module that the model answers: it may have its own, and its hooks and parts are not the engine's. Where
+# they return the model, the engine's return the engine, since scripts assign the result
+_OF_THE_MODEL = ("add_module", "apply", "bfloat16", "compile", "cpu", "cuda", "double", "float", "half", "ipu",
+                 "load_state_dict", "mtia", "register_buffer", "register_load_state_dict_post_hook",
+                 "register_load_state_dict_pre_hook", "register_module", "register_parameter",
+                 "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_", "share_memory",
+                 "to", "to_empty", "type", "xpu", "zero_grad")
 
 
-class Face:
-    """The base class of Engine: everything that is not part of a step."""
+class Face(LoadsChild):
+    """The base class of Engine: everything that is not part of a step.
+
+    Names of parameters, buffers and modules are the model's, without a "module." before them, also in the module that
+    holds the engine. So what is saved with an engine loads without one, and the other way round."""
 
     def __repr__(self) -> str:
         state = self.__dict__.get("state")
         if state is None:
-            of = f" of {type(self.module).__name__}" if "module" in self.__dict__ else ""
+            of = f" of {type(self.module).__name__}" if hasattr(self, "module") else ""
             return f"<Engine{of}, closed" + (": run {}, step {}>".format(*self._closed_at) if self._closed_at else ">")
         elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
@@ -48,36 +63,77 @@ class Face:
                          for name in vars(kind) if not name.startswith("_"))} - {"state"})
 
     def __getattr__(self, name: str) -> Any:
-        """Forwards names that the engine does not have to its module: config, generate, parameters, state_dict."""
-        module = self.__dict__.get("module")
+        """Forwards names that the engine does not have to its module: config, generate."""
+        module = self.__dict__.get("_modules", {}).get("module")
+        if name == "module" and module is not None:
+            return module
         if name.startswith("_") or module is None:
             raise AttributeError(f"Engine: there is no {name} here", name=name, obj=self)
-        if name == "forward":
-            return self.__call__  # which runs the hooks
         try:
-            value = getattr(module, name)
+            return getattr(module, name)
         except AttributeError:
             raise AttributeError(f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has "
                                  "none", name=name, obj=self) from None
-        return _with_engine(self, module, value) if name in _RETURN_SELF and callable(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute of the engine. Parameters, buffers and modules are the model's."""
+        if name in self.__dict__ or hasattr(type(self), name) or self.state is None:
+            super().__setattr__(name, value)
+        elif name == "module":
+            raise LongshoreError("engine.module: is the model that was wrapped, and stays so; wrap() another model")
+        elif name in parameters_of(self.module) and in_functional_call():
+            parameters_of(self.module)[name] = value
+        elif isinstance(value, (nn.Module, nn.Parameter)) or isinstance(getattr(self, name, None),
+                                                                        (nn.Module, torch.Tensor)):
+            setattr(self.module, name, value)
+        else:
+            super().__setattr__(name, value)
 
     @property
     def training(self) -> bool:
         """Whether the module is in training mode."""
-        return self.__dict__["module"].training
+        return self.module.training
 
     @training.setter
     def training(self, mode: bool) -> None:
-        self.__dict__["module"].training = mode
+        if "_modules" in self.__dict__:  # nn.Module.__init__() sets it before there is a model
+            self.module.training = mode
+
+    def named_modules(self, memo: set | None = None, prefix: str = "",
+                      remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Module]]:
+        """As nn.Module's: the engine, then the model with the same name, then its parts with the model's names."""
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
 
-def _with_engine(engine, module, method):
-    """Wraps a module's method so that it returns the engine wherever it would return the module."""
-    @functools.wraps(method)
-    def call(*args, **kwargs):
-        out = method(*args, **kwargs)
-        return engine if out is module else out
+def _of_the_model(name):
+    """A method of the engine that calls the module's, and returns the engine wherever that returns the module."""
+    @functools.wraps(getattr(nn.Module, name))
+    def call(self, *args, **kwargs):
+        out = getattr(self.module, name)(*args, **kwargs)
+        return self if out is self.module else out
     return call
+
+
+for _name in _OF_THE_MODEL:
+    if hasattr(nn.Module, _name):  # older PyTorch versions lack some
+        setattr(Face, _name, _of_the_model(_name))
+
+
+def with_signature(method, other):
+    """A bound method of an engine that shows another function's signature: callers choose arguments by the names that
+    forward() has."""
+    def call(self, *args, **kwargs):
+        return method.__func__(self, *args, **kwargs)
+
+    shown = inspect.signature(other)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    call.__signature__ = shown.replace(parameters=[this, *shown.parameters.values()])  # type: ignore[attr-defined]
+    return types.MethodType(call, method.__self__)
 
 
 def refuse_engine(model, caller, instead):

@@ -20,6 +20,8 @@ from .optimizer_table import NAMES, OPTIMIZERS
 # classes of these names, of any package, are AdamW with 8-bit moments
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")
 DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
+APART = ("give the optimizer this model's parameters() alone, and those outside of the model (a loss's, a head's) an "
+         "optimizer of their own, whose step() you call beside the engine's; or wrap a module that holds both")
 _GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
 
 
@@ -57,7 +59,7 @@ def told(model, optimizer, groups, numbers):
         for p in group["params"]:
             if id(p) not in own:
                 raise ValueError(f"wrap: optimizer: param_groups[{n}] has a parameter of shape {list(p.shape)} that "
-                                 "is not the model's; make the optimizer of this model's parameters()")
+                                 f"is not the model's; {APART}")
     return {**DEFAULTS, **how}, groups, optimizer
 
 
@@ -263,8 +265,10 @@ def _refuse_others(optimizer, args, kwargs):
     for group in optimizer.param_groups:
         for p in group["params"]:
             if getattr(p, "longshore", None) is not None:
+                kind = type(optimizer).__name__
                 raise LongshoreError(f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give "
-                                     f"{type(optimizer).__name__}'s numbers to longshore.wrap()")
+                                     f"{kind}'s numbers to longshore.wrap(), and make {kind} of the parameters that "
+                                     "are not in engine.parameters(), if there are others")
 
 
 register_optimizer_step_pre_hook(_refuse_others)
