@@ -12,8 +12,6 @@ foreach(room run model files)
 endforeach()
 set(door $<FILTER:$<TARGET_OBJECTS:shore_run>,INCLUDE,/door/>)
 set(engine_packages "libxxhash jansson yajl blkid liburing")
-set(engine_needs PkgConfig::XXHASH PkgConfig::JANSSON PkgConfig::YAJL PkgConfig::BLKID PkgConfig::URING OpenMP::OpenMP_C
-    Threads::Threads m)
 
 add_library(longshore_shared SHARED ${engine_objects} ${door})
 target_link_libraries(longshore_shared PRIVATE ${run_archives})

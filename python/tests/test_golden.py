@@ -14,7 +14,7 @@ import golden
 
 TREE = pathlib.Path(__file__).parents[2]
 COMMITTED = TREE / "tests" / "data" / "golden" / "package.txt"
-TRACED = TREE / "build" / "traced" / "_native.abi3.so"
+TRACED = TREE / "build" / "python" / "traced" / "_native.abi3.so"
 
 
 def test_golden_trainings(tmp_path):
