@@ -151,6 +151,7 @@ class Step:
 
     def __init__(self):
         self.progress, self.seconds = None, 0  # of the present step; duration of the step before
+        self.compiling = 0  # how many layers the next step compiles
 
     def begin(self, number, layers, *passes):
         """Begins with the first forward pass of a step.
@@ -160,8 +161,9 @@ class Step:
         """
         if self.progress is None and layers:
             total = 2 * layers * max(n for n in passes if isinstance(n, int))
-            self.progress = Progress(f"step {number}", total, "layers", stays=False,
-                                     ticks=self.seconds > SILENT_SECONDS).__enter__()
+            what = f"step {number}" + (f", compiling {self.compiling} layers" if self.compiling else "")
+            self.progress = Progress(what, total, "layers", stays=False,
+                                     ticks=bool(self.compiling) or self.seconds > SILENT_SECONDS).__enter__()
 
     def add(self):
         """Counts one layer that begins to compute."""
@@ -171,7 +173,7 @@ class Step:
     def end(self):
         """Ends the step, whether it was made or dropped."""
         if self.progress is not None:
-            progress, self.progress = self.progress, None
+            progress, self.progress, self.compiling = self.progress, None, 0
             self.seconds = clock() - progress.begun
             progress.__exit__(None)
 

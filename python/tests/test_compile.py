@@ -4,12 +4,15 @@ two."""
 import copy
 import os
 import shutil
+import time
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import register_backend
 
 import longshore
+from longshore import progress
 from models import gpt2, tokens
 from test_architectures import Language, feed_forward, in_memory, loss_of
 from test_loop import engine_for
@@ -148,3 +151,30 @@ def test_what_cannot_be_compiled(tmp_path, monkeypatch):
     torch._inductor.config.cpp.cxx = (None, "/nowhere/g++")
     with pytest.raises(longshore.LongshoreError, match="needs a C\\+\\+ compiler"):
         longshore.wrap(gpt2(), run=tmp_path / "run", compile=True)
+
+
+def test_it_is_said_before_it_takes_its_time(anew, tmp_path, seed, monkeypatch, caplog):
+    """What is compiled, and in the first step how far it is, also while a layer is compiled."""
+    caplog.set_level("INFO", "longshore")
+    clock, compiled = [0.0], []
+    monkeypatch.setattr(progress, "clock", lambda: clock[0])
+    monkeypatch.setattr(progress, "BAR_SECONDS", 0.001)
+
+    def slowly(graph, inputs):
+        if not compiled:
+            said = len(caplog.messages)
+            clock[0] += 30
+            while len(caplog.messages) == said:  # the thread that looks at the clock
+                time.sleep(0.001)
+        compiled.append(graph)
+        return graph.forward
+
+    register_backend(slowly, name="longshore_slowly")
+    with engine_for(gpt2(), tmp_path, compile="longshore_slowly") as engine:
+        assert "compiling 3 layers of GPT2LMHeadModel with longshore_slowly in the first step" in caplog.text
+        assert not compiled
+        for batch in tokens(2):
+            engine.backward(loss_of(engine(**batch)))
+            engine.step()
+    assert compiled and any(line.startswith("step 1, compiling 3 layers: ") for line in caplog.messages)
+    assert "step 2, compiling" not in caplog.text

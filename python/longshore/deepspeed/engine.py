@@ -476,7 +476,8 @@ class DeepSpeedEngine(nn.Module):
         """Compiles each layer with torch.compile, or the whole model if it has no repeated layers."""
         layers = [name for name in self.engine.how["layers"] if name]
         if layers:
-            compile_blocks(self.module, layers, {"backend": backend, **(compile_kwargs or {})})
+            how = {"backend": backend, **(compile_kwargs or {})}
+            self.engine.streams.progress.compiling = compile_blocks(self.module, layers, how)
         else:
             self.module.compile(backend=backend, **(compile_kwargs or {}))
 

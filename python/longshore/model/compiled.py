@@ -8,6 +8,7 @@ import inspect
 
 import torch
 
+from .. import progress
 from ..errors import LongshoreError
 from ..torch_internals import raise_recompile_limit, recompile_limit
 
@@ -30,10 +31,12 @@ def told(value):
 
 
 def compile_blocks(model, names, how):
-    """Compiles the layers of these names. how: as told() returns it; None: does nothing."""
+    """Has the layers of these names compiled when they are first called, says so, and returns how many they are.
+
+    how: as told() returns it; None: does nothing."""
     layers = list(dict.fromkeys(name for name in names if name))
     if how is None:
-        return
+        return 0
     if not layers:
         raise LongshoreError(f"compile: {type(model).__name__} has no layers that repeat: name modules with "
                              "wrap(layers=[...]), or compile the model by its own compile() before wrap()")
@@ -53,6 +56,9 @@ def compile_blocks(model, names, how):
             modules[name].compile(**{k: v for k, v in how.items() if v is not None}, **more)
         except (RuntimeError, AssertionError) as why:
             raise ValueError(f"compile={how!r}: {why}") from why
+    progress.say(f"compiling {len(layers)} layers of {type(model).__name__} with "
+                 f"{how.get('backend') or 'inductor'} in the first step, which may take minutes")
+    return len(layers)
 
 
 def _refuse_without_compiler():

@@ -181,9 +181,10 @@ def open_engine(model, state, how, groups, chosen, seal=None):
     seal() makes the new run permanent. It is called before the model gives up its parameters, so that a crash in
     between loses nothing.
     """
-    compiled.compile_blocks(model, how["layers"], how.get("compile"))
+    compiling = compiled.compile_blocks(model, how["layers"], how.get("compile"))
     streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.slots,
                       device.of(model))
+    streams.progress.compiling = compiling
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
