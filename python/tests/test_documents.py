@@ -193,7 +193,8 @@ def test_the_first_block_is_pasted(tmp_path):
     assert len([line for line in code_lines if line]) <= 10
     done = subprocess.run([sys.executable, "-c", PASTE], input=text, cwd=tmp_path, capture_output=True, text=True,
                           timeout=HANGS_SECONDS)
-    assert done.returncode == 0 and done.stdout.count("StepResult") == 20, done.stderr
+    losses = [float(loss) for loss in re.findall(r"^step \d+  loss (\S+)  norm \S+$", done.stdout, re.MULTILINE)]
+    assert done.returncode == 0 and len(losses) == 20 and losses[-1] < losses[0] / 5, done.stdout + done.stderr
     assert (tmp_path / "runs" / "first" / "run.json").exists()
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import longshore
 from longshore import progress
+from longshore.step.step_cycle import StepResult
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -177,3 +178,11 @@ def test_an_interrupt_while_something_is_saved(tmp_path, monkeypatch):
         assert not (tmp_path / "out").exists()
         monkeypatch.undo()
         engine.save_pretrained(tmp_path / "out")
+
+
+def test_a_step_reads_as_a_line():
+    nan = float("nan")
+    assert str(StepResult(1.002890944480896, 0.042162593545791965, 1)) == "step 1  loss 1.003  norm 0.04216"
+    assert str(StepResult(nan, 2.0, 2)) == "step 2  norm 2"  # of loss.backward(), whose loss the engine is not told
+    assert str(StepResult(nan, nan, 3, True)) == "step 3  skipped: not finite"
+    assert repr(StepResult(1.0, 2.0, 4)) == "StepResult(loss=1.0, grad_norm=2.0, step=4, skipped=False)"

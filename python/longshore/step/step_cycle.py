@@ -35,6 +35,10 @@ class StepResult:
     step: int
     skipped: bool = False
 
+    def __str__(self) -> str:
+        loss = "" if math.isnan(self.loss) else f"  loss {self.loss:.4g}"
+        return f"step {self.step}" + ("  skipped: not finite" if self.skipped else f"{loss}  norm {self.grad_norm:.4g}")
+
 
 class Phase(enum.Enum):
     """Where the last step is."""
