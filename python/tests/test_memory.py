@@ -1,6 +1,7 @@
 """What is said of memory, and what is given back to the system."""
 
 import logging
+import random
 import re
 
 import pytest
@@ -60,6 +61,24 @@ def test_what_is_kept_is_given_back(monkeypatch):
     keeper.rest()
     keeper.rest()  # not at once again
     assert len(walks) == 1 and walks[0] > 50 << 20 and len(many) + len(last) > 2000
+    assert allocator.held()[1] < 16 << 20  # what was given back is not kept
+
+
+@needs_glibc
+def test_memory_gives_back_what_is_kept(tmp_path, seed):
+    """Whatever sizes are freed, and in which order: the number is what the process keeps, and that is little."""
+    rnd = random.Random(seed)
+    with engine_for(gpt2(), tmp_path) as engine:
+        before = engine.memory()
+        for _ in range(2):
+            many = [torch.ones(int(2 ** rnd.uniform(8, 22))) for _ in range(400)]
+            rnd.shuffle(many)
+            kept = many[::9]
+            del many
+            said = engine.memory()
+            assert said.kept < allocator.LEAST_BYTES
+            grown, used = said.process_now - before.process_now, sum(t.nbytes for t in kept)
+            assert grown < used + allocator.LEAST_BYTES + (32 << 20)
 
 
 @pytest.mark.parametrize("budget, advises", [("16MiB", True), ("4GiB", False)])

@@ -8,7 +8,10 @@ import os
 import time
 
 LEAST_BYTES = 128 << 20  # free memory that is worth a malloc_trim(), which walks through all of it
-_LEAST_SECONDS, _SHARE = 1.0, 200  # least time between two trims, in seconds and in durations of a trim
+_LEAST_SECONDS = 1.0  # between two looks
+_SHARE = 100  # between two trims, in durations of one
+# (memory of the process that is of no file, bytes in use) after the last trim, which leaves nothing free in memory
+_rested = None
 
 
 class _Info(ctypes.Structure):
@@ -21,23 +24,41 @@ _libc = ctypes.CDLL(None)
 _libc.mallinfo2.restype = _Info
 
 
+def _resident():
+    """Resident memory of this process, in bytes: (all of it, the part that is of no file)."""
+    with open("/proc/self/statm", encoding="ascii") as f:
+        every, of_files = map(int, f.read().split()[1:3])
+    page = os.sysconf("SC_PAGE_SIZE")
+    return every * page, (every - of_files) * page
+
+
 def process_bytes() -> int:
     """Resident memory of this process, in bytes."""
-    with open("/proc/self/statm", encoding="ascii") as f:
-        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return _resident()[0]
 
 
 def held():
-    """(bytes in use, free bytes that the allocator keeps; some of those may be back with the system already)."""
+    """(bytes in use, free bytes that the allocator keeps).
+
+    The allocator counts what it has given back as free for ever. So what is free cannot be more than the process has
+    grown since then beside what is in use.
+    """
     info = _libc.mallinfo2()
-    return info.uordblks + info.hblkhd, info.fordblks
+    used, free = info.uordblks + info.hblkhd, info.fordblks
+    if _rested is not None:
+        free = min(free, max(_resident()[1] - _rested[0] - (used - _rested[1]), 0))
+    return used, free
 
 
 def give_back():
     """Returns the allocator's free memory to the system. Returns by how many bytes the process shrank."""
+    global _rested
     before = process_bytes()
     _libc.malloc_trim(0)
-    return max(before - process_bytes(), 0)
+    _rested = None
+    now, anonymous = _resident()
+    _rested = anonymous, held()[0]
+    return max(before - now, 0)
 
 
 class Keeper:
@@ -52,6 +73,6 @@ class Keeper:
             return
         self.next = began + _LEAST_SECONDS
         if held()[1] >= LEAST_BYTES:
-            given, took = give_back(), time.monotonic() - began
+            give_back()
             # the next step maps the memory again, which takes about as long
-            self.next += _SHARE * took * (1 if given >= LEAST_BYTES else 16)
+            self.next += _SHARE * (time.monotonic() - began)
