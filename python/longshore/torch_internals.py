@@ -53,6 +53,11 @@ def is_transformed(tensor: torch.Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has strides in memory of its own."""
+    return tensor.layout is torch.strided and not is_transformed(tensor)
+
+
 def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype) -> Any:
     """A tensor of a subclass, without memory."""
     return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
@@ -91,8 +96,25 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
+def is_captured(leaf: torch.Tensor) -> bool:
+    """Whether the backward pass that runs returns a leaf's gradient, as torch.autograd.grad() does, and adds nothing to
+    its .grad."""
+    with DisableTorchFunctionSubclass(), torch.enable_grad():
+        node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
+    try:
+        torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # what PyTorch raises for a leaf in torch.autograd.grad()
+        return True
+    return False
+
+
 def current_node() -> Any:
     return torch._C._current_autograd_node()
+
+
+def in_scripts_function() -> bool:
+    """Whether the backward() of a torch.autograd.Function runs."""
+    return isinstance(current_node(), torch.autograd.function.BackwardCFunction)
 
 
 def next_sequence_number() -> int:

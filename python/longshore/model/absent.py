@@ -1,8 +1,9 @@
 """Absent parameters: what a parameter is while its value lies on the drives.
 
 The parameter object stays, with its shape, dtype and place in the module. Only its class changes to Absent, so that
-every operation on it comes here. An operation that reads gets a fetched copy. One that writes, or that needs the value
-again in backward, raises an exception that names the parameter.
+every operation on it comes here. An operation that reads gets a fetched copy, through which gradients reach the
+parameter, and autograd keeps the parameter's place instead of that copy. One that writes raises an exception that names
+the parameter.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ from torch import nn
 from ..errors import AbsentParameterError
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
-    is_transformed,
+    has_storage,
     storage_id,
     tree_leaves,
     tree_map,
@@ -44,6 +45,12 @@ _METHODS = {
     "has_names", "is_coalesced", "is_conj", "is_neg", "__dir__", "is_shared", "is_pinned", "retain_grad",
     "_has_compatible_shallow_copy_type",
 }
+# functions that ask for the shape and dtype of their first argument, or of all others
+_OF_FIRST = {
+    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros",
+    "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided", "new", "result_type",
+}
+_OF_OTHERS = {"view_as", "expand_as", "reshape_as", "resize_as_", "type_as", "to"}
 _COPIES = {  # functions whose results have no gradient
     "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf",
     "argmax", "argmin", "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
@@ -74,9 +81,15 @@ def writes(func):
 class Fetched(torch.Tensor):
     """A copy of a value on the drives, or a view of such a copy. Writing to it raises, since that would be lost."""
 
+    longshore_source = None  # (handle, updates) of a copy that was made for one operation: autograd keeps its place
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if any(issubclass(t, Absent) for t in types):
+            return NotImplemented  # Absent fetches first
+        if func in _DIFFERENTIATE:
+            return _DIFFERENTIATE[func](*args, **kwargs)
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
         target = kwargs.get("out", first if writes(func) else None)
         for written in tensors(target):
@@ -95,17 +108,17 @@ class Fetched(torch.Tensor):
         given = [a for a in tensors((args, kwargs)) if isinstance(a, Fetched)]
         with DisableTorchFunctionSubclass():
             memory = {storage_id(a.untyped_storage()): a for a in given}
-            out = func(*args, **kwargs)
+            with _saving(memory):
+                out = func(*args, **kwargs)
             if func in (torch.Tensor.numpy, torch.Tensor.__array__):
                 out.flags.writeable = False
 
             def of(t):
                 if not isinstance(t, torch.Tensor) or isinstance(t, nn.Parameter):
                     return t
-                has_memory = t.layout is torch.strided and not is_transformed(t)
-                whose = memory.get(storage_id(t.untyped_storage())) if has_memory else None
+                whose = memory.get(storage_id(t.untyped_storage())) if has_storage(t) else None
                 if whose is not None:
-                    return fetched(t, whose.longshore_name, whose.longshore_advice)
+                    return fetched(t, whose.longshore_name, whose.longshore_advice, whose.longshore_source)
                 return t.as_subclass(torch.Tensor) if isinstance(t, Fetched) else t
 
             return tree_map(of, out)
@@ -118,11 +131,80 @@ class Fetched(torch.Tensor):
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
-def fetched(value, name, advice=CHANGE):
+def fetched(value, name, advice=CHANGE, source=None):
     """Marks a copy as Fetched. name: the parameter's; advice: how to change the parameter instead."""
     out = value.as_subclass(Fetched)
-    out.longshore_name, out.longshore_advice = name, advice
+    out.longshore_name, out.longshore_advice, out.longshore_source = name, advice, source
     return out
+
+
+def _saving(memory):
+    """The context of an operation on copies, in which autograd keeps the places of parameters instead of the copies.
+    memory: {the id of a storage: a copy in it}."""
+    sources = {key: copy.longshore_source for key, copy in memory.items() if copy.longshore_source is not None}
+    if not sources or not torch.is_grad_enabled():
+        return contextlib.nullcontext()
+    return next(iter(sources.values()))[0].streams.saving(sources)
+
+
+class _Read(torch.autograd.Function):
+    """Reads an absent parameter. The gradient of the copy is the parameter's."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(p, handle):
+        return handle.copy()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        return tangent.view_as(tangent)
+
+
+def _places_in_graph(inputs):
+    """What torch.autograd.grad() takes for tensors whose values are not asked for."""
+    def place(t):
+        if not isinstance(t, (Absent, Fetched)):
+            return t
+        with DisableTorchFunctionSubclass():
+            return torch.autograd.graph.get_gradient_edge(t) if t.requires_grad else t.detach()
+
+    inputs = inputs.values() if isinstance(inputs, dict) else inputs
+    return [place(t) for t in ((inputs,) if isinstance(inputs, torch.Tensor) else inputs)]
+
+
+def _plain_in_graph(t):
+    """A tensor without this page's classes, which would be in force while backward runs."""
+    t = _copy_for_operation(t) if isinstance(t, Absent) else t
+    with DisableTorchFunctionSubclass():
+        return t.as_subclass(torch.Tensor) if isinstance(t, Fetched) else t
+
+
+def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_graph=False, **more):
+    """torch.autograd.grad() of parameters that are not in memory: asks for their places in the graph."""
+    outputs, more = tree_map(_plain_in_graph, (outputs, more))
+    found = torch.autograd.grad(outputs, _places_in_graph(inputs), create_graph=create_graph,
+                                allow_unused=materialize_grads if allow_unused is None else allow_unused, **more)
+    return tuple(torch.zeros(g_of.shape, dtype=g_of.dtype, device=g_of.device, requires_grad=create_graph)
+                 if g is None and materialize_grads else g for g, g_of in zip(found, tensors(inputs)))
+
+
+def _backward(outputs, gradient=None, grad_tensors=None, inputs=None, **more):
+    """torch.autograd.backward() and Tensor.backward(), likewise."""
+    outputs, gradients = tree_map(_plain_in_graph, (outputs, gradient if grad_tensors is None else grad_tensors))
+    inputs = None if inputs is None else _places_in_graph(inputs)
+    torch.autograd.backward(outputs, gradients, inputs=inputs, **more)
+
+
+_DIFFERENTIATE = {torch.autograd.grad: _grad, torch.autograd.backward: _backward, torch.Tensor.backward: _backward}
 
 
 class Handle:
@@ -160,27 +242,25 @@ class Absent(nn.Parameter):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if is_about(func):
+        name = getattr(func, "__name__", "")
+        if is_about(func) or name in _OF_FIRST:
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
+        if func in _DIFFERENTIATE:
+            return _DIFFERENTIATE[func](*args, **kwargs)
+        if name.startswith("_foreach_") and args and len(args[0]) > 1:
+            return _one_by_one(func, args, kwargs)
+        if name in _OF_OTHERS:
+            args, kwargs = args[:1] + tree_map(_shape_of, args[1:]), tree_map(_shape_of, kwargs)
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
-        for p in absents:
-            p.longshore.streams.fetch_if_free(p.longshore.block)
-        name = getattr(func, "__name__", "")
-        owner = getattr(getattr(func, "__self__", None), "__name__", "")
-        if not any(isinstance(p, Absent) for p in absents):
-            if name == "__get__" and owner == "data":
-                watch(absents[0].longshore)
-            out = func(*args, **kwargs)
-            for p in absents:
-                out = p.longshore.streams.places.copy_out(out, absents, lambda t, p=p: _copy_view(t, p))
-                p.longshore.streams.retire([p.longshore.block])
-            return out
+        _fetch_if_free(absents)
+        present = [p for p in absents if not isinstance(p, Absent)]
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
+        of_data = getattr(getattr(func, "__self__", None), "__name__", "") == "data"
         if isinstance(first, Absent):
-            if name == "__get__" and owner == "data":
+            if name == "__get__" and of_data:
                 return _copy(first)
-            if (name == "__set__" and owner == "data") or name == "set_":
+            if (name == "__set__" and of_data) or name == "set_":
                 if args[1] is first:  # module.to() that changes nothing
                     return None
                 _refuse(first, "its storage cannot be replaced", _BEFORE)
@@ -192,17 +272,39 @@ class Absent(nn.Parameter):
                 _refuse(first, "a change of it would be lost", _advice(first))
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")
-        lent = {}  # blocks of parameters that need gradients, and stay in memory
-        if torch.is_grad_enabled() and name not in _COPIES:
-            for p in absents:
-                if p.requires_grad and not p.longshore.block.stays:
-                    _refuse(p, "its gradient would be lost")
-                if p.requires_grad:
-                    lent[id(p)] = p.longshore.block
-        copies = {id(p): _copy(p) for p in absents if id(p) not in lent}
+        elif present and name == "__get__" and of_data:
+            watch(first.longshore)
+        make = _copy if name in _COPIES else _copy_for_operation
+        copies = {id(p): make(p) for p in absents if isinstance(p, Absent)}
         args, kwargs = tree_map(lambda a: copies.get(id(a), a) if isinstance(a, torch.Tensor) else a, (args, kwargs))
-        with absents[0].longshore.streams.in_memory(lent.values()) if lent else contextlib.nullcontext():
-            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        for p in present:
+            out = p.longshore.streams.places.copy_out(out, absents, lambda t, p=p: _copy_view(t, p))
+            p.longshore.streams.retire([p.longshore.block])
+        return out
+
+
+def _shape_of(t):
+    """A tensor of an absent parameter's shape and dtype, without memory."""
+    return torch.empty((), dtype=t.dtype, device=t.device).expand(t.shape) if isinstance(t, Absent) else t
+
+
+def _fetch_if_free(absents):
+    """In forward and backward: fetches the blocks of parameters that an operation uses, one into each slot."""
+    slots = {}
+    for p in absents:
+        block = p.longshore.block
+        if slots.setdefault(id(block.slot), block) is block:
+            p.longshore.streams.fetch_if_free(block)
+
+
+def _one_by_one(func, args, kwargs):
+    """A _foreach_ function, for one tensor after the other, so that one copy at a time is in memory."""
+    def nth(given, n):
+        return [given[n]] if isinstance(given, (list, tuple)) else given
+
+    outs = [func(*[nth(a, n) for a in args], **{k: nth(v, n) for k, v in kwargs.items()}) for n in range(len(args[0]))]
+    return None if outs[0] is None else [t for out in outs for t in out]
 
 
 def tensors(tree):
@@ -219,6 +321,12 @@ def _value(p):
 
 def _copy(p):
     return fetched(_value(p), _name(p), _advice(p))
+
+
+def _copy_for_operation(p):
+    """A copy whose gradient is the parameter's."""
+    handle = p.longshore
+    return fetched(_Read.apply(p, handle), handle.name, _advice(p), (handle, handle.block.updates))
 
 
 def _copy_view(t, p):

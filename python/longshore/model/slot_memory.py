@@ -7,7 +7,15 @@ import bisect
 import torch
 
 from ..errors import LongshoreError
-from ..torch_internals import DisableTorchFunctionSubclass, is_transformed, refuse_access, tree_leaves, tree_map
+from ..torch_internals import (
+    DisableTorchFunctionSubclass,
+    has_storage,
+    in_scripts_function,
+    refuse_access,
+    storage_id,
+    tree_leaves,
+    tree_map,
+)
 from .absent import Absent
 from .write_tracking import users
 
@@ -19,17 +27,27 @@ class Place:
 
 
 class SavedAbsent:
-    """Stands for an absent parameter that a script's own autograd function saves. Backward gets a copy."""
+    """Stands for an absent parameter that autograd saves, or a view of one. Backward gets a copy."""
 
-    __slots__ = ("handle", "updates")
+    __slots__ = ("handle", "updates", "view")
 
-    def __init__(self, parameter):
-        self.handle = parameter.longshore
-        self.updates = self.handle.block.updates
+    def __init__(self, handle, updates, view=None):
+        """view: (shape, stride, offset) in a copy of the parameter; None: the parameter itself."""
+        self.handle, self.updates, self.view = handle, updates, view
+
+    @classmethod
+    def of(cls, tensor, source):
+        """The place of a tensor in the memory of a Fetched copy. source: the copy's longshore_source. None if another
+        dtype shows the memory, or if the parameter was updated since it was copied."""
+        handle, updates = source
+        if tensor.dtype != handle.view.dtype or updates != handle.block.updates:
+            return None
+        return cls(handle, updates, (tensor.shape, tensor.stride(), tensor.storage_offset()))
 
     def value(self):
         _check(self.handle.block, self.updates)
-        return self.handle.copy()
+        value = self.handle.copy()
+        return value if self.view is None else value.as_strided(*self.view)
 
 
 def _check(streamed, updates):
@@ -74,19 +92,21 @@ class Places:
 
     def slot_of(self, tensor):
         """Returns the slot that a tensor lies in, or None."""
-        if tensor.device != self.bytes.device or tensor.layout != torch.strided or is_transformed(tensor):
+        if tensor.device != self.bytes.device or not has_storage(tensor):
             return None
         at = tensor.data_ptr() - self.base
         return (self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes
                 and self.slots else None)
 
-    def place_of(self, tensor):
-        """Returns the Place of a tensor, a SavedAbsent for an absent parameter, or None if it lies in no slot."""
+    def place_of(self, tensor, sources=None):
+        """Returns the Place of a tensor, a SavedAbsent for an absent parameter or a copy of one (sources: as in
+        Streams.saving()), or None if it lies in no slot."""
         if isinstance(tensor, Absent):
-            return SavedAbsent(tensor)
+            return SavedAbsent(tensor.longshore, tensor.longshore.block.updates)
         slot = self.slot_of(tensor)
         if slot is None:
-            return None
+            source = sources.get(storage_id(tensor.untyped_storage())) if sources and has_storage(tensor) else None
+            return None if source is None else SavedAbsent.of(tensor, source)
         if slot.holds is None:
             raise LongshoreError("a view of a parameter is computed with after its layer has gone; make it again, or "
                                  "make a copy of it")
@@ -103,7 +123,9 @@ class Places:
             self.bring(streamed)
         value = torch.as_strided(self.bytes.view(place.dtype), place.shape, place.stride,
                                  place.at // place.dtype.itemsize)
-        return value.clone() if torch.is_grad_enabled() else value  # a graph made in this backward may keep it
+        # a graph made in this backward may keep it, and a script's Function may compute with other blocks meanwhile
+        keeps = torch.is_grad_enabled() or not streamed.stays and in_scripts_function()
+        return value.clone() if keeps else value
 
     def copy_out(self, found, parameters=(), copy=torch.clone):
         """Replaces tensors in a tree by copies if they lie in a slot that another block may reuse. parameters: are left

@@ -10,6 +10,7 @@ in place. Parameters of the less common dtype stay in memory.
 """
 
 import contextlib
+import functools
 import threading
 
 import torch
@@ -270,19 +271,12 @@ class Streams:
             raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, "
                                  "use_reentrant=True, or give more memory")
 
-    @contextlib.contextmanager
-    def in_memory(self, blocks):
-        """The context of a computation outside of forward that needs gradients of parameters which stay in memory:
-        their blocks are present in it."""
-        with self.lock, contextlib.ExitStack() as saving:
-            if checkpoint_that_saves() is None:
-                saving.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
-            for streamed in blocks:
-                self.ensure(streamed)
-            try:
-                yield
-            finally:
-                self.hide_unused()
+    def saving(self, sources):
+        """The context of an operation on copies of absent parameters: autograd saves their places. sources: {the id of
+        a copy's storage: its longshore_source}."""
+        if checkpoint_that_saves() is not None:
+            return contextlib.nullcontext()
+        return torch.autograd.graph.saved_tensors_hooks(functools.partial(self._pack, sources=sources), self._unpack)
 
     def fetch_if_free(self, streamed):
         """Fetches a block in forward or backward, unless its slot is in use: a module reads a parameter of another."""
@@ -446,9 +440,9 @@ class Streams:
                 if not streamed.pins:
                     self.hide(streamed)
 
-    def _pack(self, tensor):
-        """What autograd keeps instead of a saved tensor; _unpack() takes it."""
-        packed = self.places.place_of(tensor)
+    def _pack(self, tensor, sources=None):
+        """What autograd keeps instead of a saved tensor; _unpack() takes it. sources: as in saving()."""
+        packed = self.places.place_of(tensor, sources)
         if packed is None:
             packed = self.activations.pack(tensor) if self.inside.offloads else Stayed(tensor)
         return packed if self.turns is None else (self.turns.number, packed)

@@ -18,6 +18,7 @@ from ..torch_internals import (
     at_end_of_backward,
     grad_hooks,
     graph_task,
+    is_captured,
     post_accumulate_hooks,
     version_of,
 )
@@ -85,6 +86,7 @@ class Gradients:
         self.shown = Shown()
         self.has_pass = False  # whether a backward pass has run since the last step
         self.own, self._task = False, None  # whether the engine runs this pass; autograd's id of a script's own pass
+        self._grad_task = None  # autograd's id of the last torch.autograd.grad()
         self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
         self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._hook_grads = {}  # by a parameter's id: the p.grad that a script's hooks see, and its version
@@ -135,7 +137,8 @@ class Gradients:
             self.own = False
 
     def arriving(self, p):
-        """A gradient arrives: the first of a script's own loss.backward() begins a pass; a nested one ends first."""
+        """A gradient arrives: the first of a script's own loss.backward() begins a pass; a nested one ends first. One
+        that torch.autograd.grad() returns is the script's alone."""
         if len(post_accumulate_hooks(p)) > 2:
             self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
         task = graph_task()
@@ -143,6 +146,11 @@ class Gradients:
             engine = self.streams.engine()
             if engine is None or engine.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
+            if is_captured(p):
+                if task != self._grad_task:
+                    self._grad_task = task
+                    at_end_of_backward(self.streams.hide_unused)
+                return
             engine.cycle.begin_pass()
             self._task, self.has_pass = task, True
             at_end_of_backward(self._end_of_script_pass)
