@@ -237,6 +237,9 @@ int shore_step_send_again(struct shore_step *step, bool *known, struct shore_dia
 bool shore_step_hold_state(struct shore_step *step, uint64_t spare, uint64_t gradients_most, uint64_t aside);
 /* Begins to read the state that shore_step_hold_state() has found missing (it returned true). */
 void shore_step_fetch_state(struct shore_step *step);
+/* Forgets the held state of a unit, after what is under way with it. Call it before other values of the unit are stored
+ * into the made step. Threading: no commit is pending. */
+void shore_step_forget_state(struct shore_step *step, uint32_t unit);
 /* Gives back held state until it takes no more than this. */
 void shore_step_shrink_state(struct shore_step *step, uint64_t room_bytes);
 /* Bytes that held state takes. */

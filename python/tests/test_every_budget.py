@@ -205,7 +205,8 @@ def the_adjoint_method(m, call, optimizer):
 
 
 def trained(f, m, call, optimizer):
-    return [float(torch.as_tensor(v).detach()) for v in f(m, call, optimizer)] + [p.detach().clone() for p in m.parameters()]
+    numbers = [float(torch.as_tensor(v).detach()) for v in f(m, call, optimizer)]
+    return numbers + [p.detach().clone() for p in m.parameters()]
 
 
 @pytest.mark.parametrize("slots", BUDGETS)
@@ -272,7 +273,8 @@ def test_what_asks_for_no_value(slots, tmp_path, seed, monkeypatch):
         p, before = engine.module.layers[1].a.weight, engine.fetched_bytes
         for made in (torch.zeros_like(p), torch.ones_like(p), torch.empty_like(p), torch.full_like(p, 2.0),
                      torch.rand_like(p), torch.randn_like(p), torch.zeros(144).view_as(p),
-                     torch.zeros(1, 1).expand_as(p), torch.zeros(144).reshape_as(p), torch.zeros(12, 12).double().type_as(p)):
+                     torch.zeros(1, 1).expand_as(p), torch.zeros(144).reshape_as(p),
+                     torch.zeros(12, 12).double().type_as(p)):
             assert made.shape == p.shape and made.dtype == p.dtype and not made.requires_grad
             assert type(made) is torch.Tensor
         assert p.new_zeros(3).shape == p.new_tensor([1.0, 2, 3]).shape == (3,) and p.new_full((2,), 5).sum() == 10

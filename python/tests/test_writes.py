@@ -1,6 +1,7 @@
 """What is written to parameters, by modules and by scripts: it counts as in PyTorch, or is refused by name with what
 works."""
 
+import contextlib
 import copy
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import longshore
+from longshore.native import lib
 from longshore.step import parameter_state
 from test_loop import engine_for
 
@@ -289,6 +291,114 @@ def test_changes_between_steps(kind, tmp_path, seed):
             change(plain)
             assert all(torch.allclose(p.detach() * 1, q, atol=1e-6)
                        for p, q in zip(model.parameters(), plain.parameters()))
+
+
+class Contrast(nn.Module):
+    """A trained encoder, one that follows it, and a temperature that is kept in bounds."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.query = nn.Sequential(*[nn.Linear(width, width) for _ in range(3)])
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        with torch.no_grad():
+            key = self.key(x + 0.1)
+        return nn.functional.cross_entropy(self.query(x) @ key.T * self.scale.exp(), torch.arange(len(x)))
+
+    def move(self, writing=lambda layer: contextlib.nullcontext()):
+        with torch.no_grad():
+            with writing(self.scale):
+                self.scale.clamp_(1.9995, 2.0005)  # steps of 1e-3 leave that
+            for key, query in zip(self.key, self.query):
+                values = [k * 0.9 + q * 0.1 for k, q in zip(key.parameters(), query.parameters())]
+                with writing(key):
+                    for k, value in zip(key.parameters(), values):
+                        k.copy_(value)
+
+
+def writing(layer):
+    return longshore.resident(layer, write=True)
+
+
+@pytest.mark.parametrize("slots", [1, None])
+@pytest.mark.parametrize("how", [{}, {"moments": "8bit", "optimizer": "adam"}, {"storage": "bf16"}], ids=str)
+def test_writes_right_after_a_step_are_part_of_it(how, slots, tmp_path, seed, monkeypatch):
+    model = Contrast()
+    plain = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
+    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, clip=0, **how) as engine:
+        for number, x in enumerate(batches(4), 1):
+            engine.backward(engine(x))
+            engine.step()
+            model.move(writing)
+            plain(x).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            plain.move()
+            assert engine.step_number == number and abs(model.scale.item() - 2) < 5.01e-4
+        now = [p.detach().clone() for p in model.parameters()]
+        if not how:
+            for p, q in zip(now, plain.parameters()):
+                torch.testing.assert_close(p, q.detach(), rtol=1e-5, atol=1e-6)
+        longshore.verify(engine)
+        engine.settle()
+        with writing(model.scale), torch.no_grad():
+            model.scale.add_(1)
+        assert engine.step_number == 5
+        with writing(model.scale), torch.no_grad():
+            model.scale.sub_(1)
+    with longshore.resume(tmp_path / "run", model=Contrast) as engine:
+        assert engine.step_number == 6
+        for p, q in zip(engine.parameters(), now):
+            torch.testing.assert_close(p.detach() + 0, q, rtol=1e-6, atol=0)
+
+
+def test_writes_into_state_that_is_held_in_memory(tmp_path, seed, monkeypatch):
+    """The next update begins with them, wherever it runs."""
+    digests = []
+    for slots in (None, 1):
+        torch.manual_seed(seed)
+        model = nn.Sequential(*[nn.Linear(896, 896) for _ in range(3)])
+        with engine_for(model, tmp_path, f"run{slots}", slots, monkeypatch=monkeypatch) as engine:
+            for x in torch.randn(4, 2, 896):
+                engine.backward(engine(x).square().mean())
+                engine.step()
+                with writing(model[2]), torch.no_grad():
+                    model[2].weight.clamp_(-0.02, 0.02)
+            digests.append(engine.digest())
+            assert slots or engine.gradients.step.tell(lib.shore_step_state_bytes)
+    assert digests[0] == digests[1]
+
+
+def test_a_write_that_fails_leaves_the_step_before(tmp_path, seed, monkeypatch):
+    model, x = Contrast(), batches(1)[0]
+    with engine_for(model, tmp_path) as engine:
+        engine.backward(engine(x))
+        engine.step()
+        digest = engine.digest()
+        engine.backward(engine(x))
+        engine.step()
+        with pytest.raises(longshore.NotFiniteError, match="scale: holds a value that is not finite"):
+            with writing(model.scale), torch.no_grad():
+                model.scale.fill_(float("nan"))
+        assert engine.step_number == 2 and bool(model.scale.isfinite())
+
+        def fail(*a, **k):
+            raise longshore.LongshoreError("no room")
+
+        with monkeypatch.context() as patched, pytest.raises(longshore.LongshoreError, match="no room"):
+            patched.setattr(engine.state, "store_values", fail)
+            with writing(model.scale), torch.no_grad():
+                model.scale.add_(1)
+        assert engine.step_number == 1 and engine.digest() == digest
+        engine.backward(engine(x))
+        assert engine.step().step == 2
+        engine.backward(engine(x))
+        with pytest.raises(longshore.LongshoreError, match="within a step that has been begun"):
+            with writing(model.scale), torch.no_grad():
+                model.scale.add_(1)
 
 
 PARAMETRIZES = {

@@ -105,6 +105,13 @@ void shore_step_fetch_state(struct shore_step *s) {
     }
 }
 
+void shore_step_forget_state(struct shore_step *s, uint32_t unit) {
+    struct held_state *h = s->units[unit].state;
+    if (!h) return;
+    settle(h);
+    h->step = SHORE__NO_STEP;
+}
+
 bool shore__held_is_here(const struct unit *u) {
     return u->state && u->state->step == u->step->base_step;
 }

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import AbsentParameterError, LongshoreError
-from ..step.parameter_state import changed_in, write_back
+from ..step.parameter_state import amend, changed_in, write_back
 from ..torch_internals import version_of
 from . import hooks
 from .temporary_values import temporary
@@ -60,10 +60,12 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
 
     Args:
         parameters: a module, a parameter, or several of these.
-        write: False: a change raises AbsentParameterError. True: the end of the context commits changes in place as a
-            step of its own, which changes nothing else; moments stay as they are. "temporary": forward and backward
-            passes in the context use the changed values, and their gradients count in the step. At the end of the
-            context the old values are back, and nothing is committed. Call step() after the context.
+        write: False: a change raises AbsentParameterError. True: the end of the context commits changes in place;
+            moments stay as they are. Right after step(), before the engine is used again, the changes become part of
+            that step, which costs a write of them. Otherwise they are a step of their own, which changes nothing else.
+            "temporary": forward and backward passes in the context use the changed values, and their gradients count
+            in the step. At the end of the context the old values are back, and nothing is committed. Call step() after
+            the context.
 
     Raises: LongshoreError if blocks do not fit into memory together, or if a computation in the context needs the
     memory of one; with write=True, LongshoreError between backward() and step(), since it would drop gradients; with
@@ -112,9 +114,10 @@ def _resident(streams, parameters, write):
         yield
         if write:
             _put_in_place(blocks)
-            changed = changed_in(streams.engine(), blocks)
-            if changed:
-                write_back(streams.engine(), changed)
+            if not amend(streams.engine(), blocks):
+                changed = changed_in(streams.engine(), blocks)
+                if changed:
+                    write_back(streams.engine(), changed)
         else:
             _refuse_changes(streams, sums)
     except BaseException:

@@ -13,10 +13,11 @@ from torch import nn
 
 from ..torch_internals import storage_users, version_of
 
-CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it, or "
-          "write=\"temporary\", at whose end it is put back")
+CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it (with that step, if it "
+          "comes right after step()), or write=\"temporary\", at whose end it is put back")
 IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or "
-           "change the parameter between steps, inside `with longshore.resident(parameter, write=True):`")
+           "change the parameter right after step(), inside `with longshore.resident(parameter, write=True):`, which "
+           "commits it with that step")
 LOOK_BYTES = 16 << 20  # the largest parameter whose checksum is compared in the first pass
 
 

@@ -315,10 +315,11 @@ class State:
         return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
                     what=f"{self.layout.blocks[block].name} cannot be carried over")
 
-    def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None):
+    def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
         """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
 
-        master, m, v: Buffers of fp32, canonical, whole segments.
+        master, m, v: Buffers of fp32, canonical, whole segments. last: into the last step instead, which is not handed
+        to a commit yet.
         """
         images = self._images(block, segment, count)
         if master is not None:
@@ -326,7 +327,7 @@ class State:
         for tensor in tensors:
             lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count,
                                         *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)))
-        self._store(block, segment, count, images).result()
+        self._store(block, segment, count, images, self.step - last).result()
 
     def begin_store(self, block, master):
         """Begins to write a whole block with unchanged moments. If that fails, the commit raises."""
@@ -361,8 +362,9 @@ class State:
         self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
         return images
 
-    def _store(self, block, segment, count, images):
-        store = native.new("struct shore_store", base_step=self.step, attempt=self.attempt, state=images.pointer,
+    def _store(self, block, segment, count, images, base_step=None):
+        base_step = self.step if base_step is None else base_step
+        store = native.new("struct shore_store", base_step=base_step, attempt=self.attempt, state=images.pointer,
                            block=block, segment=segment, count=count, order=block)
         return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images,
                     what=f"{self.layout.blocks[block].name} cannot be stored")

@@ -77,8 +77,16 @@ def _masters(engine, streamed):
     for p, handle in streamed.parameters:
         at = engine.layout.offsets[streamed.number][handle.index]
         before = whole.view(torch.float32)[at:at + p.numel()]
-        parts.append((p, handle, before, before.to(streamed.storage).to(p.dtype)))
+        parts.append((p, handle, before, _fetched(before, streamed.storage).to(p.dtype)))
     return whole, parts
+
+
+def _fetched(masters, storage):
+    """What a fetch of fp32 masters gives, in fp32. In bf16 that is their upper half, of which the lower one is a signed
+    rest: half-way cases are rounded up."""
+    if storage == torch.float32:
+        return masters
+    return ((masters.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
 
 
 def changed_in(engine, blocks):
@@ -88,6 +96,66 @@ def changed_in(engine, blocks):
     return [b for b in blocks if any(version_of(p) != handle.version for p, handle in b.parameters)
             or not all(torch.equal(fetched, p.detach().cpu().reshape(-1))
                        for p, _, _, fetched in _masters(engine, b)[1])]
+
+
+@whole
+def amend(engine, blocks):
+    """Makes changes of parameters in memory a part of the last step, whose commit has not begun: a write of the changed
+    segments. Returns False if that step takes none."""
+    if not engine.cycle.takes_changes() or engine.streams.mirror is not None:
+        return False
+    changed = {}  # {block: (its masters, first and last changed element)}
+    for streamed in blocks:
+        engine.gradients.step.tell(lib.shore_step_wait, streamed.number)
+        engine.gradients.step.tell(lib.shore_step_forget_state, streamed.number)
+        try:
+            masters, parts = _masters(engine, streamed)
+        except LongshoreError:
+            engine.settle()  # raises the cause, if the block's update failed
+            raise
+        for p, handle, before, fetched in parts:
+            now = p.detach().reshape(-1)
+            if torch.equal(fetched, now):
+                handle.version = version_of(p)
+                continue
+            _refuse_not_finite(handle, now)
+            # an unchanged element keeps the lower half of its master
+            before.copy_(torch.where(fetched == now, before, now.float()))
+            at = engine.layout.offsets[streamed.number][handle.index]
+            first, last = changed.get(streamed, (None, at, at))[1:]
+            changed[streamed] = masters, min(first, at), max(last, at + p.numel() - 1)
+    if changed:
+        _refuse_begun(engine, blocks[0].parameters[0][1].name)
+    try:
+        for streamed, (masters, first, last) in changed.items():
+            _amend_block(engine, streamed, masters, first // SEGMENT, last // SEGMENT + 1)
+    except LongshoreError:
+        engine.streams.forget()
+        engine.cycle.unmake()  # the step has a part of them
+        raise
+    if changed:
+        engine.cycle.changed(streamed.number for streamed in changed)
+    return True
+
+
+def _amend_block(engine, streamed, masters, segment, end):
+    """Stores segments of a block's masters into the last step, and shows what a fetch of them gives."""
+    part = Buffer((end - segment) * SEGMENT * 4)
+    masters = masters.view(torch.float32)
+    part.view(torch.float32).copy_(masters[segment * SEGMENT:end * SEGMENT])
+    engine.state.store_values(streamed.number, segment, end - segment, master=part, last=True)
+    streamed.updates += 1
+    for (p, handle), at in zip(streamed.parameters, engine.layout.offsets[streamed.number]):
+        if streamed.widens:
+            with torch.no_grad():
+                p.copy_(_fetched(masters[at:at + p.numel()], streamed.storage).view(p.shape))
+        handle.version = version_of(p)
+    engine.streams.places.detach_views(streamed.parameters)
+
+
+def _refuse_not_finite(handle, value):
+    if not bool(torch.isfinite(value).all()):
+        raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
 
 
 def begun(engine):
@@ -114,8 +182,8 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
     engine.drop_gradients()
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
         value = value_of(p)
-        if value is not None and not bool(torch.isfinite(value).all()):
-            raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
+        if value is not None:
+            _refuse_not_finite(handle, value)
 
     def masters():
         for streamed in blocks:

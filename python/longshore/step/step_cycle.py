@@ -170,6 +170,16 @@ class StepCycle:
 
     # ---- its commit
 
+    def takes_changes(self):
+        """Whether other values of parameters can still become part of the last step: its commit has not begun. A step
+        that was skipped has no values, and one on drives that may go and come back is sent again from its gradients."""
+        return self.phase is Phase.MADE and not self.commits[0] and not self.engine.state.away
+
+    def changed(self, numbers):
+        """Other values of these blocks became part of the last step."""
+        names = [self.engine.layout.blocks[number].name for number in numbers]
+        self.commits[1]["written"] = sorted({*self.commits[1].get("written", ()), *names})
+
     @whole
     def flush(self):
         """Begins to commit the last step."""
