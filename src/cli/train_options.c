@@ -134,8 +134,8 @@ static void say_what_has_no_effect(const struct shore__parsed *parsed, const str
         bool used;
         const char *with;
     } rules[] = {
-        {"beta1", o->corrects_bias, optimizer},
-        {"beta2", o->corrects_bias, optimizer},
+        {"beta1", o->has_betas, optimizer},
+        {"beta2", o->has_betas, optimizer},
         {"eps", o->divides, optimizer},
         {"min-lr", s->schedule != SHORE__CONSTANT, "--schedule constant"},
     };

@@ -4,8 +4,10 @@
 
 const struct shore__optimizer *shore__optimizer(enum shore_optimizer optimizer) {
     static const struct shore__optimizer optimizers[SHORE_OPTIMIZER_COUNT] = {
-        [SHORE_ADAMW] = {"adamw", "exp_avg", "exp_avg_sq", .corrects_bias = true, .divides = true, .usual_lr = 3e-4},
-        [SHORE_ADAM] = {"adam", "exp_avg", "exp_avg_sq", .corrects_bias = true, .divides = true, .usual_lr = 3e-4},
+        [SHORE_ADAMW] = {"adamw", "exp_avg", "exp_avg_sq", .has_betas = true, .corrects_bias = true, .divides = true,
+                         .usual_lr = 3e-4},
+        [SHORE_ADAM] = {"adam", "exp_avg", "exp_avg_sq", .has_betas = true, .corrects_bias = true, .divides = true,
+                        .usual_lr = 3e-4},
         [SHORE_SGD] = {"sgd", "momentum_buffer", NULL, .takes_momentum = true, .usual_lr = 1e-2},
         [SHORE_ADAGRAD] = {"adagrad", NULL, "sum", .divides = true, .usual_lr = 1e-2},
     };
@@ -23,9 +25,9 @@ static double power(double base, uint64_t exponent) {
 }
 
 void shore_hyper_at_step(struct shore_hyper *h, enum shore_optimizer optimizer, uint64_t t) {
-    bool adam = shore__optimizer(optimizer)->corrects_bias;
-    h->step_size = adam ? (float)((double)h->lr / (1.0 - power(h->beta1, t))) : h->lr;
-    h->inv_sqrt_bias2 = adam ? (float)(1.0 / sqrt(1.0 - power(h->beta2, t))) : 1.0f;
+    bool corrects = shore__optimizer(optimizer)->corrects_bias;
+    h->step_size = corrects ? (float)((double)h->lr / (1.0 - power(h->beta1, t))) : h->lr;
+    h->inv_sqrt_bias2 = corrects ? (float)(1.0 / sqrt(1.0 - power(h->beta2, t))) : 1.0f;
     h->first_step = t == 1;
 }
 

@@ -31,8 +31,13 @@ int shore__near_update_with(const struct shore__near_version *version, enum shor
         carry_over(in, out, params_out, fp32_params, elems);
         return 0;
     }
+    struct shore__planes from = *in, to = *out;
+    if (shore__optimizer(optimizer)->takes_momentum && hyper->momentum == 0) { /* torch.optim leaves the buffer, too */
+        carry(to.m, from.m, elems * sizeof *from.m);
+        from.m = to.m = NULL;
+    }
     uint64_t control = shore__fp_begin();
-    int rc = version->update(optimizer, hyper, coefficient, in, out, gradient, params_out, fp32_params, elems);
+    int rc = version->update(optimizer, hyper, coefficient, &from, &to, gradient, params_out, fp32_params, elems);
     shore__fp_end(control);
     return rc;
 }

@@ -15,8 +15,9 @@
 struct shore__optimizer {
     const char *name;    /* as --optimizer takes it; files record it */
     const char *m, *v;   /* names of torch.optim's state in these planes; NULL: it has none */
-    bool corrects_bias;  /* it has betas and counts updates */
-    bool takes_momentum; /* plane M exists only with a momentum */
+    bool has_betas;      /* beta1 and beta2 are its numbers */
+    bool corrects_bias;  /* its moments begin at 0, and are divided by 1 - beta^t */
+    bool takes_momentum; /* plane M exists only with a momentum, and changes only with one */
     bool divides;        /* it divides by a term that eps is added to */
     double usual_lr;     /* for a new model */
 };

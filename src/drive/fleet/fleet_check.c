@@ -20,12 +20,12 @@ bool shore__fleet_is_ready(struct shore_fleet *f) {
 
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
     const struct shore_layout_block *block = &f->layout->blocks[update->block];
-    bool adam = shore__optimizer(f->config.optimizer)->corrects_bias;
+    bool corrects = shore__optimizer(f->config.optimizer)->corrects_bias;
     if (update->coefficient == 0)
         return "coefficient is 0, which would multiply the gradient by 0: 1 leaves it as it is";
     for (uint32_t t = 0; t < block->ntensors; t++) {
         const struct shore_hyper *h = &update->groups[block->tensors[t].group];
-        if (adam && !h->frozen && h->inv_sqrt_bias2 == 0)
+        if (corrects && !h->frozen && h->inv_sqrt_bias2 == 0)
             return "inv_sqrt_bias2 of a group is 0: shore_hyper_at_step() fills it in";
     }
     const struct shore__gather_list list = {update->gather, update->ngather};

@@ -135,7 +135,7 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
     enum { LENGTH = 1024, STEPS = 1000 };
     if (s->seq_len == 0) s->seq_len = m->arch.max_positions < LENGTH ? m->arch.max_positions : LENGTH;
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
-    if (isnan(s->lr)) s->lr = o->corrects_bias && s->model ? 5e-5 : o->usual_lr;
+    if (isnan(s->lr)) s->lr = o->has_betas && s->model ? 5e-5 : o->usual_lr;
     if (isnan(s->min_lr)) s->min_lr = s->lr / 10;
     /* an element of a compressed gradient comes about every hundredth step: its variance needs a longer memory */
     if (isnan(s->beta2)) s->beta2 = s->compress > 0 ? 0.999 : 0.95;

@@ -87,6 +87,24 @@ static void sgd_follows_its_formula(void **state) {
     follow(SHORE_SGD, true, 0.0f);
     follow(SHORE_SGD, false, 0.0f);
 }
+/* torch/optim/sgd.py uses its buffer only where the group's momentum is not 0. */
+static void sgd_without_momentum_leaves_its_buffer(void **state) {
+    struct shore_hyper h = {.lr = 0.1f};
+    float gradient[ELEMS], params[ELEMS];
+    struct model after;
+    start();
+    for (size_t i = 0; i < ELEMS; i++) {
+        model.m[i] = shore__random_normal(3, 0, i);
+        gradient[i] = shore__random_normal(2, 1, i);
+        expect_step(SHORE_SGD, &h, 2, i, gradient[i], false);
+    }
+    shore_hyper_at_step(&h, SHORE_SGD, 2);
+    struct shore__planes in = planes_of(&model, SHORE_SGD, true), out = planes_of(&after, SHORE_SGD, true);
+    assert_int_equal(shore__near_update(SHORE_SGD, &h, 1.0f, &in, &out, gradient, params, true, ELEMS), 0);
+    assert_memory_equal(after.m, model.m, sizeof model.m);
+    for (size_t i = 0; i < ELEMS; i++)
+        if (fabs(params[i] - p[i]) > 2e-5) fail_msg("element %zu: %g, not %g", i, params[i], p[i]);
+}
 static void adagrad_follows_its_formula(void **state) {
     follow(SHORE_ADAGRAD, false, 0.0f);
 }
@@ -190,6 +208,7 @@ int main(void) {
         cmocka_unit_test(adamw_follows_its_formula),
         cmocka_unit_test(adam_follows_its_formula),
         cmocka_unit_test(sgd_follows_its_formula),
+        cmocka_unit_test(sgd_without_momentum_leaves_its_buffer),
         cmocka_unit_test(adagrad_follows_its_formula),
         cmocka_unit_test(nonfinite_masters_are_reported_and_written),
         cmocka_unit_test(frozen_elements_are_carried_over),
