@@ -29,21 +29,11 @@ from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
 from .step.engine_surface import refuse_engine
-from .step.optimizers import AdamW8bit, EmptyAdagrad, arguments_of, rebind, refuse_other_groups, share
+from .step.optimizer_table import OPTIMIZERS, without_state
+from .step.optimizers import arguments_of, rebind, refuse_other_groups, share
 
 _log = logging.getLogger("longshore")
-_OPTIMIZERS = {  # {TrainingArguments' optim: the class; None: the one that transformers gives}
-    "adamw_torch": None,
-    "adamw_torch_fused": None,
-    "adamw_hf": torch.optim.AdamW,
-    "adamw_8bit": AdamW8bit,
-    "adamw_bnb_8bit": AdamW8bit,
-    "paged_adamw_8bit": AdamW8bit,
-    "paged_adamw": torch.optim.AdamW,
-    "paged_adamw_32bit": torch.optim.AdamW,
-    "sgd": None,
-    "adagrad": None,
-}
+_OPTIMIZERS = {name: kind for known in OPTIMIZERS.values() for name, kind in known.optims.items()}
 
 _WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each later checkpoint, beside the snapshot;
 save_only_model=True writes them instead of it. trainer.save_model(DIR) writes the present step's weights."""
@@ -170,7 +160,7 @@ class Trainer(transformers.Trainer):
             if key not in kwargs:
                 raise LongshoreError(f"optim_args: {key} has no effect with optim={name}; take it out, or give "
                                      "optimizer_cls_and_kwargs=(torch.optim.SGD, {...}) to the Trainer")
-        return EmptyAdagrad if kind is torch.optim.Adagrad else kind, kwargs
+        return without_state(kind), kwargs
 
     def _wrap_model(self, model, training=True, *args, **kwargs):
         """Moves the model to the drives here, because transformers has the optimizer by now, whoever made it."""

@@ -41,6 +41,30 @@ def test_every_option_is_in_the_list():
         assert said is None or where == "optimizer.params" or key in SUPPORTED[where], option
 
 
+@pytest.mark.parametrize("call, said", [
+    (lambda: longshore.wrap(None, learning_rate=1e-3), "wrap: there is no argument learning_rate: here it is lr$"),
+    (lambda: longshore.wrap(None, max_grad_norm=1.0), "max_grad_norm: here it is clip"),
+    (lambda: longshore.wrap(None, adam_beta1=0.8), r"adam_beta1: here it is betas=\(BETA1, BETA2\)"),
+    (lambda: longshore.wrap(None, gradient_accumulation_steps=4), "set engine.accumulate = N afterwards"),
+    (lambda: longshore.wrap(None, wieght_decay=4), "wieght_decay: did you mean weight_decay[?]"),
+    (lambda: longshore.wrap(None, quux=4), r"quux: help\(longshore.wrap\) has all"),
+    (lambda: longshore.init("a", nvme_path="b"), "init: there is no argument nvme_path: here it is drives"),
+    (lambda: longshore.resume("a", max_memory="8GiB"), "resume: there is no argument max_memory: here it is memory"),
+])
+def test_names_of_other_libraries_are_answered(call, said):
+    with pytest.raises(TypeError, match=said):
+        call()
+
+
+@pytest.mark.parametrize("name, said", [
+    ("adamw8bit", 'write optimizer="adamw", moments="8bit"'), ("paged_adamw_8bit", 'moments="8bit"'),
+    ("adamw_torch", 'write optimizer="adamw"'), ("AdamW", "did you mean adamw[?]"),
+    ("adagard", "did you mean adagrad[?]"), ("lion", "it is one of adamw, adam, sgd, adagrad")])
+def test_optimizers_of_other_libraries_are_answered(name, said, tmp_path):
+    with pytest.raises(ValueError, match=f"wrap: optimizer='{name}' is not supported: .*{said}"):
+        longshore.wrap(gpt2(layers=1), run=tmp_path / "run", optimizer=name)
+
+
 def saved(tmp_path):
     """A directory with moments of two steps."""
     with longshore.wrap(gpt2(layers=2), run=tmp_path / "before", lr=1e-3, weight_decay=0.0) as engine:

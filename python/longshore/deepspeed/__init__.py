@@ -95,7 +95,7 @@ def initialize(
     Args:
         args: An object whose deepspeed_config or deepspeed names the configuration, if config is not given.
         model: The nn.Module to train.
-        optimizer: torch.optim's AdamW, Adam, SGD or Adagrad, or a function that makes one of parameters. Default: the
+        optimizer: One of torch.optim, such as AdamW, or a function that makes one of parameters. Default: the
             configuration's.
         model_parameters: The parameters to train, or parameter groups. Default: all of the model.
         training_data: A data set for the data loader.

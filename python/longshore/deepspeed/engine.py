@@ -392,7 +392,7 @@ class DeepSpeedEngine(nn.Module):
     def get_mom(self) -> list:
         """The betas, or SGD's momentum, of each group."""
         key = "momentum" if OPTIMIZERS[self.engine.how["optimizer"]].takes_momentum else "betas"
-        return [g[key] for g in self.engine.optimizer.param_groups]
+        return [g.get(key, 0.0) for g in self.engine.optimizer.param_groups]
 
     def train_batch_size(self) -> int:
         return self.settings.micro_batch * self.settings.accumulate

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from ..integrations.deepspeed_config import say_once
-from ..step.optimizers import put
+from ..step.param_groups import put
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"

@@ -3,6 +3,7 @@
 import torch
 
 from ..errors import LongshoreError
+from ..step.optimizer_table import OPTIMIZERS
 
 
 def _refuse_step(self, closure=None):
@@ -38,7 +39,6 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
 FusedAdam = DeepSpeedCPUAdam
 
 
-class DeepSpeedCPUAdagrad(torch.optim.Adagrad):
-    """Adagrad with DeepSpeed's name."""
-
-    step = _refuse_step
+globals().update({name: type(name, (known.torchs,), {"step": _refuse_step, "__module__": __name__,
+                                                     "__doc__": f"torch.optim's {known.torchs.__name__}."})
+                  for known in OPTIMIZERS.values() for name in known.deepspeed_classes})

@@ -39,7 +39,7 @@ def _moment(param, key, function):
     _check_on_drives(param, function)
     kind = param.longshore.streams.engine().how["optimizer"]
     states = OPTIMIZERS[kind].states
-    known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # DeepSpeed's name for Adagrad's sum
+    known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # DeepSpeed calls it so
     if key not in known:
         raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(known)}")
     return known[key]
@@ -60,7 +60,7 @@ def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
 def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor:
     """A copy of a parameter's moment, in fp32.
 
-    optim_state_key: exp_avg or exp_avg_sq (Adam, AdamW), momentum_buffer (SGD), sum (Adagrad).
+    optim_state_key: torch.optim's name of it, such as exp_avg.
     """
     return parameter_state.read(param, _moment(param, optim_state_key, "safe_get_full_optimizer_state"))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..run.options import SECTION
 from ..step.optimizer_table import NAMES, OPTIMIZERS
-from ..step.optimizers import refuse_numbers
+from ..step.param_groups import NUMBERS, defaults_of, refuse_numbers
 
 logger = logging.getLogger("longshore")
 _said: set[str] = set()
@@ -400,7 +400,7 @@ def hyper(said):
         given.setdefault("weight_decay", 0.01)  # torch.optim's default
     for ignored in ("fused", "foreach", "freeze_step", "fp32_optimizer_states"):
         given.pop(ignored, None)
-    known = {"lr", "betas", "eps", "weight_decay"} | ({"momentum"} if OPTIMIZERS[name].takes_momentum else set())
+    known = [key for key in defaults_of(name) if key in NUMBERS]
     for key in given:
         if key not in known:
             raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{meant(key, known)}")
@@ -408,5 +408,4 @@ def hyper(said):
         refuse_numbers(given, "optimizer.params.")
     except ValueError as e:
         raise ConfigError(str(e)) from None
-    return {"optimizer": name, "lr": 1e-3, "weight_decay": 0.0,
-            **({"lr": 1e-2, "eps": 1e-10} if name == "adagrad" else {}), **given}
+    return {"optimizer": name, "weight_decay": 0.0, **given}

@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 import types
 
+from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import tree_map
 from . import deepspeed_names
 
@@ -17,11 +18,8 @@ _REAL = {  # {module below deepspeed: module below longshore.deepspeed}
     **{name: name for name in ("accelerator", "checkpointing", "comm", "monitor", "ops", "utils", "zero")},
     "accelerator.real_accelerator": "accelerator",
     "comm.comm": "comm",
-    "ops.adagrad": "ops",
-    "ops.adagrad.cpu_adagrad": "ops",
-    "ops.adam": "ops",
-    "ops.adam.cpu_adam": "ops",
-    "ops.adam.fused_adam": "ops",
+    **{module: "ops" for module in deepspeed_names.of_classes(
+        "DeepSpeedCPUAdam", "FusedAdam", *(name for known in OPTIMIZERS.values() for name in known.deepspeed_classes))},
     "runtime.activation_checkpointing.checkpointing": "checkpointing",
     "runtime.dataloader": "utils",
     "runtime.engine": "engine",

@@ -9,6 +9,7 @@ import importlib
 import os
 
 from ..errors import LongshoreError
+from ..step.optimizer_table import NAMES
 from .deepspeed_config import meant
 
 _HERE = "longshore.deepspeed"
@@ -31,8 +32,7 @@ _INSTEAD = {  # {beginning of a name: what to use instead}
     "moe": "experts of an ordinary nn.Module stream from the drives as they are hit",
     "monitor": '"tensorboard", "csv_monitor" and "wandb" of the configuration write what it wrote',
     "nvme": "`longshore drive bench` measures a drive",
-    "ops": "Adam, AdamW, Adagrad and SGD, of torch.optim or the configuration, are updated beside the drives, and no "
-           "operator is compiled",
+    "ops": f"{NAMES}, of torch.optim or the configuration, are updated beside the drives, and no operator is compiled",
     "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
     "ops.transformer": "give initialize() the model as transformers has it",
     "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
@@ -121,6 +121,12 @@ def _whole(module):
 
 def is_module(module):
     return module in _known() or _whole(module)
+
+
+def of_classes(*classes):
+    """The modules below deepspeed.ops that have one of these classes."""
+    return [module for module, names in _known().items() if module.startswith("ops.")
+            and not {*classes}.isdisjoint(names)]
 
 
 def near(module):

@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from .. import native
 from ..errors import ExistsError, LongshoreError
 from ..native import lib
+from ..other_names import answered
 from ..run import open_engines
 from ..run.state import fleet_options
 from ..torch_internals import parameters_of
@@ -36,6 +37,7 @@ class InitContext:
         self.spool = None
 
 
+@answered
 @contextlib.contextmanager
 def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False,
          resume: bool = False) -> Iterator[object]:

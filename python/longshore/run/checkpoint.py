@@ -21,6 +21,7 @@ import weakref
 from .. import native
 from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
+from ..step import param_groups
 from . import commit_blob, open_engines
 from .state import State, rollback
 
@@ -68,7 +69,7 @@ def save(engine, directory, extra=None):
         "run": state.path,
         "snapshot": name,
         "step": state.step,
-        "groups": engine.optimizer.numbers(),
+        "groups": param_groups.saved(engine.optimizer),
         "extra": commit_blob.plain(extra, "the state of a checkpoint"),
     }
     # at every moment one of the two files names each snapshot, also if the process is killed

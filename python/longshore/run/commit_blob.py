@@ -18,7 +18,7 @@ from ..errors import LongshoreError
 from ..model import device
 from ..model.blocks import persistent_buffers
 from ..native import lib
-from ..step.optimizers import put
+from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
 from .state import Buffer
 
@@ -228,7 +228,7 @@ def _follows_the_step(thing):
 
 def finish(engine, out):
     """The bytes of a blob that begin() began, with schedulers and groups as they are when the engine is used again."""
-    out["groups"] = engine.optimizer.numbers()
+    out["groups"] = param_groups.saved(engine.optimizer)
     for name, thing in engine.followed.items():
         if _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
@@ -338,10 +338,9 @@ def restore_followed(position, name, thing):
 
 
 def restore_groups(position, engine):
-    """Gives the optimizer's groups their numbers from a blob."""
-    for group, numbers in zip(engine.optimizer.param_groups, position.get("groups", [])):
-        for k, v in numbers.items():
-            put(group, k, tuple(v) if isinstance(v, list) else v)
+    """Gives the optimizer's groups their numbers and parameters from a blob."""
+    if "groups" in position:
+        param_groups.restore(engine.optimizer, position["groups"])
 
 
 def _first_seed(state):

@@ -16,8 +16,7 @@ from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
 from ..model.compiled import told
 from ..step.compression import share_of
-from ..step.optimizer_table import OPTIMIZERS
-from ..step.optimizers import refuse_numbers
+from ..step.param_groups import NUMBERS, refuse_numbers
 from .commit_blob import plain
 from .state import MOMENTS
 
@@ -60,13 +59,11 @@ class Options:
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
-        return {key: getattr(self, key) for key in ("lr", "betas", "eps", "weight_decay", "momentum")}
+        return {key: getattr(self, key) for key in NUMBERS}
 
     def take(self, numbers):
         """Takes the optimizer's name and the dtype of its moments from what optimizers.told() returned."""
         self.optimizer = numbers["optimizer"]
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"wrap: optimizer={self.optimizer!r}; it is one of {', '.join(OPTIMIZERS)}")
         moments = numbers.pop("moments", "fp32")
         self.moments = moments if self.moments is None else self.moments
 
@@ -74,16 +71,19 @@ class Options:
         """Raises ValueError for an impossible value. compress becomes a share."""
         after = self.compress_after
         if self.moments not in MOMENTS:
-            raise ValueError(f"wrap: moments={self.moments!r}; it is fp32 or 8bit")
+            raise ValueError(f'wrap: moments must be "fp32" or "8bit", and is {self.moments!r}')
         if self.activations not in KINDS:
-            raise ValueError(f"wrap: activations={self.activations!r}; it is one of {', '.join(KINDS)}")
+            raise ValueError(f"wrap: activations must be one of {', '.join(KINDS)}, and is {self.activations!r}")
         if self.activation_room is not None and self.activations == "memory":
             warnings.warn(f"wrap: activation_room={self.activation_room!r} is for activations=\"drives\" or \"auto\"; "
-                          "activations stay in memory, so no room is reserved", stacklevel=4)
+                          "activations stay in memory, so no room is reserved", stacklevel=5)
         if self.on_nonfinite not in ("stop", "skip"):
-            raise ValueError(f"wrap: on_nonfinite={self.on_nonfinite!r}; it is stop or skip")
-        if isinstance(after, bool) or after != int(after) or after < 0 or (after and self.compress is None):
-            raise ValueError(f"wrap: compress_after={after!r}; it is a number of steps, for compress")
+            raise ValueError(f'wrap: on_nonfinite must be "stop" or "skip", and is {self.on_nonfinite!r}')
+        if isinstance(after, bool) or after != int(after) or after < 0:
+            raise ValueError(f"wrap: compress_after must be a number of steps, and is {after!r}")
+        if after and self.compress is None:
+            raise ValueError(f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave "
+                             "it out")
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
 
@@ -92,8 +92,8 @@ class Options:
         if self.storage is None:
             self.storage = NAME_OF[compute]
         if self.storage not in DTYPE_OF or (compute == torch.bfloat16 and self.storage == "fp32"):
-            raise ValueError(f"wrap: storage={self.storage!r} with parameters of {compute}; it is bf16, or fp32 for "
-                             "float32 parameters")
+            raise ValueError(f'wrap: storage must be "bf16", or "fp32" for float32 parameters; it is {self.storage!r}, '
+                             f"and the parameters are {compute}")
 
     def record(self, numbers, compute):
         """The options as the run records them."""
@@ -106,7 +106,7 @@ class Options:
 
 def recorded(numbers):
     """An optimizer's numbers as run.json keeps them."""
-    return {**numbers, "lr": plain(numbers["lr"], "lr"), "betas": list(numbers["betas"])}
+    return {k: list(v) if k == "betas" else plain(v, k) for k, v in numbers.items()}
 
 
 def that_stay(engine, asked):

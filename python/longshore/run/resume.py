@@ -15,6 +15,7 @@ from .. import native
 from ..errors import LongshoreError, MissingError
 from ..model import adapters, blocks as tree
 from ..native import lib
+from ..other_names import answered
 from ..progress import Progress
 from ..step.engine import Engine
 from ..torch_internals import buffers_of, parameters_of
@@ -42,6 +43,7 @@ def skeleton():
         nn.Module.register_parameter = before
 
 
+@answered
 def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
            memory: int | str | None = None) -> Engine:
     """Opens a run at its last committed step and returns its Engine.

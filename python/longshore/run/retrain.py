@@ -10,7 +10,8 @@ from ..errors import LongshoreError
 from ..model import init
 from ..native import lib
 from ..step.engine import optimizer_of
-from ..step.optimizers import refuse_numbers, share, told
+from ..step.optimizers import share, told
+from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
 from .options import recorded, that_stay
 from .state import Buffer, State
 from .wrap import name_groups, program_of
@@ -33,7 +34,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
-    given, names = name_groups(engine.module, groups)
+    given, names = name_groups(engine.module, groups, defaults_of(wanted[0]))
     how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": torch.initial_seed()}
     engine.drop_gradients()
     engine.settle()
@@ -42,7 +43,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
                          fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes,
                          memory=before.memory_bytes, overwrite=bool(overwrite),
-                         momentum=any(group.get("momentum", numbers["momentum"]) for group in given),
+                         momentum=uses_momentum(numbers, given),
                          scratch_bytes=before.scratch_bytes,
                          residual=bool(before.made.residual))
     with contextlib.closing(state):

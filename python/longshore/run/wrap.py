@@ -18,10 +18,12 @@ from ..model.activations import Activations
 from ..model.init import Drives
 from ..model.load_state_dict import Loading
 from ..model.streaming import Streams
+from ..other_names import answered
 from ..progress import Progress
 from ..step.engine import Engine
 from ..step.engine_surface import refuse_engine
-from ..step.optimizers import APART, refuse_kinds, refuse_numbers, share as hand_over, told
+from ..step.optimizers import share as hand_over, told
+from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
 from . import commit_blob, memory_plan, open_engines, shared_budget
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
@@ -31,6 +33,7 @@ from .state import Layout, State
 BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they commit in a step's blob; else as blocks
 
 
+@answered
 def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None,
          memory: int | str | None = None, lr: float | None = None,
          betas: tuple[float, float] | None = None, eps: float | None = None, weight_decay: float | None = None,
@@ -57,14 +60,15 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
             less if the model needs less.
-        lr: Learning rate. Default: 1e-3.
-        betas: Decay rates of Adam's moments. Default: (0.9, 0.999).
-        eps: Term that Adam and Adagrad add to the denominator. Default: 1e-8.
-        weight_decay: Weight decay, as torch.optim has it. Default: 0.01.
-        momentum: SGD's momentum. Default: 0.
+        lr: Learning rate. This and the next four are torch.optim's. Default: that of torch.optim's class, which for
+            AdamW is 1e-3.
+        betas: Decay rates of the moments. Default: torch.optim's; for AdamW (0.9, 0.999).
+        eps: Term that is added to the denominator. Default: torch.optim's; for AdamW 1e-8.
+        weight_decay: Weight decay. Default: torch.optim's; for AdamW 0.01.
+        momentum: Momentum. Default: torch.optim's; for SGD 0.
         clip: Largest norm of all gradients together. Default: 0, which does not clip.
-        optimizer: A name, "adamw" (default), "adam", "sgd" or "adagrad"; or torch.optim's AdamW, Adam, SGD or Adagrad
-            over the model's parameters; or a function that makes one, such as the class, which is called with the
+        optimizer: The name of one in small letters, such as "adamw" (default) or "sgd"; or one of torch.optim's over
+            the model's parameters; or a function that makes one, such as the class, which is called with the
             parameters and the numbers given here. An optimizer object brings its groups, numbers and state. From then
             on, its step() is the engine's.
         groups: Parameter groups as torch.optim takes them; their numbers override those above. Default: one group of
@@ -119,11 +123,11 @@ def _wrap(model, options):
     options.check_storage(compute)
     if compute == torch.bfloat16 and not _has_bf16_products():
         warnings.warn("this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
-                      "wrap(..., storage='bf16') still stores it in bf16 on the drives", stacklevel=3)
+                      "wrap(..., storage='bf16') still stores it in bf16 on the drives", stacklevel=4)
     how = options.record(numbers, compute)
-    given, how["groups"] = name_groups(model, groups)
+    given, how["groups"] = name_groups(model, groups, defaults_of(optimizer))
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
-    with_momentum = any(group.get("momentum", numbers["momentum"]) for group in given)
+    with_momentum = uses_momentum(numbers, given)
     old: Any = None
     if options.moments_from is not None:
         old = Moments(options.moments_from, optimizer, with_momentum)
@@ -235,8 +239,11 @@ def _has_bf16_products():
     return "avx512_bf16" in words or "amx_bf16" in words or "aarch64" in os.uname().machine
 
 
-def name_groups(model, groups):
-    """(groups as torch.optim takes them, the same with names instead of parameters, as the run records them)."""
+def name_groups(model, groups, defaults):
+    """(groups as torch.optim takes them, the same with names instead of parameters, as the run records them).
+
+    defaults: the optimizer's, as defaults_of() returns them.
+    """
     names = {id(p): name for name, p in model.named_parameters()}
     if groups is None:
         groups = [{"params": [p for p in model.parameters() if p.requires_grad]}]
@@ -251,7 +258,7 @@ def name_groups(model, groups):
         if "params" not in group:
             raise ValueError(f"wrap: groups[{n}]: has no \"params\"; write {{\"params\": [...], ...}}")
         refuse_numbers(group, f"wrap: groups[{n}].")
-        refuse_kinds(group, f"wrap: groups[{n}].")
+        refuse_kinds(group, defaults, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:
@@ -263,9 +270,8 @@ def name_groups(model, groups):
             seen.add(id(p))
         group["params"] = params
         out.append(group)
-        recorded.append({**{k: list(v) if isinstance(v, tuple) else commit_blob.plain(v, k)
-                            for k, v in group.items() if k not in ("params", "param_names")},
-                         "params": [names[id(p)] for p in params]})
+        recorded.append({**{k: commit_blob.plain(group[k], k) if isinstance(group[k], torch.Tensor) else v
+                            for k, v in kept(group).items()}, "params": [names[id(p)] for p in params]})
     return out, recorded
 
 

@@ -22,14 +22,14 @@ from .engine_surface import Face, with_signature
 from .gradients import Gradients, parts_of
 from .metrics import Meter
 from .optimizers import Optimizer
+from .param_groups import NUMBERS, defaults_of
 from .step_cycle import Phase, StepCycle, StepResult
 
 
 def optimizer_of(engine, how, groups):
     """Makes engine.optimizer. how: wrap()'s options, as the run records them; groups: as torch.optim takes them."""
-    defaults = {**{k: commit_blob.back(how[k]) for k in ("lr", "eps", "weight_decay", "momentum")},
-                "betas": tuple(how["betas"])}
-    return Optimizer(engine, groups, defaults)
+    numbers = {k: tuple(how[k]) if k == "betas" else commit_blob.back(how[k]) for k in NUMBERS if k in how}
+    return Optimizer(engine, groups, defaults_of(how["optimizer"], numbers))
 
 
 class Engine(Face):
@@ -195,6 +195,7 @@ class Engine(Face):
         """
         self.cycle.open_state("step")
         hooks.before_step(self.streams, "engine.step")
+        self.optimizer.read_groups()
         self._leave_forward()
         try:
             while (result := recovery.persist(self, self.cycle.make)) is None:

@@ -398,6 +398,10 @@ class Gradients:
             block.fired.clear()
         return [number for number, block in enumerate(self.blocks) if block.arrived]
 
+    def has_any(self):
+        """Whether a backward pass has run since the last step, or a script has set a p.grad."""
+        return self.has_pass or bool(self.gathered())
+
     def refuse_none(self):
         """Raises LongshoreError if no backward pass has run since the last step."""
         if not self.has_pass:

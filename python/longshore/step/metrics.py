@@ -83,7 +83,8 @@ class Meter:
             self.peak.whole = False
         now = _counters(state)
         link = {key: now[key] - self.before[key] for key in _LINK}
-        out = {"lr": float(groups[0]["lr"]), "step_seconds": round(time.monotonic() - self.began, 6),
+        out = {"lr": float(groups[0]["lr"]) if groups else None,
+               "step_seconds": round(time.monotonic() - self.began, 6),
                "link_bytes": sum(link.values()), **link}
         out.update({key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(),
                    time=int(time.time()))

@@ -5,7 +5,7 @@ A moment is read from the drives when a script uses its value. Loading a state c
 import mmap
 import os
 import tempfile
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 
 import torch
@@ -26,11 +26,12 @@ _POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpa
 
 
 class Moment(torch.Tensor):
-    """A moment of a parameter, fp32, on the drives. Computing with it, or copying it, reads its value."""
+    """A moment of a parameter, fp32, on the drives; or the number of its updates. Computing with it, or copying it,
+    reads its value."""
 
     @staticmethod
     def __new__(cls, param, kind):
-        out = wrapper(cls, param.shape, torch.float32)
+        out = wrapper(cls, torch.Size() if kind == "step" else param.shape, torch.float32)
         out.held, out.param, out.kind, out.at_step = None, param, kind, param.longshore.streams.engine().step_number
         return out
 
@@ -41,15 +42,17 @@ class Moment(torch.Tensor):
 
     def value(self):
         """Reads the value into memory."""
+        if self.kind == "step":  # torch.optim's counts on, too
+            return torch.tensor(float(count_of(self.param.longshore.streams.engine(), self.param)))
         self._check()
         return parameter_state.read(self.param, self.kind)
 
     def in_file(self):
         """Reads the value into a mapped file that disappears with the tensor, so that a whole state needs no memory."""
-        self._check()
         nbytes = self.numel() * 4
         if nbytes <= _IN_MEMORY:
             return self.value()
+        self._check()
         state = self.param.longshore.streams.engine().state
         directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
         try:
@@ -105,7 +108,7 @@ class Moment(torch.Tensor):
 
 def _read(tree):
     def read(a):
-        return fetched(a.value(), f"{a.param.longshore.name}: its moment", _IN_PLACE) if isinstance(a, Moment) else a
+        return fetched(a.value(), f"{a.param.longshore.name}: its state", _IN_PLACE) if isinstance(a, Moment) else a
 
     return tree_map(read, tree)
 
@@ -146,20 +149,22 @@ class States(Mapping):
     def __contains__(self, param):
         engine = self._optimizer.engine
         engine.cycle.open_state("optimizer.state")
-        return _has_state(engine, param) and (_known(engine).starts_full or count_of(engine, param) > 0)
+        full = _known(engine).starts_full and id(param) in self._optimizer.group_of
+        return _has_state(engine, param) and (full or count_of(engine, param) > 0)
 
     def __getitem__(self, param):
         engine = self._optimizer.engine
         if param not in self:
             raise KeyError(param)
-        step = {} if _known(engine).takes_momentum else {"step": torch.tensor(float(count_of(engine, param)))}
-        return Entry(step, **{key: Moment(param, plane) for key, plane in planes_of(engine).items()})
+        return Entry({key: Moment(param, plane) for key, plane in _entries_of(engine).items()})
 
     def get(self, param, default=None):
         return self[param] if param in self else default
 
     def __setitem__(self, param, entry):
-        if not isinstance(entry, Mapping) or any(not isinstance(v, Moment) and k != "step" for k, v in entry.items()):
+        planes = _entries_of(self._optimizer.engine)
+        if (not isinstance(entry, Mapping) or entry.keys() != planes.keys() or param not in self
+                or any(not (isinstance(v, Moment) and v.is_now(param, planes[k])) for k, v in entry.items())):
             Entry().refuse()
 
     def __delitem__(self, *args, **kwargs):
@@ -168,7 +173,7 @@ class States(Mapping):
     clear = pop = popitem = update = setdefault = __delitem__
 
     def __reduce__(self):
-        return dict, (dict(self.items()),)
+        return defaultdict, (dict, dict(self.items()))
 
 
 def _known(engine):
@@ -181,12 +186,21 @@ def planes_of(engine):
     return {} if known.takes_momentum and not engine.state.made.with_momentum else known.states
 
 
+def _entries_of(engine):
+    """Returns {torch.optim's name of a value in state[p]: its plane, or "step"}."""
+    return {**({} if _known(engine).takes_momentum else {"step": "step"}), **planes_of(engine)}
+
+
 def _has_state(engine, param):
-    """Whether the optimizer keeps any state of a parameter, given its group."""
-    if id(param) not in engine.optimizer.group_of or not param.requires_grad or not planes_of(engine):
+    """Whether the optimizer may keep a state of a parameter: it trained at wrap(), whether it is frozen now or not."""
+    optimizer = engine.optimizer
+    if id(param) not in optimizer.trained or not planes_of(engine):
         return False
-    return (not _known(engine).takes_momentum
-            or bool(engine.optimizer.param_groups[engine.optimizer.group_of[id(param)]].get("momentum")))
+    if not _known(engine).takes_momentum:
+        return True
+    if optimizer.group_of.get(id(param), {}).get("momentum"):
+        return True
+    return bool(count_of(engine, param) and parameter_state.read(param, "m").any())
 
 
 def count_of(engine, param):
@@ -247,9 +261,9 @@ def load(optimizer, said):
         p = by_index[index]
         parsed = entries[id(p)] = parse(engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape,
                                         entry)
-        if parsed[1] and not p.requires_grad:
-            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen, and the run has no room for its "
-                                 "moments; leave its state out")
+        if parsed[1] and id(p) not in optimizer.trained:
+            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen in this run, which has no room for "
+                                 "its moments; leave its state out")
     before = [dict(group) for group in groups]
     try:
         for group, numbers in zip(groups, saved):
@@ -288,8 +302,8 @@ def _commit(engine, entries):
 
     def changes():
         for streamed in engine.streams.blocks:
-            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters if p.requires_grad
-                      and id(p) in entries}
+            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters
+                      if id(p) in engine.optimizer.trained and id(p) in entries}
             if wanted:
                 yield from _pieces(engine, streamed.number, wanted)
 

@@ -4,8 +4,6 @@ The engine makes the steps. The optimizer holds the parameter groups, into which
 
 import functools
 import inspect
-import math
-from numbers import Real
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -13,28 +11,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ..errors import LongshoreError
 from ..model.hooks import refuse_within_backward
 from ..native import ffi, lib
+from ..other_names import refuse_optimizer
 from ..torch_internals import has_step_hooks, note_step_called
-from . import optimizer_state
+from . import optimizer_state, param_groups
 from .optimizer_table import NAMES, OPTIMIZERS
+from .param_groups import NUMBERS
 
 # classes of these names, of any package, are AdamW with 8-bit moments
 _EIGHT_BITS = ("AdamW8bit", "PagedAdamW8bit")
-DEFAULTS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "momentum": 0.0}  # of wrap()
-APART = ("give the optimizer this model's parameters() alone, and those outside of the model (a loss's, a head's) an "
-         "optimizer of their own, whose step() you call beside the engine's; or wrap a module that holds both")
-_GROUP_KEYS = ("params", "lr", "betas", "eps", "weight_decay", "momentum", "initial_lr", "name")
-
-
-class AdamW8bit(torch.optim.AdamW):
-    """Asks for the engine's AdamW with 8-bit moments."""
-
-
-class EmptyAdagrad(torch.optim.Adagrad):
-    """torch.optim's Adagrad without its sums, which it would make in memory for all parameters at once."""
-
-    def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10):
-        torch.optim.Optimizer.__init__(self, params,
-                                       {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps})
 
 
 def told(model, optimizer, groups, numbers):
@@ -42,7 +26,7 @@ def told(model, optimizer, groups, numbers):
     that was given or None). numbers: {name: value, or None if it was not given}."""
     numbers = {k: v for k, v in numbers.items() if v is not None}
     if isinstance(optimizer, str):
-        return {"optimizer": optimizer, **DEFAULTS, **numbers}, groups, None
+        return {"optimizer": optimizer, **_numbers_of(optimizer, numbers)}, groups, None
     if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
         parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else list(groups)
         optimizer, numbers, groups = optimizer(parameters, **numbers), {}, None
@@ -54,13 +38,19 @@ def told(model, optimizer, groups, numbers):
         raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to "
                          f"{type(optimizer).__name__}, or optimizer=NAME with the numbers")
     how, groups = arguments_of(optimizer)
-    own = {id(p) for p in model.parameters()}
-    for n, group in enumerate(groups):
-        for p in group["params"]:
-            if id(p) not in own:
-                raise ValueError(f"wrap: optimizer: param_groups[{n}] has a parameter of shape {list(p.shape)} that "
-                                 f"is not the model's; {APART}")
-    return {**DEFAULTS, **how}, groups, optimizer
+    param_groups.refuse_foreign(groups, {id(p) for p in model.parameters()}, "wrap: optimizer: ")
+    return how, groups, optimizer
+
+
+def _numbers_of(name, numbers):
+    """The numbers of an optimizer of this name: those that were given, and its own defaults."""
+    if name not in OPTIMIZERS:
+        refuse_optimizer(name, OPTIMIZERS)
+    defaults = param_groups.defaults_of(name)
+    for key, value in numbers.items():
+        if key not in defaults and value:
+            raise ValueError(f"wrap: {key}={value!r} has no effect with optimizer={name!r}; leave it out")
+    return {key: numbers.get(key, defaults[key]) for key in NUMBERS if key in defaults}
 
 
 def arguments_of(optimizer):
@@ -80,13 +70,13 @@ def arguments_of(optimizer):
                              "engine.optimizer")
     if name in ("adam", "adamw"):
         name = _decays(optimizer, name)
-    for group in optimizer.param_groups:
-        refuse_kinds(group, f"optimizer: {kind.__name__}: ")
-    groups = [{k: group[k] for k in _GROUP_KEYS if k in group} for group in optimizer.param_groups]
+    defaults = param_groups.defaults_of(name)
+    for group in optimizer.param_groups:  # _decays() has looked at decoupled_weight_decay
+        param_groups.refuse_kinds({**group, "weight_decay": 0}, defaults, f"optimizer: {kind.__name__}: ")
     return {
         "optimizer": name, **({"moments": "8bit"} if eight else {}),
-        **{k: v for k, v in optimizer.defaults.items() if k in DEFAULTS},
-    }, groups
+        **{k: v for k, v in optimizer.defaults.items() if k in NUMBERS and k in defaults},
+    }, [param_groups.of_script(group, defaults) for group in optimizer.param_groups]
 
 
 def _decays(optimizer, name):
@@ -100,46 +90,23 @@ def _decays(optimizer, name):
     return "adamw" if said.pop() else "adam"
 
 
-def refuse_kinds(group, where):
-    """Raises LongshoreError for options of torch.optim that the engine does not have. where: begins the message."""
-    for key in ("amsgrad", "maximize", "nesterov", "dampening", "lr_decay", "differentiable"):
-        if group.get(key):
-            raise LongshoreError(f"{where}{key}={group[key]!r} is not supported; leave it out")
-
-
-def refuse_numbers(group, where):
-    """Raises ValueError for numbers that no optimizer can compute with. where: begins the message."""
-    for key in ("lr", "eps", "weight_decay", "momentum", "clip"):
-        value = group.get(key, 0)
-        value = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if not _is_number(value) or not 0 <= value < math.inf:
-            raise ValueError(f"{where}{key}: {value!r} is no number of at least 0")
-    betas = group.get("betas", (0, 0))
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(_is_number(b) and 0 <= b < 1 for b in betas):
-        raise ValueError(f"{where}betas: {betas!r} are no two numbers from 0 to below 1")
-
-
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def hypers(engine, number):
     """Returns a struct shore_hyper for each tensor of a block: its group's numbers, and its count of updates."""
-    arrived = engine.gradients.blocks[number].arrived
+    arrived, optimizer = engine.gradients.blocks[number].arrived, engine.optimizer
     parameters = engine.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
-    known = OPTIMIZERS[engine.how["optimizer"]]
+    known, has = OPTIMIZERS[engine.how["optimizer"]], optimizer.defaults.keys()
     has_momentum = not known.takes_momentum or engine.state.made.with_momentum
     for t, (p, _) in enumerate(parameters):
         h = out[t]
-        group = engine.optimizer.group_of.get(id(p))
+        group = optimizer.group_of.get(id(p))
         if t not in arrived or group is None:
             h.frozen, h.inv_sqrt_bias2 = 1, 1
             continue
-        group = engine.optimizer.param_groups[group]
-        h.lr, h.eps, h.weight_decay = float(group["lr"]), group["eps"], group["weight_decay"]
-        h.beta1, h.beta2 = group["betas"]
-        h.momentum = group.get("momentum", 0)
+        h.lr, h.weight_decay = float(group["lr"]), group["weight_decay"]
+        h.eps = group["eps"] if "eps" in has else 0
+        h.beta1, h.beta2 = group["betas"] if "betas" in has else (0, 0)
+        h.momentum = group["momentum"] if "momentum" in has else 0
         if h.momentum and not has_momentum:
             raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room "
                                  "for it; give it to wrap()")
@@ -147,31 +114,25 @@ def hypers(engine, number):
     return out
 
 
-def put(group, key, value):
-    """Sets a number in a parameter group. A tensor stays the same object, as compiled optimizers require."""
-    if isinstance(group.get(key), torch.Tensor):
-        group[key].fill_(value)
-    else:
-        group[key] = value
-
-
 def share(optimizer, ours):
     """Turns the optimizer that wrap() was given into an alias of the engine's: same groups, step() and state.
     Schedulers that hold it, or another optimizer made of its groups, then write into the engine's groups."""
-    filled = [n for n, group in enumerate(ours.param_groups) if group["params"]]
+    groups = ours.param_groups
+    filled = [n for n, group in enumerate(groups) if group["params"]]
     for n, group in zip(filled, [group for group in optimizer.param_groups if group["params"]]):
-        group.update(ours.param_groups[n])
-        ours.param_groups[n] = group
-    optimizer.state = ours.state
+        group.update(groups[n])
+        groups[n] = group
+    optimizer.param_groups[:] = groups
+    ours.given, optimizer.state = optimizer, ours.state
     for name in ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"):
         setattr(optimizer, name, functools.partial(getattr(ours, name)))
     note_step_called(optimizer)
 
 
 def refuse_other_groups(optimizer, ours, run):
-    """Raises LongshoreError if a resumed run has other parameter groups than the optimizer that was given."""
-    theirs, own = ([{id(p) for p in group["params"]} for group in o.param_groups if group["params"]]
-                   for o in (optimizer, ours))
+    """Raises LongshoreError if a resumed run was made with other groups than those of the optimizer that was given."""
+    theirs, own = ([{id(p) for p in params} for params in listed if params]
+                   for listed in ([group["params"] for group in optimizer.param_groups], ours.made))
     if theirs != own:
         raise LongshoreError(f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: "
                              f"{len(own)} of {sum(map(len, own))} parameters, and not {len(theirs)} of "
@@ -181,34 +142,51 @@ def refuse_other_groups(optimizer, ours, run):
 def rebind(scheduler, optimizer):
     """Moves a scheduler from another optimizer with the same groups to this one. Returns it."""
     for group, was in zip(optimizer.param_groups, scheduler.optimizer.param_groups):
-        group.update({k: v for k, v in was.items() if k in _GROUP_KEYS and k != "params"})
+        group.update({k: v for k, v in param_groups.of_script(was, optimizer.defaults).items() if k != "params"})
     scheduler.optimizer = optimizer
     return scheduler
 
 
 class Optimizer(torch.optim.Optimizer):
-    """engine.optimizer: live parameter groups, and a state that lies on the drives. The next step uses what a scheduler
-    writes into the groups."""
+    """engine.optimizer: live parameter groups, and a state that lies on the drives. The next step uses what a script
+    or a scheduler writes into the groups."""
+
+    given = None  # the optimizer that wrap() was given, which has the list of groups then
 
     def __init__(self, engine, groups, defaults):
         self.engine, self._states = engine, optimizer_state.States(self)
+        self.trained = {id(p) for block, streamed in zip(engine.layout.blocks, engine.streams.blocks)
+                        for p, handle in streamed.parameters if block.tensors[handle.index].trains}
         super().__init__(groups, defaults)
-        self.group_of = {id(p): n for n, g in enumerate(self.param_groups) for p in g["params"]}
+        self.made = [[*group["params"]] for group in self.param_groups]  # as wrap() got them
+        self.read_groups()
         self._made = self._opt_called = True  # schedulers warn unless a step was called
 
-    def numbers(self):
-        """Returns the groups without their parameters, as plain values."""
-        return [{k: (list(v) if isinstance(v, tuple) else float(v) if isinstance(v, torch.Tensor) else v)
-                 for k, v in g.items() if k != "params" and isinstance(v, (int, float, tuple, str, bool, torch.Tensor))}
-                for g in self.param_groups]
+    @property
+    def param_groups(self):
+        """The groups. wrap()'s optimizer has the same list, also if a script gives one of the two another list."""
+        return self._groups if self.given is None else self.given.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        if self.given is None:
+            self._groups = groups
+        else:
+            self.given.param_groups = groups
+
+    def read_groups(self):
+        """Takes the groups as they are for the next step. Raises LongshoreError for what it cannot honour."""
+        self.group_of = param_groups.read(self)
 
     def step(self, closure=None):
-        """Calls engine.step(). Returns the loss of the closure, if there is one."""
+        """Calls engine.step(), unless nothing has a gradient. Returns the loss of the closure, if there is one."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.engine.step()
+        self.engine.cycle.open_state("step")
+        if self.engine.gradients.has_any():
+            self.engine.step()
         return loss
 
     @property
@@ -222,6 +200,10 @@ class Optimizer(torch.optim.Optimizer):
             raise LongshoreError('optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and '
                                  '{"state": {}, "param_groups": '
                                  "[...]} begins it anew")
+
+    def __reduce_ex__(self, protocol):
+        """A copy, or a pickle, is torch.optim's own optimizer: of copies of the parameters, with the values of now."""
+        return object.__new__, (OPTIMIZERS[self.engine.how["optimizer"]].torchs,), self.__getstate__()
 
     def state_dict(self):
         """Returns torch.optim's state_dict(), with moments that are read from the drives as they are saved."""
@@ -237,12 +219,8 @@ class Optimizer(torch.optim.Optimizer):
             state_dict = hook(self, state_dict) or state_dict
         for n, group in enumerate(state_dict["param_groups"]):
             where = f"load_state_dict: param_groups[{n}]."
-            refuse_kinds(group, where)
-            refuse_numbers(group, where)
-            if (group.get("decoupled_weight_decay", wanted := self.engine.how["optimizer"] == "adamw") != wanted
-                and group.get("weight_decay")):
-                raise LongshoreError(f"{where}decoupled_weight_decay: is that of another optimizer than "
-                                     f"{self.engine.how['optimizer']}")
+            param_groups.refuse_kinds(group, self.defaults, where)
+            param_groups.refuse_numbers(group, where)
         optimizer_state.load(self, state_dict)
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
@@ -253,9 +231,14 @@ class Optimizer(torch.optim.Optimizer):
         self.engine.drop_gradients()
 
     def add_param_group(self, param_group):
-        if getattr(self, "_made", False):
-            raise LongshoreError("optimizer.add_param_group: the groups are those that wrap() was given")
+        """Adds a group, as torch.optim does, of parameters that trained at wrap()."""
         super().add_param_group(param_group)
+        try:
+            for p in param_group["params"] if getattr(self, "_made", False) else ():
+                param_groups.refuse_untrained(self, p, "optimizer.add_param_group")
+        except LongshoreError:
+            self.param_groups.remove(param_group)
+            raise
 
 
 def _refuse_others(optimizer, args, kwargs):

@@ -116,7 +116,8 @@ class StepCycle:
         gradients = self.engine.gradients
         clipping = self.decide()
         gradients.refuse_none()
-        before = self.counts_before = self.counts
+        before, grouped = self.counts, self.engine.optimizer.group_of
+        self.counts_before = before
         loss = self.losses if self.backwards else math.nan
         gradients.step.tell(lib.shore_step_remember, clipping.norm)
         if not clipping.finite:
@@ -125,7 +126,7 @@ class StepCycle:
         self.counts = [list(counts) for counts in before]
         for number in changed:
             for t in gradients.blocks[number].arrived:
-                self.counts[number][t] += 1
+                self.counts[number][t] += id(self.engine.streams.blocks[number].parameters[t][0]) in grouped
         try:
             return self._finish(loss, clipping.norm, changed)
         except BaseException:
