@@ -7,7 +7,9 @@ in transformers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import os
 import re
 import shutil
@@ -22,6 +24,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from . import progress
 from .errors import LongshoreError
 from .integrations import trainer_steps
+from .integrations.trainer_position import TrainerPosition
 from .model import adapters, init, precision
 from .run import checkpoint, retrain
 from .run.options import ARGUMENTS, that_stay
@@ -129,14 +132,35 @@ class Trainer(transformers.Trainer):
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
         self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
+        self.longshore_position = TrainerPosition(self)
+        self.callback_handler.callbacks.insert(0, self.longshore_position)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any,
               **kwargs: Any) -> transformers.trainer_utils.TrainOutput:
-        """Trains as transformers' train() does. resume_from_checkpoint continues the run with the same bits."""
+        """Trains as transformers' train() does.
+
+        resume_from_checkpoint=True continues from the run's last step, or from the last checkpoint if that is of a
+        later step. A path continues from that checkpoint. Either way, the bits are those of an uninterrupted training.
+        """
         self._resumes = bool(resume_from_checkpoint)
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        position = self.longshore_position
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = position.take_over(self._place(init.of(self.model)), self.engine)
+        with position.checkpoint() if position.saved else contextlib.nullcontext(resume_from_checkpoint) as checkpoint:
+            return super().train(checkpoint, *args, **kwargs)
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader:
+        """transformers' own. It draws what an uninterrupted training would draw."""
+        return self.longshore_position.collates(super().get_train_dataloader())
 
     # ---- moving the model to the drives
+
+    def _place(self, made_in):
+        """The run's directory."""
+        run = getattr(self.args, "run", None)
+        if run is not None:
+            return run
+        return os.path.join(self.args.output_dir, "run") if made_in is None else made_in.run
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments,
@@ -176,10 +200,9 @@ class Trainer(transformers.Trainer):
         made_in = init.of(self.model)
         if getattr(args, "computes_in_bf16", False):
             precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
-        run = said.pop("run", None)
-        if run is None and made_in is None:
-            run = os.path.join(args.output_dir, "run")
-        place = run if run is not None else made_in.run
+        run, place = said.pop("run", None), self._place(made_in)
+        if made_in is None:
+            run = place
         if self._resumes and os.path.exists(os.path.join(place, "run.json")):
             checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
             engine = resume(place, self.model, memory=said.get("memory"))
@@ -211,6 +234,7 @@ class Trainer(transformers.Trainer):
         self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:
             rebind(self.lr_scheduler, self.optimizer)
+        engine.follow("trainer", self.longshore_position)
         if not args.disable_tqdm:
             progress.write(str(engine.memory()))
             engine.meter.say = progress.write
@@ -222,6 +246,14 @@ class Trainer(transformers.Trainer):
 
     def _clip(self, parameters, max_norm, norm_type=2):
         """Lets step() clip while it updates. If a callback may read gradients before the step, clips them now."""
+        if self.longshore_position.replaying:
+            norm = self.longshore_position.saved["norm"]
+            return torch.tensor(math.nan if norm is None else norm)
+        norm = self._clipped(parameters, max_norm, norm_type)
+        self.longshore_position.norm = float(norm)
+        return norm
+
+    def _clipped(self, parameters, max_norm, norm_type):
         if norm_type == 2 and all(trusted_code.is_known(callback.on_pre_optimizer_step)
                                   for callback in self.callback_handler.callbacks):
             # clipping to infinity only asks for the norm
@@ -231,6 +263,11 @@ class Trainer(transformers.Trainer):
 
     def _before_step(self, *args):
         self.engine.how["clip"], self._clips_to = self._clips_to, 0.0
+        self.longshore_position.note()
+
+    def _maybe_log_save_evaluate(self, tr_loss, *args, **kwargs):
+        with self.longshore_position.ending(tr_loss):
+            super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     # ---- checkpoints
 
@@ -281,10 +318,18 @@ class Trainer(transformers.Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         """Only checks the checkpoint. _load_optimizer_and_scheduler() loads it once the engine exists."""
-        checkpoint.read(resume_from_checkpoint)
+        if self.longshore_position.saved is None:
+            checkpoint.read(resume_from_checkpoint)
+
+    def _load_rng_state(self, checkpoint):
+        if self.longshore_position.saved is None:
+            super()._load_rng_state(checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint_directory):
         if checkpoint_directory is None:
+            return
+        if self.longshore_position.saved is not None:
+            self.longshore_position.load_schedule()
             return
         checkpoint.load(self.engine, checkpoint_directory)
         self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint_directory, "scheduler.pt"),

@@ -53,12 +53,24 @@ def extend(trainer_class, engine_of):
         return functools.partial(own[name], self) if name in own else getattr(super(trainer_class, self), name)
 
     def together(self, epoch_iterator, num_batches, *args, **kwargs):
+        position = getattr(self, "longshore_position", None)
+        if position is not None:
+            position.losses, epoch_iterator = [], position.drawing(epoch_iterator)
         samples, items = before(self, "get_batch_samples")(epoch_iterator, num_batches, *args, **kwargs)
         # too few micro-batches at the end of streamed data make no step; their gradients join the next step's
         self._longshore_step = _Step(samples) if 1 < len(samples) == num_batches else None
         return samples, items
 
-    def step(self, model, inputs, num_items_in_batch=None):
+    def step(self, *args, **kwargs):
+        position = getattr(self, "longshore_position", None)
+        if position is not None and position.replaying:
+            return position.next_loss()
+        loss = computed(self, *args, **kwargs)
+        if position is not None:
+            position.losses.append(float(loss))
+        return loss
+
+    def computed(self, model, inputs, num_items_in_batch=None):
         engine, made = engine_of(self), getattr(self, "_longshore_step", None)
         if made is None or engine is None or made.losses is None and not _goes_together(self, engine, own.values()):
             self._longshore_step = None
