@@ -20,10 +20,11 @@ from typing import Any
 import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
+from transformers.trainer_utils import HubStrategy
 
 from . import progress
 from .errors import LongshoreError
-from .integrations import trainer_steps
+from .integrations import hub, trainer_steps
 from .integrations.trainer_position import TrainerPosition
 from .model import adapters, init, precision
 from .run import checkpoint, retrain
@@ -272,13 +273,27 @@ class Trainer(transformers.Trainer):
     # ---- checkpoints
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Writes the whole model as safetensors, streamed. Checkpoints are snapshots of the run and need none."""
-        self._saves_weights = (not _internal_call or self.args.save_only_model
-                               or getattr(self.args, "checkpoint_weights", False))
+        """Writes the whole model as safetensors, streamed.
+
+        Checkpoints are snapshots of the run and need none, unless they are pushed to the Hub.
+        """
+        args = self.args
+        pushes = output_dir is None or args.push_to_hub and args.hub_strategy != HubStrategy.END
+        self._saves_weights = (not _internal_call or pushes or args.save_only_model
+                               or getattr(args, "checkpoint_weights", False))
         try:
             super().save_model(output_dir, _internal_call)
         finally:
             self._saves_weights = True
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own. Writes the present step's weights, streamed, and uploads nothing of the run."""
+        with hub.without_run(self._place(init.of(self.model)), self.args.output_dir):
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        with hub.without_run(self.engine.state.path, self.args.output_dir):
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _save(self, output_dir=None, state_dict=None):
         output_dir = output_dir if output_dir is not None else self.args.output_dir

@@ -6,6 +6,7 @@ import inspect
 import json
 import mmap
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -25,13 +26,15 @@ _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", to
           torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
 _NAMES.update({getattr(torch, name): short
                for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
+_REPLACED = r"(pytorch_model|model|diffusion_pytorch_model|adapter_model)\b.*|optimizer$"  # by overwrite=True
 _READ = {short: dtype for dtype, short in _NAMES.items()}
 
 
-def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False):
+def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False, overwrite=False):
     """Writes the model for from_pretrained(): Engine.save_pretrained().
 
     whole: writes all parameters and buffers under their own names, also the base model of adapters.
+    overwrite: replaces weights that are there, once the new ones are complete.
     """
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
@@ -40,11 +43,11 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         raise LongshoreError("save_pretrained: the engine is closed")
     hooks.before_step(engine.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    weights = [name for name in there if name.endswith((".safetensors", ".safetensors.index.json", ".bin"))
+    weights = [name for name in there if re.fullmatch(r".*\.safetensors(\.index\.json)?|.*(?<!training_args)\.bin", name)
                or (moments and name == "optimizer")]
-    if weights or os.path.isfile(directory):
+    if weights and not overwrite or os.path.isfile(directory):
         raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
-                          "directory")
+                          "directory" + (", or use overwrite=True" if weights else ""))
     adapted = adapters.saved_alone(engine.module) and not whole
     if moments and adapted:
         raise ValueError("save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
@@ -64,20 +67,28 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
             export(engine, partial, dtype, max_shard_size, moments)
             if not whole:
                 _describe(engine, partial, dtype)
-        _put_in_place(partial, directory, there)
+        _put_in_place(partial, directory, there, [name for name in weights if re.match(_REPLACED, name)])
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def _put_in_place(partial, directory, there):
-    """Renames the complete directory, or moves its files into an existing one, indexes last."""
+def _put_in_place(partial, directory, there, old):
+    """Renames the complete directory, or moves its files into an existing one, indexes last.
+
+    old: names of weights there that the new ones replace.
+    """
     if not there:
         os.rename(partial, directory)
         return
     for name in os.listdir(partial):
-        if os.path.isdir(os.path.join(partial, name)) and name in there:
+        if os.path.isdir(os.path.join(partial, name)) and name in there and name not in old:
             raise ExistsError(f"{directory}: holds {name} already; save to another directory")
+    for name in sorted(old, key=lambda name: not name.endswith("index.json")):
+        if os.path.isdir(os.path.join(directory, name)):
+            shutil.rmtree(os.path.join(directory, name))
+        elif name.endswith("index.json") or name not in os.listdir(partial):
+            os.remove(os.path.join(directory, name))
     for name in sorted(os.listdir(partial),
                        key=lambda name: (name.endswith("index.json") or name.startswith("model"),
                                          name.endswith("index.json"), name)):
@@ -166,6 +177,24 @@ def _rename(directory, stem):
         with open(os.path.join(directory, f"{stem}.safetensors.index.json"), "w", encoding="utf-8") as f:
             json.dump(said, f, indent=2, sort_keys=True)
         os.remove(index)
+
+
+@contextlib.contextmanager
+def streamed(engine):
+    """A context in which the module's own save_pretrained() is the engine's."""
+    module = engine.module
+
+    def save_pretrained(directory, max_shard_size=None, safe_serialization=True, **others):
+        del module.save_pretrained  # for models that write their files themselves
+        if not safe_serialization:
+            raise ValueError("push_to_hub: safe_serialization=False: only safetensors are written; leave it out")
+        save(engine, directory, max_shard_size=max_shard_size, overwrite=True)
+
+    module.save_pretrained = save_pretrained
+    try:
+        yield
+    finally:
+        vars(module).pop("save_pretrained", None)
 
 
 # ---- models that save themselves

@@ -283,7 +283,8 @@ class Engine(Face):
         return self.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None, moments: bool = False, **others: Any) -> None:
+                        max_shard_size: int | str | None = None, moments: bool = False, overwrite: bool = False,
+                        **others: Any) -> None:
         """Writes the model, streamed, into a directory that is complete or absent afterwards.
 
         It writes what from_pretrained() loads; for a peft model, the adapters; for any other model, model.safetensors.
@@ -293,6 +294,7 @@ class Engine(Face):
             dtype: "fp32", "bf16" or "fp16"; by default that of the parameters.
             max_shard_size: the largest size of a file, such as "5GB".
             moments: whether to write the optimizer's moments too, for wrap(moments_from=) and `longshore import`.
+            overwrite: whether to replace weights that the directory holds already.
 
         Raises: ExistsError if the directory holds weights already; ValueError for an unknown dtype, or an option that
         this kind of model cannot have.
@@ -300,7 +302,13 @@ class Engine(Face):
         if others:
             raise TypeError(f"engine.save_pretrained: takes no {next(iter(others))}=; engine.module.save_pretrained() "
                             "takes what transformers' takes")
-        recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments))
+        recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments,
+                                                   overwrite=overwrite))
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """Uploads the model to the Hub, as its own push_to_hub() does, with the files of save_pretrained()."""
+        with export.streamed(self):
+            return self.module.push_to_hub(*args, **kwargs)
 
     # ---- what goes with it
 
