@@ -17,7 +17,7 @@ from .. import native, progress
 from ..errors import ExistsError, LongshoreError
 from ..model import adapters, hooks
 from ..native import ffi, lib
-from . import commit_blob
+from . import commit_blob, hub_names
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
@@ -66,6 +66,8 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         else:
             export(engine, partial, dtype, max_shard_size, moments)
             if not whole:
+                hub_names.rewrite(engine.module, partial, _map, _NAMES,
+                                  max_shard_size and native.size(max_shard_size, "max_shard_size"))
                 _describe(engine, partial, dtype)
         _put_in_place(partial, directory, there, [name for name in weights if re.match(_REPLACED, name)])
     except BaseException:
