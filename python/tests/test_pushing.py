@@ -12,6 +12,7 @@ from test_trainer import Sentences, arguments, model
 
 transformers = pytest.importorskip("transformers")
 huggingface_hub = pytest.importorskip("huggingface_hub")
+COMMIT = "https://huggingface.co/me/x/commit/0"
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def uploads(monkeypatch, tmp_path):
             if name.endswith(".safetensors"):
                 weights.update(load_file(os.path.join(folder_path, name)))
         done.append((path_in_repo, sorted(there), weights))
-        info = CommitInfo(commit_url="https://huggingface.co/me/x/commit/0", commit_message="", commit_description="", oid="0")
+        info = CommitInfo(commit_url=COMMIT, commit_message="", commit_description="", oid="0")
         if run_as_future:
             from concurrent.futures import Future
             future = Future()
@@ -43,7 +44,7 @@ def uploads(monkeypatch, tmp_path):
         names = {operation.path_in_repo: operation.path_or_fileobj for operation in operations}
         done.append((None, sorted(names), {k: v for name, path in names.items() if name.endswith(".safetensors")
                                            for k, v in load_file(path).items()}))
-        return CommitInfo(commit_url="https://huggingface.co/me/x/commit/0", commit_message="", commit_description="", oid="0")
+        return CommitInfo(commit_url=COMMIT, commit_message="", commit_description="", oid="0")
 
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
     monkeypatch.setattr(HfApi, "create_commit", create_commit)

@@ -29,7 +29,8 @@ class Masks:
 
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
-        return (Sentences(40)[i % 40] for i in range(60))
+        rows = Sentences(40)
+        return (rows[i % 40] for i in range(200))
 
 
 class Plateau(transformers.TrainerCallback, transformers.trainer_callback.ExportableState):
@@ -86,9 +87,9 @@ def trainer(name, place, seed, how=None, event="on_step_end", at=1, **more):
     from longshore.transformers import Trainer, TrainingArguments
 
     given = {"output_dir": str(place / "out"), "run": str(place / "run"), "memory": "64MiB", "max_steps": 9,
-             "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "learning_rate": 1e-3, "logging_steps": 2,
-             "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3, "report_to": [],
-             "disable_tqdm": True, "seed": 11, "save_total_limit": 2, **CASES[name], **more}
+             "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "learning_rate": 1e-3,
+             "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3,
+             "report_to": [], "disable_tqdm": True, "seed": 11, "save_total_limit": 2, **CASES[name], **more}
     callbacks = [Plateau()] + ([transformers.EarlyStoppingCallback(2)] if name == "best" else [])
     if how is not None:
         callbacks.append(Stops(event, at, how))
@@ -110,8 +111,9 @@ def whole(name, place, seed):
     return told
 
 
-STOPS = [("on_step_end", 1), ("on_step_begin", 3), ("on_step_end", 5), ("on_evaluate", 1), ("on_evaluate", 2), ("on_save", 1),
-         ("on_log", 2), ("on_prediction_step", 2), ("on_epoch_end", 1), ("on_epoch_begin", 2), ("on_substep_end", 3), ("on_optimizer_step", 4), ("on_train_end", 1)]
+STOPS = [("on_step_end", 1), ("on_step_begin", 3), ("on_step_end", 5), ("on_evaluate", 1), ("on_evaluate", 2),
+         ("on_save", 1), ("on_log", 2), ("on_prediction_step", 2), ("on_epoch_end", 1), ("on_epoch_begin", 2),
+         ("on_substep_end", 3), ("on_optimizer_step", 4), ("on_train_end", 1)]
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -143,7 +145,7 @@ def test_the_newest_of_checkpoint_and_run(tmp_path, seed):
         stopped.train()
     assert stopped.engine.step_number == 5 and (place / "out" / "checkpoint-3").is_dir()
     stopped.engine.close()
-    with pytest.raises(longshore.ExistsError, match=r"holds a run: train\(resume_from_checkpoint=True\) goes on with it"):
+    with pytest.raises(longshore.ExistsError, match=r"a run: train\(resume_from_checkpoint=True\) goes on with it"):
         trainer("steps", place, seed).train()
 
     made = []
@@ -181,7 +183,7 @@ def test_in_the_same_process_and_without_a_state(tmp_path, seed):
     own.backward(own(input_ids=Sentences(2).rows, labels=Sentences(2).rows).loss)
     own.step()
     own.close()
-    with pytest.raises(longshore.LongshoreError, match=r"is at step 1, and has no state of a Trainer.*longshore\.resume"):
+    with pytest.raises(longshore.LongshoreError, match=r"is at step 1, and has no state of a Trainer.*\.resume"):
         trainer("steps", tmp_path / "own", seed).train(resume_from_checkpoint=True)
 
 
@@ -218,7 +220,8 @@ def test_killed_again_and_again(number, tmp_path, seed):
     expected = whole(name, tmp_path / "whole", seed)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     for kills in range(3):
-        event, at = draw.choice(["on_step_end", "on_step_begin", "on_save", "on_evaluate", "on_prediction_step"]), draw.randint(1, 3)
+        event = draw.choice(["on_step_end", "on_step_begin", "on_save", "on_evaluate", "on_prediction_step"])
+        at = draw.randint(1, 3)
         script = KILLED.format(tests=os.path.dirname(__file__), name=name, place=str(tmp_path / "killed"), seed=seed,
                                signal=int(number), event=event, at=at, resumes=kills > 0)
         done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)

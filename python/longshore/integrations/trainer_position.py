@@ -8,6 +8,7 @@ transformers' own code does the rest.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -28,6 +29,8 @@ _LOG_BYTES, _REST_BYTES = 32 << 10, 16 << 10  # of text, before it is packed; a 
 _FIELDS = [field.name for field in dataclasses.fields(transformers.TrainerState) if field.name != "log_history"]
 _PROGRESS = ("epoch", "global_step", "num_input_tokens_seen", "total_flos", "log_history", "best_metric",
              "best_global_step", "best_model_checkpoint")
+# the Trainer's attributes for the mean of losses: the step of the last log line, the sum up to there, the first step
+_LOGGED, _TOTAL, _FIRST = "_globalstep_last_logged", "_total_loss_scalar", "_initial_global_step"
 _BEFORE_THE_STEP = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
 
 
@@ -67,7 +70,7 @@ class TrainerPosition(transformers.TrainerCallback):
                 "scheduler": trainer.lr_scheduler.state_dict(), "groups": trainer.engine.optimizer.numbers(),
                 "callbacks": [[type(c).__name__, c.state()] for c in self._exportable()],
                 "losses": self.losses, "norm": self.norm, "loss": self._loss,
-                "logged": trainer._globalstep_last_logged, "total": trainer._total_loss_scalar}
+                "logged": vars(trainer)[_LOGGED], "total": vars(trainer)[_TOTAL]}
             size = len(json.dumps(commit_blob.plain(self._noted, "the Trainer")))
             if size > _REST_BYTES:
                 raise LongshoreError(f"the states of scheduler and callbacks take {size} bytes, and {_REST_BYTES} is "
@@ -164,10 +167,11 @@ class TrainerPosition(transformers.TrainerCallback):
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):  # the batches before are drawn, too
             number += saved["state"]["global_step"] * self.trainer.args.gradient_accumulation_steps
 
-        def collating(samples, calls=[0]):
+        calls = itertools.count(1)
+
+        def collating(samples):
             batch = collate(samples)
-            calls[0] += 1
-            if calls[0] == number:
+            if next(calls) == number:
                 commit_blob.set_random_states({**saved["epoch"], **saved["drawn"]})
             return batch
 
@@ -183,7 +187,7 @@ class TrainerPosition(transformers.TrainerCallback):
             self._restore_callbacks()
             return
         self.replaying = True
-        self.trainer._globalstep_last_logged = self.saved["logged"]
+        vars(self.trainer)[_LOGGED] = self.saved["logged"]
         for name in _BEFORE_THE_STEP:
             setattr(self.trainer.callback_handler, name, lambda args, state, control: control)
         self._step = self.trainer.engine.optimizer.step
@@ -214,6 +218,11 @@ class TrainerPosition(transformers.TrainerCallback):
         self.losses, self.norm, self._loss = saved["losses"], saved["norm"], None
         self._noted = saved
         commit_blob.set_random_states(engine.position["random"])
+
+    def on_step_end(self, args, state, control, **kwargs):
+        # a schedule of another length begins with the step after the next, as from a checkpoint
+        if self._loss is None and state.max_steps != self.saved["state"]["max_steps"]:
+            commit_blob.restore_groups(self.trainer.engine.position, self.trainer.engine)
 
     def _restore_callbacks(self):
         there = self._exportable()
@@ -251,11 +260,11 @@ class TrainerPosition(transformers.TrainerCallback):
 
     def _count(self, total):
         """Sets what the mean loss of train() counts: transformers 5 the steps of this call, earlier ones all."""
-        trainer = self.trainer
-        if hasattr(trainer, "_initial_global_step"):
-            trainer._initial_global_step, trainer._total_loss_scalar = trainer.state.global_step, -total
+        counts = vars(self.trainer)
+        if _FIRST in counts:
+            counts[_FIRST], counts[_TOTAL] = self.trainer.state.global_step, -total
         else:
-            trainer._total_loss_scalar = self.saved["total"]
+            counts[_TOTAL] = self.saved["total"]
 
 
 def _number(value):
@@ -265,8 +274,7 @@ def _number(value):
 
 def _of(run, engine):
     """(a run's committed step, what it has committed of a Trainer)."""
-    at = engine and (engine.state.path if engine.state is not None else (engine._closed_at or [""])[0])
-    if at and os.path.realpath(at) == os.path.realpath(run):
+    if engine is not None:
         engine.reopen(run)
         step, blob = engine.state.step, engine.position
     else:

@@ -26,6 +26,7 @@ _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", to
           torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
 _NAMES.update({getattr(torch, name): short
                for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
+_WEIGHTS = r".*\.safetensors(\.index\.json)?|.*(?<!training_args)\.bin"
 _REPLACED = r"(pytorch_model|model|diffusion_pytorch_model|adapter_model)\b.*|optimizer$"  # by overwrite=True
 _READ = {short: dtype for dtype, short in _NAMES.items()}
 
@@ -43,8 +44,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         raise LongshoreError("save_pretrained: the engine is closed")
     hooks.before_step(engine.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    weights = [name for name in there if re.fullmatch(r".*\.safetensors(\.index\.json)?|.*(?<!training_args)\.bin", name)
-               or (moments and name == "optimizer")]
+    weights = [name for name in there if re.fullmatch(_WEIGHTS, name) or (moments and name == "optimizer")]
     if weights and not overwrite or os.path.isfile(directory):
         raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
                           "directory" + (", or use overwrite=True" if weights else ""))
