@@ -22,6 +22,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from ..errors import LongshoreError
 from ..run import commit_blob
 from ..run.state import State
+from ..step import param_groups
 
 _log = logging.getLogger("longshore")
 _NAME = "trainer"  # under which a run keeps it
@@ -67,7 +68,7 @@ class TrainerPosition(transformers.TrainerCallback):
             self._noted = {
                 "state": {**{name: getattr(trainer.state, name) for name in _FIELDS},
                           "total_flos": trainer.state.total_flos + trainer.current_flos},
-                "scheduler": trainer.lr_scheduler.state_dict(), "groups": trainer.engine.optimizer.numbers(),
+                "scheduler": trainer.lr_scheduler.state_dict(), "groups": param_groups.saved(trainer.engine.optimizer),
                 "callbacks": [[type(c).__name__, c.state()] for c in self._exportable()],
                 "losses": self.losses, "norm": self.norm, "loss": self._loss,
                 "logged": vars(trainer)[_LOGGED], "total": vars(trainer)[_TOTAL]}
