@@ -52,9 +52,10 @@ def test_after_a_pass_that_failed(tmp_path, seed):
         assert engine.step_number == 0
 
 
-def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(tmp_path, seed):
+@pytest.mark.parametrize("slots", [1, None])
+def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(slots, tmp_path, seed, monkeypatch):
     """Gradients that were dropped after they had come, and a loss of other parameters."""
-    with engine_for(layers(), tmp_path) as engine:
+    with engine_for(layers(), tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
         before = [p.detach().clone() for p in engine.module.parameters()]
         engine(X).sum().backward()
         engine.optimizer.zero_grad()
@@ -65,13 +66,14 @@ def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(tmp_path, seed):
         assert all(torch.equal(p.detach() + 0, q) for p, q in zip(engine.module.parameters(), before))
 
 
+@pytest.mark.parametrize("slots", [1, None])
 @pytest.mark.parametrize("passes", [0, 1, 2])
-def test_gradients_that_a_script_sets_itself(passes, tmp_path, seed):
+def test_gradients_that_a_script_sets_itself(passes, slots, tmp_path, seed, monkeypatch):
     """As evolution strategies do; passes: backward passes through the first layer alone, before."""
     model = layers()
     plain = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)
-    with engine_for(model, tmp_path, clip=0.0) as engine:
+    with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, clip=0.0) as engine:
         for step in range(3):
             for m in (model, plain):
                 torch.manual_seed(step)
