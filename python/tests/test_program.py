@@ -132,7 +132,7 @@ def test_runs_of_the_program_and_back(tmp_path, seed):
         engine.save_pretrained(tmp_path / "saved")
         expected = {name: p.detach().clone() for name, p in engine.module.named_parameters()}
     said = subprocess.run([PROGRAM, "train", "--resume", str(tmp_path / "ours")], capture_output=True, text=True)
-    assert said.returncode and "ours: was made by longshore.torch: go on with it there; what it saves" in said.stderr
+    assert said.returncode and "ours: was made by longshore.torch: continue it there, or save it there" in said.stderr
     program("import", tmp_path / "saved", "--drive", tmp_path / "back", "--out", tmp_path / "again", "--precision",
             "fp32", "--tokenizer", "bytes")
     program("export", tmp_path / "again", "--dtype", "fp32", "--out", tmp_path / "end")

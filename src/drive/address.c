@@ -79,15 +79,14 @@ static int parse_ssh(struct shore__address *out, char *room, const char *shown, 
     bool good = host_end && is_name(name, (size_t)(host_end - name), v6 ? ":%" : "");
     if (good && user_end) good = is_name(at, (size_t)(user_end - at), "+$");
     if (!good)
-        return shore__fail(diag, SHORE_EUSAGE,
-                           "%s: names no user and host that ssh can be given (letters, digits, '.', '-', '_', and no "
-                           "'-' at the front)",
-                           shown);
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s: a user and a host consist of letters, digits, '.', '-' and '_', and do not begin with '-'", shown);
     if (port) {
         size_t digits = strspn(port, "0123456789");
         long number = strtol(port, NULL, 10);
         if (digits == 0 || port + digits != path || digits > 5 || number < 1 || number > 65535)
-            return shore__fail(diag, SHORE_EUSAGE, "%s: the port is no number from 1 to 65535", shown);
+            return shore__fail(diag, SHORE_EUSAGE, "%s: the port is not a number from 1 to 65535", shown);
         out->port = cut(&room, port, digits);
     }
     out->path = path;
@@ -122,7 +121,7 @@ int shore__address_parse(const char *text, struct shore__address **out, struct s
     shore__escape(text, bytes - 1, shown, sizeof shown);
     int rc = 0;
     if (a->kind->served && !is_printable(text))
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: a path with control characters", shown);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: the path has control characters", shown);
     else if (a->kind->served)
         rc = (a->kind->id == SHORE__KIND_SSH ? parse_ssh : parse_unix)(a, room + bytes, shown, diag);
     if (rc)

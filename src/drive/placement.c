@@ -120,7 +120,7 @@ int shore__placement_read(const struct shore_layout *layout, const struct shore_
                                    extent->block, layout->nblocks);
             }
             struct shore__range *range = &ranges[(size_t)extent->block * ndrives + d];
-            if (range->count) return shore__fail(diag, SHORE_EMISMATCH, "a block lies in two ranges on one drive");
+            if (range->count) return shore__fail(diag, SHORE_EMISMATCH, "a block has two ranges on one drive");
             *range = (struct shore__range){extent->first, extent->count};
         }
     }
@@ -133,9 +133,10 @@ int shore__placement_read(const struct shore_layout *layout, const struct shore_
             next += range->count;
         }
         if (next != layout->blocks[b].segments) {
-            return shore__fail(diag, SHORE_EMISMATCH,
-                               "block %u has %u segments in the model and %u on the drives: another model's state", b,
-                               layout->blocks[b].segments, next);
+            return shore__fail(
+                diag, SHORE_EMISMATCH,
+                "block %u has %u segments in the model and %u on the drives: this is another model's state", b,
+                layout->blocks[b].segments, next);
         }
     }
     return 0;

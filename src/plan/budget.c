@@ -32,10 +32,12 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident) {
 int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
     const uint64_t nobodys = 100000; /* bytes: such a small number was meant in another unit */
     char a[32] = "", b[32], doubt[96] = "";
-    if (asked) snprintf(a, sizeof a, "%s of", shore__format_size_up(asked, b, sizeof b));
-    if (asked && asked < nobodys)
-        snprintf(doubt, sizeof doubt, "; %" PRIu64 " bytes: did you mean %" PRIu64 "%s?", asked, asked,
-                 asked < 100 ? "GiB" : "MiB");
+    if (asked && asked < nobodys) {
+        snprintf(a, sizeof a, "%" PRIu64 " bytes of", asked);
+        snprintf(doubt, sizeof doubt, "; did you mean %" PRIu64 "%s?", asked, asked < 100 ? "GiB" : "MiB");
+    } else if (asked) {
+        snprintf(a, sizeof a, "%s of", shore__format_size_up(asked, b, sizeof b));
+    }
     return shore__fail(diag, SHORE_EBUDGET, "%s memory is too little for %s: minimum %s%s", asked ? a : "the", what,
                        shore__format_size_up(minimum, b, sizeof b), doubt);
 }

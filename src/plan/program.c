@@ -48,8 +48,7 @@ static void use(struct shore_program *p, enum shore__use_kind kind, uint32_t ope
     if (p->rc) return;
     if (operation >= p->nops || tensor >= p->ntensors)
         p->rc = shore__fail(&p->wrong, -EINVAL,
-                            "a program of %u operations and %u tensors has no operation %u that uses "
-                            "tensor %u",
+                            "a program of %u operations and %u tensors has no operation %u that could use tensor %u",
                             p->nops, p->ntensors, operation, tensor);
     else
         p->use[p->nuses++] = (struct shore__use){kind, operation, tensor};
@@ -150,16 +149,14 @@ static int check_sizes(const struct shore_program *p, struct shore_diag *diag) {
         const struct shore_tensor *t = &p->tensor[i];
         uint64_t bytes = t->full_bytes > t->bytes ? t->full_bytes : t->bytes;
         if ((unsigned)t->role >= SHORE_ROLES || (unsigned)t->place > SHORE_PLACE_OWN || !t->name)
-            return shore__fail(diag, -EINVAL,
-                               "tensor %u of a program has no name, or a role or place that is not known", i);
+            return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown role or place", i);
         if (t->with > p->ntensors || t->without > p->ntensors)
-            return shore__fail(diag, -EINVAL, "%s %u goes with a tensor that there is none of", t->name, t->index);
+            return shore__fail(diag, -EINVAL, "%s %u goes with a tensor that the program does not have", t->name,
+                               t->index);
         sum += (unsigned __int128)bytes * (t->most ? t->most : 1);
         if (bytes > BYTES_MOST || (t->role != SHORE_ROLE_SPARE && sum > BYTES_MOST))
-            return shore__fail(diag, -EINVAL,
-                               "%s %u: %" PRIu64 " bytes of it are more than there can be: its size has "
-                               "overflowed",
-                               t->name, t->index, bytes);
+            return shore__fail(diag, -EINVAL, "%s %u: its size of %" PRIu64 " bytes has overflowed", t->name, t->index,
+                               bytes);
     }
     return 0;
 }

@@ -69,14 +69,14 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     int rc = shore__sized_in(g, sizeof *g, given, "shore_step_gradient", diag);
     if (rc) return rc;
     if (unit >= s->nunits || (!g->gradient && !g->gather))
-        return shore__fail(diag, -EINVAL, "a gradient that is added is of no unit, or nowhere");
+        return shore__fail(diag, -EINVAL, "a gradient that is added has no unit, or no memory");
     if (s->phase == PHASE_OVER || s->phase == PHASE_SUBMITTED)
-        return shore__fail(diag, -EINVAL, "a gradient comes while no step gathers any: shore_step_begin() begins one");
+        return shore__fail(diag, -EINVAL, "a gradient is added before a step has begun: call shore_step_begin() first");
     struct unit *u = &s->units[unit];
     uint32_t segment = g->count ? g->segment : u->is.segment, count = g->count ? g->count : u->is.count;
     if (segment < u->is.segment || segment - u->is.segment > u->is.count ||
         count > u->is.count - (segment - u->is.segment) || (g->gather && count != u->is.count))
-        return shore__fail(diag, -EINVAL, "a gradient that is added is not of its unit's segments");
+        return shore__fail(diag, -EINVAL, "a gradient that is added does not lie in its unit's segments");
     size_t skipped = (size_t)(segment - u->is.segment) * SHORE_SEGMENT_ELEMS;
     bool whole = count == u->is.count;
     if (whole && u->now.had) { /* it was added before */

@@ -46,7 +46,7 @@ int shore_step_open(struct shore_fleet *fleet, struct shore_pages *pages, const 
     int rc = shore__sized_in(&o, sizeof o, options, "shore_step_options", diag);
     if (rc) return rc;
     if (o.form != SHORE_GRADIENT_FP32 && o.form != SHORE_GRADIENT_BF16)
-        return shore__fail(diag, -EINVAL, "gradients of a step are sent as FP32 or BF16; encode sends other forms");
+        return shore__fail(diag, -EINVAL, "a step sends gradients as FP32 or BF16; encode sends other forms");
     struct shore_step *s = *out = calloc(1, sizeof *s);
     if (!s) return shore__fail(diag, -ENOMEM, "out of memory for a step");
     s->options = o;

@@ -149,7 +149,8 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
     shore_wait_end(&wait, 0);
     rc = shore_wait(&wait, diag);
     if (rc && diag && !diag->text[0])
-        shore__fail(diag, rc, "what has no gradient cannot be carried over: %s", shore_error_text(rc));
+        shore__fail(diag, rc, "parameters without a gradient cannot be carried over to the new step: %s",
+                    shore_error_text(rc));
     for (uint32_t i = 0; !rc && i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         if (u->now.had || !u->is.count) continue;
@@ -160,7 +161,7 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
 
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (s->phase != PHASE_DECIDED)
-        return shore__fail(diag, -EINVAL, "a step is made that was not decided: shore_step_decide() comes before it");
+        return shore__fail(diag, -EINVAL, "a step is made before it was decided: call shore_step_decide() first");
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
     s->right = s->any_sent && s->clipping.finite && !again;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);

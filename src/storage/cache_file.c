@@ -55,7 +55,8 @@ int shore__cache_file_make(const char *volume, const uint64_t fleet_id[2], uint6
     struct stat st;
     *out = (struct shore__file){.fd = -1};
     if (stat(volume, &st) == 0 && S_ISBLK(st.st_mode))
-        return shore__fail(diag, -ENOTSUP, "%s: is a device, which has no room for a cache file beside it", volume);
+        return shore__fail(diag, -ENOTSUP, "%s: is a device, and a cache file needs a file system beside the volume",
+                           volume);
     char *path = path_of(volume);
     unsigned char *head = aligned_alloc(SHORE__IO_ALIGN, SHORE__CACHE_FILE_HEAD);
     int rc = path && head ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -64,7 +65,7 @@ int shore__cache_file_make(const char *volume, const uint64_t fleet_id[2], uint6
         fill_head(head, fleet_id, bytes);
         rc = shore__file_create(path, whole, NULL, 0, io, false, is_stale, head, out, diag);
         if (rc == SHORE_EEXISTS)
-            shore__fail(diag, rc, "%s: is no cache file, and stands where one is to be: move it away", path);
+            shore__fail(diag, rc, "%s: has the name of a cache file and is not one: move it away", path);
         if (rc) *out = (struct shore__file){.fd = -1};
     }
     if (!rc) rc = write_head(out, io, head, diag);

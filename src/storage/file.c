@@ -187,7 +187,8 @@ static int open_parent(const char *path, struct shore_diag *diag) {
     int dir = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0) {
         dir = -errno;
-        shore__fail(diag, dir, "%s: cannot be made, its directory cannot be opened: %s", path, shore_error_text(dir));
+        shore__fail(diag, dir, "%s: cannot be made, because its directory cannot be opened: %s", path,
+                    shore_error_text(dir));
     }
     free(copy);
     return dir;
@@ -344,7 +345,7 @@ int shore__file_create(const char *path, uint64_t bytes, const struct shore__fil
     int rc = start(path, out, diag);
     if (rc) return rc;
     if (bytes > INT64_MAX || bytes % SHORE__IO_ALIGN) {
-        rc = shore__fail(diag, -EINVAL, "%s: %llu bytes is no size for a volume", path, (unsigned long long)bytes);
+        rc = shore__fail(diag, -EINVAL, "%s: a volume cannot have %llu bytes", path, (unsigned long long)bytes);
         goto failed;
     }
     dir = rc = open_parent(path, diag);

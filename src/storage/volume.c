@@ -35,7 +35,7 @@ int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
         char *parent = head ? realpath(dirname(head), NULL) : NULL;
         int code = -errno;
         if (head && tail && !parent) {
-            shore__fail(diag, code, "%s: does not exist, and neither can its directory be used: %s", path,
+            shore__fail(diag, code, "%s: does not exist, and its directory cannot be used: %s", path,
                         shore_error_text(code));
             free(head);
             free(tail);

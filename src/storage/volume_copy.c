@@ -97,7 +97,7 @@ static int share(const struct shore__volume *v, const char *path, struct shore_d
     const struct shore__slot_state *own = &v->record.slot[v->record.active];
     if (copy.record.slot[copy.record.active].step != own->step ||
         !shore__slot_same(&copy.record.slot[copy.record.active], own))
-        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: the file system's copy is not what the volume holds", path);
+        rc = shore__fail(diag, SHORE_ECORRUPT, "%s: the copy that the file system made differs from the volume", path);
     if (!rc) rc = write_record(&copy, v, v->record.active, -1, NULL, diag);
     shore__volume_close(&copy);
     return rc;
@@ -173,7 +173,7 @@ static int copy_planes(struct copying *c, struct shore_diag *diag) {
     for (unsigned p = 0; p < SHORE_PLANE_COUNT; p++) {
         if (!desc->plane_bytes[p]) continue;
         uint32_t most = (uint32_t)(c->buffer_bytes / desc->plane_bytes[p]);
-        if (most == 0) return shore__fail(diag, -EINVAL, "%s: too small a buffer to copy with", c->from->file.path);
+        if (most == 0) return shore__fail(diag, -EINVAL, "%s: the buffer for copying is too small", c->from->file.path);
         for (uint32_t e = 0; e < desc->nextents; e++) {
             const struct shore__extent *extent = &desc->extents[e];
             if (lies_apart(c, extent) && !c->rest) continue;

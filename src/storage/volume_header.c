@@ -41,11 +41,10 @@ int shore__headers_read(const struct shore__file *file, struct shore__io *io, vo
 int shore__headers_explain(const struct shore__file *file, const struct shore__headers *h, struct shore_diag *diag) {
     for (unsigned i = 0; i < 2 && !h->found; i++)
         if (h->parse[i] == SHORE__PARSE_VERSION)
-            return shore__fail(
-                diag, SHORE_EFORMAT,
-                "%s: a volume of format version %u, but this longshore reads versions %u to %u; use the longshore "
-                "that wrote it last",
-                file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_APART);
+            return shore__fail(diag, SHORE_EFORMAT,
+                               "%s: has format version %u, but this longshore reads versions %u to %u; use the "
+                               "longshore that wrote it last",
+                               file->path, h->copy[i].version, SHORE__VOLUME_OLDEST, SHORE__VOLUME_APART);
     for (unsigned i = 0; i < 2 && !h->found; i++)
         if (h->parse[i] == SHORE__PARSE_DAMAGED)
             return shore__fail(
@@ -54,9 +53,9 @@ int shore__headers_explain(const struct shore__file *file, const struct shore__h
                 "copy, and check the drive",
                 file->path, SHORE__HEADER_A_OFFSET, SHORE__HEADER_B_OFFSET);
     if (h->found && h->overwritten)
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "%s: something else was written over the beginning of the volume; it is left as it is",
-                           file->path);
+        return shore__fail(
+            diag, SHORE_EFORMAT,
+            "%s: something else has overwritten the beginning of the volume; Longshore leaves it as it is", file->path);
     if (h->parse[0] == SHORE__PARSE_EMPTY && h->parse[1] == SHORE__PARSE_EMPTY)
         return shore__fail(
             diag, SHORE_EMISSING,
@@ -69,7 +68,7 @@ int shore__headers_explain(const struct shore__file *file, const struct shore__h
                            file->path);
     const struct shore__header *header = &h->copy[h->chosen];
     if (header->unfinished)
-        return shore__fail(diag, SHORE_EMISSING, "%s: a volume whose making was interrupted; make it again, as before",
+        return shore__fail(diag, SHORE_EMISSING, "%s: making this volume was interrupted; make it again, as before",
                            file->path);
     if (header->size_bytes > file->size_bytes)
         return shore__fail(diag, SHORE_ECORRUPT,

@@ -134,7 +134,8 @@ static int create(const char *path, const struct shore__volume_desc *desc, enum 
     out->desc.identity = NULL;
     if (shore__regions_make(desc, out->version, &out->at) ||
         !shore__extents_valid(desc->extents, desc->nextents, desc->segments) || desc->drive >= desc->ndrives)
-        return shore__fail(diag, -EINVAL, "%s: the placement or the sizes of the volume are not possible", path);
+        return shore__fail(diag, -EINVAL, "%s: the placement or the sizes that the volume records are not possible",
+                           path);
     out->size_bytes = out->at.end;
     const struct shore__header claim = {
         .desc = *desc, .version = out->version, .unfinished = true, .size_bytes = out->size_bytes};
@@ -253,12 +254,11 @@ static int open_volume(struct shore__volume *out, enum shore_io io, bool repair,
         shore__io_close(queue);
     }
     if (rc == 0 && out->desc.apart)
-        rc = repair
-                 ? shore__fail(diag, SHORE_EUSAGE,
-                               "%s: is a snapshot, of which the frozen blocks lie in a file that others share: it is "
-                               "only read; rollback goes back to it",
-                               out->file.path)
-                 : shore__rest_open(out, io, diag);
+        rc = repair ? shore__fail(diag, SHORE_EUSAGE,
+                                  "%s: is a snapshot that shares a file of frozen blocks, so it can only be read; "
+                                  "rollback goes back to it",
+                                  out->file.path)
+                    : shore__rest_open(out, io, diag);
     if (rc) shore__volume_close(out);
     return rc;
 }

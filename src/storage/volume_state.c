@@ -165,8 +165,8 @@ static int check_still_there(const struct shore__volume *v, struct shore_diag *d
 int shore__volume_can_carry(const struct shore__volume *v, struct shore_diag *diag) {
     if (shore__regions_renewable(&v->desc, v->version)) return 0;
     return shore__fail(diag, -ENOTSUP,
-                       "%s: a volume of format version %u, with no room to become one of version %u: it holds no blob "
-                       "and carries no segments; move its state to new volumes for that",
+                       "%s: has format version %u, which holds no blob and carries no segments, and has no room to "
+                       "become version %u; move its state to new volumes",
                        v->file.path, v->version, SHORE__VOLUME_VERSION);
 }
 
@@ -221,11 +221,11 @@ int shore__volume_commit(struct shore__volume *v, struct shore__io *io, struct s
     bool overwrites = v->record_valid && table_slot == (int)v->record.active;
     if (overwrites || table_slot > 1 || next->active > 1 || next->metrics_bytes > SHORE__METRICS_BYTES ||
         v->record.sequence == UINT64_MAX || shore__io_in_flight(io))
-        return shore__fail(diag, -EINVAL, "%s: not a possible commit", v->file.path);
+        return shore__fail(diag, -EINVAL, "%s: this commit is not possible", v->file.path);
     next->sequence = v->record_valid ? v->record.sequence + 1 : 1;
     if (table_slot >= 0) hash_slot(v, (unsigned)table_slot, &next->slot[table_slot]);
     if (next->slot[next->active].step == SHORE__STEP_NONE)
-        return shore__fail(diag, -EINVAL, "%s: a commit of no step", v->file.path);
+        return shore__fail(diag, -EINVAL, "%s: the commit has no step", v->file.path);
 
     uint64_t written = 0;
     int rc = check_still_there(v, diag);

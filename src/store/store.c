@@ -18,11 +18,11 @@
 static int check(const struct shore_fleet *fleet, const struct shore_store_options *o, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
     int rc = fleet ? shore_fleet_info(fleet, &info) : -EINVAL;
-    if (rc) return shore__fail(diag, rc, "a store is of a fleet");
+    if (rc) return shore__fail(diag, rc, "a store needs a fleet");
     if (o->scratch_offset % SHORE_BUFFER_ALIGN_BYTES || o->scratch_bytes % SHORE_BUFFER_ALIGN_BYTES)
         return shore__fail(diag, -EINVAL, "the scratch of the store is not aligned");
     if (o->scratch_offset > info.scratch_bytes || o->scratch_bytes > info.scratch_bytes - o->scratch_offset)
-        return shore__fail(diag, -EINVAL, "the scratch of the store is beyond the %llu bytes that the fleet has",
+        return shore__fail(diag, -EINVAL, "the scratch of the store ends beyond the %llu bytes that the fleet has",
                            (unsigned long long)info.scratch_bytes);
     for (uint32_t i = 0; i < o->npool; i++)
         if (!o->pool[i].at || ((uintptr_t)o->pool[i].at | o->pool[i].bytes) % SHORE_BUFFER_ALIGN_BYTES)
@@ -118,9 +118,9 @@ static int known(struct shore_activation_store *s, uint64_t key, bool filled, st
                  struct shore_diag *diag) {
     struct entry *e = *out = shore__store_find(s, key);
     if (!e || (!e->taken && !e->uses))
-        return say_key(s, -ENOENT, key, "is not in the store: it was not taken, or dropped", diag);
+        return say_key(s, -ENOENT, key, "is not in the store: it was never taken, or was dropped", diag);
     if (filled && e->state == ENTRY_FILLING)
-        return say_key(s, -EINVAL, key, "is being filled: it was not put yet", diag);
+        return say_key(s, -EINVAL, key, "is still being filled: put it first", diag);
     return 0;
 }
 
@@ -135,8 +135,8 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
     while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) /* of an earlier round: its request ends */
         shore__store_wait(s, &s->counts.waited_take_ns);
     if (e && e->state == ENTRY_FILLING)
-        return say_key(s, -EINVAL, key, "is being filled, and was asked for twice", diag);
-    if (e && (!counts || !e->taken)) return say_key(s, -EINVAL, key, "is there already", diag);
+        return say_key(s, -EINVAL, key, "is still being filled, and is taken twice", diag);
+    if (e && (!counts || !e->taken)) return say_key(s, -EINVAL, key, "is in the store already", diag);
     if (e) {
         e->taken++;
         return SHORE_STORE_KNOWN;
@@ -222,7 +222,7 @@ int shore_store_write(struct shore_activation_store *s, uint64_t key, const void
 static int lost(const struct entry *e, int rc, const struct shore_diag *why, struct shore_diag *diag) {
     const char *text = why ? why->text : shore_error_text(rc);
     if (rc == SHORE_ELINK) return shore__fail(diag, rc, "%s", text);
-    return shore__fail(diag, rc, "%s; step %llu is lost with it", text, (unsigned long long)e->store->step);
+    return shore__fail(diag, rc, "%s; this loses step %llu, too", text, (unsigned long long)e->store->step);
 }
 
 static bool is_there(const struct entry *e) {

@@ -53,19 +53,19 @@ static int check_range(const struct shore_fleet *fleet, const struct shore_pages
         inside = r->block < fleet->layout->nblocks;
         inside = inside && (uint64_t)r->segment + r->count <= fleet->layout->blocks[r->block].segments;
     }
-    if (!inside) return shore__fail(diag, -EINVAL, "page %u has segments that are not in the layout", i);
+    if (!inside) return shore__fail(diag, -EINVAL, "page %u has segments that the layout does not have", i);
     if (r->pool == SHORE_PAGES_STAYS)
         return is_aligned(r->memory) ? 0 : shore__fail(diag, -EINVAL, "the memory of page %u is not aligned", i);
-    if (r->other_kind) return shore__fail(diag, -EINVAL, "page %u is of the other kind, so it must stay", i);
+    if (r->other_kind) return shore__fail(diag, -EINVAL, "page %u has another form than its pool, so it must stay", i);
     if (r->pool >= o->npools || (r->count && !o->pools[r->pool].nbuffers))
-        return shore__fail(diag, -EINVAL, "page %u is of a pool without buffers", i);
+        return shore__fail(diag, -EINVAL, "page %u belongs to a pool without buffers", i);
     return 0;
 }
 
 static int check(const struct shore_fleet *fleet, const struct shore_pages_options *o, struct shore_diag *diag) {
     int rc = 0;
     if (!fleet == !o->read)
-        return shore__fail(diag, -EINVAL, "pages come from a fleet or from a read function: give exactly one");
+        return shore__fail(diag, -EINVAL, "pages are read from a fleet or by a read function: give exactly one");
     if (o->kind != SHORE_FETCH_BF16 && o->kind != SHORE_FETCH_MASTER)
         return shore__fail(diag, -EINVAL, "a page holds SHORE_FETCH_BF16 or SHORE_FETCH_MASTER");
     for (uint32_t i = 0; !rc && i < o->nranges; i++)
@@ -149,8 +149,7 @@ int shore_pages_open(struct shore_fleet *fleet, const struct shore_pages_options
     if (!rc && o.read) rc = shore__reader_open(o.read, o.read_ctx, &p->reader);
     if (rc) {
         shore_pages_close(p);
-        return shore__fail(diag, rc, "there is no memory, or no thread, for the parameter pages: %s",
-                           shore_error_text(rc));
+        return shore__fail(diag, rc, "the parameter pages get no memory, or no thread: %s", shore_error_text(rc));
     }
     *out = p;
     return 0;

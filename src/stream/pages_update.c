@@ -32,8 +32,7 @@ int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead,
         *pending = true;
         return 0;
     }
-    if (page->in_parts)
-        return shore__fail(diag, -EINVAL, "a page is asked for before all parts of its update have come");
+    if (page->in_parts) return shore__fail(diag, -EINVAL, "a page is wanted before all parts of its update have come");
     int rc = shore__pages_wait(p, &page->update, diag);
     bool good = !rc && page->handed_back && (page->whole || page->covered == page->count);
     assert(!page->loading && (!good || page->at));

@@ -334,7 +334,7 @@ static void snapshots_share_what_rests(void **state) {
         writing.drives = drives;
         writing.drive_speeds = NULL;
         assert_int_equal(shore_fleet_open(r.layout, &writing, &snapshot, &r.diag), SHORE_EUSAGE);
-        assert_non_null(strstr(r.diag.text, "it is only read; rollback goes back to it"));
+        assert_non_null(strstr(r.diag.text, "it can only be read; rollback goes back to it"));
         /* what is damaged or gone is named */
         rests(&r, rest);
         write_at(rest, data_of(rest), "damage");

@@ -202,7 +202,7 @@ static void test_more_groups_than_the_wire_takes(void **state) {
         place_open(&place, kinds[remote]);
         struct shore_fleet_options options = {.size = sizeof options, .drives = place.paths, .ndrives = place.ndrives};
         assert_int_equal(shore_fleet_create(layout, &options, &fleet, &diag), remote ? SHORE_EINPUT : 0);
-        if (remote) assert_non_null(strstr(diag.text, "tensor next is of group 1024"));
+        if (remote) assert_non_null(strstr(diag.text, "tensor next is in group 1024"));
         if (!remote) shore_fleet_close(fleet);
         place_close(&place);
     }

@@ -35,7 +35,7 @@ made "$place/run" "$place/d/one.volume" "unix:$socket:$place/d/two.volume"
 run inspect "$place/run" --digest --accept-step 3
 same "nothing is given up without need" $rc 2
 grep -q "step 4 is whole on every drive" "$place/log" || fail "not said that step 4 is whole"
-refused "a step that is gone" "step 2 cannot be accepted: .* holds it no more" train --resume "$place/run" --accept-step 2
+refused "a step that is gone" "step 2 cannot be accepted: .* no longer holds it" train --resume "$place/run" --accept-step 2
 for volume in two.volume one.volume; do
     damage "$place/run" "$place/d/$volume" hi
     # more than once: a start that meets the damage leaves the step before as it is
@@ -44,7 +44,7 @@ for volume in two.volume one.volume; do
             train --resume "$place/run"
     done
     must train --resume "$place/run" --accept-step 3 --stop-at 4
-    grep -q "step 4 is given up for step 3, of which every byte was read and is whole: .*d/$volume: block" "$place/log" &&
+    grep -q "step 4 is given up for step 3: every byte of that step was read and is whole: .*d/$volume: block" "$place/log" &&
         ok "says what is lost" || fail "not said that step 4 is given up"
     same "metrics" "$(metric "$place/run" step | tr '\n' ' ')" "1 2 3 4 "
 done
@@ -65,7 +65,7 @@ damage "$place/late" "$place/d/late.volume" v
 run train --resume "$place/late"
 same "UPDATE meets the damage" $rc 1
 for _ in 1 2; do
-    expect_failure 1 "half overwritten" "step 3 cannot be accepted, since it is not whole either|checksum" \
+    expect_failure 1 "half overwritten" "step 3 cannot be accepted: it is not whole either|checksum" \
         train --resume "$place/late" --accept-step 3
 done
 done_testing

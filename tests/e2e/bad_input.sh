@@ -37,8 +37,8 @@ with_flag "a model that is not there" "$place/none: there is no such directory" 
 with_flag "a tokenizer that is not there" "$place/none: there is no such directory" --tokenizer "$place/none"
 with_flag "a dry run with too little memory" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run
 with_flag "the same as JSON" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run --json
-with_flag "a number of another unit" "; 300 bytes: did you mean 300MiB[?]" --memory 300 --dry-run
-with_flag "and of a larger one" "; 8 bytes: did you mean 8GiB[?]" --memory 8 --dry-run
+with_flag "a number of another unit" "300 bytes of memory is too little.*; did you mean 300MiB[?]" --memory 300 --dry-run
+with_flag "and of a larger one" "8 bytes of memory is too little.*; did you mean 8GiB[?]" --memory 8 --dry-run
 echo '{"messages": [{"role": "user", "content": "Hello"}]}' >"$place/chat.jsonl"
 with_flag "chat data" "chat.jsonl.*its keys are .messages.: write each conversation as one text with the model's chat template" --data "$place/chat.jsonl" --tokenizer bytes
 with_flag "unknown flag with =" "did you mean.*--memory" --memroy=1GiB
@@ -74,7 +74,7 @@ bad "a step of a new run" "--accept-step goes with --resume" "${base[@]}" --acce
 with_flag "huge batch" "--batch" --batch 99999999999999999999
 with_flag "no steps" "--steps" --steps 0
 with_flag "beta of one" "beta2 takes" --beta2 1
-with_flag "momentum for Adam" "momentum is for optimizer sgd" --momentum 0.9
+with_flag "momentum for Adam" "momentum needs optimizer sgd" --momentum 0.9
 same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 with_flag "negative clip" "--clip" --clip -1
 with_flag "share of more than one" "val-share takes" --val-share 1.5

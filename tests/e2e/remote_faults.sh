@@ -53,7 +53,7 @@ killed|no longshore answers.*has closed.*see what|kill -9 $$
 wordy|no longshore answers.*\(first of many 0.*see what|printf 'first of many %0250d\n' 0 >&2; exit 3
 silent|no longshore answers.*silent for 5 s.*see what|exec sleep 60
 chatty|65536 bytes of other text.*login scripts must be quiet|while :; do echo 'Welcome to far, home of everything'; done
-trickling|no longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
+trickling|not a longshore drive server.*login scripts must be quiet|while :; do echo .; sleep 0.2; done
 TABLE
 refused "no such command" "cannot be started.*LONGSHORE_RSH" train "${common[@]}" --rsh "$place/rsh/nothing" --drive ssh://far/x --out "$place/x"
 LONGSHORE_CONNECTIONS=9 refused "too many connections" "LONGSHORE_CONNECTIONS: .*takes a whole number from 1 to 8" \

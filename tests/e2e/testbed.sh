@@ -72,7 +72,7 @@ grep -q "the training was ended by signal 9 (Killed)" "$place/log" && ok "the si
 
 refused "no testbed" 'which testbed' bench testbed
 refused "an unknown one" 'did you mean smart-infinity' bench testbed smart-infinty
-same "called as it was given" "$(sed -n 2p "$place/log" | cut -d' ' -f 1-6)" "longshore: no machine is called smart-infinty,"
+same "called as it was given" "$(sed -n 2p "$place/log" | cut -d' ' -f 1-6)" "longshore: smart-infinty is neither a file"
 refused "an unknown mode" "not 'fast'" bench testbed smart-infinity --modes base,fast
 refused "no number" "not '1,x'" bench testbed smart-infinity --drives 1,x
 echo '{"link": {"shared": "8GB"}}' >"$place/bare.json"

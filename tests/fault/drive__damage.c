@@ -206,7 +206,7 @@ static void the_step_before_a_damaged_one_is_accepted(void **state) {
             must(&t, open_again(&t));
             t.options.accept_step = &(uint64_t){1};
             assert_int_equal(open_again(&t), SHORE_ESTALE);
-            says(&t, "holds it no more");
+            says(&t, "no longer holds it");
             t.options.accept_step = &(uint64_t){2};
             t.options.read_only = true;
             must(&t, open_again(&t));
@@ -247,7 +247,7 @@ static void a_step_before_is_not_accepted_without_need(void **state) {
     damage_newest(&t, 1, SHORE_PLANE_V);
     t.options.accept_step = &(uint64_t){1};
     assert_int_equal(open_again(&t), SHORE_ECORRUPT);
-    says(&t, "step 1 cannot be accepted, since it is not whole either");
+    says(&t, "step 1 cannot be accepted: it is not whole either");
     finish(&t);
 }
 

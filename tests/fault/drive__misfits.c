@@ -29,7 +29,7 @@ static void a_missing_drive_is_named(void **state) {
     stop(&t);
     t.options.ndrives = 1;
     assert_int_equal(open_again(&t), SHORE_EMISMATCH);
-    says(&t, "one of 2 drives");
+    says(&t, "belongs to 2 drives");
     unlink(away);
     finish(&t);
 }

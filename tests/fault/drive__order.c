@@ -188,7 +188,7 @@ static void test_a_commit_without_an_epoch(void **state) {
         must(&t, shore__drive_open_at(&config, at, &drive, &t.diag));
         says(&t, drive->ops->begin(drive, 9, SHORE__STEP_NONE, &t.diag), -EINVAL, "was not loaded");
         must(&t, drive->ops->load(drive, 1, &t.diag));
-        says(&t, drive_commit(drive, 2, SHORE_COMMIT_SKIPPED, &t.diag), SHORE_ESTALE, "no epoch was begun");
+        says(&t, drive_commit(drive, 2, SHORE_COMMIT_SKIPPED, &t.diag), SHORE_ESTALE, "no epoch has begun");
         drive->ops->close(drive);
         free(at);
         open_again(&t);

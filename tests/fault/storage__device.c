@@ -183,7 +183,7 @@ static void a_reused_device_is_left_alone(void **state) {
         if (sealed) seal();
         make_swap();
         assert_int_equal(shore__volume_open(device, SHORE_IO_AUTO, NULL, &v, &diag), SHORE_EFORMAT);
-        assert_non_null(strstr(diag.text, "something else was written"));
+        assert_non_null(strstr(diag.text, "something else has overwritten"));
         assert_int_equal(create(false, &diag), SHORE_EEXISTS);
         unsigned char page[SHORE__PAGE_BYTES];
         int fd = open(device, O_RDONLY);

@@ -59,8 +59,8 @@ int shore__fleet_cache_open(struct shore_fleet *f, uint64_t bytes, uint32_t page
     *out = NULL;
     uint64_t pages = page_bytes ? bytes / page_bytes : 0;
     if (!pages)
-        return shore__fail(diag, -EINVAL, "a cache of %llu bytes has no page of %u", (unsigned long long)bytes,
-                           page_bytes);
+        return shore__fail(diag, -EINVAL, "a cache of %llu bytes is smaller than a page of %u",
+                           (unsigned long long)bytes, page_bytes);
     struct shore__fleet_cache *c = calloc(1, sizeof *c + f->ndrives * sizeof c->upto[0]);
     if (!c) return shore__fail(diag, -ENOMEM, "out of memory");
     c->fleet = f;

@@ -174,7 +174,7 @@ static int choose_id(const struct shore_fleet_options *o, const struct found *fo
     for (uint32_t d = 0; d < o->ndrives && !id[0] && !id[1]; d++)
         if (found[d].is_volume && !found[d].sealed) memcpy(id, found[d].fleet_id, sizeof o->fleet_id);
     if (id[0] || id[1] || getrandom(id, sizeof o->fleet_id, 0) == sizeof o->fleet_id) return 0;
-    return shore__fail(diag, -EIO, "no random numbers for a new fleet");
+    return shore__fail(diag, -EIO, "the system gives no random numbers for a new fleet");
 }
 
 static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
@@ -229,7 +229,8 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
 int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                            const float *m, const float *v, struct shore_diag *diag) {
     if (f->ready || shore__fleet_check_range(f, block, segment, count))
-        return shore__fail(diag, -EINVAL, "initial state outside of the layout, or after it was sealed");
+        return shore__fail(diag, -EINVAL,
+                           "initial state lies outside of the layout, or comes after the fleet was sealed");
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!shore__fleet_intersect(f, block, d, segment, count, &part)) continue;

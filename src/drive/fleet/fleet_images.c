@@ -44,7 +44,7 @@ int shore_fleet_update_images(struct shore_fleet *f, const struct shore_update *
     int rc = shore__sized_in(&update, sizeof update, given, "shore_update", diag);
     if (rc) return rc;
     rc = shore__update_check(&f->config, &update);
-    if (rc) return shore__fail(diag, rc, "shore_fleet_update_images: no such segments, or groups are missing");
+    if (rc) return shore__fail(diag, rc, "shore_fleet_update_images: the segments do not exist, or groups are missing");
     const char *what =
         shore__update_is_spilled(&update) ? "the gradient is not in memory" : shore__update_left_out(f, &update);
     if (what) return shore__fail(diag, -EINVAL, "shore_fleet_update_images: %s", what);

@@ -38,11 +38,13 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
                          struct shore_diag *diag) {
     if (!layout || layout->nblocks == 0) return shore__fail(diag, -EINVAL, "the layout has no blocks");
     if (o->ndrives == 0 || o->ndrives > SHORE__DRIVES_MAX) {
-        return shore__fail(diag, SHORE_EUSAGE, "%u drives given; 1 to %u can be used", o->ndrives, SHORE__DRIVES_MAX);
+        return shore__fail(diag, SHORE_EUSAGE, "%u drives are given; a fleet has 1 to %u", o->ndrives,
+                           SHORE__DRIVES_MAX);
     }
     if ((unsigned)o->optimizer >= SHORE_OPTIMIZER_COUNT) return shore__fail(diag, -EINVAL, "unknown optimizer");
     if (o->identity_bytes > SHORE__IDENTITY_BYTES) {
-        return shore__fail(diag, -EINVAL, "an identity of %u bytes; %u fit", o->identity_bytes, SHORE__IDENTITY_BYTES);
+        return shore__fail(diag, -EINVAL, "the identity has %u bytes; at most %u fit", o->identity_bytes,
+                           SHORE__IDENTITY_BYTES);
     }
     return 0;
 }
@@ -204,11 +206,11 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
                            asked ? "run" : "fleet");
     if (desc->generation != generation)
         return shore__fail(diag, SHORE_EMISMATCH,
-                           "%s is of placement %llu, and the others are of placement %llu: it was left behind when "
-                           "the state was moved to other drives",
+                           "%s has placement %llu, and the others have placement %llu: it stayed behind when the state "
+                           "was moved to other drives",
                            path, (unsigned long long)desc->generation, (unsigned long long)generation);
     if (desc->ndrives != o->ndrives)
-        return shore__fail(diag, SHORE_EMISMATCH, "%s is one of %u drives, and %u are given", path, desc->ndrives,
+        return shore__fail(diag, SHORE_EMISMATCH, "%s belongs to %u drives, but %u are given", path, desc->ndrives,
                            o->ndrives);
     if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
         const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
@@ -218,7 +220,7 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
                            path, desc->drive, first->path);
     }
     if (desc->plane_form != (uint32_t)f->config.moments)
-        return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and %s ones are asked for", path,
+        return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and the optimizer wants %s moments", path,
                            desc->plane_form == SHORE_MOMENTS_FP32   ? "32 bits"
                            : desc->plane_form == SHORE_MOMENTS_8BIT ? "8 bits"
                                                                     : "an unknown kind",
@@ -294,16 +296,15 @@ static int check_accepted(struct shore_fleet *f, const struct shore__fleet_state
     if (rc == SHORE_ELINK || rc == -ENOMEM) return shore__fail_of(diag, rc, &why, "%s", why.text);
     if (!rc)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "step %llu is whole on every drive, so that it is not given up for step %llu: accept no "
-                           "other step",
-                           given_up, kept);
+                           "step %llu is whole on every drive: continue with it, and do not accept step %llu", given_up,
+                           kept);
     rc = load(f, state->step, true, &text);
     if (rc == SHORE_ECORRUPT && state->gives_up)
-        return shore__fail(diag, rc, "step %llu cannot be accepted, since it is not whole either: %.900s", kept,
-                           text.text);
+        return shore__fail(diag, rc, "step %llu cannot be accepted: it is not whole either: %.900s", kept, text.text);
     if (rc) return shore__fail_of(diag, rc, &text, "%s", text.text);
     if (state->gives_up && f->config.note) {
-        shore__fail(&text, 0, "step %llu is given up for step %llu, of which every byte was read and is whole: %.900s",
+        shore__fail(&text, 0,
+                    "step %llu is given up for step %llu: every byte of that step was read and is whole: %.900s",
                     given_up, kept, why.text);
         f->config.note(f->config.note_ctx, text.text);
     }

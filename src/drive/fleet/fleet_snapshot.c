@@ -46,7 +46,7 @@ static int make_all(struct part *parts, uint32_t n, struct shore_diag *diag) {
 int shore__fleet_snapshot(struct shore_fleet *f, const char *name, struct shore_diag *diag) {
     struct shore_diag ignored;
     if (!diag) diag = &ignored;
-    if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "no name for a snapshot");
+    if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "this is not a name for a snapshot");
     struct part *parts = calloc(f->ndrives, sizeof *parts);
     if (!parts) return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t d = 0; d < f->ndrives; d++) {

@@ -61,14 +61,13 @@ struct shore__scratch_part shore__join_scratch_part(const struct shore__join *jo
 static void say_damaged(struct shore__join *join, uint32_t part) {
     join_fail(join, SHORE_ECORRUPT, NULL);
     if (!join->seals_each && join->nparts > 1) {
-        shore__fail(&join->diag, SHORE_ECORRUPT,
-                    "scratch data came back from the drives with other bytes than were stored");
+        shore__fail(&join->diag, SHORE_ECORRUPT, "the drives returned other bytes of scratch than were stored");
         return;
     }
     struct shore__scratch_part p = shore__join_scratch_part(join, part);
     struct shore__drive *drive = join->fleet->drives[p.drive];
     shore__fail(&join->diag, SHORE_ECORRUPT,
-                "%s: %llu bytes at %llu of its scratch came back with other bytes than were stored", drive->path,
+                "%s: returned other bytes than were stored: %llu bytes at %llu of its scratch", drive->path,
                 (unsigned long long)p.bytes, (unsigned long long)p.local);
 }
 

@@ -27,8 +27,8 @@ static int stale(struct shore__drive *const *drives, const struct shore__drive_r
                            path, own, other, found[behind].damage.text);
     }
     return shore__fail(diag, SHORE_ESTALE,
-                       "%s is at step %llu but the other drives are at step %llu: it was put back from a copy, or was "
-                       "left out of a run; give the drive that belongs to the others",
+                       "%s is at step %llu but the other drives are at step %llu: it was put back from a copy, or a "
+                       "run went on without it; give the drive that belongs to the others",
                        path, own, other);
 }
 
@@ -39,7 +39,8 @@ static int restore(struct shore__drive *const *drives, const struct shore__drive
     for (uint32_t d = 0; d < ndrives; d++) {
         if (holds(&found[d].record, step)) continue;
         return shore__fail(diag, SHORE_ESTALE,
-                           "%s holds no state of step %llu, from which it was being put back: it is of another time",
+                           "%s does not hold step %llu, where a rollback began that was interrupted: the drive was put "
+                           "back from a copy",
                            drives[d]->path, (unsigned long long)step);
     }
     out->step = step;
@@ -71,9 +72,10 @@ static int accept_older(struct shore__drive *const *drives, const struct shore__
     for (uint32_t d = 0; d < ndrives; d++) {
         const struct shore__record *older = &found[d].older;
         if (!holds(&found[d].record, accept))
-            return shore__fail(diag, SHORE_ESTALE,
-                               "step %llu cannot be accepted: %s holds it no more; the whole step that is left is %llu",
-                               (unsigned long long)accept, drives[d]->path, (unsigned long long)out->step);
+            return shore__fail(
+                diag, SHORE_ESTALE,
+                "step %llu cannot be accepted: %s no longer holds it; the step that is still whole is %llu",
+                (unsigned long long)accept, drives[d]->path, (unsigned long long)out->step);
         if (found[d].older_valid && step_of(older) == accept) told = older;
     }
     out->verify = out->gives_up = true;
@@ -144,7 +146,7 @@ static int recover(struct shore__drive *const *drives, const struct shore__drive
     if (rc) return rc;
     if (accept && *accept < step && step >= hint_step) return accept_older(drives, found, ndrives, *accept, out, diag);
     if (accept && *accept != step) {
-        return shore__fail(diag, SHORE_ESTALE, "step %llu cannot be accepted: the whole step that is left is %llu",
+        return shore__fail(diag, SHORE_ESTALE, "step %llu cannot be accepted: the step that is still whole is %llu",
                            (unsigned long long)*accept, (unsigned long long)step);
     }
     if (step < hint_step && !accept)

@@ -61,7 +61,7 @@ static int take_memory(struct shore__cache *c, uint64_t table_bytes, uint64_t by
         if (!taken) {
             char needs[32], has[32];
             shore__format_size_up(bytes, needs, sizeof needs);
-            return arena ? shore__fail(diag, SHORE_EBUDGET, "%s: its cache takes %s of memory, and %s are left for it",
+            return arena ? shore__fail(diag, SHORE_EBUDGET, "%s: its cache needs %s of memory, and %s is free",
                                        name_of(c), needs, shore__format_size(shore__arena_left(arena), has, sizeof has))
                          : shore__fail(diag, -ENOMEM, "%s: out of memory for a cache", name_of(c));
         }
@@ -77,14 +77,13 @@ static int open_cache(struct shore__cache *c, const struct shore__call *call, st
     uint64_t pages = call->bytes / call->start;
     if (c->table) return shore__fail(diag, SHORE_EBUSY, "%s: its cache is open already", name_of(c));
     if (pages == 0 || pages >= SHORE__NO_PAGE)
-        return shore__fail(diag, -EINVAL, "%s: %llu pages are no size for a cache", name_of(c),
-                           (unsigned long long)pages);
+        return shore__fail(diag, -EINVAL, "%s: a cache cannot have %llu pages", name_of(c), (unsigned long long)pages);
     c->page_bytes = call->start;
     uint64_t table_bytes = shore__cache_pages_bytes((uint32_t)pages), most = c->config->cache_memory_bytes;
     uint64_t bytes = shore__arena_round(table_bytes) + (c->volume ? 0 : pages * c->page_bytes);
     if (most && bytes > most) {
         char needs[32], has[32];
-        return shore__fail(diag, SHORE_EBUDGET, "%s: a cache of %llu pages takes %s of memory, and %s are left for it",
+        return shore__fail(diag, SHORE_EBUDGET, "%s: a cache of %llu pages needs %s of memory, and %s is free",
                            name_of(c), (unsigned long long)pages, shore__format_size_up(bytes, needs, sizeof needs),
                            shore__format_size(most, has, sizeof has));
     }
@@ -169,7 +168,7 @@ static int move(struct shore__cache *c, const struct shore__call *call, struct s
 
 static int run(struct shore__cache *c, const struct shore__call *call, struct shore_diag *diag) {
     if (call->function == SHORE__CACHE_OPEN) return open_cache(c, call, diag);
-    if (!c->table) return shore__fail(diag, SHORE_EMISSING, "%s: no cache of it is open", name_of(c));
+    if (!c->table) return shore__fail(diag, SHORE_EMISSING, "%s: its cache is not open", name_of(c));
     if (call->function == SHORE__CACHE_FREE)
         shore__cache_pages_free(&c->pages, &call->key);
     else if (call->function == SHORE__CACHE_CLOSE)

@@ -99,7 +99,7 @@ int shore__front_init(struct shore__drive *d, uint32_t block, uint32_t segment, 
     if (!job) return shore__fail(diag, -ENOMEM, "out of memory");
     if (!f->created || shore__front_locate(f, job, block, segment, count)) {
         free(job);
-        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", d->path);
+        return shore__fail(diag, -EINVAL, "%s: initial state has segments that are not on this drive", d->path);
     }
     job->init.master = master;
     job->init.m = m;

@@ -127,7 +127,7 @@ int shore__local_commit(struct shore__local *l, struct shore__local_job *job) {
     bool skip = job->commit->how == SHORE_COMMIT_SKIPPED;
     const struct shore__record *record = &l->volume.record;
     if (l->front.epoch != record->epoch) {
-        return shore__fail(&job->diag, SHORE_ESTALE, "%s: no epoch was begun in which step %llu could be committed",
+        return shore__fail(&job->diag, SHORE_ESTALE, "%s: step %llu cannot be committed: no epoch has begun",
                            l->volume.file.path, (unsigned long long)step);
     }
     if (base == SHORE__STEP_NONE || (step != base + 1 && job->commit->how != SHORE_COMMIT_RESTORED)) {

@@ -81,7 +81,8 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
                           struct shore_diag *diag) {
     struct shore__local *l = local_of(d);
     const char *volume = l->volume.file.path;
-    if (!shore__snapshot_name_valid(name)) return shore__fail(diag, SHORE_EUSAGE, "%s: no name for a snapshot", volume);
+    if (!shore__snapshot_name_valid(name))
+        return shore__fail(diag, SHORE_EUSAGE, "%s: this is not a name for a snapshot", volume);
     char *path = shore__snapshot_path(volume, name);
     struct shore__local_job *job = shore__front_job(SHORE__LOCAL_SNAPSHOT, (struct shore_completion){0});
     int rc = path && job ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
@@ -209,7 +210,7 @@ static int start(struct shore__local *l, struct shore_diag *diag) {
     if (rc) return rc;
     if (!l->volume.file.direct && l->front.config.io != SHORE_IO_BUFFERED && l->front.config.note) {
         struct shore_diag note;
-        shore__fail(&note, 0, "%s: the page cache is used because direct I/O is refused there", path);
+        shore__fail(&note, 0, "%s: refuses direct I/O, so its I/O goes through the page cache", path);
         l->front.config.note(l->front.config.note_ctx, note.text);
     }
     rc = shore__lane_start(&l->front.fetches, "shore-fetch", shore__local_fetch_lane, l);

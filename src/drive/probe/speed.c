@@ -82,7 +82,7 @@ int shore__speeds_parse(const char *text, uint32_t ndrives, uint64_t *speeds, st
         if (good && number) speed = (uint64_t)(value * PLAIN);
         if (!good || speed == 0 || speed > UINT64_C(1) << 60)
             return shore__fail(diag, SHORE_EUSAGE,
-                               "drive speeds %s: '%s' is no speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
+                               "drive speeds %s: '%s' is not a speed: give numbers such as 2,1 or 2.8GB,1.4GB, one for "
                                "each drive",
                                shore__escape(text, strlen(text), shown, sizeof shown), item);
         plain[number] = true;

@@ -100,13 +100,13 @@ static int wait_for(struct shore__conn *c, int fd, short event, uint64_t *silent
     for (uint64_t until = *silent_ns + silence_ns(c); *silent_ns < until;) {
         struct pollfd fds[3] = {{fd, event, 0}, {c->wake, POLLIN, 0}, {event == POLLIN ? c->err : -1, POLLIN, 0}};
         uint64_t began = shore__now_ns();
-        if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+        if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
         int n = poll(fds, 3, (int)slice_ms), code = errno;
         uint64_t took = shore__now_ns() - began;
         *silent_ns += took < slice_ms * 1000000 ? took : slice_ms * 1000000;
         if (n < 0 && code != EINTR) return broke(c, code, diag);
         if (n > 0 && fds[2].revents) shore__conn_drain_errors(c);
-        if (n > 0 && fds[1].revents) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+        if (n > 0 && fds[1].revents) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
         if (n > 0 && fds[0].revents) return 0;
     }
     atomic_store(&c->gone, true);
@@ -182,7 +182,7 @@ static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned npar
     uint64_t silent = 0;
     advance(&parts, &nparts, 0);
     /* the rest of a session that was broken off must not look like an answer */
-    if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+    if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
     while (nparts) {
         ssize_t n = write_quietly(c->out, parts, nparts);
         if (n >= 0) {
@@ -308,9 +308,10 @@ int shore__conn_greeting(struct shore__conn *c, uint32_t *version, struct shore_
     size_t kept = seen < sizeof said ? seen : sizeof said;
     last_line((const char *)said + sizeof said - kept, kept, shown, sizeof shown);
     if (!rc)
-        return shore__fail(diag, SHORE_EFORMAT,
-                           "what answers there is no longshore drive server: %zu bytes of other text came (%s); login "
-                           "scripts must be quiet where there is no terminal",
-                           seen, shown);
+        return shore__fail(
+            diag, SHORE_EFORMAT,
+            "what answers there is not a longshore drive server: %zu bytes of other text came (%s); login "
+            "scripts must be quiet where there is no terminal",
+            seen, shown);
     return seen ? shore__fail(diag, rc, "%s (it said: %s)", why.text, shown) : shore__fail(diag, rc, "%s", why.text);
 }

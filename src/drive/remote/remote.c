@@ -110,7 +110,7 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
     struct shore_wait wait;
     const float *arrays[3] = {master, m, v};
     if (!shore__extent_find(d->desc, block, segment, count))
-        return shore__fail(diag, -EINVAL, "%s: initial state of segments that are not of this drive", r->drive.path);
+        return shore__fail(diag, -EINVAL, "%s: initial state has segments that are not on this drive", r->drive.path);
     uint32_t most = shore__remote_span(r, (uint64_t)SHORE_SEGMENT_ELEMS * 4);
     if (m || v) most = shore__remote_span(r, (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     shore_wait_init(&wait);
@@ -234,7 +234,7 @@ static int remote_can_carry(const struct shore__drive *d, struct shore_diag *dia
     struct remote *r = remote_of(d);
     if (r->info.caps & SHORE__DRIVE_CARRIES) return 0;
     return shore__fail(diag, -ENOTSUP,
-                       "%s: its volume is of an older format, which holds no blob and carries no segments",
+                       "%s: its volume has an older format, which holds no blob and carries no segments",
                        r->drive.path);
 }
 

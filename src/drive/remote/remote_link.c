@@ -419,7 +419,7 @@ int shore__remote_start(struct remote *r) {
 
 void shore__remote_stop(struct remote *r) {
     struct shore_diag why;
-    shore__fail(&why, SHORE_ELINK, "the connection is ended");
+    shore__fail(&why, SHORE_ELINK, "the connection has ended");
     break_off(r, SHORE_ELINK, &why);
     for (unsigned i = 0; i < r->nlinks; i++) {
         struct remote_link *l = &r->links[i];

@@ -50,11 +50,11 @@ static int check_groups(const struct remote *r, struct shore_diag *diag) {
         for (uint32_t t = 0; t < layout->blocks[b].ntensors; t++) {
             const struct shore_layout_tensor *tensor = &layout->blocks[b].tensors[t];
             if (tensor->group >= SHORE__WIRE_GROUPS_MOST && tensor->group != SHORE_GROUP_RESTS)
-                return shore__fail(
-                    diag, SHORE_EINPUT,
-                    "%s: a remote drive takes %u parameter groups at most, and tensor %.200s is of group "
-                    "%u: number the groups from 0, or use drives of this host",
-                    r->drive.path, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "", tensor->group);
+                return shore__fail(diag, SHORE_EINPUT,
+                                   "%s: a remote drive takes at most %u parameter groups, and tensor %.200s is in "
+                                   "group %u: number the groups from 0, or use drives of this host",
+                                   r->drive.path, SHORE__WIRE_GROUPS_MOST, tensor->name ? tensor->name : "",
+                                   tensor->group);
         }
     }
     return 0;
@@ -84,7 +84,7 @@ static int open_there(struct remote *r, struct shore__way *way, uint32_t mode, c
     int rc = check_groups(r, diag);
     if (rc) return rc;
     rc = shore__wire_open_put(&o, false, &request, &frame.body_bytes);
-    if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long", r->drive.path);
+    if (rc) return shore__fail(diag, rc, "%s: the description of its state is too long to send", r->drive.path);
     frame.body = request;
     rc = ask(r, way, &frame, &body, &a, &why);
     if (!rc && !a.rc) rc = shore__wire_open_get(a.result, a.result_bytes, true, info, &why);
@@ -225,7 +225,7 @@ int shore__remote_create_over(const struct shore__drive_config *config, int in, 
     struct shore__way *way = &r->links[0].way;
     int rc = shore__conn_init(&way->conn, in, out_fd, -1);
     if (rc)
-        shore__fail(diag, rc, "no connection: %s", shore_error_text(rc));
+        shore__fail(diag, rc, "cannot connect: %s", shore_error_text(rc));
     else
         rc = shore__conn_greeting(&way->conn, &way->version, diag);
     if (rc) shore__conn_fini(&way->conn);

@@ -101,7 +101,7 @@ static int open_child(const struct shore__address *at, struct shore__way *w, str
     int to[2] = {-1, -1}, from[2] = {-1, -1}, err[2] = {-1, -1};
     int rc = make_command(at, &c, diag);
     if (!rc && (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC) || pipe2(err, O_CLOEXEC)))
-        rc = shore__fail(diag, -errno, "no pipes for %s: %s", c.words[0], strerror(errno));
+        rc = shore__fail(diag, -errno, "cannot make pipes for %s: %s", c.words[0], strerror(errno));
     if (!rc) {
         /* a hint: users may be allowed less */
         fcntl(to[1], F_SETPIPE_SZ, PIPE_BYTES);
@@ -121,7 +121,7 @@ static int open_child(const struct shore__address *at, struct shore__way *w, str
         close(from[1]);
         close(err[1]);
         rc = shore__conn_init(&w->conn, from[0], to[1], err[0]);
-        if (rc) shore__fail(diag, rc, "no connection: %s", shore_error_text(rc));
+        if (rc) shore__fail(diag, rc, "cannot connect: %s", shore_error_text(rc));
     }
     free(c.copy);
     return rc;
@@ -151,7 +151,7 @@ static struct sockaddr_un address_of(const char *path) {
 static int open_socket(const struct shore__address *at, struct shore__way *w, struct shore_diag *diag) {
     struct sockaddr_un address = address_of(at->socket);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return shore__fail(diag, -errno, "no socket: %s", strerror(errno));
+    if (fd < 0) return shore__fail(diag, -errno, "cannot make a socket: %s", strerror(errno));
     if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         int code = errno;
         close(fd);
@@ -161,11 +161,11 @@ static int open_socket(const struct shore__address *at, struct shore__way *w, st
     }
     if (!is_ours(fd)) {
         close(fd);
-        return shore__fail(diag, SHORE_EMISMATCH, "its server runs as another user; start one as yours");
+        return shore__fail(diag, SHORE_EMISMATCH, "its server runs as another user; start one as your user");
     }
     large_buffers(fd);
     int rc = shore__conn_init(&w->conn, fd, fd, -1);
-    return rc ? shore__fail(diag, rc, "no connection: %s", shore_error_text(rc)) : 0;
+    return rc ? shore__fail(diag, rc, "cannot connect: %s", shore_error_text(rc)) : 0;
 }
 
 /* Waits up to ms for the child; -1: it still runs. */
@@ -297,11 +297,11 @@ static int check_directory(const char *path, struct shore_diag *diag) {
     if (mkdir(directory, 0700) != 0 && errno != EEXIST)
         rc = shore__fail(diag, -errno, "%s: cannot be made: %s", directory, strerror(errno));
     else if (lstat(directory, &st) != 0 || !S_ISDIR(st.st_mode))
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is no directory", directory);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is not a directory", directory);
     else if (st.st_uid != geteuid() || st.st_mode & 077)
         rc = shore__fail(diag, SHORE_EUSAGE,
-                         "%s: a socket that serves drives needs a directory that is yours alone: chmod 700 it, or name "
-                         "another",
+                         "%s: a socket that serves drives needs a directory that is yours alone: give it the mode 700, "
+                         "or name another",
                          directory);
     free(directory);
     return rc;
@@ -310,18 +310,19 @@ static int check_directory(const char *path, struct shore_diag *diag) {
 int shore__listen(const char *path, int *out, struct shore_diag *diag) {
     struct sockaddr_un address = address_of(path);
     if (strlen(path) >= sizeof address.sun_path)
-        return shore__fail(diag, SHORE_EUSAGE, "%.200s: the name of a socket has at most %u characters", path,
+        return shore__fail(diag, SHORE_EUSAGE, "%.200s: the path of a socket has at most %u characters", path,
                            (unsigned)sizeof address.sun_path - 1);
-    if (strchr(path, ':')) return shore__fail(diag, SHORE_EUSAGE, "%s: the name of a socket must not have a ':'", path);
+    if (strchr(path, ':'))
+        return shore__fail(diag, SHORE_EUSAGE, "%s: the path of a socket must not contain ':'", path);
     int rc = check_directory(path, diag);
     if (rc) return rc;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) return shore__fail(diag, -errno, "no socket: %s", strerror(errno));
+    if (fd < 0) return shore__fail(diag, -errno, "cannot make a socket: %s", strerror(errno));
     struct stat st;
     if (lstat(path, &st) == 0) {
         if (!S_ISSOCK(st.st_mode)) {
             close(fd);
-            return shore__fail(diag, SHORE_EEXISTS, "%s: something that is no socket is there", path);
+            return shore__fail(diag, SHORE_EEXISTS, "%s: exists and is not a socket", path);
         }
         int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         bool alive = probe >= 0 && connect(probe, (struct sockaddr *)&address, sizeof address) == 0;
@@ -346,7 +347,7 @@ int shore__listen(const char *path, int *out, struct shore_diag *diag) {
 
 int shore__accept(int listener, int *out, struct shore_diag *diag) {
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0) return shore__fail(diag, -errno, "no client: %s", strerror(errno));
+    if (fd < 0) return shore__fail(diag, -errno, "cannot accept a client: %s", strerror(errno));
     if (!is_ours(fd)) {
         close(fd);
         return shore__fail(diag, SHORE_EMISMATCH, "another user's client was turned away");

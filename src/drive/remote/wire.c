@@ -33,7 +33,7 @@ int shore__wire_greeting_get(const unsigned char in[SHORE__WIRE_GREETING_BYTES],
                              struct shore_diag *diag) {
     uint32_t newest = shore__get_u32(in + 16), oldest = shore__get_u32(in + 20);
     if (memcmp(in, SHORE__WIRE_MAGIC, SHORE__WIRE_MAGIC_BYTES) != 0 || oldest > newest) {
-        return shore__fail(diag, SHORE_EFORMAT, "what answers there is no longshore drive server");
+        return shore__fail(diag, SHORE_EFORMAT, "what answers there is not a longshore drive server");
     }
     if (newest < SHORE__WIRE_OLDEST) {
         return shore__fail(diag, SHORE_EFORMAT,

@@ -85,11 +85,11 @@ static void *attacher(void *ctx) {
 
 int shore__serve_attach_open(struct session *s, unsigned char token[16], struct shore_diag *diag) {
     socklen_t bytes;
-    if (getrandom(token, 16, 0) != 16) return shore__fail(diag, -EIO, "no random numbers for a token");
+    if (getrandom(token, 16, 0) != 16) return shore__fail(diag, -EIO, "the system gives no random numbers for a token");
     struct sockaddr_un address = address_of(token, &bytes);
     s->attach = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (s->attach < 0 || bind(s->attach, (struct sockaddr *)&address, bytes) || listen(s->attach, SHORE__LINKS_MOST))
-        return shore__fail(diag, -errno, "no socket for further connections: %s", strerror(errno));
+        return shore__fail(diag, -errno, "cannot make a socket for further connections: %s", strerror(errno));
     return 0;
 }
 
@@ -119,7 +119,7 @@ int shore__serve_attach_to(struct shore__conn *c, const struct shore__wire_heade
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, bytes) || !is_this_user(fd)) {
         int code = errno;
         if (fd >= 0) close(fd);
-        return shore__fail(diag, SHORE_EMISSING, "the drive that the connection belongs to is not served any more (%s)",
+        return shore__fail(diag, SHORE_EMISSING, "the drive of this connection is no longer served (%s)",
                            strerror(code));
     }
     prepare(&h);

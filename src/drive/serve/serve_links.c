@@ -111,7 +111,7 @@ int shore__serve_add_link(struct session *s, int in, int out, uint64_t id, struc
     if (!room) {
         close(in);
         if (out != in) close(out);
-        return shore__fail(diag, SHORE_ELINK, "there are enough connections");
+        return shore__fail(diag, SHORE_ELINK, "this drive has as many connections as it can have");
     }
     int rc = shore__conn_init(&l->conn, in, out, -1);
     if (rc) return shore__fail(diag, rc, "no connection");

@@ -64,7 +64,8 @@ int shore__serve_path(const struct shore__serve_options *o, const char *path, st
     } else if (root) {
         size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
         if (strncmp(real, root, n) != 0 || (real[n] != '/' && real[n] != 0))
-            rc = shore__fail(diag, SHORE_EUSAGE, "%s: lies outside of the directory that the server may use", shown);
+            rc = shore__fail(diag, SHORE_EUSAGE, "%s: lies outside of the server's root, the directory that it may use",
+                             shown);
         /* a link in place of the volume itself would lead outside too */
         char *inside = NULL;
         if (!rc && stat(real, &st) == 0 && S_ISDIR(st.st_mode) && shore__volume_path(real, &inside, NULL) == 0 &&
@@ -112,7 +113,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         return 0;
     }
     char needs[32], has[32];
-    return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with %s of memory at least, and this one has %s",
+    return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with at least %s of memory, and this one has %s",
                        shore__format_size_up(out->total_bytes, needs, sizeof needs),
                        shore__format_size(most, has, sizeof has));
 }

@@ -41,10 +41,10 @@ static int measure(const struct shore__serve_options *o, const char *path, unsig
     uint64_t speed = 0;
     int rc = shore__serve_path(o, path, &real, diag);
     if (!rc && !real->kind->has_file)
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s is no drive that could be measured", path);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s cannot be measured: it is not a drive", path);
     if (!rc) rc = shore__volume_path(real->text, &file, diag);
     if (!rc && !shore__drive_device(file))
-        rc = shore__fail(diag, SHORE_EUSAGE, "%s: a device, and measuring would overwrite it", path);
+        rc = shore__fail(diag, SHORE_EUSAGE, "%s: is a device, and measuring would overwrite it", path);
     if (!rc) rc = shore__drive_measure(file, SHORE_IO_AUTO, &speed, diag);
     if (!rc && !(*result = malloc(8))) rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (!rc) shore__put_u64(*result, speed);
@@ -56,7 +56,7 @@ static int measure(const struct shore__serve_options *o, const char *path, unsig
 
 static int path_of(const struct shore__wire_request *r, uint32_t skip, char **path, struct shore_diag *diag) {
     if (r->tail_bytes < skip || r->tail_bytes > 8192 || memchr(r->tail + skip, 0, r->tail_bytes - skip))
-        return shore__fail(diag, -EINVAL, "that is no path");
+        return shore__fail(diag, -EINVAL, "this is not a path");
     *path = strndup((const char *)r->tail + skip, r->tail_bytes - skip);
     return *path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
 }

@@ -266,7 +266,7 @@ static int slot_request(struct link *l, const struct shore__wire_header *h, unsi
     if (!cut(s, r, &p) || h->bulk_bytes != p.in[0] + p.in[1])
         return shore__fail(diag, SHORE_ELINK, "a request of type %u came with invalid sizes", h->type);
     struct shore__serve_job *job = take_slot(s);
-    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
     int rc = take_request(job, l, h, r, body);
     if (rc) shore__fail(diag, rc, "out of memory");
     struct iovec parts[2] = {{job->memory, p.in[0]}, {job->memory + p.residual, p.in[1]}};
@@ -326,7 +326,7 @@ static int snapshot(struct shore__serve_job *job) {
     char name[256];
     bool good = r->tail_bytes > 0 && r->tail_bytes < sizeof name && r->kind <= SHORE__SNAPSHOT_REMOVE &&
                 !memchr(r->tail, 0, r->tail_bytes) && !memchr(r->tail, '/', r->tail_bytes);
-    if (!good) return shore__fail(&job->diag, -EINVAL, "that is no name of a snapshot");
+    if (!good) return shore__fail(&job->diag, -EINVAL, "this is not a name for a snapshot");
     memcpy(name, r->tail, r->tail_bytes);
     name[r->tail_bytes] = 0;
     return d->ops->snapshot(d, r->kind, name, &job->diag);
@@ -423,7 +423,7 @@ static int control_request(struct link *l, const struct shore__wire_header *h, u
                            const struct shore__wire_request *r, struct shore_diag *diag) {
     struct session *s = l->session;
     struct shore__serve_job *job = new_control(s);
-    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection is ended");
+    if (!job) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
     if (take_request(job, l, h, r, body)) {
         shore__serve_job_free(job);
         return shore__fail(diag, -ENOMEM, "out of memory");

@@ -76,18 +76,18 @@ static int check_shape(const struct shore_shape *s, const struct shore_layout_te
     for (uint32_t i = 0; named && i < s->ntied; i++)
         named = s->tied && is_name(s->tied[i]);
     if (!named)
-        return shore__fail(diag, SHORE_EINPUT, "tensor number %" PRIu32 ": a name of it is empty, or not UTF-8",
+        return shore__fail(diag, SHORE_EINPUT, "tensor number %" PRIu32 ": one of its names is empty, or is not UTF-8",
                            number);
     const struct shore__shown name = shore__shown(s->name);
     if (!fits)
-        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has rank %" PRIu32 ", and %u is the most", name.text,
-                           s->rank, SHORE_RANK_MOST);
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has rank %" PRIu32 ", and the largest rank is %u",
+                           name.text, s->rank, SHORE_RANK_MOST);
     if (strcmp(s->name, lies->name) != 0)
-        return shore__fail(diag, SHORE_EINPUT, "the tensor %s is called %s in the layout: shapes are in its order",
-                           name.text, shore__shown(lies->name).text);
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the tensor %s is called %s in the layout: give shapes in the layout's order", name.text,
+                           shore__shown(lies->name).text);
     if (s->dtype != SHORE_DTYPE_FP32 && s->dtype != SHORE_DTYPE_BF16 && s->dtype != SHORE_DTYPE_FP16)
-        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has a dtype that is none of fp32, bf16 and fp16",
-                           name.text);
+        return shore__fail(diag, SHORE_EINPUT, "the tensor %s has another dtype than fp32, bf16 or fp16", name.text);
     for (uint32_t i = 0; fits && i < s->rank; i++)
         fits = !__builtin_mul_overflow(elems, s->dims[i], &elems);
     if (fits && elems == lies->elems) return 0;
@@ -126,8 +126,9 @@ static int fill(struct shore__contents *c, const struct shore_shape *shapes, uin
     for (uint32_t b = 0; b < c->layout->nblocks; b++)
         tensors += c->layout->blocks[b].ntensors;
     if (tensors != nshapes)
-        return shore__fail(diag, SHORE_EINPUT, "the layout has %" PRIu32 " tensors, but shapes are given of %" PRIu32,
-                           tensors, nshapes);
+        return shore__fail(diag, SHORE_EINPUT,
+                           "the layout has %" PRIu32 " tensors, but the number of shapes is %" PRIu32, tensors,
+                           nshapes);
     for (uint32_t b = 0; b < c->layout->nblocks; b++)
         for (uint32_t t = 0; rc == 0 && t < c->layout->blocks[b].ntensors; t++, n++) {
             const struct shore_layout_tensor *lies = &c->layout->blocks[b].tensors[t];
@@ -164,15 +165,14 @@ int shore__contents_take_program(struct shore__contents *c, const char *text, st
     json_t *program = NULL;
     size_t bytes = text ? strlen(text) : 0;
     if (bytes > SHORE_PROGRAM_BYTES)
-        return shore__fail(diag, SHORE_EINPUT, "what the program leaves in its run has %zu bytes, and %u are the most",
-                           bytes, SHORE_PROGRAM_BYTES);
-    char whose[] = "what the program leaves in its run";
+        return shore__fail(diag, SHORE_EINPUT, "the program's JSON has %zu bytes, and at most %u are allowed", bytes,
+                           SHORE_PROGRAM_BYTES);
+    char whose[] = "the program's JSON";
     int rc = text ? shore__json_parse(text, bytes, whose, &program, diag) : 0;
     if (rc == 0 && text) rc = shore__json_stream_text(text, bytes, whose, 1, keeps_number, whose, diag);
     const char *name = json_string_value(json_object_get(program, "name"));
     if (rc == 0 && !(name && *name))
-        rc = shore__fail(diag, SHORE_EINPUT,
-                         "what the program leaves in its run has no \"name\", which says whose it is");
+        rc = shore__fail(diag, SHORE_EINPUT, "the program's JSON has no \"name\", which says whose run it is");
     char *own = rc == 0 ? json_dumps(program, JSON_COMPACT) : NULL;
     if (rc == 0 && !own) rc = shore__out_of_memory(diag);
     if (rc < 0) {

@@ -107,7 +107,8 @@ static int read_segments(int fd, const char *path, const unsigned char *head, ui
         shore__leaf_make(to, SEGMENT_BYTES, s, &leaf);
         if (memcmp(&leaf, &leaves[s], sizeof leaf) != 0)
             return shore__fail(diag, SHORE_ECORRUPT,
-                               "%s: damaged at offset %llu; remove it to go on without what compression had left out",
+                               "%s: is damaged at offset %llu; remove it to continue without the gradients that "
+                               "compression had left out",
                                path, (unsigned long long)offset);
     }
     return 0;
@@ -132,8 +133,10 @@ int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned c
         rc = shore__read_at(fd, head, head_bytes(segments), 0, path, diag);
         shore__leaf_make(head, head_bytes(segments) - sizeof leaf, 0, &leaf);
         if (!rc && memcmp(&leaf, &leaves_of(head)[segments], sizeof leaf) != 0)
-            rc = shore__fail(diag, SHORE_ECORRUPT,
-                             "%s: damaged at offset 0; remove it to go on without what compression had left out", path);
+            rc = shore__fail(
+                diag, SHORE_ECORRUPT,
+                "%s: is damaged at offset 0; remove it to continue without the gradients that compression had left out",
+                path);
         if (!rc) rc = read_segments(fd, path, head, segments, residual, diag);
     }
     if (fd >= 0) close(fd);

@@ -91,8 +91,8 @@ int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *
     if (!run->contents) return 0;
     const char *name = shore__contents_maker(run->contents);
     return shore__fail(diag, SHORE_EUSAGE,
-                       "%s: was made by %s: go on with it there; what it saves as a Hugging Face directory, longshore "
-                       "import makes a run of",
+                       "%s: was made by %s: continue it there, or save it there as a Hugging Face directory, and give "
+                       "that to longshore import",
                        run->path, shore__shown(name).text);
 }
 
@@ -100,8 +100,8 @@ int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *di
     for (size_t i = 0; i < run->settings.drives.count; i++)
         if (!run->settings.drives.item[i]->kind->keeps)
             return shore__fail(diag, SHORE_EMISSING,
-                               "%s kept its state in memory (%s): it went with the process that made it", run->path,
-                               run->settings.drives.text[i]);
+                               "%s kept its state in memory (%s): the state ended with the process that made it",
+                               run->path, run->settings.drives.text[i]);
     return 0;
 }
 
@@ -128,10 +128,10 @@ int shore__not_a_run(const char *path, struct shore_diag *diag) {
                              SHORE_ADVICE_REMOVE_RUN, path);
     if (shore__path_exists(path, "making")) return say_unmade(path, shown.text, diag);
     if (shore__directory_is_empty(path))
-        return shore__fail(diag, SHORE_EMISSING,
-                           "%s: is not a run but empty: if the making of one was stopped there, give the same train "
-                           "command again",
-                           shown.text);
+        return shore__fail(
+            diag, SHORE_EMISSING,
+            "%s: is not a run, but empty: if making a run was stopped there, give the same train command again",
+            shown.text);
     struct stat st;
     if (stat(path, &st) && errno == ENOENT)
         return shore__advise(

@@ -43,8 +43,8 @@ static int check_checksum(const json_t *j, const char *path, struct shore_diag *
     if (recorded && !computed) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     if (computed && !json_equal(recorded, computed))
         rc = shore__fail(diag, SHORE_ECORRUPT,
-                         "%s: does not match its checksum: put back what it was, or, if you have changed it on "
-                         "purpose, delete its \"" CHECKSUM "\"",
+                         "%s: does not match its checksum: undo the change, or, if you made it on purpose, delete the "
+                         "key \"" CHECKSUM "\"",
                          path);
     json_decref(computed);
     return rc;
@@ -164,16 +164,16 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     json_int_t version = json_integer_value(number); /* 0: it is no integer */
     bool of_model = version == SHORE__RUN_VERSION;
     if (!of_model && version != SHORE__RUN_VERSION_OF_CONTENTS)
-        return shore__fail(diag, SHORE_EFORMAT, "%s: is not of version %d or %d, the ones this program knows", path,
-                           SHORE__RUN_VERSION, SHORE__RUN_VERSION_OF_CONTENTS);
+        return shore__fail(diag, SHORE_EFORMAT, "%s: has another version than %d and %d, which this program reads",
+                           path, SHORE__RUN_VERSION, SHORE__RUN_VERSION_OF_CONTENTS);
     int rc = check_checksum(j, path, diag);
     if (rc) return rc;
     bool good = json_is_array(changes) &&
                 shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), run->fleet_id) &&
                 (!of_model || has_model(p, j));
     if (!good)
-        return shore__fail(diag, SHORE_EINPUT, "%s: has been changed by hand and misses what a run needs; put it back",
-                           path);
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: has been changed by hand and lacks keys that a run needs; undo the change", path);
     if (json_object_get(j, "generation") && (!read_count(j, "generation", &run->generation) || !run->generation))
         return shore__fail(diag, SHORE_EINPUT, "%s: \"generation\" has been changed by hand; put it back", path);
     json_decref(run->changes);

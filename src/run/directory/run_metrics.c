@@ -133,8 +133,8 @@ static int put_line(struct shore__run *run, const char *line, size_t bytes, stru
     char *whole = NULL;
     if (fstat(p->metrics_fd, &st) == 0 && st.st_nlink == 0)
         return shore__fail(diag, -EIO,
-                           "%s/" NAME ": was deleted while it was in use; bring it back, or its steps are marked as "
-                           "lost",
+                           "%s/" NAME
+                           ": was deleted while it was in use; bring it back: otherwise its steps are marked as lost",
                            run->path);
     int n = asprintf(&whole, "%.*s\n", (int)bytes, line);
     if (n < 0) return shore__fail(diag, -ENOMEM, "out of memory");

@@ -30,8 +30,9 @@ static bool is_begun(const char *path) {
 static int take_settings(struct shore__settings *s, const struct shore_fleet_options *o, uint64_t memory_bytes,
                          struct shore_diag *diag) {
     if (o->fleet_id[0] || o->fleet_id[1] || o->generation || o->epoch || o->identity_bytes)
-        return shore__fail(diag, -EINVAL, "the fleet's id, generation, epoch and identity are the run's to choose");
-    if (!o->ndrives) return shore__fail(diag, SHORE_EUSAGE, "a run needs a drive: where is its state to live?");
+        return shore__fail(diag, -EINVAL,
+                           "the run chooses the fleet's id, generation, epoch and identity: leave them 0");
+    if (!o->ndrives) return shore__fail(diag, SHORE_EUSAGE, "a run needs a drive for its state: name one");
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < o->ndrives; i++)
         rc = shore__addresses_parse(&s->drives, o->drives[i], diag);
@@ -174,8 +175,8 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
         return shore__fail(diag, SHORE_EUSAGE, "%s: is opened without its drives for reading only", path);
     if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc == 0 && shore__run_is_unmade(path))
-        rc = shore__fail(diag, SHORE_EMISSING, "%s: is no run: it is empty, or its making was stopped; make it again",
-                         path);
+        rc = shore__fail(diag, SHORE_EMISSING,
+                         "%s: is not a run: it is empty, or making it was interrupted; make it again", path);
     for (uint32_t i = 0; rc == 0 && i < how->nmoved; i++)
         if (shore__strings_add(&moved, how->moved[i])) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);

@@ -75,7 +75,7 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
     if (rc == 0) rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_exporting", diag) : 0;
     if (rc == 0) rc = take_work(given_work, &work, diag);
     if (rc == 0 && (unsigned)how.dtype > SHORE_DTYPE_FP16)
-        rc = shore__fail(diag, -EINVAL, "what is exported is fp32, bf16 or fp16");
+        rc = shore__fail(diag, -EINVAL, "an export is fp32, bf16 or fp16");
     if (rc < 0) return rc;
     shore_fleet_info(r->fleet, &info);
     const enum shore__st_type type = shore__st_type_of(how.dtype);

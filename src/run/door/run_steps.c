@@ -21,15 +21,15 @@ int shore__door_writable(const struct shore_run *r, struct shore_diag *diag) {
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag) {
     if (!r->fleet) return shore__fail(diag, -EINVAL, "%s: was opened without its drives", r->run->path);
     if (!r->pending) return 0;
-    return shore__fail(diag, -EBUSY, "%s: the commit of step %" PRIu64 " is pending", r->run->path, r->step);
+    return shore__fail(diag, -EBUSY, "%s: step %" PRIu64 " is still being committed", r->run->path, r->step);
 }
 
 int shore_run_record(struct shore_run *r, uint64_t step, const char *what, const char *program,
                      struct shore_diag *diag) {
     int rc = shore__door_writable(r, diag);
     if (rc == 0 && program && !r->run->contents)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: was made by longshore train, and keeps nothing of another program",
-                         r->run->path);
+        rc = shore__fail(diag, SHORE_EINPUT,
+                         "%s: was made by longshore train, so it has no room for another program's data", r->run->path);
     if (rc == 0 && program) rc = shore__contents_take_program(r->run->contents, program, diag);
     return rc ? rc : shore__run_record_change(r->run, step, what, diag);
 }
@@ -69,7 +69,8 @@ static int make_line(uint64_t step, const char *metrics, char **out, struct shor
     if (bytes < 0) rc = shore__fail(diag, -ENOMEM, "out of memory");
     if (bytes > LINE_BYTES_MOST) {
         free(*out);
-        rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and %d are the most", name, bytes, LINE_BYTES_MOST);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and at most %d are allowed", name, bytes,
+                         LINE_BYTES_MOST);
     }
     json_decref(j);
     free(rest);
@@ -86,7 +87,8 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     if (rc == 0) rc = shore__door_idle(r, diag);
     if (rc == 0) rc = shore__sized_in(&commit, sizeof commit, given, "shore_commit", diag);
     if (rc == 0 && (commit.metrics || commit.metrics_bytes || commit.how == SHORE_COMMIT_RESTORED))
-        rc = shore__fail(diag, -EINVAL, "a run's commit has its metrics beside it, and restores nothing");
+        rc = shore__fail(diag, -EINVAL,
+                         "give the metrics of a run's commit to shore_run_commit(), and restore by a rollback");
     if (rc == 0 && r->behind) rc = shore__door_recover_metrics(r, diag);
     if (rc == 0) r->behind = false;
     if (rc == 0) rc = make_line(commit.step, metrics, &line, diag);

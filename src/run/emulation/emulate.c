@@ -169,7 +169,7 @@ static int read_parts(const struct spot *p, const json_t *json, struct shore__em
     if (!rc && host) rc = read_object(&part, host, host_keys, COUNT_OF(host_keys));
     if (!rc && !link && !drives && !compute && !host)
         rc = shore__fail(p->diag, SHORE_EINPUT,
-                         "%s: limits nothing: give \"link\", \"drives\", \"compute\" or \"host-update\"", p->file);
+                         "%s: sets no limit: give \"link\", \"drives\", \"compute\" or \"host-update\"", p->file);
     return rc;
 }
 
@@ -219,7 +219,7 @@ int shore__emulation_json(const char *name, json_t **out, struct shore_diag *dia
     if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
     if (strcmp(name, built_in) == 0)
         return shore__json_parse(shore__smart_infinity, strlen(shore__smart_infinity), name, out, diag);
-    return shore__fail(diag, SHORE_EUSAGE, "no machine is called %s, and there is no such file%s; built in is %s",
+    return shore__fail(diag, SHORE_EUSAGE, "%s is neither a file nor a machine that is built in%s; built in: %s",
                        shore__shown(name).text,
                        shore__suggest(name, &built_in, 1) ? ": did you mean smart-infinity?" : "", built_in);
 }
@@ -243,8 +243,7 @@ int shore__emulation_open(const char *name, struct shore__emulation *out, struct
     struct shore_diag why;
     json_t *json;
     int rc = shore__emulation_json(name, &json, &why);
-    if (rc)
-        return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "emulate: %s, and none emulates nothing" : "%s", why.text);
+    if (rc) return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "emulate: %s, or none" : "%s", why.text);
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;

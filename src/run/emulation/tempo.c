@@ -135,14 +135,15 @@ int shore__tempo_open(const char *name, const struct shore__addresses *drives, s
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
         if (!drive->kind->keeps)
+            rc = shore__fail(diag, SHORE_EUSAGE,
+                             "an emulated machine slows down what drives read and write, and %s does neither: give "
+                             "directories, such as /dev/shm, which is in memory",
+                             drive->text);
+        else if (drive->kind->served)
             rc = shore__fail(
                 diag, SHORE_EUSAGE,
-                "an emulated machine paces what drives read and write, and %s does neither: give directories (one "
-                "in memory, such as /dev/shm, will do)",
+                "an emulated machine slows down drives of this process, and %s is not one: give directories",
                 drive->text);
-        else if (drive->kind->served)
-            rc = shore__fail(diag, SHORE_EUSAGE,
-                             "an emulated machine paces drives of this process, not %s: give directories", drive->text);
     }
     return rc ? rc : shore__tempo_make(&e, (uint32_t)drives->count, out, diag);
 }

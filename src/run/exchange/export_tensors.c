@@ -103,9 +103,10 @@ static int check_range(const struct shore_shape *s, uint64_t first, uint64_t cou
             strcpy(before, at);
             snprintf(at, sizeof at, "%" PRIu64 "%s%.170s", place % s->dims[d], *before ? ", " : "", before);
         }
-        return shore__fail(diag, SHORE_EINPUT,
-                           "the tensor %s holds %g at [%s], and fp16 ends at 65504: export it as bf16 or fp32", s->name,
-                           (double)values[i], at);
+        return shore__fail(
+            diag, SHORE_EINPUT,
+            "the tensor %s holds %g at [%s], and the largest number of fp16 is 65504: export it as bf16 or fp32",
+            s->name, (double)values[i], at);
     }
     return 0;
 }
@@ -358,9 +359,10 @@ static int refuse_strangers(const char *partial, struct shore_diag *diag) {
                      : S_ISDIR(st.st_mode)   ? shore__directory_stranger(partial, exported)
                                              : strdup(partial);
     if (!stranger) return 0;
-    int rc = shore__fail(diag, SHORE_EEXISTS,
-                         "%s: is in the way, since files are written in %s first; move it, or choose another directory",
-                         stranger, partial);
+    int rc =
+        shore__fail(diag, SHORE_EEXISTS,
+                    "%s: is in the way: the export writes its files to %s first; move it, or choose another directory",
+                    stranger, partial);
     free(stranger);
     return rc;
 }

@@ -41,17 +41,16 @@ static int take_updates(const json_t *said, const char *path, enum shore_optimiz
     if (!whose || !json_is_integer(updates_said) || count < 0 || (uint64_t)count > SHORE__STEPS_MOST)
         return shore__fail(diag, SHORE_EINPUT,
                            "%s: does not say which optimizer's moments these are (\"optimizer\"), and how many updates "
-                           "they have seen (\"updates\")",
+                           "they have had (\"updates\")",
                            path);
     if (strcmp(whose, shore__optimizer(optimizer)->name) != 0)
-        return shore__fail(
-            diag, SHORE_EINPUT,
-            "%s: the moments are those of %.40s, not of %s: train with that one, or remove their directory "
-            "to begin without",
-            path, whose, shore__optimizer(optimizer)->name);
+        return shore__fail(diag, SHORE_EINPUT,
+                           "%s: these are moments of %.40s, not of %s: train with that optimizer, or remove their "
+                           "directory to begin without moments",
+                           path, whose, shore__optimizer(optimizer)->name);
     if (json_object_size(json_object_get(said, "fewer")))
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s: some tensors have seen fewer updates than others, and here all are counted together: "
+                           "%s: some tensors have had fewer updates than others, and a run has one count for all: "
                            "remove that directory to begin without moments",
                            path);
     *updates = (uint64_t)count;
@@ -78,13 +77,12 @@ int shore__moments_updates(const char *directory, enum shore_optimizer optimizer
 static int refuse_other_momentum(const char *path, const char *optimizer, bool has, struct shore_diag *diag) {
     bool there = access(path, F_OK) == 0;
     if (there == has) return 0;
-    return shore__fail(
-        diag, SHORE_EINPUT,
-        has ? "%s: is not there, so the moments are those of %s without momentum: train with momentum 0, or "
-              "remove their directory to begin without"
-            : "%s: is there, so the moments are those of %s with momentum: train with momentum, or remove "
-              "their directory to begin without",
-        path, optimizer);
+    return shore__fail(diag, SHORE_EINPUT,
+                       has ? "%s: is missing, so these are moments of %s without momentum: train with momentum 0, or "
+                             "remove their directory to begin without moments"
+                           : "%s: exists, so these are moments of %s with momentum: train with momentum, or remove "
+                             "their directory to begin without moments",
+                       path, optimizer);
 }
 
 int shore__moments_open(const struct shore__model *m, const struct shore__settings *s,

@@ -53,8 +53,8 @@ static int is_missing(const struct shore__source *s, const char *wanted, struct 
                            "%s: the tensor %s is missing: the safetensors files do not fit config.json", directory.text,
                            wanted);
     return shore__fail(diag, SHORE_EINPUT,
-                       "%s: the tensor %s is missing, but %s is there: save the language model inside alone "
-                       "(save_pretrained), so that names do not begin with that of what holds it",
+                       "%s: the tensor %s is missing, but %s is there: these are the weights of a larger model: save "
+                       "the language model in it alone (save_pretrained)",
                        directory.text, wanted, shore__shown(t->name).text);
 }
 
@@ -73,7 +73,7 @@ static int find_part(struct shore__source *s, uint32_t block, uint32_t tensor, u
     }
     if (t->type == SHORE__ST_OTHER || t->type == SHORE__ST_BYTE)
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s: the tensor %s is of a type that is not read here (F32, BF16 and F16 are)",
+                           "%s: the tensor %s has a type that Longshore does not read: it reads F32, BF16 and F16",
                            shore__shown(s->files->directory).text, name.text);
     s->used[t - s->files->tensors] = true;
     *tensor_of(s, block, tensor, part) = t;

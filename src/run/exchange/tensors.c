@@ -88,8 +88,8 @@ int shore__tensors_refuse_wrapped(const struct shore__safetensors *files, struct
                               "merged; in Python, model.merge_and_unload().save_pretrained(DIR) does that",
                               words);
             return refuse(files, t, diag,
-                          "has \"%s.\" in its name, which %s puts there: save the model that is wrapped "
-                          "(save_pretrained), or rename the tensors, in Python with safetensors.torch: "
+                          "has \"%s.\" in its name, which %s adds: save the model inside it (save_pretrained), or "
+                          "rename the tensors, in Python with safetensors.torch: "
                           "save_file({k.replace(\"%s.\", \"\"): v for k, v in load_file(F).items()}, F)",
                           words, whose, words);
         }
@@ -161,11 +161,10 @@ static int check_frequencies(const struct shore__safetensors *files, const struc
     for (size_t i = 0; rc == 0 && i < half; i++) {
         float wanted = shore__rope_frequency(arch, i);
         if (are_alike(stored[i], wanted) || are_alike(stored[i], shore__rope_frequency(&unscaled, i))) continue;
-        rc =
-            refuse(files, t, diag,
-                   "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it %g: "
-                   "they are not those of these weights",
-                   (double)stored[i], i, (double)wanted);
+        rc = refuse(files, t, diag,
+                    "holds the rotary frequency %g at [%zu], but rope_theta and rope_scaling of config.json make it "
+                    "%g: they do not belong to these weights",
+                    (double)stored[i], i, (double)wanted);
     }
     return rc;
 }
@@ -175,7 +174,7 @@ static int check_mask(const struct shore__safetensors *files, const struct shore
                       struct shore_diag *diag) {
     uint64_t n = t->rank >= 2 ? t->shape[t->rank - 1] : 0;
     if (n == 0 || t->elems / n != n || t->elems % n || t->shape[t->rank - 2] != n)
-        return refuse(files, t, diag, "is not a mask of attention, which is all that a gpt2 model has by that name");
+        return refuse(files, t, diag, "is not a mask of attention, which a gpt2 model has by this name");
     float *row = malloc(n * sizeof *row);
     int rc = row ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
     for (uint64_t r = 0; rc == 0 && r < n; r++) {
@@ -183,8 +182,8 @@ static int check_mask(const struct shore__safetensors *files, const struct shore
         for (uint64_t c = 0; rc == 0 && c < n; c++)
             if (row[c] != (c <= r))
                 rc = refuse(files, t, diag,
-                            "is another mask than that of positions to come (%g at [%llu, %llu]): a model that "
-                            "attends in another way is not supported",
+                            "is a mask that hides other positions than those that follow (%g at [%llu, %llu]): such a "
+                            "model is not supported",
                             (double)row[c], (unsigned long long)r, (unsigned long long)c);
     }
     free(row);
@@ -196,8 +195,7 @@ static int check_masked_score(const struct shore__safetensors *files, const stru
                               struct shore_diag *diag) {
     float value = 0;
     int rc = t->elems == 1 ? shore__safetensors_read(files, t, 0, 1, &value, diag) : 0;
-    if (rc == 0 && !(value <= -9000))
-        rc = refuse(files, t, diag, "is not the score of masked positions (-10000 or less), which would count");
+    if (rc == 0 && !(value <= -9000)) rc = refuse(files, t, diag, "is above -10000, so masked positions would count");
     return rc;
 }
 

@@ -22,43 +22,42 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
     if (rc) return rc;
     if (!s->model && !s->init)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "which model? Give model, a directory, or init, a preset or a config.json");
-    if (s->model && s->init)
-        return shore__fail(diag, SHORE_EUSAGE, "model and init exclude each other: give one of them");
+                           "which model? Give model (a directory) or init (a preset or a config.json)");
+    if (s->model && s->init) return shore__fail(diag, SHORE_EUSAGE, "give model or init, not both");
     if (s->val_data.count > 0 && s->val_share > 0)
-        return shore__fail(diag, SHORE_EUSAGE, "val-data and val-share exclude each other: give one of them");
+        return shore__fail(diag, SHORE_EUSAGE, "give val-data or val-share, not both");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
         if (!s->drives.item[i]->kind->keeps)
-            return shore__fail(diag, SHORE_EUSAGE,
-                               "snapshot-every needs drives that keep something: there is nothing beside drive %s",
-                               s->drives.text[i]);
+            return shore__fail(
+                diag, SHORE_EUSAGE,
+                "snapshot-every needs a drive that keeps its data: drive %s does not, and is the only one",
+                s->drives.text[i]);
     if (s->drive_speeds) {
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;
     }
-    if (s->steps > 0 && s->epochs > 0)
-        return shore__fail(diag, SHORE_EUSAGE, "steps and epochs exclude each other: give one of them");
+    if (s->steps > 0 && s->epochs > 0) return shore__fail(diag, SHORE_EUSAGE, "give steps or epochs, not both");
     if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)
-        return shore__fail(diag, SHORE_EUSAGE, "products bf16 does not go with precision fp32");
+        return shore__fail(diag, SHORE_EUSAGE, "products bf16 needs precision bf16, and precision is fp32");
     if (!isnan(s->lr) && !isnan(s->min_lr) && s->min_lr > s->lr)
         return shore__fail(diag, SHORE_EUSAGE, "min-lr %g is above lr %g", s->min_lr, s->lr);
     const struct shore__optimizer *o = shore__optimizer(s->optimizer);
     if (s->residual_saved && !(s->compress > 0 && s->error_feedback))
-        return shore__fail(diag, SHORE_EUSAGE, "residual saved is for compress with error-feedback on");
+        return shore__fail(diag, SHORE_EUSAGE, "residual saved needs compress, with error-feedback on");
     if (s->compress_fp32 || s->frozen_variance)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "the run was made with compress-%s, which was removed: go on with the version that made it, "
-                           "or export its weights, which a new run takes as its model",
+                           "the run uses compress-%s, which this version no longer has: continue with the version that "
+                           "made the run, or export its weights and make a new run of them",
                            s->compress_fp32 ? "values fp32" : "variance frozen");
     if (s->updates_before > 0 && !s->model)
-        return shore__fail(diag, SHORE_EUSAGE, "updates-before is for moments that model DIR holds");
+        return shore__fail(diag, SHORE_EUSAGE, "updates-before needs a model directory that holds moments");
     if (s->host_update && s->compress > 0)
         return shore__fail(diag, SHORE_EUSAGE,
-                           "update host is what others do, with whole gradients: it does not go with compress");
+                           "update host needs whole gradients: leave compress out, or update on the drives");
     if (s->compress_after > 0 && !(s->compress > 0))
-        return shore__fail(diag, SHORE_EUSAGE, "compress-after is for compress");
+        return shore__fail(diag, SHORE_EUSAGE, "compress-after needs compress");
     if (s->momentum > 0 && !o->takes_momentum)
-        return shore__fail(diag, SHORE_EUSAGE, "momentum is for optimizer sgd (adam and adamw have beta1)");
+        return shore__fail(diag, SHORE_EUSAGE, "momentum needs optimizer sgd (adam and adamw have beta1)");
     return 0;
 }
 

@@ -110,8 +110,8 @@ int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *t
     if (s->model)
         rc = shore__model_from_directory(s->model, &m, diag);
     else if (!s->init)
-        rc =
-            shore__fail(diag, SHORE_EUSAGE, "which model? Give model, a directory, or init, a preset or a config.json");
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "which model? Give model (a directory) or init (a preset or a config.json)");
     else if (is_preset(s->init))
         rc = model_from_preset(s->init, vocab, &m, diag);
     else if (stat(s->init, &st) == 0)

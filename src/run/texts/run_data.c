@@ -38,8 +38,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
     if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: holds too little: a token and its successor are the least",
-                         files->item[0]);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: is too short: training needs at least 2 tokens", files->item[0]);
     shore__dataset_close(whole);
     free(path);
     return rc;
@@ -76,10 +75,10 @@ static int open_tokens(const char *directory, const char *name, uint64_t first, 
     char *path = shore__path_join(directory, name);
     int rc = path ? shore__dataset_open(path, 0, 0, &whole, diag) : shore__fail(diag, -ENOMEM, "out of memory");
     if (rc == 0 && shore__dataset_stats(whole)->tokens != record->tokens)
-        rc = shore__fail(diag, SHORE_EMISMATCH,
-                         "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64
-                         ": put the file of the run back",
-                         path, shore__dataset_stats(whole)->tokens, record->tokens);
+        rc =
+            shore__fail(diag, SHORE_EMISMATCH,
+                        "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64 ": put the run's file back",
+                        path, shore__dataset_stats(whole)->tokens, record->tokens);
     shore__dataset_close(whole);
     if (rc == 0) rc = shore__dataset_open(path, first, count, out, diag);
     free(path);

@@ -22,7 +22,7 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     if (gone) return gone;
     const char *named = s->tokenizer && !bytes ? s->tokenizer : s->model;
     if (named && stat(named, &st))
-        return shore__fail(diag, SHORE_EMISSING, "%s: there is no such directory: %s", named, strerror(errno));
+        return shore__fail(diag, SHORE_EMISSING, "%s: this directory cannot be opened: %s", named, strerror(errno));
     if (bytes) return open_bytes(out, diag);
     if (s->tokenizer) {
         int rc = shore__tokenizer_open(s->tokenizer, out, diag);
@@ -77,8 +77,9 @@ int shore__run_tokenizer_of(const struct shore__settings *s, struct shore__token
     if (rc < 0 || !s->parse_special || strcmp(shore__tokenizer_name(*out), SHORE__BYTES) != 0) return rc;
     shore__tokenizer_close(*out);
     *out = NULL;
-    return shore__fail(diag, SHORE_EUSAGE,
-                       "special-tokens parse: bytes have no special tokens in a text; name a tokenizer's directory");
+    return shore__fail(
+        diag, SHORE_EUSAGE,
+        "special-tokens parse: without a tokenizer, a text has no special tokens; name a tokenizer's directory");
 }
 
 static bool stands_in(const struct shore__settings *s, const char *name) {

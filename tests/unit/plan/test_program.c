@@ -164,13 +164,13 @@ static void a_size_that_overflows_is_refused(void **state) {
     struct made m = three_blocks();
     struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLE_FIXED, UINT64_MAX - 5);
     shore_program_tensor(m.program, &t);
-    refused(m.program, "table 0: 18446744073709551610 bytes of it are more than there can be");
+    refused(m.program, "table 0: its size of 18446744073709551610 bytes has overflowed");
     shore_program_free(m.program);
     m = three_blocks();
     t.bytes = UINT64_C(1) << 55; /* fewer of them than a number has bits */
     for (t.index = 0; t.index < 4; t.index++)
         shore_program_tensor(m.program, &t);
-    refused(m.program, "bytes of it are more than there can be");
+    refused(m.program, "has overflowed");
     shore_program_free(m.program);
 }
 

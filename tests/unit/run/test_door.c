@@ -500,31 +500,32 @@ static void is_refused(const struct shore_shape *shapes, uint32_t count, const c
 static void what_does_not_fit_is_named(void **state) {
     struct shore_shape s[TENSORS];
     static const char *const twice[] = {"temperature"}, *const empty[] = {""};
-    is_refused(shapes_of_program, TENSORS - 1, program_text, SHORE_EINPUT, "has 7 tensors, but shapes are given of 6");
+    is_refused(shapes_of_program, TENSORS - 1, program_text, SHORE_EINPUT,
+               "has 7 tensors, but the number of shapes is 6");
 #define SPOILT(member, value, says)         \
     memcpy(s, shapes_of_program, sizeof s); \
     s[3].member = value;                    \
     is_refused(s, TENSORS, program_text, SHORE_EINPUT, says)
     SPOILT(name, "other.weight", "the tensor other.weight is called embed.weight in the layout");
-    SPOILT(name, "\xFF", "tensor number 3: a name of it is empty, or not UTF-8");
+    SPOILT(name, "\xFF", "tensor number 3: one of its names is empty, or is not UTF-8");
     SPOILT(name, NULL, "tensor number 3");
-    SPOILT(rank, 9, "embed.weight has rank 9, and 8 is the most");
+    SPOILT(rank, 9, "embed.weight has rank 9, and the largest rank is 8");
     SPOILT(dims[1], 256, "embed.weight has the shape [300, 256], but 77100 elements in the layout");
     SPOILT(dims[0], UINT64_MAX, "but 77100 elements");
-    SPOILT(dtype, (enum shore_dtype)3, "embed.weight has a dtype that is none of");
+    SPOILT(dtype, (enum shore_dtype)3, "embed.weight has another dtype than");
     SPOILT(ntied, 1; s[3].tied = twice, "two tensors are called temperature");
-    SPOILT(ntied, 1; s[3].tied = empty, "tensor number 3: a name of it is empty");
+    SPOILT(ntied, 1; s[3].tied = empty, "tensor number 3: one of its names is empty");
     SPOILT(tied, NULL, "tensor number 3");
     is_refused(shapes_of_program, TENSORS, NULL, SHORE_EINPUT, "no \"name\"");
     is_refused(shapes_of_program, TENSORS, "{\"name\": \"\"}", SHORE_EINPUT, "no \"name\"");
-    is_refused(shapes_of_program, TENSORS, "{\"name\": ", SHORE_EINPUT, "what the program leaves in its run");
+    is_refused(shapes_of_program, TENSORS, "{\"name\": ", SHORE_EINPUT, "the program's JSON");
     is_refused(shapes_of_program, TENSORS, "[1]", SHORE_EINPUT, "not an object");
     is_refused(shapes_of_program, TENSORS, "{\"name\": \"a\", \"seeds\": [9223372036854775807, 9223372036854775808]}",
                SHORE_EINPUT, "the number 9223372036854775808 does not fit into 64 bits; write it as text");
     char *long_text = malloc(SHORE_PROGRAM_BYTES + 64);
     assert_non_null(long_text);
     sprintf(long_text, "{\"name\": \"%0*d\"}", (int)SHORE_PROGRAM_BYTES, 0);
-    is_refused(shapes_of_program, TENSORS, long_text, SHORE_EINPUT, "1048576 are the most");
+    is_refused(shapes_of_program, TENSORS, long_text, SHORE_EINPUT, "at most 1048576 are allowed");
     free(long_text);
 }
 

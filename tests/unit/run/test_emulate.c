@@ -60,7 +60,7 @@ static void everything_is_read_and_divided_by_the_scale(void **state) {
 }
 
 static void what_is_wrong_is_named(void **state) {
-    refused("{}", "limits nothing");
+    refused("{}", "sets no limit");
     refused("{\"lnik\": {}}", "did you mean \"link\"");
     refused("{\"engine\": {}}", "there are name");
     refused("{\"link\": {\"shard\": 5}}", "did you mean \"shared\"");

@@ -178,7 +178,7 @@ static void notices_changed_files(void **state) {
     shore__run_close(make("c", &other, false));
     assert_int_equal(rename("c/tokens.bin", "a/tokens.bin"), 0);
     assert_ok(shore__run_open("a", false, NULL, &run, &diag));
-    assert_non_null(strstr(run->no_data, "put the file of the run back"));
+    assert_non_null(strstr(run->no_data, "put the run's file back"));
     shore__run_close(run);
 
     write_text("b/committed", "12");
@@ -245,7 +245,7 @@ static void chooses_models(void **state) {
     s.init = NULL;
     s.model = strdup("drive");
     assert_true(shore__run_model(&s, bytes, &m, &diag) < 0);
-    assert_says(diag, "drive/config.json");
+    assert_says(diag, "drive: is not a model's directory: it has no config.json");
     shore__tokenizer_close(bytes);
     shore__settings_free(&s);
 }

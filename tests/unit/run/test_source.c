@@ -275,7 +275,8 @@ static void what_fp16_cannot_hold_is_named(void **state) {
         uint64_t at;
         const char *says;
     } cases[] = {
-        {"transformer.wte.weight", 96 * 1000 + 5, "transformer.wte.weight holds -65520 at [1000, 5], and fp16 ends"},
+        {"transformer.wte.weight", 96 * 1000 + 5,
+         "transformer.wte.weight holds -65520 at [1000, 5], and the largest number of fp16"},
         {"transformer.h.0.mlp.c_fc.weight", 384 * 7 + 300, "c_fc.weight holds -65520 at [7, 300]"}, /* transposed */
     };
     struct shore__model *m = model_of(small_models[0]);

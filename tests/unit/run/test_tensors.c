@@ -176,7 +176,7 @@ static void a_head_that_differs_is_used(void **state) {
         refused(d, "the tensor lm_head.weight has the shape [15, 8], but config.json asks for [16, 8]");
         head->shape[0] = 16;
         head->type = "BOOL";
-        refused(d, "the tensor lm_head.weight is of a type that is not read here");
+        refused(d, "the tensor lm_head.weight has a type that Longshore does not read");
     }
 }
 
@@ -258,13 +258,13 @@ static void masks_are_those_of_positions_to_come(void **state) {
     score->values[0] = -INFINITY;
     taken(d, true, first, first);
     score->values[0] = -10;
-    refused(d, "masked_bias is not the score of masked positions");
+    refused(d, "masked_bias is above -10000");
     score->values[0] = -1e9f;
     mask->values[7 * 8] = 0; /* a window */
-    refused(d, "attn.bias is another mask than that of positions to come (0 at [7, 0])");
+    refused(d, "attn.bias is a mask that hides other positions than those that follow (0 at [7, 0])");
     mask->values[7 * 8] = 1;
     mask->values[1] = 1;
-    refused(d, "another mask than that of positions to come (1 at [0, 1])");
+    refused(d, "mask that hides other positions than those that follow (1 at [0, 1])");
     mask->shape[2] = 4;
     refused(d, "attn.bias is not a mask of attention");
 }
@@ -281,7 +281,7 @@ static void biases_that_are_not_there_are_refused(void **state) {
     strcpy(bias->name, "model.norm.weight");
     d->tensors[d->count - 2] = *bias;
     d->count--;
-    refused(d, "model.norm.weight is of a type that is not read here");
+    refused(d, "model.norm.weight has a type that Longshore does not read");
 }
 
 static void rename_all(struct directory *d, const char *prefix) {
@@ -296,8 +296,7 @@ static void marks_of_wrappers_are_named(void **state) {
     static const struct {
         const char *prefix, *says;
     } cases[] = {
-        {"_orig_mod.",
-         "has \"_orig_mod.\" in its name, which torch.compile puts there: save the model that is wrapped"},
+        {"_orig_mod.", "has \"_orig_mod.\" in its name, which torch.compile adds: save the model inside it"},
         {"module.", "k.replace(\"module.\", \"\")"},
         {"module._orig_mod.", "_orig_mod."},
         {"base_model.model.", "the weights of a PEFT model whose adapter is not merged; in Python, "

@@ -135,7 +135,7 @@ static void maps_of_any_size_have_a_place(void **state) {
         struct shore__volume v = {.file.path = path, .desc = desc, .version = 2};
         struct shore_diag diag = {0};
         assert_int_equal(shore__volume_can_carry(&v, &diag), at.end == old.end ? 0 : -ENOTSUP);
-        if (at.end != old.end) assert_non_null(strstr(diag.text, "a volume of format version 2, with no room"));
+        if (at.end != old.end) assert_non_null(strstr(diag.text, "has format version 2, which holds no blob"));
     }
     assert_true(renewable && not );
 }

@@ -147,7 +147,7 @@ static void what_is_beside_the_pool(void **state) {
         assert_holds(own, key, EACH);
         check(&w, key);
     }
-    assert_says(&w, shore_store_write(w.store, 3, own, EACH, &w.diag), -EINVAL, "there already");
+    assert_says(&w, shore_store_write(w.store, 3, own, EACH, &w.diag), -EINVAL, "already");
     set_fault(false, 0, -ENOSPC);
     assert_says(&w, shore_store_write(w.store, 100, own, EACH, &w.diag), -ENOSPC, w.drive);
     set_fault(false, 0, 0);

@@ -14,8 +14,8 @@ static void what_cannot_be_is_refused(void **state) {
     assert_says(&w, shore_store_take(w.store, 5, 0, true, &memory, &w.diag), -EINVAL, "no bytes");
     assert_says(&w, shore_store_take(w.store, 5, UINT64_MAX, true, &memory, &w.diag), -EINVAL, "too many");
     assert_ok(&w, shore_store_take(w.store, 5, 1, true, &memory, &w.diag));
-    assert_says(&w, shore_store_take(w.store, 5, 1, true, &memory, &w.diag), -EINVAL, "asked for twice");
-    assert_says(&w, shore_store_get(w.store, 5, &memory, &w.diag), -EINVAL, "not put yet");
+    assert_says(&w, shore_store_take(w.store, 5, 1, true, &memory, &w.diag), -EINVAL, "taken twice");
+    assert_says(&w, shore_store_get(w.store, 5, &memory, &w.diag), -EINVAL, "put it first");
     assert_ok(&w, shore_store_put(w.store, 5, &w.diag));
     assert_says(&w, shore_store_put(w.store, 5, &w.diag), -EINVAL, "put already");
     assert_ok(&w, shore_store_release(w.store, 5, &w.diag));
@@ -70,10 +70,10 @@ static void a_read_that_fails_is_tried_again(void **state) {
     for (int wanted = 0; wanted < 2; wanted++) {
         if (wanted) shore_store_want(w.store, 0, &w.diag);
         assert_says(&w, shore_store_get(w.store, 0, &memory, &w.diag), -EIO, w.drive);
-        assert_says(&w, -EIO, -EIO, "step 7 is lost");
+        assert_says(&w, -EIO, -EIO, "loses step 7");
     }
     assert_ok(&w, shore_buffer_alloc(EACH, 0, &memory, &w.diag));
-    assert_says(&w, shore_store_read(w.store, 0, memory, &w.diag), -EIO, "step 7 is lost");
+    assert_says(&w, shore_store_read(w.store, 0, memory, &w.diag), -EIO, "loses step 7");
     shore_buffer_free(memory, EACH);
     set_fault(false, 0, 0);
     check(&w, 0);
@@ -125,8 +125,9 @@ static void bytes_that_are_damaged_are_named(void **state) {
     assert_ok(&w, shore_store_release(w.store, 2, &w.diag));
     damaging = true;
     assert_says(&w, shore_store_get(w.store, 1, &memory, &w.diag), SHORE_ECORRUPT, w.second);
-    assert_says(&w, SHORE_ECORRUPT, SHORE_ECORRUPT, "1048576 bytes at 0 of its scratch came back with other bytes");
-    assert_says(&w, SHORE_ECORRUPT, SHORE_ECORRUPT, "step 9 is lost");
+    assert_says(&w, SHORE_ECORRUPT, SHORE_ECORRUPT,
+                "returned other bytes than were stored: 1048576 bytes at 0 of its scratch");
+    assert_says(&w, SHORE_ECORRUPT, SHORE_ECORRUPT, "loses step 9");
     damaging = false;
     assert_ok(&w, shore_store_get(w.store, 1, &memory, &w.diag));
     assert_holds(memory, 1, 5 * MIB / 2);
