@@ -214,11 +214,11 @@ class Trainer(transformers.Trainer):
                 raise
             other = that_stay(engine, said)
             if other:
-                _log.warning("%s: goes on as it was made: %s", place, "; ".join(other))
+                _log.warning("%s: continues as it was made: %s", place, "; ".join(other))
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
             if bool(args.torch_compile) != bool(engine.how.get("compile") is not None):
-                _log.warning("torch_compile: the run was made %s it, and goes on so",
+                _log.warning("torch_compile: the run was made %s it, and continues so",
                              "without" if args.torch_compile else "with")
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None

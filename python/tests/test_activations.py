@@ -409,7 +409,7 @@ def test_bad_arguments(tmp_path):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", memory="1MiB")
     with pytest.warns(UserWarning, match="activation_room='1GiB' is for activations=\"drives\""):
         longshore.wrap(gpt2(), run=tmp_path / "a", activation_room="1GiB").close()
-    with pytest.raises(ValueError, match=r"layers='h': takes a list of names: layers=\['h'\]"):
+    with pytest.raises(ValueError, match=r"layers='h': must be a list of names: layers=\['h'\]"):
         longshore.wrap(gpt2(), run=tmp_path / "b", layers="h")
 
 

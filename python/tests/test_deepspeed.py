@@ -124,7 +124,7 @@ def test_checkpoints_that_are_not_there(tmp_path, seed):
     assert engine.load_checkpoint(tmp_path / "none") == (None, None)
     assert engine.load_checkpoint(tmp_path, tag="global_step9") == (None, None)
     (tmp_path / "theirs").mkdir()
-    with pytest.raises(longshore.MissingError, match="is no checkpoint of Longshore"):
+    with pytest.raises(longshore.MissingError, match="is not a checkpoint of Longshore"):
         engine.load_checkpoint(tmp_path, tag="theirs")
     loop(engine, tokens(2))
     engine.save_checkpoint(tmp_path / "out", tag="a")

@@ -61,7 +61,7 @@ def test_what_a_run_keeps_is_said(tmp_path, seed, by_name, caplog):
     step(engine, 2)
     engine.save_checkpoint(tmp_path / "out")
     engine.destroy()
-    assert "goes on as it was made" not in caplog.text
+    assert "continues as it was made" not in caplog.text
     other = ({"longshore": {"moments": "8bit"}, "bf16": {"enabled": True, "auto_cast": True}} if by_name
              else {"longshore": {"moments": "8bit"}})
     engine = made(tmp_path, seed, "a" if by_name else "b", **other)
@@ -69,5 +69,5 @@ def test_what_a_run_keeps_is_said(tmp_path, seed, by_name, caplog):
     step(engine)
     assert engine.bfloat16_enabled() is False
     engine.destroy()
-    assert "goes on as it was made: moments fp32, and not 8bit" in caplog.text
+    assert "continues as it was made: moments fp32, and not 8bit" in caplog.text
     assert ("computed in fp32, and not bf16" in caplog.text) is by_name

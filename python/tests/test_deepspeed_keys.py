@@ -110,7 +110,8 @@ def test_defaults_are_those_of_deepspeed(tmp_path):
     ):
         numbers = configuration.hyper({"type": kind, "params": params})
         assert expected.items() <= {**defaults_of(expected["optimizer"]), **numbers}.items()
-    with pytest.raises(deepspeed.ConfigError, match="zero_optimization.stage: 4 is no whole number from 0 to 3"):
+    with pytest.raises(deepspeed.ConfigError, match="zero_optimization.stage: must be a whole number from 0 to 3, "
+                                                    "and is 4"):
         settings({"longshore": {"run": "/none"}, "zero_optimization": {"stage": 4}})
     with pytest.raises(deepspeed.ConfigError, match="bf16.enabled and fp16.enabled"):
         settings({"longshore": {"run": "/none"}, "bf16": {"enabled": True}, "fp16": {"enabled": True}})
@@ -153,22 +154,22 @@ def test_what_is_printed(tmp_path, seed, caplog):
 @pytest.mark.parametrize(
     "path, value, said",
     [
-        ("optimizer.params", [1], "optimizer.params: is an object, and was given"),
+        ("optimizer.params", [1], "optimizer.params: must be an object, and is"),
         ("optimizer.params.lr", "1e-3", "optimizer.params.lr must be 0 or more, and is '1e-3'"),
         ("optimizer.params.lr", -1, "optimizer.params.lr must be 0 or more, and is -1"),
         ("optimizer.params.lr", float("nan"), "optimizer.params.lr must be 0 or more, and is nan"),
         ("optimizer.params.eps", None, "optimizer.params.eps must be 0 or more, and is None"),
         ("optimizer.params.betas", [0.9], "optimizer.params.betas must be two numbers from 0 to below 1, and is .0.9."),
         ("scheduler.params", [1], "scheduler.params: is an object"),
-        ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and no number"),
+        ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and must be a number"),
         ("scheduler.type", "ReduceLROnPlatau",
          "scheduler.type: 'ReduceLROnPlatau' is not supported; .*mean ReduceLROnPlateau"),
         ("scheduler.type", "LRScheduler", "scheduler.type: 'LRScheduler' is not supported"),
         ("zero_optimization.offload_param", {"device": "nvme", "nvme_path": 3},
-         "zero_optimization.offload_param.nvme_path: 3 is no text"),
-        ("longshore.run", 3, "longshore.run: 3 is no text"),
-        ("longshore.drives", [3], "longshore.drives: .3. is neither a text nor a list of them"),
-        ("csv_monitor", {"enabled": True, "output_path": 3}, "csv_monitor.output_path: 3 is no text"),
+         "zero_optimization.offload_param.nvme_path: 3 is not a text"),
+        ("longshore.run", 3, "longshore.run: 3 is not a text"),
+        ("longshore.drives", [3], "longshore.drives: .3. must be a text or a list of texts"),
+        ("csv_monitor", {"enabled": True, "output_path": 3}, "csv_monitor.output_path: 3 is not a text"),
     ],
 )
 def test_values_that_are_none_are_named_and_leave_nothing(tmp_path, seed, path, value, said):
@@ -208,7 +209,7 @@ def test_keys_that_are_paths_and_a_second_model(tmp_path, seed):
     config["longshore.run"] = str(tmp_path / "run")
     assert settings(config) == settings({"zero_optimization": {"stage": 3},
                                          "longshore": {"run": str(tmp_path / "run")}})
-    for wrong, said in (({"zero_optimization.stag": 3}, "zero_optimization.stag: is no key"),
+    for wrong, said in (({"zero_optimization.stag": 3}, "zero_optimization.stag: is not a key"),
                         ({"bf16": 3, "bf16.enabled": True}, "bf16: is an object")):
         with pytest.raises(deepspeed.ConfigError, match=said):
             settings({**config, **wrong})

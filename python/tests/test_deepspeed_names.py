@@ -108,10 +108,10 @@ def test_every_name_is_imported_under_the_launcher(tmp_path):
 
 
 @pytest.mark.parametrize("arguments, why", [
-    (["nothere.py"], "nothere.py: is not there"),
+    (["nothere.py"], "nothere.py: does not exist"),
     (["."], r"\.: is a directory without a __main__.py"),
     (["--deepspeed", "ds.json", "train.py"],
-     "--deepspeed: is no option of this launcher; options of the script come after SCRIPT"),
+     "--deepspeed: is not an option of this launcher; give the script's options after SCRIPT"),
     (["--num_gpus", "2", "train.py"], "one process owns a run"),
 ])
 def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, why):

@@ -92,7 +92,7 @@ LAZY = [(lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), "0.weight"),
 
 @pytest.mark.parametrize("make, name", LAZY)
 def test_a_lazy_module_is_run_first(make, name, tmp_path, seed):
-    said = f"{name}: has no shape yet, since its module is lazy: run one forward pass first"
+    said = f"{name}: has no shape yet, because its module is lazy: run one forward pass first"
     with longshore.init(tmp_path / "run"):
         model = make()
     with pytest.raises(longshore.LongshoreError, match=said):

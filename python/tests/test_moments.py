@@ -70,8 +70,8 @@ def test_the_next_step_is_the_same(kind, how, tmp_path, seed):
 
 
 @pytest.mark.parametrize("was, now, sentence",
-                         [(0.9, 0.0, "momentum_buffer: is there, .* momentum="),
-                          (0.0, 0.9, "momentum_buffer: is not there, .* momentum=0")])
+                         [(0.9, 0.0, "momentum_buffer: exists, .* momentum="),
+                          (0.0, 0.9, "momentum_buffer: is missing, .* momentum=0")])
 def test_a_momentum_is_neither_dropped_nor_made_up(was, now, sentence, tmp_path, seed):
     with engine_for(Branches(), tmp_path, optimizer="sgd", momentum=was) as engine:
         engine.backward(engine(torch.randn(2, 300), True).square().mean())

@@ -361,7 +361,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path, seed):
                     "param_groups": [{**right["param_groups"][0], "lr": 0.5}]}
 
         refused("amsgrad=True", state_of(lambda p: torch.optim.AdamW(p, amsgrad=True)))
-        refused("'momentum_buffer' is no state of adamw, which has exp_avg",
+        refused("'momentum_buffer' is not a state of adamw, which has exp_avg",
                 state_of(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)))
         refused("decoupled_weight_decay", state_of(lambda p: torch.optim.Adam(p, weight_decay=0.1)))
         refused("groups of .1, 7. parameters",

@@ -99,7 +99,7 @@ def test_deepspeed_takes_them(tmp_path, seed, caplog):
         engine = deepspeed.initialize(model=gpt2(layers=2), config=config)[0]
     took_all(engine.engine)
     engine.destroy()
-    said = [r.getMessage() for r in caplog.records if "goes on as it was made" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "continues as it was made" in r.getMessage()]
     assert (said and "activations drives, and not memory; compress 0.5, and not top10%" in said[0]
             and "storage" not in said[0])
 
@@ -134,4 +134,4 @@ def test_a_trainer_takes_them(tmp_path, seed, caplog):
     took_all(ours.engine)
     ours.engine.close()
     assert [r.getMessage().partition(": ")[2] for r in caplog.records if "goes on" in r.getMessage()] == [
-        "goes on as it was made: storage bf16, and not fp32"]
+        "continues as it was made: storage bf16, and not fp32"]

@@ -90,7 +90,7 @@ def test_kills_while_checkpoints_are_saved(tmp_path, seed, monkeypatch):
                 said = checkpoint.read(directory)
                 assert longshore.verify(run, said["snapshot"]) == commit_blob.back(said["extra"])["digest"]
             else:
-                with pytest.raises(longshore.MissingError, match="is no checkpoint"):
+                with pytest.raises(longshore.MissingError, match="is not a checkpoint"):
                     checkpoint.read(directory)
     with longshore.resume(run) as engine:
         steps = engine.step_number + 1

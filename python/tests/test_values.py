@@ -133,7 +133,7 @@ def test_a_checkpoint_as_fp32(tmp_path, seed):
     command = [sys.executable, "-m", "longshore.deepspeed.zero_to_fp32", tmp_path / "out", tmp_path / "whole", "-t",
                "global_step1", "--max_shard_size", "64KiB"]
     assert subprocess.run(command, env=env).returncode == 0
-    for change, why in (({4: tmp_path / "new", 6: "none"}, "none: is no checkpoint"),
+    for change, why in (({4: tmp_path / "new", 6: "none"}, "none: is not a checkpoint"),
                         ({4: tmp_path / "new", 8: "lots"}, "'lots': not a size")):
         wrong = subprocess.run([change.get(n, word) for n, word in enumerate(command)], env=env, capture_output=True,
                                text=True)

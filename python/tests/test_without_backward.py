@@ -27,7 +27,7 @@ def test_a_step_of_nothing(on_nonfinite, tmp_path, seed):
         digest = engine.digest()
         engine(X).sum()  # forgotten: backward()
         with pytest.raises(longshore.LongshoreError,
-                           match=r"step: no backward pass has come since step 0 was made; .*engine.backward\("):
+                           match=r"step: there was no backward pass since step 0; .*engine.backward\("):
             engine.step()
         engine.optimizer.step()  # which does nothing, as torch.optim's
         assert engine.step_number == 0 and engine.digest() == digest

@@ -28,7 +28,7 @@ grep -q '"tokenizer"\|"train_tokens"\|"seq-len"' "$place/log" && fail "it says w
 documented "inspect|drive list" "$place/log"
 for command in "train --resume $run" "eval $run --data $0" "generate $run"; do
     # shellcheck disable=SC2086 # words
-    refused "$command" "run: was made by make_run: go on with it there" $command
+    refused "$command" "run: was made by make_run: continue it there" $command
 done
 must snapshot "$run" three
 made "$run" 6

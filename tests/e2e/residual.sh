@@ -199,7 +199,7 @@ perl -0pi -e 's/,\s*"checksum": *"[0-9a-f]*"//' "$run/run.json"
 cp "$run/run.json" "$place/run.json"
 for what in "compress-values fp32" "compress-variance frozen"; do
     sed -E "s/(\"error-feedback\")/\"${what% *}\": \"${what#* }\", \1/" "$place/run.json" >"$run/run.json"
-    refused "a run with $what" "the run was made with $what, which was removed: go on with the version that made it" \
+    refused "a run with $what" "the run uses $what, which this version no longer has: continue with the version that made the run" \
         train --resume "$run"
     must drive list "$run"
     must export "$run" --out "$place/exported"

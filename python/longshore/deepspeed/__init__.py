@@ -115,9 +115,10 @@ def initialize(
     """
     refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
-        raise ValueError("deepspeed.initialize: model is an nn.Module")
+        raise ValueError("deepspeed.initialize: model must be an nn.Module")
     if mpu is not None or mesh_param is not None:
-        raise ConfigError("deepspeed.initialize: mpu and mesh_param: there is one process, and nothing is split")
+        raise ConfigError("deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; "
+                          "leave them out")
     given = next(
         (
             c
@@ -238,7 +239,7 @@ def _scheduler(settings, given, optimizer):
                           f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, or torch's{_config.meant(name, kinds)}")
     for key, value in params.items():
         if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
-            raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and no number")
+            raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and must be a number")
     try:
         return kinds[name](optimizer, **params)
     except (TypeError, ValueError) as e:
@@ -280,5 +281,5 @@ def init_inference(*args, **kwargs):
 
 
 def tp_model_init(*args, **kwargs):
-    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not supported; a model larger than memory "
-                         "needs none here")
+    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not supported; Longshore trains a model "
+                         "larger than memory without it")

@@ -69,11 +69,11 @@ def main(argv=None):
                         help="its own arguments, --deepspeed and --deepspeed_config too")
     said, others = parser.parse_known_args(argv)
     if others:
-        parser.error(f"{others[0]}: is no option of this launcher; options of the script come after SCRIPT")
+        parser.error(f"{others[0]}: is not an option of this launcher; give the script's options after SCRIPT")
     if said.num_gpus > 1 or said.num_nodes > 1:
         parser.error("--num_gpus, --num_nodes: one process owns a run; leave them out")
     if not said.module and not os.path.exists(said.script):
-        parser.error(f"{said.script}: is not there")
+        parser.error(f"{said.script}: does not exist")
     if not said.module and os.path.isdir(said.script) and not os.path.exists(os.path.join(said.script, "__main__.py")):
         parser.error(f"{said.script}: is a directory without a __main__.py; name the script")
     _be_one_process()

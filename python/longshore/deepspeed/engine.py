@@ -133,7 +133,8 @@ class DeepSpeedEngine(nn.Module):
         divided alike."""
         self._decide()
         if retain_graph:
-            raise LongshoreError("backward: retain_graph=True is not supported: add the losses up, and call it once")
+            raise LongshoreError("backward: retain_graph=True is not supported: add the losses, and call backward() "
+                                 "once")
         parts = self.settings.accumulate if scale_wrt_gas else 1
         loss = loss / parts if parts != 1 else loss
         with self._timed("backward"), self._or_anew():
@@ -300,22 +301,22 @@ class DeepSpeedEngine(nn.Module):
         if there is no checkpoint."""
         if custom_load_fn is not None:
             raise LongshoreError("load_checkpoint: custom_load_fn is not supported: a checkpoint has no state_dict "
-                                 "that it could load")
+                                 "for it")
         whole = load_optimizer_states and not load_module_only
         if not whole:
             self._decide()
         if tag is None:
             tag = latest(load_dir)
             if tag is None:
-                logger.warning(f"{load_dir}: has no file `latest`: no checkpoint is loaded")
+                logger.warning(f"{load_dir}: has no file `latest`, so no checkpoint is loaded")
                 return None, None
         directory = os.path.join(load_dir, str(tag))
         if not os.path.isdir(directory):
-            logger.warning(f"{directory}: is not there: no checkpoint is loaded")
+            logger.warning(f"{directory}: does not exist, so no checkpoint is loaded")
             return None, None
         if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
-            raise MissingError(f"{directory}: is no checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns its own "
-                               "into weights")
+            raise MissingError(f"{directory}: is not a checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns "
+                               "its own into weights")
         scheduler = (self.lr_scheduler.state_dict() if self.lr_scheduler is not None
                      and not load_lr_scheduler_states else None)
         before = self.engine.state.path
@@ -415,7 +416,7 @@ class DeepSpeedEngine(nn.Module):
             raise LongshoreError("set_train_batch_size: call it after a whole step: the gradients of this step are "
                                  "divided by the old number")
         if train_batch_size % self.settings.micro_batch:
-            raise ValueError(f"set_train_batch_size: {train_batch_size} is no multiple of the micro-batch, "
+            raise ValueError(f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, "
                              f"{self.settings.micro_batch}")
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
 

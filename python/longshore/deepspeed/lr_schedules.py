@@ -37,7 +37,7 @@ def _of_groups(optimizer, value, name):
 
 def _positive(value, name):
     if not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{name}={value!r}: it is a whole number above 0")
+        raise ValueError(f"{name}={value!r}: must be a whole number above 0")
     return value
 
 
@@ -122,7 +122,7 @@ class OneCycle(_Schedule):
         first = float(cycle_first_step_size)
         second = first if cycle_second_step_size is None else float(cycle_second_step_size)
         if first <= 0 or second < 0:
-            raise ValueError("cycle_first_step_size is above 0, and cycle_second_step_size not below")
+            raise ValueError("cycle_first_step_size must be above 0, and cycle_second_step_size 0 or more")
         self.first, self.second, self.total = first, second, first + second
         self.step_ratio = first / self.total
         self.stairs = (cycle_first_stair_count,

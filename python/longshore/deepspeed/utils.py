@@ -31,7 +31,7 @@ def see_memory_usage(message: str, force: bool = False) -> None:
 def _check_on_drives(param, function):
     """Raises LongshoreError unless an engine holds the parameter."""
     if getattr(param, "longshore", None) is None:
-        raise LongshoreError(f"{function}: this parameter is not one of an engine; use it as it is")
+        raise LongshoreError(f"{function}: no engine holds this parameter; use it as it is")
 
 
 def _moment(param, key, function):
@@ -41,7 +41,7 @@ def _moment(param, key, function):
     states = OPTIMIZERS[kind].states
     known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # DeepSpeed calls it so
     if key not in known:
-        raise LongshoreError(f"{function}: {key!r} is no state of {kind}: {', '.join(known)}")
+        raise LongshoreError(f"{function}: {key!r} is not a state of {kind}, which has {', '.join(known)}")
     return known[key]
 
 

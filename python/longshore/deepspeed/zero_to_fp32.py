@@ -72,7 +72,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     there = os.listdir(output_dir) if os.path.isdir(output_dir) else []
     there = [name for name in there if re.match(r"(pytorch_)?model[-.]", name)]
     if there:
-        raise ExistsError(f"{os.path.join(output_dir, there[0])}: is there already; move it, or give another directory")
+        raise ExistsError(f"{os.path.join(output_dir, there[0])}: exists already; move it, or give another directory")
     most = float("inf") if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
     values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
     os.makedirs(output_dir, exist_ok=True)

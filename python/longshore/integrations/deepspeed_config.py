@@ -137,7 +137,8 @@ def load(config):
     if hasattr(config, "config") and isinstance(config.config, dict):  # HfDeepSpeedConfig
         return config.config
     if not isinstance(config, (str, os.PathLike)):
-        raise ConfigError(f"the configuration of DeepSpeed is a dict or the path of a JSON file, and not {config!r}")
+        raise ConfigError("the configuration of DeepSpeed must be a dict or the path of a JSON file, and not "
+                          f"{config!r}")
     path = os.fspath(config)
     if os.path.exists(path):
         try:
@@ -196,7 +197,8 @@ def _check(config, where=""):
         elif key not in known and full not in SUPPORTED and full not in HINTS:
             key = str(key)
             everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
-            raise ConfigError(f"{full}: is no key of a configuration{meant(key, everything) or '; take it out'}")
+            raise ConfigError(f"{full}: is not a key of DeepSpeed's "
+                              f"configuration{meant(key, everything) or '; take it out'}")
         else:
             if key in HINTS.get(where, set()) and value not in (None, "auto"):
                 hinted.append(full)
@@ -205,9 +207,9 @@ def _check(config, where=""):
                 hinted += _check(value, inner)
             elif not isinstance(value, dict) and value is not None and (inner in {**SUPPORTED, **HINTS}
                                                                         or key == "params") and value != "auto":
-                raise ConfigError(f"{full}: is an object, and was given {value!r}")
+                raise ConfigError(f"{full}: must be an object, and is {value!r}")
             if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
-                raise ConfigError(f"{full}: {value!r} is no text")
+                raise ConfigError(f"{full}: {value!r} is not a text")
     return hinted
 
 
@@ -285,7 +287,7 @@ def _number(config, path, kind, default, least, most=math.inf):
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or (kind is int and value != int(value)) or not least <= value <= most:
         limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ConfigError(f"{path}: {value!r} is no {'whole ' if kind is int else ''}number {limits}")
+        raise ConfigError(f"{path}: must be a {'whole ' if kind is int else ''}number {limits}, and is {value!r}")
     return kind(value)
 
 
@@ -293,7 +295,7 @@ def _flag(config, path, default=False):
     """The boolean at a path. Raises ConfigError if it is none."""
     value = _get(config, path, default)
     if not isinstance(value, bool):
-        raise ConfigError(f"{path}: {value!r} is neither true nor false")
+        raise ConfigError(f"{path}: {value!r} must be true or false")
     return value
 
 
@@ -322,11 +324,11 @@ def settings(config, places=()):
     places: directories for the state if the configuration names none.
     """
     if not isinstance(config, dict):
-        raise ConfigError(f"the configuration of DeepSpeed is an object, and not {config!r}")
+        raise ConfigError(f"the configuration of DeepSpeed must be a JSON object, and not {config!r}")
     config = _spread(config)
     hinted = _check(config)
     if hinted:
-        say_once(f'not needed here, and without effect: {", ".join(hinted)}: memory is planned from "longshore": '
+        say_once(f'these keys have no effect here: {", ".join(hinted)}: memory is planned from "longshore": '
                  f'{{"memory": SIZE}}')
     autos = _autos(config)
     if autos:
@@ -337,7 +339,7 @@ def settings(config, places=()):
     out.run, out.drives, out.memory = (out.said.get(option) for option in ("run", "drives", "memory"))
     drives = [] if out.drives is None else [out.drives] if isinstance(out.drives, (str, os.PathLike)) else out.drives
     if not isinstance(drives, (list, tuple)) or not all(isinstance(drive, (str, os.PathLike)) for drive in drives):
-        raise ConfigError(f"longshore.drives: {out.drives!r} is neither a text nor a list of them")
+        raise ConfigError(f"longshore.drives: {out.drives!r} must be a text or a list of texts")
     if "compress_after" in out.said:
         out.said["compress_after"] = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
@@ -346,7 +348,7 @@ def settings(config, places=()):
         device = _get(config, f"zero_optimization.{which}.device", "none")
         if device not in ("none", "cpu", "nvme"):
             said = meant(str(device), ("none", "cpu", "nvme"))
-            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not none, cpu or nvme{said}")
+            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not one of none, cpu and nvme{said}")
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "cpu":
             say_once(f"zero_optimization.{which}.device: cpu: the state still lies on drives; as much as the budget "
@@ -403,7 +405,7 @@ def hyper(said):
     known = [key for key in defaults_of(name) if key in NUMBERS]
     for key in given:
         if key not in known:
-            raise ConfigError(f"optimizer.params.{key}: is no parameter of {said['type']}{meant(key, known)}")
+            raise ConfigError(f"optimizer.params.{key}: is not a parameter of {said['type']}{meant(key, known)}")
     try:
         refuse_numbers(given, "optimizer.params.")
     except ValueError as e:

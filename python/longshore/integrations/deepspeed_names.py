@@ -62,7 +62,7 @@ def _refuse(name):
     """Raises NotHereError for a name below deepspeed, and says what to use instead."""
     beginning = max((b for b in _INSTEAD if name.startswith(b)), key=len, default=None)
     instead = _INSTEAD.get(beginning, "docs/deepspeed.md says what works")
-    raise NotHereError(f"deepspeed.{name}: has nothing behind it under Longshore; instead: {instead}")
+    raise NotHereError(f"deepspeed.{name}: does nothing under Longshore; instead: {instead}")
 
 
 class _Kind(abc.ABCMeta):

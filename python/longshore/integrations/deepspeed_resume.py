@@ -15,7 +15,7 @@ def say_what_stays(engine, settings):
     if engine.how["compute"] != settings.dtype:
         other.append(f"computed in {engine.how['compute']}, and not {settings.dtype}")
     if other:
-        say_once(f"{engine.state.path}: goes on as it was made: {'; '.join(other)}")
+        say_once(f"{engine.state.path}: continues as it was made: {'; '.join(other)}")
 
 
 def latest(checkpoint_dir):

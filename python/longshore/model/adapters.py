@@ -85,8 +85,8 @@ def save(model, directory, dtype=None, most_bytes=None):
         values = {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
     nbytes = sum(value.nbytes for value in values.values())
     if most_bytes is not None and nbytes > most_bytes:
-        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as one "
-                         f"file, here of {native.readable(nbytes)}; leave it out")
+        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as "
+                         f"one file, of {native.readable(nbytes)}; leave it out")
     if base_of(model) is not model:
         model.save_pretrained(directory, state_dict=values)
     else:
@@ -130,9 +130,9 @@ def names_of(model):
     resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}
     lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
     if lost:
-        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: trained, but no part of an "
-                      "adapter, so that peft does not save it; name it in modules_to_save of the adapter's "
-                      "configuration (the run keeps it)", stacklevel=4)
+        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: is trained, but belongs to no "
+                      "adapter, so peft does not save it; name it in modules_to_save of the adapter's configuration "
+                      "(the run keeps it)", stacklevel=4)
     return {name for name, value in there.items() if id(value) in saved | resized}
 
 

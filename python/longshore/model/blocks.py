@@ -84,7 +84,7 @@ def refuse_lazy(model):
     """Raises LongshoreError for a lazy module, which has no shapes before its first forward."""
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(t):
-            raise LongshoreError(f"{name}: has no shape yet, since its module is lazy: run one forward pass first")
+            raise LongshoreError(f"{name}: has no shape yet, because its module is lazy: run one forward pass first")
 
 
 def dtype_of(model):
@@ -104,7 +104,7 @@ def partition(model, layers=None):
     """
     compute = dtype_of(model)
     if isinstance(layers, str):
-        raise ValueError(f"layers={layers!r}: takes a list of names: layers=[{layers!r}]")
+        raise ValueError(f"layers={layers!r}: must be a list of names: layers=[{layers!r}]")
     layers = layers_of(model) if layers is None else list(layers)
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in layers:
@@ -165,19 +165,19 @@ def check(model):
     """Raises LongshoreError if a model cannot be streamed."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which takes no hooks: nothing "
-                                 "would fetch its parameters; wrap the module that it was made of")
+            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which has no hooks to fetch "
+                                 "its parameters; wrap the module that it was made of")
     _check_dtypes(model)
     for name, b in persistent_buffers(model).items():
         if b.layout != torch.strided:
-            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which no step can keep; "
+            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which a step cannot save; "
                                  "register_buffer(..., persistent=False) it, and make it with the model")
     # parameters that overlap in memory: an update of one would not reach the other
     of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel()
                        and p.is_contiguous())
     for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
         if following < first + nbytes and (p.requires_grad or q.requires_grad):
-            raise LongshoreError(f"wrap: {name} and {other} share memory, and are two parameters; let them be one "
+            raise LongshoreError(f"wrap: {name} and {other} are two parameters that share memory; make them one "
                                  "(a.weight = b.weight), or clone() one of them")
 
 
@@ -193,7 +193,7 @@ def _check_dtypes(model):
                       if p.is_complex() else
                       "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing "
                       "trains it")
-            raise LongshoreError(f"wrap: a parameter is of one dtype, float32 or bfloat16: {name} is "
+            raise LongshoreError(f"wrap: a parameter has one dtype, float32 or bfloat16: {name} is "
                                  f"{_said(p.dtype)}; {advice}")
     compute = dtype_of(model)
     beside = sorted(((p.nbytes, name) for name, p in parameters.items() if p.dtype != compute), reverse=True)
@@ -204,9 +204,8 @@ def _check_dtypes(model):
                   if hasattr(model, "peft_config") else
                   "load the model as float32: wrap(..., storage='bf16') fetches half of it")
         raise LongshoreError(f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay "
-                             f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and "
-                             f"{readable(BESIDE_BYTES)} is the most ({names}{', ...' if len(beside) > 3 else ''}); "
-                             f"{advice}")
+                             f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and at most "
+                             f"{readable(BESIDE_BYTES)} may ({names}{', ...' if len(beside) > 3 else ''}); {advice}")
 
 
 def _said(dtype):

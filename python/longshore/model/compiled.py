@@ -21,11 +21,11 @@ def told(value):
         return None
     value = {} if value is True else {"backend": value} if isinstance(value, str) else value
     if not isinstance(value, dict):
-        raise ValueError(f"wrap: compile={value!r}; it is True, the name of a backend (\"inductor\"), or a dict of "
-                         f"{', '.join(_KEYS)}")
+        raise ValueError(f"wrap: compile={value!r}; it must be True, the name of a backend (\"inductor\"), or a dict "
+                         f"of {', '.join(_KEYS)}")
     for key, given in value.items():
         if key not in _KEYS or not isinstance(given, (_KEYS[key], type(None))):
-            raise ValueError(f"wrap: compile: {key}={given!r} is nothing that can be kept in a run; it takes "
+            raise ValueError(f"wrap: compile: {key}={given!r} cannot be kept in a run; compile takes "
                              f"{', '.join(_KEYS)} as torch.compile has them")
     return dict(value)
 

@@ -136,5 +136,5 @@ def _landed(future):
     try:
         return future.exception(TIMEOUT_SECONDS)
     except TimeoutError:
-        return LongshoreError(f"the device has not gone on for {TIMEOUT_SECONDS:g} seconds (device_timeout), and is "
-                              "taken to be lost; what was committed is whole: longshore.resume() goes on with it")
+        return LongshoreError(f"the device has done nothing for {TIMEOUT_SECONDS:g} seconds (device_timeout), so it "
+                              "counts as lost; the committed state is good: continue with longshore.resume()")

@@ -63,7 +63,7 @@ def check(streams):
     if wrong:
         _refuse_replaced(wrong)
     if thawed:
-        raise LongshoreError(f"{thawed}: is frozen in this run, and stays so; set requires_grad before wrap() for "
+        raise LongshoreError(f"{thawed}: is frozen in this run, and stays frozen; set requires_grad before wrap() for "
                              "parameters that train later (also of adapters that are not active yet), freeze them "
                              "after wrap(), and thaw them again")
 

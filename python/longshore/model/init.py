@@ -58,7 +58,7 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     """
     global _current
     if _current is not None:
-        raise LongshoreError("longshore.init: another one is open; leave it first")
+        raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
     making = InitContext(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
     if memory is not None:
         native.size(memory)
@@ -79,7 +79,7 @@ def _named(run, caller):
     """Returns a run's directory as a string. caller: begins the message if it is empty."""
     run = os.fspath(run)
     if not run:
-        raise ValueError(f"{caller}: run='' names no directory; give one, '.' for the one that the script runs in")
+        raise ValueError(f"{caller}: run='' is not a directory; name one, or '.' for the working directory")
     return run
 
 
@@ -109,7 +109,7 @@ def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """Raises ExistsError if a run exists. resuming, overwriting: what a user writes instead."""
     open_engines.refuse_second(run)
     if is_run(run) and not overwrite:
-        raise ExistsError(f"{run}: holds a run: {resuming} goes on with it, {overwriting} begins anew{more}",
+        raise ExistsError(f"{run}: holds a run: {resuming} continues it, {overwriting} begins anew{more}",
                           lib.SHORE_EEXISTS)
 
 
@@ -121,8 +121,8 @@ def places(run, drives):
             found.append(_directory(drive))
     if not found:
         found = [_directory(run)]
-        _log.warning("%s: no drive of the run is a file system of this machine: weights that are loaded lie in files "
-                     "of %s until they are on the drives", run, found[0])
+        _log.warning("%s: no drive of the run is a file system of this machine, so weights that are loaded lie in "
+                     "files of %s until they are on the drives", run, found[0])
     return list(dict.fromkeys(found))
 
 

@@ -169,8 +169,8 @@ def spooling(directories, more):
                  and not how.get("mmap"))
         if whole and not shapes and os.path.exists(f) and unreadable_weights.is_old(f):
             refused.append(LongshoreError(
-                f"{os.fspath(f)}: is of a form that can only be read into memory as a whole; convert it once, where "
-                "memory is enough: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
+                f"{os.fspath(f)}: can only be read into memory as a whole; convert it once on a machine with enough "
+                "memory: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
             raise refused[0]
         return load_before(f, *args, **how)
 

@@ -31,8 +31,8 @@ class Loading:
                        if prefix + name in state_dict and getattr(p, "longshore", None) is not None}
         if self.coming and local_metadata.get("assign_to_params_buffers"):
             self._forget()
-            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and stay the "
-                                       "objects that they are; without assign=True their values are written")
+            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and their "
+                                       "objects cannot be replaced; without assign=True, their values are written")
 
     def takes(self, param, value):
         """Whether PyTorch is loading this value into this parameter; if so, keeps it until the end."""

@@ -68,7 +68,7 @@ def _cast_buffers(model, dtype, loaded, all_that_are_saved):
     if rounded:
         _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
     if stay:
-        _log.info(f"these buffers stay as they are, beside parameters of {said}: {_names(stay)}; convert them where "
+        _log.info(f"these buffers keep their dtype, beside parameters of {said}: {_names(stay)}; convert them where "
                   f"the model adds them to what it computes in {said}")
 
 

@@ -72,7 +72,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
     write="temporary", BudgetError if there is no memory for a copy of the parameters.
     """
     if write not in (False, True, "temporary"):
-        raise ValueError(f"resident: write={write!r}; it is False, True or \"temporary\"")
+        raise ValueError(f"resident: write={write!r}; it must be False, True or \"temporary\"")
     by_streams: dict = {}
     for p in {id(p): p for p in _handles(parameters)}.values():
         handle = getattr(p, "longshore", None)
@@ -92,7 +92,7 @@ def _refuse_sharing(blocks):
         if other is not b:
             raise LongshoreError(
                 f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, "
-                "or ask for one after the other")
+                "or use one after the other")
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def _room(engine, nbytes):
     free = max(budget - plan.total_bytes - streams.copies_bytes, 0)
     if nbytes > free:
         raise BudgetError(
-            f"resident(write=\"temporary\"): a copy of these parameters takes {native.readable(nbytes)}, and of "
+            f"resident(write=\"temporary\"): a copy of these parameters needs {native.readable(nbytes)}, and of "
             f"memory={native.readable(budget)} {native.readable(free)} is left: give "
             f"{native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters", lib.SHORE_EBUDGET)
     streams.copies_bytes += nbytes

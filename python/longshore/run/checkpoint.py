@@ -44,7 +44,7 @@ def read(directory):
     except FileNotFoundError:
         stopped = (", because a save or delete was interrupted; delete it, or save it again" if _others(directory)
                    else "")
-        raise MissingError(f"{directory}: is no checkpoint of Longshore: it has no {FILE}{stopped}") from None
+        raise MissingError(f"{directory}: is not a checkpoint of Longshore: it has no {FILE}{stopped}") from None
     except ValueError:
         raise LongshoreError(f"{path}: is damaged: not JSON") from None
 
@@ -160,8 +160,8 @@ def same_optimizer(run, wanted):
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
     if made != wanted:
-        raise LongshoreError(f"{run}: its optimizer is {made}, and {wanted} is asked for: ask for {made}, or make "
-                             "another run with its parameters alone")
+        raise LongshoreError(f"{run}: its optimizer is {made}, and not {wanted}: use {made}, or make another run "
+                             "with its parameters alone")
 
 
 def load(engine, directory, weights_only=False, followed=(), any_optimizer=False):
@@ -178,7 +178,7 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
-            raise MissingError(f"{directory}: is a snapshot of the run {run}, which is not there; if it was moved, "
+            raise MissingError(f"{directory}: is a snapshot of the run {run}, which does not exist; if it was moved, "
                                f"write its new path into {FILE}")
         run = engine.state.path  # perhaps the moved run; reopen() fails if it does not have the snapshot
     if weights_only:

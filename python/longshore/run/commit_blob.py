@@ -355,8 +355,8 @@ def _first_seed(state):
     exact = int.from_bytes(base64.b64decode(states["torch"]["bytes"])[:8], sys.byteorder) if states else 0
     if float(exact) == seed:
         return exact
-    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: from here on, dropout draws other "
-                                           "numbers than it would have drawn", state.path, seed)
+    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: from now on, dropout draws "
+                                           "other numbers", state.path, seed)
     return min(int(seed), 2**64 - 1)
 
 

@@ -39,7 +39,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     """
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"save_pretrained: dtype={dtype!r}; it is fp32, bf16 or fp16")
+        raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
     if engine.state is None:
         raise LongshoreError("save_pretrained: the engine is closed")
     hooks.before_step(engine.streams, "engine.save_pretrained")

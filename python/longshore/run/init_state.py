@@ -36,10 +36,10 @@ class Moments:
         """Checks that SGD has saved momentum if and only if wrap() was given momentum."""
         there = os.path.isdir(path)
         if there and not momentum:
-            raise LongshoreError(f"{path}: is there, so the moments are those of SGD with momentum: give wrap(..., "
+            raise LongshoreError(f"{path}: exists, so these are moments of SGD with momentum: give wrap(..., "
                                  "momentum=...), or leave moments_from out")
         if momentum and not there:
-            raise LongshoreError(f"{path}: is not there, so the moments are those of SGD without momentum: give "
+            raise LongshoreError(f"{path}: is missing, so these are moments of SGD without momentum: give "
                                  "wrap(..., momentum=0), or leave moments_from out")
 
     def _read(self, optimizer):
@@ -58,9 +58,9 @@ class Moments:
             right = False
         if not right:
             raise LongshoreError(f"{path}: does not say which optimizer's moments these are (\"optimizer\"), and how "
-                                 "many updates they have seen (\"updates\")")
+                                 "many updates they have had (\"updates\")")
         if whose != optimizer:
-            raise LongshoreError(f"{path}: the moments are those of {whose}, not of {optimizer}: give wrap(..., "
+            raise LongshoreError(f"{path}: these are moments of {whose}, not of {optimizer}: give wrap(..., "
                                  f"optimizer={whose!r}), or leave moments_from out")
         return said
 
@@ -105,7 +105,7 @@ class Moments:
         counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
                   for b in layout.blocks]
         if self.updates and not any(map(any, counts)):
-            raise LongshoreError(f"{self.path}: holds moments of none of the model's parameters, "
+            raise LongshoreError(f"{self.path}: holds no moments of the model's parameters, such as "
                                  f"{layout.blocks[0].tensors[0].name} for one")
         return counts
 

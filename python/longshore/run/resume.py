@@ -74,7 +74,7 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     note_imports()
     open_engines.refuse_second(run)
     if not os.path.exists(run):
-        raise MissingError(f"{run}: there is no run of that name; longshore.wrap() makes it, and keeps nothing before",
+        raise MissingError(f"{run}: no such run; longshore.wrap() makes a run",
                            lib.SHORE_EMISSING)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
@@ -116,7 +116,8 @@ def _open(run, model, program, layout, given, chosen):
         now = versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
         if changed:
-            warnings.warn(f"{run}: {', '.join(changed)}: the same bits are not promised from here on", stacklevel=2)
+            warnings.warn(f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same "
+                          "bits", stacklevel=2)
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
         open_engines.add(engine)
         shared_budget.add(engine, who(model, run))
@@ -143,7 +144,8 @@ def _model_for(model, program, run):
                     raise
                 raise LongshoreError(f"{run}: the model cannot be made without values ({said}); give resume() the "
                                      "module itself") from said
-    raise ValueError("resume: model is a module, a transformers configuration, or a function that makes the module")
+    raise ValueError("resume: model must be a module, a transformers configuration, or a function that makes the "
+                     "module")
 
 
 def _give_buffers(model, program, run):

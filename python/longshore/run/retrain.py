@@ -61,7 +61,7 @@ def _refuse_others(engine, run, wanted, memory, others):
     instead = ("save the model with the first Trainer's save_model(DIR), call engine.close(), and give the next "
                "Trainer from_pretrained(DIR)")
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
-        raise LongshoreError(f"{run}: is the previous training's run; give the next Trainer another run= or "
+        raise LongshoreError(f"{run}: is the run of the previous training; give the next Trainer another run= or "
                              f"output_dir, or {instead}")
     had = engine.how["optimizer"], engine.how["moments"]
     if wanted != had:

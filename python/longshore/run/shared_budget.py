@@ -36,7 +36,8 @@ class budget:
 
     def __init__(self, memory: int | str, engines: int = 2):
         if isinstance(engines, bool) or engines != int(engines) or engines < 1:
-            raise ValueError(f"budget: engines={engines!r}; it is how many engines share the memory, 1 or more")
+            raise ValueError(f"budget: engines={engines!r}; it must be the number of engines that share the memory, "
+                             "1 or more")
         self.memory, self.engines = native.size(memory), int(engines)
         self.shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 

@@ -23,7 +23,7 @@ def share_of(value):
         return 0.0
     share = ffi.new("double *")
     if isinstance(value, bool) or lib.shore_sparse_share(str(value).encode(), share):
-        raise ValueError(f"compress={value!r}: is a share above 0 and up to 1 such as top1% or 0.01, or none")
+        raise ValueError(f"compress={value!r}: must be a share above 0 and up to 1, such as top1% or 0.01, or none")
     return share[0]
 
 
@@ -38,8 +38,8 @@ def _code_bytes(layout, share):
         nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)),
                                         layout.segments[number])
         if nbytes >= 1 << 32:
-            raise ValueError(f"compress: so much of {layout.blocks[number].name} would take more than 4 GiB; compress "
-                             "more, or not")
+            raise ValueError(f"compress: this share of {layout.blocks[number].name} would take more than 4 GiB; "
+                             "compress more, or not")
         most = max(most, nbytes)
     return most
 

@@ -153,7 +153,7 @@ class Engine(Face):
         any exception the engine drops the step's gradients, and is as it was after the last step.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ValueError("engine.backward(loss): the loss is a tensor of one element")
+            raise ValueError("engine.backward(loss): the loss must be a tensor of one element")
         self.cycle.open_state("backward")
         parts = parts_of(self.accumulate) if divide else 1
         try:

@@ -53,9 +53,9 @@ class Face(LoadsChild):
 
     def __reduce_ex__(self, protocol: object) -> Any:
         """Refuses to copy or pickle the engine: a copy would close the run when it is deleted."""
-        raise TypeError("an Engine is not copied or pickled, since its run is open once: copy.deepcopy(engine.module) "
-                        "is the model with its values, and longshore.resume() opens the run again, after close() or "
-                        "in another process")
+        raise TypeError("an Engine cannot be copied or pickled, because its run is open once: "
+                        "copy.deepcopy(engine.module) is the model with its values, and longshore.resume() opens the "
+                        "run again, after close() or in another process")
 
     def __dir__(self) -> list[str]:
         return sorted({*_PUBLIC,

@@ -31,7 +31,8 @@ from .optimizers import hypers
 def parts_of(accumulate):
     """Checks engine.accumulate, which a script may set, and returns it."""
     if not isinstance(accumulate, int) or accumulate < 1:
-        raise ValueError(f"engine.accumulate = {accumulate!r}: it is how many backward passes make a step, 1 or more")
+        raise ValueError(f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 "
+                         "or more")
     return accumulate
 
 
@@ -405,7 +406,7 @@ class Gradients:
     def refuse_none(self):
         """Raises LongshoreError if no backward pass has run since the last step."""
         if not self.has_pass:
-            raise LongshoreError(f"engine.step: no backward pass has come since step {self.state.step} was made; call "
+            raise LongshoreError(f"engine.step: there was no backward pass since step {self.state.step}; call "
                                  "engine.backward(loss) or loss.backward() before it")
 
     def decide(self, clip):

@@ -37,8 +37,8 @@ class _Stopped(BaseException):
 
 def _conflict(what):
     """The error for a change that other micro-batches should have seen."""
-    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with what it "
-                          "was before; call backward() for each of them, and then step() (in a Trainer: "
+    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with its "
+                          "earlier value; call backward() for each of them, and then step() (in a Trainer: "
                           "layer_major=False)")
 
 
@@ -234,9 +234,9 @@ class Turns:
             return ()
         number = self.current_backward if number is None else number  # None: of a nested backward
         if number is None:
-            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch() of which is not known whose "
-                                 "micro-batch it is; call backward() for each of them, and then step() (in a Trainer: "
-                                 "layer_major=False)")
+            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch(), and it is not known which "
+                                 "micro-batch it belongs to; call backward() for each of them, and then step() (in a "
+                                 "Trainer: layer_major=False)")
         _, early, added = self.early.setdefault(id(p), (p, {}, set()))
         early[number] = early[number] + g if number in early else g
         return self._due(early, added)

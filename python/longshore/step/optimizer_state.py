@@ -214,18 +214,18 @@ def parse(kind, has_moments, name, shape, entry):
     Raises for state that the engine's optimizer does not have."""
     where = f"the optimizer's state: {name}"
     if not isinstance(entry, Mapping):
-        raise ValueError(f"{where}: {type(entry).__name__} is no state of a parameter, which is a dict")
+        raise ValueError(f"{where}: {type(entry).__name__} is not a state of a parameter, which is a dict")
     planes = OPTIMIZERS[kind].states
     entry = {k: v for k, v in entry.items() if v is not None}
     for key in entry:
         if key not in planes and key != "step":
-            raise LongshoreError(f"{where}: {key!r} is no state of {kind}, which has {', '.join(planes)}; load the "
+            raise LongshoreError(f"{where}: {key!r} is not a state of {kind}, which has {', '.join(planes)}; load the "
                                  "state of the same optimizer")
     found = {plane: entry[key] for key, plane in planes.items() if key in entry}
     missing = [key for key in planes if key not in entry]
     if missing and (found or float(entry.get("step", 0))):
-        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} goes on with; load the state of the same "
-                             "optimizer")
+        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} needs to continue; load the state of the "
+                             "same optimizer")
     if found and not has_moments:
         raise LongshoreError(f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with "
                              "the momentum")
@@ -236,7 +236,7 @@ def parse(kind, has_moments, name, shape, entry):
                              "belong together")
     count = float(entry.get("step", 1 if found else 0))
     if not count >= 0 or count != int(count):
-        raise ValueError(f"{where}: step {count!r} is no number of updates")
+        raise ValueError(f"{where}: step {count!r} is not a number of updates")
     return int(count), found
 
 

@@ -169,10 +169,9 @@ def begun(engine):
 def _refuse_begun(engine, name):
     hooks.before_step(engine.streams, name)
     if begun(engine):
-        raise LongshoreError(f"{name}: was changed within a step that has been begun, whose gradients would be "
-                             "dropped; change it before backward() or after step(), after "
-                             "engine.optimizer.zero_grad(), or with write=\"temporary\" where it is put back before "
-                             "the step")
+        raise LongshoreError(f"{name}: was changed in the middle of a step, whose gradients this would drop; change "
+                             "it before backward() or after step(), after engine.optimizer.zero_grad(), or with "
+                             "write=\"temporary\" where it is put back before the step")
 
 
 def write_back(engine, blocks, value_of=torch.Tensor.detach):
@@ -263,7 +262,7 @@ def set_gradient(param, value):
     """Replaces a parameter's gradient in this step. value: None removes it."""
     handle, engine, block = _gathered(param)
     if handle.index not in block.arrived:
-        raise LongshoreError(f"{handle.name}: has no gradient yet that could be changed; call backward() first")
+        raise LongshoreError(f"{handle.name}: has no gradient yet; call backward() first")
     if value is not None:
         value = torch.as_tensor(value, dtype=torch.float32).detach().cpu().expand(param.shape).clone()
     engine.gradients.replace(handle.block.number, handle.index, value)

@@ -47,7 +47,7 @@ def recover(engine, lost):
             lost = _recover_once(engine, lost)
         if spilled:
             engine.drop_gradients()
-            raise LongshoreError(f"a drive was lost and is there again, and step {engine.state.committed()} is whole, "
+            raise LongshoreError(f"a drive was lost and is back, and step {engine.state.committed()} is whole, "
                                  "but the gradients that had been put aside on the drives are gone: make the step "
                                  "again, from its first backward on; more memory keeps them here")
 
@@ -98,7 +98,7 @@ def _reconnect(engine, lost):
 def _resend_last_step(engine, lost):
     """Sends the last step again. Raises LongshoreError if its gradients are not in memory any more."""
     if not engine.cycle.send_again():
-        raise LongshoreError(f"{lost}; it is there again, but step {engine.state.step + 1}, whose gradients are not "
+        raise LongshoreError(f"{lost}; it is back, but step {engine.state.step + 1}, whose gradients are not "
                              f"in memory any more, was not committed: the engine is at step {engine.state.step}", 0)
 
 
