@@ -188,7 +188,7 @@ def test_what_is_no_configuration_is_named(tmp_path, seed):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     (tmp_path / "comma.json").write_text('{"a": 1,}')
     for config, said in (
-        (3, "is a dict or the path of a JSON file, and not 3"),
+        (3, "must be a dict or the path of a JSON file, and not 3"),
         (tmp_path, "cannot be read as the configuration of DeepSpeed"),
         (tmp_path / "binary.json", "binary.json: cannot be read"),
         (tmp_path / "comma.json", "comma.json: is not JSON"),

@@ -1,4 +1,4 @@
-"""Names of DeepSpeed: every one can be imported, and one that has nothing behind it here says so where it is used."""
+"""Names of DeepSpeed: every one can be imported, and one that does nothing under Longshore here says so where it is used."""
 
 import argparse
 import importlib
@@ -45,7 +45,7 @@ USES = {  # what scripts do with a name: what the sentence says works instead
 def test_a_name_says_so_where_it_is_used(module, name, use):
     found = getattr(importlib.import_module(f"longshore.deepspeed.{module}".rstrip(".")), name)
     full = ".".join(filter(None, ("deepspeed", module, name)))
-    with pytest.raises(longshore.LongshoreError, match=f"^{full}.*: has nothing behind it.*{USES[module, name, use]}"):
+    with pytest.raises(longshore.LongshoreError, match=f"^{full}.*: does nothing under Longshore.*{USES[module, name, use]}"):
         use(found)
 
 
@@ -104,7 +104,7 @@ def test_every_name_is_imported_under_the_launcher(tmp_path):
     done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path,
                           capture_output=True, text=True)
     assert "deepspeed.pipeline: DeepSpeed" in done.stdout and "did you mean deepspeed.pipe" in done.stdout, done.stderr
-    assert done.returncode == 1 and "deepspeed.moe.layer.MoE: has nothing behind it" in done.stderr
+    assert done.returncode == 1 and "deepspeed.moe.layer.MoE: does nothing under Longshore" in done.stderr
 
 
 @pytest.mark.parametrize("arguments, why", [

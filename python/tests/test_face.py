@@ -53,7 +53,7 @@ def _hold(thing):
                                        lambda engine: torch.save(_hold(engine), os.devnull)])
 def test_an_engine_that_is_not_copied_trains_on(duplicate, tmp_path, seed):
     with engine_for(Cnn(), tmp_path) as engine:
-        with pytest.raises(TypeError, match="an Engine is not copied or pickled.*deepcopy.engine.module"):
+        with pytest.raises(TypeError, match="an Engine cannot be copied or pickled.*deepcopy.engine.module"):
             duplicate(engine)
         gc.collect()
         engine.backward(engine(torch.randn(2, 1, 16, 16)).square().mean())

@@ -64,7 +64,7 @@ def test_a_run_that_is_there(tmp_path, seed):
     for begin in (lambda: longshore.init(run).__enter__(), lambda: longshore.wrap(layers(4), run=run)):
         with pytest.raises(longshore.ExistsError) as refused:
             begin()
-        assert f"longshore.resume({str(run)!r}) goes on with it, overwrite=True begins anew" in str(refused.value)
+        assert f"longshore.resume({str(run)!r}) continues it, overwrite=True begins anew" in str(refused.value)
     with longshore.init(run, resume=True):
         model = layers(4)
     longshore.resume(run, model).close()
@@ -128,7 +128,7 @@ def test_every_advice_of_the_library_has_words_here():
 @pytest.mark.parametrize("make", [lambda: longshore.init("").__enter__(), lambda: longshore.wrap(layers(4), run="")])
 def test_a_run_without_a_name_is_refused(make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="run='' names no directory"):
+    with pytest.raises(ValueError, match="run='' is not a directory"):
         make()
     assert not os.listdir(tmp_path)
 
@@ -161,7 +161,7 @@ def test_a_model_of_no_init_or_of_two_is_refused(tmp_path, seed):
         longshore.wrap(torch.nn.Sequential(one[0], two[1]))
     with pytest.raises(ValueError, match="where is the state to live"):
         longshore.wrap(layers())
-    with longshore.init(tmp_path / "run-c"), pytest.raises(longshore.LongshoreError, match="another one is open"):
+    with longshore.init(tmp_path / "run-c"), pytest.raises(longshore.LongshoreError, match="another longshore.init.. is open"):
         longshore.init(tmp_path / "run-d").__enter__()
     longshore.wrap(torch.nn.Sequential(one, torch.nn.Linear(160, 2))).close()
     assert (tmp_path / "run-a" / "run.json").exists()
@@ -344,7 +344,7 @@ def test_the_trainer_of_transformers(ours, tmp_path, seed, caplog):
     if ours:
         trainer.engine.close()
         with pytest.raises(longshore.ExistsError,
-                           match="train.resume_from_checkpoint=True. goes on with it, .*overwrite_run=True"):
+                           match="train.resume_from_checkpoint=True. continues it, .*overwrite_run=True"):
             kind(gpt2(layers=1), arguments(str(tmp_path / "out"), run=str(tmp_path / "run"), **how),
                  train_dataset=data).train()
 
@@ -373,7 +373,7 @@ def test_the_init_of_deepspeed(initialized, tmp_path, seed, caplog):
 
 @pytest.mark.parametrize("memory, hint",
                          [(300, "; did you mean 300MiB?"), ("8", "; did you mean 8GiB?"),
-                                          ("8192", "did you mean 8192MiB?"), ("1e3", "; 1000 bytes"), ("200KiB", None)])
+                                          ("8192", "did you mean 8192MiB?"), ("1e3", "1000 bytes of memory"), ("200KiB", None)])
 def test_too_little_memory_has_the_minimum_and_a_hint(memory, hint, tmp_path, seed):
     with pytest.raises(longshore.BudgetError, match="minimum [0-9.]+ MiB") as refused:
         longshore.wrap(layers(), run=tmp_path / "run", memory=memory)

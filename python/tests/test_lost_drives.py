@@ -124,7 +124,7 @@ def test_gradients_on_the_drives_are_made_again(far, tmp_path, seed):
     want = undisturbed(tmp_path, seed, slots=1)
     with kept(1), make(tmp_path / "run", far.drives, seed) as engine:
         with pytest.raises(longshore.LongshoreError,
-                           match="is there again.*(make the step again|the engine is at step)"):
+                           match="is back.*(make the step again|the engine is at step)"):
             train(engine, STEPS, seed, after=break_at(engine, "backward", far))
         assert 0 < engine.step_number < STEPS
     with kept(1), longshore.resume(tmp_path / "run") as engine:

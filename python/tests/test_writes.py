@@ -396,7 +396,7 @@ def test_a_write_that_fails_leaves_the_step_before(tmp_path, seed, monkeypatch):
         engine.backward(engine(x))
         assert engine.step().step == 2
         engine.backward(engine(x))
-        with pytest.raises(longshore.LongshoreError, match="within a step that has been begun"):
+        with pytest.raises(longshore.LongshoreError, match="in the middle of a step"):
             with writing(model.scale), torch.no_grad():
                 model.scale.add_(1)
 

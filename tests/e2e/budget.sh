@@ -112,9 +112,9 @@ far() {
     rm -rf "$place/run" "$place"/d1
     mkdir "$place/d1"
     echo 1MiB >"$place/serve-memory"
-    refused "$name: a server far too small" "ssh://far.*needs a server with [0-9.]+ ?[KMGT]iB of memory at least" \
+    refused "$name: a server far too small" "ssh://far.*needs a server with at least [0-9.]+ ?[KMGT]iB of memory" \
         "${command[@]}" --memory 512MiB
-    least=$(sed -nE 's/.*a server with ([0-9.]+) ?([KMGT]iB) of memory at least.*/\1\2/p' "$place/log")
+    least=$(sed -nE 's/.*a server with at least ([0-9.]+) ?([KMGT]iB) of memory.*/\1\2/p' "$place/log")
     [ -n "$least" ] || { fail "$name: the server names no minimum"; return; }
     echo $(($(bytes "$least") - 1048576)) >"$place/serve-memory"
     refused "$name: a server just too small" "needs a server" "${command[@]}" --memory 512MiB

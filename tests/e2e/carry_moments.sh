@@ -36,7 +36,7 @@ refused "moments of another optimizer" "those of adamw, not of sgd" import "$pla
 refused "momentum that the run has no room for" "sgd with momentum: train with momentum" import "$place/sgd_--momentum_0.9.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
 refused "no momentum where there is to be one" "sgd without momentum: train with momentum 0" import "$place/sgd.two" --optimizer sgd --momentum 0.9 \
     --drive "$place/d/x.volume" --out "$place/x"
-refused "updates without moments" "updates-before is for" train --init "$place/config.json" "${how[@]}" --updates-before 2 --drive ram: --out "$place/x"
+refused "updates without moments" "updates-before needs" train --init "$place/config.json" "${how[@]}" --updates-before 2 --drive ram: --out "$place/x"
 broken() { # NAME PATTERN: as $place/broken is now
     refused "$1" "$2" import "$place/broken" --drive "$place/d/x.volume" --out "$place/x"
     [ ! -e "$place/x/run.json" ] && [ ! -e "$place/d/x.volume" ] && ok "$1: nothing is left" || fail "$1: something is left"
@@ -52,7 +52,7 @@ done
 echo '{"optimizer": "adamw", "updates": 0}' >"$said" # as a run of PyTorch's says before its first step
 must import "$place/broken" "${how[@]}" --drive "$place/d/none.volume" --out "$place/none"
 echo '{"optimizer": "adamw", "updates": 2, "fewer": {"transformer.wte.weight": 1}}' >"$said"
-broken "counts that differ" "some tensors have seen fewer updates"
+broken "counts that differ" "some tensors have had fewer updates"
 echo '{' >"$said"
 broken "half a file" "optimizer.json"
 rm -r "$place/broken/optimizer/exp_avg_sq"

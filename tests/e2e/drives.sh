@@ -121,8 +121,8 @@ refused "a directory that is not there" "does not exist" drive add "$run" "$plac
 refused "a drive of no kind" "null: a special file" drive add "$run" /dev/null --drive-speeds 1,1,1,1
 same "said once" "$(grep -c '^longshore:' "$place/log")" 1
 refused "too few speeds" "2 speeds for 4 drives" drive add "$run" "$place/d3" --drive-speeds 1,2
-refused "no speed" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,fast,1
-refused "speed 0" "no speed" drive add "$run" "$place/d3" --drive-speeds 1,2,0,1
+refused "not a speed" "not a speed" drive add "$run" "$place/d3" --drive-speeds 1,2,fast,1
+refused "speed 0" "not a speed" drive add "$run" "$place/d3" --drive-speeds 1,2,0,1
 refused "no drive" "which drives" drive add "$run"
 refused "no run" "not a run" drive add "$place/d1" "$place/d2"
 refused "no run at all" "which run" drive add
