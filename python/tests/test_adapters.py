@@ -233,7 +233,7 @@ def test_what_is_trained_beside_adapters_is_named(tmp_path, seed):
     model = peft.get_peft_model(llama(), lora())
     model.base_model.model.model.norm.weight.requires_grad_(True)
     with engine_for(model, tmp_path) as engine, pytest.warns(UserWarning,
-                                                             match="model.norm.weight: trained, but no part of an "
+                                                             match="model.norm.weight: is trained, but belongs to no "
                                                                    "adapter.*modules_to_save"):
         engine.save_pretrained(tmp_path / "out")
 

@@ -178,7 +178,7 @@ refused "no such snapshot" "has no snapshot" rollback "$run" six
 refused "nothing to remove" "has no snapshot" snapshot "$run" six --remove
 refused "snapshots of no run" "not a run" snapshots "$place/d1"
 refused "keep without snapshots" "snapshot-every" train "${common[@]}" --drive "$place/d1/x" --out "$place/no" --keep 3
-refused "snapshots of memory" "keep something" train "${common[@]}" --drive ram: --out "$place/no" --snapshot-every 3
+refused "snapshots of memory" "keeps its data" train "${common[@]}" --drive ram: --out "$place/no" --snapshot-every 3
 exec 9<"$run"
 flock -x 9
 refused "a run in use" "another process" snapshot "$run" six

@@ -22,7 +22,7 @@ static int open_tokenizer(const struct shore__settings *s, struct shore__tokeniz
     if (gone) return gone;
     const char *named = s->tokenizer && !bytes ? s->tokenizer : s->model;
     if (named && stat(named, &st))
-        return shore__fail(diag, SHORE_EMISSING, "%s: this directory cannot be opened: %s", named, strerror(errno));
+        return shore__fail(diag, SHORE_EMISSING, "%s: there is no such directory: %s", named, strerror(errno));
     if (bytes) return open_bytes(out, diag);
     if (s->tokenizer) {
         int rc = shore__tokenizer_open(s->tokenizer, out, diag);
