@@ -160,7 +160,7 @@ def test_what_is_printed(tmp_path, seed, caplog):
         ("optimizer.params.lr", float("nan"), "optimizer.params.lr must be 0 or more, and is nan"),
         ("optimizer.params.eps", None, "optimizer.params.eps must be 0 or more, and is None"),
         ("optimizer.params.betas", [0.9], "optimizer.params.betas must be two numbers from 0 to below 1, and is .0.9."),
-        ("scheduler.params", [1], "scheduler.params: is an object"),
+        ("scheduler.params", [1], "scheduler.params: must be an object"),
         ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and must be a number"),
         ("scheduler.type", "ReduceLROnPlatau",
          "scheduler.type: 'ReduceLROnPlatau' is not supported; .*mean ReduceLROnPlateau"),
@@ -210,7 +210,7 @@ def test_keys_that_are_paths_and_a_second_model(tmp_path, seed):
     assert settings(config) == settings({"zero_optimization": {"stage": 3},
                                          "longshore": {"run": str(tmp_path / "run")}})
     for wrong, said in (({"zero_optimization.stag": 3}, "zero_optimization.stag: is not a key"),
-                        ({"bf16": 3, "bf16.enabled": True}, "bf16: is an object")):
+                        ({"bf16": 3, "bf16.enabled": True}, "bf16: must be an object")):
         with pytest.raises(deepspeed.ConfigError, match=said):
             settings({**config, **wrong})
     engine = deepspeed.initialize(model=gpt2(layers=1), config=config)[0]

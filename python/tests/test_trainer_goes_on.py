@@ -145,7 +145,7 @@ def test_the_newest_of_checkpoint_and_run(tmp_path, seed):
         stopped.train()
     assert stopped.engine.step_number == 5 and (place / "out" / "checkpoint-3").is_dir()
     stopped.engine.close()
-    with pytest.raises(longshore.ExistsError, match=r"a run: train\(resume_from_checkpoint=True\) goes on with it"):
+    with pytest.raises(longshore.ExistsError, match=r"a run: train\(resume_from_checkpoint=True\) continues it"):
         trainer("steps", place, seed).train()
 
     made = []

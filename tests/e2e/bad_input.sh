@@ -51,8 +51,8 @@ with_flag "a place for nothing" "--residual means nothing without --compress" --
 with_flag "validation on nothing" "--eval-every means nothing without validation data: give --val-data" --eval-every 5
 bad "drives of a directory" "is no run" eval "$good" --data "$data" --drive a=b
 mkdir -p "$place"/{bare,begun/making}
-bad "an empty directory" "bare: is not a run but empty" eval "$place/bare" --data "$data"
-bad "removing an empty directory" "bare: is not a run but empty" remove "$place/bare"
+bad "an empty directory" "bare: is not a run, but empty" eval "$place/bare" --data "$data"
+bad "removing an empty directory" "bare: is not a run, but empty" remove "$place/bare"
 [ -d "$place/bare" ] && ok "which stays" || fail "an empty directory was removed"
 bad "a run that was never made" "begun: was stopped while it was being made" export "$place/begun" --out "$out"
 bad "verify of a flag that means nothing" "--residual means nothing" verify "${base[@]:1:6}" --batch 2 --residual host

@@ -32,7 +32,7 @@ done
 must train --model "$place/adamw.two" "${how[@]}" --drive ram: --out "$place/direct" --steps 1
 same "train begins with them, too" "$(digest | cut -d " " -f 2)" "$(must inspect "$place/adamw.other" --digest && grep -o '[0-9a-f]\{32\}' "$place/log")"
 
-refused "moments of another optimizer" "those of adamw, not of sgd" import "$place/adamw.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
+refused "moments of another optimizer" "moments of adamw, not of sgd" import "$place/adamw.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
 refused "momentum that the run has no room for" "sgd with momentum: train with momentum" import "$place/sgd_--momentum_0.9.two" --optimizer sgd --drive "$place/d/x.volume" --out "$place/x"
 refused "no momentum where there is to be one" "sgd without momentum: train with momentum 0" import "$place/sgd.two" --optimizer sgd --momentum 0.9 \
     --drive "$place/d/x.volume" --out "$place/x"

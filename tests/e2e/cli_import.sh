@@ -125,7 +125,7 @@ same "or as is asked for" "${evaluated[4]} ${evaluated[5]}" "${evaluated[1]} 119
 must train --resume "$place/as_parse" --steps 2
 must inspect "$place/as_parse"
 grep -Eq "special-tokens +parse" "$place/log" && ok "the run says how it read them" || fail "nothing says how it read them"
-refused "bytes and special tokens" "bytes have no special tokens" train --init gpt2-tiny --data "$place/text" --special-tokens parse \
+refused "bytes and special tokens" "without a tokenizer, a text has no special tokens" train --init gpt2-tiny --data "$place/text" --special-tokens parse \
     --drive ram: --out "$place/x"
 echo '{{ messages }}' >"$place/chat/chat_template.jinja"
 echo '{"temperature": 0.6, "eos_token_id": [5, 0]}' >"$place/chat/generation_config.json"
