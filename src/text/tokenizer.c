@@ -19,18 +19,25 @@ int shore__tokenizer_bytes(struct shore__tokenizer **out) {
     return 0;
 }
 
-void shore__tokenizer_close(struct shore__tokenizer *t) {
-    if (!t) return;
-    shore__bpe_fini(&t->bpe);
-    shore__added_set_fini(&t->raw);
-    shore__added_set_fini(&t->normalized);
-    shore__vocab_fini(&t->added);
+void shore__tokenizer_drop_rules(struct shore__tokenizer *t) {
     for (unsigned i = 0; i < t->nsteps; i++) {
         shore__pattern_close(t->steps[i].pattern);
         free(t->steps[i].to);
     }
     for (unsigned i = 0; i < t->nstages; i++)
         shore__pattern_close(t->stages[i].pattern);
+    t->nsteps = t->nstages = 0;
+    t->bpe.byte_level = t->space_marks = t->strip_first_space = false;
+    t->prepend = SHORE__PREPEND_NEVER;
+}
+
+void shore__tokenizer_close(struct shore__tokenizer *t) {
+    if (!t) return;
+    shore__bpe_fini(&t->bpe);
+    shore__added_set_fini(&t->raw);
+    shore__added_set_fini(&t->normalized);
+    shore__vocab_fini(&t->added);
+    shore__tokenizer_drop_rules(t);
     free(t->added_rules);
     free(t->directory);
     free(t);

@@ -15,14 +15,15 @@ struct shore__tokenizer;
 #define SHORE__BYTES_VOCAB 257u
 int shore__tokenizer_bytes(struct shore__tokenizer **out);
 /* Opens a tokenizer's directory: tokenizer.json, or vocab.json and merges.txt (or encoder.json and vocab.bpe). Also
- * applies what tokenizer_config.json, special_tokens_map.json and added_tokens.json say about tokens, as AutoTokenizer
- * does. SHORE_EMISSING: there is no tokenizer. SHORE_EINPUT: only a part of one, or its end of text cannot be resolved.
- * Memory stays a small multiple of the files; the JSON is read as a stream, never as a DOM. */
+ * applies what tokenizer_config.json, special_tokens_map.json and added_tokens.json say about tokens and rules, as
+ * AutoTokenizer does. SHORE_EMISSING: there is no tokenizer. SHORE_EINPUT: only a part of one, or its end of text
+ * cannot be resolved. Memory stays a small multiple of the files; the JSON is read as a stream, never as a DOM. */
 int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag);
-/* Opens the files that a run has kept, with the end of text that it began with. SHORE__END_OF_TEXT_UNRECORDED: takes it
+/* Opens the files that a run has kept, with the rules and the end of text that it began with. name: what it recorded of
+ * shore__tokenizer_name(). SHORE__END_OF_TEXT_UNRECORDED: takes it
  * from the files, and accepts everything that older versions accepted. */
 #define SHORE__END_OF_TEXT_UNRECORDED INT64_MIN
-int shore__tokenizer_reopen(const char *directory, int64_t end_of_text, struct shore__tokenizer **out,
+int shore__tokenizer_reopen(const char *directory, const char *name, int64_t end_of_text, struct shore__tokenizer **out,
                             struct shore_diag *diag);
 void shore__tokenizer_close(struct shore__tokenizer *t);
 
@@ -34,7 +35,8 @@ uint32_t shore__tokenizer_needed(const struct shore__tokenizer *t);
 /* The id that joins documents; -1 if neither the tokenizer's files nor its model's name one, and no usual one
  * exists. */
 int64_t shore__tokenizer_end_of_text(const struct shore__tokenizer *t);
-/* A name for the run's identity: "bytes", or a kind and an XXH3 of the files. */
+/* A name for the run's identity: "bytes", or a kind, an XXH3 of the files, and the class of transformers that makes the
+ * rules instead of tokenizer.json, if one does. */
 const char *shore__tokenizer_name(const struct shore__tokenizer *t);
 
 /* Encodes text. special: added tokens in the text get their ids, as in the `tokenizers` library; otherwise special

@@ -63,7 +63,7 @@ struct reading {
 };
 
 static bool is_kept(const char *key) {
-    return !strcmp(key, "tokenizer_class") || !strcmp(key, "add_prefix_space") ||
+    return !strcmp(key, "tokenizer_class") || !strcmp(key, "add_prefix_space") || !strcmp(key, "legacy") ||
            !strcmp(key, "additional_special_tokens") || !strcmp(key, "extra_special_tokens") || ends_in_token(key);
 }
 
@@ -108,7 +108,7 @@ static int on_kept(struct reading *r, json_t *value, struct shore_diag *diag) {
         needed = content_of(value) || json_is_string(value) ? NULL : "a text";
     else if (!strcmp(r->name, "tokenizer_class"))
         needed = json_is_string(value) ? NULL : "a text";
-    else if (!strcmp(r->name, "add_prefix_space"))
+    else if (!strcmp(r->name, "add_prefix_space") || !strcmp(r->name, "legacy"))
         needed = json_is_boolean(value) ? NULL : "true or false";
     if (needed) return shore__fail(diag, SHORE_EINPUT, "%s: \"%s\" takes %s", r->path, r->name, needed);
     return json_object_set(r->c->kept, r->name, value) ? shore__fail(diag, -ENOMEM, "%s: out of memory", r->path) : 0;
@@ -261,15 +261,22 @@ static int by_id(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Adds the token of a role. One that is known as an added token already stays as it is. */
-static int add_part(struct shore__tokenizer *t, const json_t *token, bool named, struct shore_diag *diag) {
+/* Adds the token of a role, or of the list of others. A known one with a role becomes special, and keeps the rest of
+ * its rule; Qwen2's class makes all of them plain. */
+static int add_part(const struct shore__tokenizer_config *c, struct shore__tokenizer *t, const json_t *token, bool role,
+                    struct shore_diag *diag) {
     const json_t *content = content_of(token);
     if (!content) return 0;
     const char *text = json_string_value(content);
     size_t bytes = json_string_length(content);
-    if (shore__vocab_find(&t->added, text, bytes) != SHORE__VOCAB_NONE) return 0;
-    struct shore__added_rule rule = shore__added_rule_of(token, json_is_string(token));
-    rule.special |= named;
+    uint32_t known = shore__vocab_find(&t->added, text, bytes);
+    struct shore__added_rule rule = c->plain_roles ? (struct shore__added_rule){.special = true}
+                                                   : shore__added_rule_of(token, json_is_string(token));
+    if (known != SHORE__VOCAB_NONE && !c->plain_roles) {
+        t->added_rules[known].special |= role;
+        return 0;
+    }
+    rule.special |= role;
     return shore__tokenizer_add_more(t, text, bytes, -1, rule, diag);
 }
 
@@ -279,10 +286,10 @@ static int add_parts(const struct shore__tokenizer_config *c, struct shore__toke
     size_t i;
     int rc = 0;
     for (i = 0; rc == 0 && i < PARTS; i++)
-        rc = add_part(t, json_object_get(c->kept, parts[i]), true, diag);
-    json_object_foreach(c->kept, key, token) if (rc == 0 && ends_in_token(key)) rc = add_part(t, token, true, diag);
-    json_object_foreach(extra, key, token) if (rc == 0) rc = add_part(t, token, true, diag);
-    json_array_foreach(extra, i, token) if (rc == 0) rc = add_part(t, token, false, diag);
+        rc = add_part(c, t, json_object_get(c->kept, parts[i]), true, diag);
+    json_object_foreach(c->kept, key, token) if (rc == 0 && ends_in_token(key)) rc = add_part(c, t, token, true, diag);
+    json_object_foreach(extra, key, token) if (rc == 0) rc = add_part(c, t, token, true, diag);
+    json_array_foreach(extra, i, token) if (rc == 0) rc = add_part(c, t, token, false, diag);
     return rc;
 }
 

@@ -78,6 +78,8 @@ int shore__tokenizer_rules(struct shore__tokenizer *t, const json_t *document, s
 int shore__tokenizer_check_types(const json_t *value, struct shore_diag *diag);
 /* A boolean of an object; otherwise: the default. */
 bool shore__tokenizer_flag(const json_t *object, const char *key, bool otherwise);
+/* Forgets them. */
+void shore__tokenizer_drop_rules(struct shore__tokenizer *t);
 /* GPT-2's rules, for vocab.json and merges.txt, which state none. */
 int shore__tokenizer_gpt2_rules(struct shore__tokenizer *t, bool prefix_space, struct shore_diag *diag);
 
@@ -97,9 +99,11 @@ uint32_t shore__tokenizer_id(const struct shore__tokenizer *t, const char *text,
 /* Facts about tokens from the files beside tokenizer.json, as save_pretrained writes them now and in older versions. */
 struct shore__tokenizer_config {
     const char *directory;
-    json_t *kept;     /* tokenizer_class, tokens by role, extra_special_tokens */
-    json_t *config;   /* config.json */
-    bool has_decoder; /* tokenizer_config.json lists the added tokens; then no other file counts */
+    json_t *kept;         /* tokenizer_class and what it takes, tokens by role, extra_special_tokens */
+    const char *recorded; /* the tokenizer's name in a run, or NULL */
+    bool plain_roles;     /* special tokens have no other rule, whatever a file says */
+    json_t *config;       /* config.json */
+    bool has_decoder;     /* tokenizer_config.json lists the added tokens; then no other file counts */
     struct shore__listed_token {
         char *content;
         size_t bytes;
@@ -113,6 +117,9 @@ int shore__tokenizer_config_read(const char *directory, struct shore__tokenizer_
 /* Adds the tokens that tokenizer.json does not have. */
 int shore__tokenizer_config_apply(struct shore__tokenizer_config *c, struct shore__tokenizer *t,
                                   struct shore_diag *diag);
+/* Replaces the rules of tokenizer.json, and adds its name to the tokenizer's, if transformers' class makes them itself.
+ */
+int shore__tokenizer_by_class(struct shore__tokenizer_config *c, struct shore__tokenizer *t, struct shore_diag *diag);
 /* Sets the end of text. */
 int shore__tokenizer_config_end_of_text(const struct shore__tokenizer_config *c, struct shore__tokenizer *t,
                                         struct shore_diag *diag);

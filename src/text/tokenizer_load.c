@@ -330,6 +330,7 @@ static int load_files(struct load *x, const char *directory, struct shore_diag *
     x->path = path;
     int rc = load_document(x, diag);
     if (rc == 0) rc = name_after(x->t, path, NULL, diag);
+    if (rc == 0) rc = shore__tokenizer_by_class(x->config, x->t, diag);
     free(path);
     for (size_t i = 0; rc == SHORE_EMISSING && i < 2; i++)
         rc = load_pair(x, directory, pairs[i][0], pairs[i][1], diag);
@@ -357,9 +358,9 @@ static int finish(struct load *x, const int64_t *end_of_text, struct shore_diag 
     return 0;
 }
 
-static int open_tokenizer(const char *directory, bool lenient, const int64_t *end_of_text,
+static int open_tokenizer(const char *directory, const char *recorded, bool lenient, const int64_t *end_of_text,
                           struct shore__tokenizer **out, struct shore_diag *diag) {
-    struct shore__tokenizer_config config = {.lenient = lenient};
+    struct shore__tokenizer_config config = {.recorded = recorded, .lenient = lenient};
     struct load x = {.config = &config};
     struct shore__tokenizer *t = x.t = calloc(1, sizeof *t);
     if (!t || !(t->directory = strdup(directory))) {
@@ -386,11 +387,11 @@ static int open_tokenizer(const char *directory, bool lenient, const int64_t *en
 }
 
 int shore__tokenizer_open(const char *directory, struct shore__tokenizer **out, struct shore_diag *diag) {
-    return open_tokenizer(directory, false, NULL, out, diag);
+    return open_tokenizer(directory, NULL, false, NULL, out, diag);
 }
 
-int shore__tokenizer_reopen(const char *directory, int64_t end_of_text, struct shore__tokenizer **out,
+int shore__tokenizer_reopen(const char *directory, const char *name, int64_t end_of_text, struct shore__tokenizer **out,
                             struct shore_diag *diag) {
     bool recorded = end_of_text != SHORE__END_OF_TEXT_UNRECORDED;
-    return open_tokenizer(directory, !recorded, recorded ? &end_of_text : NULL, out, diag);
+    return open_tokenizer(directory, name, !recorded, recorded ? &end_of_text : NULL, out, diag);
 }

@@ -62,7 +62,7 @@ int shore__run_tokenizer(struct shore__run *run, struct shore_diag *diag) {
         int rc = shore__tokenizer_bytes(&run->tokenizer);
         return rc < 0 ? shore__fail(diag, rc, "out of memory") : 0;
     }
-    int rc = shore__tokenizer_reopen(run->path, run->private->end_of_text, &run->tokenizer, diag);
+    int rc = shore__tokenizer_reopen(run->path, name, run->private->end_of_text, &run->tokenizer, diag);
     if (rc == 0 && strcmp(shore__tokenizer_name(run->tokenizer), name) != 0) {
         shore__tokenizer_close(run->tokenizer);
         run->tokenizer = NULL;
