@@ -246,6 +246,18 @@ def test_a_penalty_of_tied_weights_in_micro_batches(together, slots, tmp_path, s
             torch.testing.assert_close(p.detach() + 0, q.detach(), rtol=2e-5, atol=2e-6, msg=name)
 
 
+@pytest.mark.parametrize("slots", BUDGETS)
+def test_gradients_that_a_loss_of_train_batch_asks_for(slots, tmp_path, seed, monkeypatch):
+    with engine_for(Deep(), tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
+        def loss_fn(output, batch):
+            return torch.autograd.grad(output.sum(), [*engine.module.layers.parameters()], create_graph=True)[0].sum()
+
+        with pytest.raises(longshore.LongshoreError, match=r"grad\(\).*train_batch\(\).*call backward\(\) for each"):
+            engine.train_batch([x for x, _ in batches()], loss_fn)
+        engine.backward(engine(batches()[0][0]).sum())
+        assert engine.step().step == 1
+
+
 def test_backward_fetches_again_what_a_penalty_needs(tmp_path, seed, monkeypatch):
     """The graph holds places, not values."""
     with engine_for(Deep(), tmp_path, slots=1, monkeypatch=monkeypatch) as engine:

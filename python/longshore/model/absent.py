@@ -11,7 +11,7 @@ import contextlib
 import torch
 from torch import nn
 
-from ..errors import AbsentParameterError
+from ..errors import AbsentParameterError, LongshoreError
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     has_storage,
@@ -191,8 +191,15 @@ def _plain_in_graph(t):
 def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_graph=False, **more):
     """torch.autograd.grad() of parameters that are not in memory: asks for their places in the graph."""
     outputs, more = tree_map(_plain_in_graph, (outputs, more))
-    found = torch.autograd.grad(outputs, _places_in_graph(inputs), create_graph=create_graph,
-                                allow_unused=materialize_grads if allow_unused is None else allow_unused, **more)
+    try:
+        found = torch.autograd.grad(outputs, _places_in_graph(inputs), create_graph=create_graph,
+                                    allow_unused=materialize_grads if allow_unused is None else allow_unused, **more)
+    except RuntimeError as unused:
+        if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in tensors(inputs)):
+            raise
+        raise LongshoreError("torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch "
+                             "is made layer by layer there; call backward() for each of them, and then step() (in a "
+                             "Trainer: layer_major=False)") from unused
     return tuple(torch.zeros(g_of.shape, dtype=g_of.dtype, device=g_of.device, requires_grad=create_graph)
                  if g is None and materialize_grads else g for g, g_of in zip(found, tensors(inputs)))
 
