@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import longshore
 from longshore.run import export
 from models import Cnn, bert, gpt2, tokens
 from test_loop import engine_for
+from test_program import PROGRAM, needs_program
 
 transformers = pytest.importorskip("transformers")
 huggingface_hub = pytest.importorskip("huggingface_hub")
@@ -233,3 +235,40 @@ def test_kills_while_saving(tmp_path, seed, at):
         engine.save_pretrained(tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {p.name for p in (tmp_path / "last").iterdir()}
     assert not [p for p in tmp_path.iterdir() if "saving" in p.name]
+
+
+@needs_program
+def test_the_program_exports_what_transformers_loads(tmp_path, seed):
+    def exported(name, *more):
+        done = subprocess.run([PROGRAM, "export", tmp_path / name, "--out", tmp_path / f"{name}-out", *more],
+                              capture_output=True, text=True, check=True)
+        return done.stderr
+
+    model = gpt2()
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path / "plain")
+    transformers.logging.set_verbosity_error()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
+    with engine_for(loaded, tmp_path, name="gpt2") as engine:
+        engine.save_pretrained(tmp_path / "saved")
+        engine.save_pretrained(tmp_path / "half", dtype="bf16")
+    said = exported("gpt2")
+    assert "no tokenizer is written" in said and f'AutoTokenizer.from_pretrained("{tmp_path}' in said
+    exported_model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2-out")
+    assert type(exported_model) is type(loaded) and exported_model.generation_config.max_new_tokens == 7
+    for name, value in transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved").state_dict().items():
+        assert torch.equal(exported_model.state_dict()[name], value), name
+    shutil.rmtree(tmp_path / "gpt2-out")
+    exported("gpt2", "--dtype", "bf16")
+    assert json.loads((tmp_path / "gpt2-out" / "config.json").read_text())["dtype"] == "bfloat16"
+    with engine_for(nn.Linear(4, 4), tmp_path, name="linear"):
+        pass
+    assert "no config.json is written, because the run has recorded none for its Linear" in exported("linear")
+    assert [p.name for p in (tmp_path / "linear-out").iterdir()] == ["model.safetensors"]
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(gpt2(), peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"],
+                                                          fan_in_fan_out=True))
+    with engine_for(adapted, tmp_path, name="lora"):
+        pass
+    assert "because the run has adapters" in exported("lora")
+    assert not (tmp_path / "lora-out" / "config.json").exists()

@@ -34,7 +34,9 @@ static const struct shore__command_line line = {
     .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]",
     .about =
         "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
-        "that transformers loads. The weights are streamed: memory does not grow with the model.",
+        "that transformers loads. The weights are streamed: memory does not grow with the model. Of a run from Python "
+        "it\n"
+        "writes the configuration that the run has recorded, and says what is missing.",
     SHORE__OPTIONS(options),
     .positional = 1,
     .missing = "which run? longshore export RUN --out DIR",
@@ -86,11 +88,14 @@ static int export(const struct shore__parsed *parsed, void *args) {
             .progress_ctx = a->quiet ? NULL : (void *)"exporting",
         };
         rc = o.model ? shore__export(&e, o.model, o.tokenizer, a->out, &diag)
-                     : shore__export_contents(&e, a->out, &diag);
+                     : shore__export_recorded(&e, a->out, &diag);
     }
     shore__cli_progress_end();
     const char *as = typed ? names[a->dtype] : "recorded";
     if (!rc) printf("step %llu exported as %s to %s\n", (unsigned long long)o.step, as, a->out);
+    char *lacks = !rc && !o.model ? shore__export_lacks(o.run->contents, path, a->out) : NULL;
+    if (lacks) fprintf(stderr, "longshore: %s\n", lacks);
+    free(lacks);
     shore__cli_close(&o);
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
 }

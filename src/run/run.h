@@ -214,6 +214,10 @@ struct shore__exporting {
 };
 enum shore__st_type shore__st_type_of(enum shore_dtype dtype);
 int shore__export_contents(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
+/* Exports another program's run, with the configuration of the model that the program has recorded. */
+int shore__export_recorded(const struct shore__exporting *e, const char *directory, struct shore_diag *diag);
+/* A sentence for people: what such an export lacks, and what to do. The caller frees it; NULL: out of memory. */
+char *shore__export_lacks(const struct shore__contents *c, const char *run, const char *directory);
 /* Exports one of our models in the form that transformers loads; contents and other files of `how` follow from the
  * model. tokenizer: copied too; may be NULL. */
 int shore__export(const struct shore__exporting *how, const struct shore__model *m,

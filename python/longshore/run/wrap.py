@@ -290,6 +290,11 @@ def temporary_buffers(model):
     return {name: b for name, b in model.named_buffers() if name not in kept and b.is_floating_point()}
 
 
+def _values_of(config):
+    """A configuration's values, or None for what is no configuration of transformers."""
+    return config.to_dict() if hasattr(config, "to_dict") else None
+
+
 def program_of(model, how, layout, lineage, counts):
     """The record in run.json from which resume() makes the engine again."""
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
@@ -297,7 +302,8 @@ def program_of(model, how, layout, lineage, counts):
     base = adapters.base_of(model)
     config: Any = getattr(base, "config", None)
     return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
-            "config": config.to_dict() if hasattr(config, "to_dict") else None, "versions": versions(),
+            "config": _values_of(config), "generation_config": _values_of(getattr(base, "generation_config", None)),
+            "source": str(getattr(config, "_name_or_path", "") or ""), "versions": versions(),
             "temporary": {name: str(b.dtype) for name, b in temporary_buffers(model).items()},
             "position": commit_blob.of_start(small, layout, lineage, counts), "adapters": adapters.record(model),
             "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}

@@ -1,6 +1,7 @@
-/* Exports a run of one of our models as a Hugging Face directory. */
+/* Exports a run as a Hugging Face directory: one of our models, or one that the Python package has recorded. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
@@ -59,4 +60,71 @@ int shore__export(const struct shore__exporting *how, const struct shore__model 
     rc = shore__export_contents(&e, directory, diag);
     shore__contents_free(contents);
     return rc;
+}
+
+/* ---- runs of another program */
+
+/* The configuration that a program has recorded of its model; NULL: none, or its weights have other names. */
+static const json_t *recorded_config(const json_t *program) {
+    const json_t *config = json_object_get(program, "config");
+    return json_is_object(config) && !json_is_object(json_object_get(program, "adapters")) ? config : NULL;
+}
+
+static const char *class_of(const json_t *program) {
+    const char *name = json_string_value(json_object_get(program, "class"));
+    const char *last = name ? strrchr(name, '.') : NULL;
+    return last ? last + 1 : name;
+}
+
+static const char *dtype_of(const json_t *program, const enum shore__st_type *type) {
+    const char *recorded = json_string_value(json_object_get(json_object_get(program, "engine"), "compute"));
+    bool bf16 = type ? *type == SHORE__ST_BF16 : recorded && strcmp(recorded, "bf16") == 0;
+    return bf16 ? "bfloat16" : type && *type == SHORE__ST_F16 ? "float16" : "float32";
+}
+
+static int write_recorded(void *ctx, const char *directory, struct shore_diag *diag) {
+    const struct shore__exporting *e = ctx;
+    const json_t *program = e->contents->program, *generation = json_object_get(program, "generation_config");
+    if (!recorded_config(program)) return 0;
+    json_t *config = json_deep_copy(recorded_config(program));
+    if (config && class_of(program)) {
+        json_object_set_new(config, "architectures", json_pack("[s]", class_of(program)));
+        json_object_del(config, "torch_dtype"); /* the older name of dtype */
+        json_object_set_new(config, "dtype", json_string(dtype_of(program, e->type)));
+    }
+    int rc = write_json(directory, "config.json", config, diag);
+    if (rc == 0 && json_is_object(generation))
+        rc = write_json(directory, "generation_config.json", json_deep_copy(generation), diag);
+    return rc;
+}
+
+int shore__export_recorded(const struct shore__exporting *how, const char *directory, struct shore_diag *diag) {
+    struct shore__exporting e = *how;
+    e.describe = write_recorded;
+    e.describe_ctx = &e;
+    return shore__export_contents(&e, directory, diag);
+}
+
+char *shore__export_lacks(const struct shore__contents *c, const char *run, const char *directory) {
+    const json_t *program = c->program;
+    const char *source = json_string_value(json_object_get(program, "source")), *class = class_of(program);
+    char *text = NULL;
+    int n;
+    if (json_is_object(json_object_get(program, "adapters")))
+        n = asprintf(&text,
+                     "no config.json is written, because the run has adapters: the weights have the names that peft "
+                     "gives them; longshore.resume(\"%s\").save_pretrained(DIR) in Python writes the adapters",
+                     run);
+    else if (!recorded_config(program))
+        n = asprintf(&text,
+                     "no config.json is written, because the run has recorded none%s%s: these are the weights alone",
+                     class ? " for its " : "", class ? class : "");
+    else if (source && *source)
+        n = asprintf(&text,
+                     "no tokenizer is written, because the run has none: in Python, "
+                     "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\") adds it",
+                     source, directory);
+    else
+        n = asprintf(&text, "no tokenizer is written, because the run has none: save it to %s", directory);
+    return n < 0 ? NULL : text;
 }
