@@ -109,6 +109,41 @@ def test_the_losses_are_those_of_transformers(way, tmp_path, seed):
     ours.engine.close()
 
 
+class Edits(transformers.TrainerCallback):
+    """Takes biases and norms out after the first step, and gives half of the others a group of their own."""
+
+    def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+        if state.global_step == 1:
+            first = optimizer.param_groups[0]
+            optimizer.param_groups[1:] = [{**first, "params": first["params"][::2], "weight_decay": 0.5}]
+            first["params"] = first["params"][1::2]
+
+
+class StopsAfterTwo(transformers.TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == 2
+
+
+def test_a_callback_edits_the_groups(tmp_path, seed):
+    """A run that goes on from a checkpoint has them as they were."""
+    from longshore.transformers import Trainer, TrainingArguments
+
+    gives = dict(callbacks=[Edits()])
+    expected, ours = (trained(ours, None, tmp_path / "whole", {}, lambda model: gives, seed) for ours in (False, True))
+    assert losses(ours) == pytest.approx(losses(expected), rel=1e-4)
+    assert [len(group["params"]) for group in ours.engine.optimizer.param_groups] == [
+        len(group["params"]) for group in expected.optimizer.param_groups]
+    ours.engine.close()
+    args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / "run"), memory="1GiB")
+    args.save_strategy, args.save_steps = transformers.trainer_utils.IntervalStrategy.STEPS, 2
+    args.max_steps, args.max_grad_norm = 3, 0.5
+    for more in ([StopsAfterTwo()], []):
+        part = Trainer(model(seed, 0.0), args, train_dataset=Sentences(40), callbacks=[Edits(), *more])
+        part.train(resume_from_checkpoint=not more)
+        part.engine.close()
+    assert part.state.global_step == 3 and losses(part) == pytest.approx(losses(ours), rel=1e-6)
+
+
 def refused(said, tmp_path, seed, mixin=None, more=(), gives=None):
     with pytest.raises(longshore.LongshoreError, match=said):
         trained(True, mixin, tmp_path, dict(more), gives, seed)
