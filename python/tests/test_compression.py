@@ -164,5 +164,5 @@ def test_from_deepspeed_and_what_is_no_share(tmp_path, seed):
         with pytest.raises(ValueError, match="compress=.*top1%"):
             longshore.wrap(gpt2(), run=tmp_path / "other", compress=compress)
     for after in (-1, 3, 0.5):
-        with pytest.raises(ValueError, match="compress_after="):
+        with pytest.raises(ValueError, match="compress_after( must be|=3 has no effect)"):
             longshore.wrap(gpt2(), run=tmp_path / "other", compress_after=after)
