@@ -28,6 +28,8 @@ void shore__run_say_standing(struct shore__run *run);
 /* origin.c */
 /* The inode, and its birth time if the file system knows it, because inodes are reused. NULL: unknown. */
 char *shore__directory_mark(const char *directory);
+/* Whether two marks may be one directory's: a birth time that one of them lacks decides nothing. NULL: none agrees. */
+bool shore__marks_agree(const char *a, const char *b);
 int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag);
 bool shore__origin_is_current(const char *path, const struct shore__origin *origin);
 void shore__origin_free(struct shore__origin *origin);

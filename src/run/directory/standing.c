@@ -38,11 +38,11 @@ static enum relation relation_of(const char *path, const uint64_t fleet_id[2], c
     char *mark = shore__directory_mark(path);
     if (run && memcmp(run->fleet_id, fleet_id, sizeof run->fleet_id) == 0) {
         relation = !drives || have_a_drive_in_common(&run->settings.drives, drives) ? SHARES : OWNS;
-        *marked = mark && run->private->origin.mark && strcmp(mark, run->private->origin.mark) == 0;
+        *marked = shore__marks_agree(mark, run->private->origin.mark);
     } else if (shore__draft_read(path, &draft, NULL) == 0 &&
                memcmp(draft.fleet_id, fleet_id, sizeof draft.fleet_id) == 0) {
         relation = SHARES;
-        *marked = mark && draft.origin.mark && strcmp(mark, draft.origin.mark) == 0;
+        *marked = shore__marks_agree(mark, draft.origin.mark);
     }
     shore__draft_free(&draft);
     shore__run_free(run);
@@ -64,7 +64,7 @@ static char *find_marked(const char *beside, const char *mark, const uint64_t fl
             continue;
         char *path = shore__path_join(parent, entry->d_name), *own = path ? shore__directory_mark(path) : NULL;
         bool marked = false;
-        if (own && strcmp(own, mark) == 0 && relation_of(path, fleet_id, NULL, &marked) == SHARES) {
+        if (shore__marks_agree(own, mark) && relation_of(path, fleet_id, NULL, &marked) == SHARES) {
             found = path;
             path = NULL;
         }
@@ -81,7 +81,7 @@ enum shore__standing shore__standing_of(const char *path, const struct shore__or
                                         char **original) {
     char *mark = shore__directory_mark(path), *real = realpath(path, NULL);
     bool at_home = !origin->home || same_directory(path, origin->home), home_marked = false;
-    bool marked = mark && origin->mark && strcmp(mark, origin->mark) == 0;
+    bool marked = shore__marks_agree(mark, origin->mark);
     enum relation home = at_home ? NONE : relation_of(origin->home, fleet_id, drives, &home_marked);
     enum shore__standing standing = SHORE__RUN_ITSELF;
     *original = NULL;
@@ -106,10 +106,11 @@ static int refuse(const char *path, enum shore__standing standing, const struct 
                            "copy's directory alone",
                            path, original ? original : "from which it was made");
     if (standing == SHORE__RUN_PUT_BACK)
-        shore__fail(diag, SHORE_EUSAGE,
-                    "%s: is not the directory that was made there, but one that was put back, or a copy of a run that "
-                    "is elsewhere now; a copy's directory is deleted alone",
-                    path);
+        shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s: is not marked as the directory that was made there: it was put back, is a copy of a run that "
+            "is elsewhere now, or its file system numbers directories anew; a copy's directory is deleted alone",
+            path);
     else
         shore__fail(diag, SHORE_EUSAGE,
                     "%s: was made as %s, and nothing tells whether it was moved here from another file system or is a "
