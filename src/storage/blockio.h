@@ -52,6 +52,8 @@ struct shore__file {
     uint64_t rest_from;
 };
 
+/* SHORE_EUSAGE for a file with several names (hard links), such as a backup's: writing would change all of them. */
+int shore__file_refuse_links(const struct shore__file *file, struct shore_diag *diag);
 /* Opens an existing file or device for reading and writing, O_DIRECT unless refused or buffered is asked for, and
  * locks the descriptor that does the I/O: flock, and on devices O_EXCL, waiting up to lock_seconds (writes of a killed
  * process may still be in flight). Errors: SHORE_EBUSY names the path. */

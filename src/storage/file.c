@@ -283,11 +283,23 @@ static int create_on_device(struct shore__file *file, uint64_t bytes, bool overw
     return file->size_bytes < bytes ? no_room(diag, file->path, bytes, file->size_bytes) : 0;
 }
 
+int shore__file_refuse_links(const struct shore__file *file, struct shore_diag *diag) {
+    struct stat st;
+    if (fstat(file->fd, &st) || !S_ISREG(st.st_mode) || st.st_nlink <= 1) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "%s: is one file under %llu names (hard links, such as those of a backup by cp -al): what is "
+                       "written here would change there, too; make it a file of its own, by cp to another name and mv "
+                       "back",
+                       file->path, (unsigned long long)st.st_nlink);
+}
+
 static int create_over_file(struct shore__file *file, int dir, const struct shape *shape, bool overwrite,
                             shore__replaceable_fn replaceable, const void *claim, struct shore_diag *diag) {
     struct stat st;
     if (!overwrite && !holds_no_data(file->fd) && !(replaceable && replaceable(file) == SHORE__REPLACE_YES))
         return already_there(diag, file->path);
+    int links = shore__file_refuse_links(file, diag);
+    if (links) return links;
     if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
     int rc = check_room(file->path, dir, shape->room_bytes, (uint64_t)st.st_blocks * 512, diag);
     if (rc) return rc;

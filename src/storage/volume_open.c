@@ -267,6 +267,7 @@ static int open_to_write(const char *path, enum shore_io io, struct shore_arena 
                          struct shore_diag *diag) {
     *out = (struct shore__volume){.file = {.fd = -1}, .arena = arena};
     int rc = shore__file_open(path, io, SHORE__LOCK_SECONDS, &out->file, diag);
+    if (!rc && (rc = shore__file_refuse_links(&out->file, diag))) shore__file_close(&out->file);
     return rc ? rc : open_volume(out, io, true, diag);
 }
 

@@ -1,10 +1,12 @@
 /* Preloaded into longshore, it fails transfers of one file: FAIL_IO is "KIND COUNT CODE PATH": after COUNT operations
- * of a kind (read, write, flush, unlink, or dirsync: the fsync of a directory) on files whose path contains PATH, they
- * fail with errno CODE, and so do all later ones. KIND "slow" is another thing: files cannot be preallocated, and
- * writing takes CODE ms longer; with KIND "die", the process ends as soon as a flush is done; with KIND "stop", it
- * stops itself once, before it makes a file whose path contains PATH; with KIND "rmdir", directories cannot be removed,
- * but only while this process still has a file open that was removed from there, as on network file systems. Works with
- * --io threads, which uses the calls below. */
+ * of a kind (read, write, flush, unlink, statx, or dirsync: the fsync of a directory) on files whose path contains
+ * PATH, they fail with errno CODE, and so do all later ones. KIND "slow" is another thing: files cannot be
+ * preallocated, and writing takes CODE ms longer; with KIND "die", the process ends as soon as a flush is done; with
+ * KIND "stop", it stops itself once, before it makes a file whose path contains PATH; with KIND "rmdir", directories
+ * cannot be removed, but only while this process still has a file open that was removed from there, as on network file
+ * systems; with KIND "any", one call of any of these kinds fails, or one that opens, makes, sizes, names or syncs a
+ * file, and only that one, which a line in the file FAIL_IO_LOG then names. Works with --io threads, which uses the
+ * calls below. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,14 +23,36 @@
 
 static atomic_long seen;
 
+static void note(const char *kind, const char *name) {
+    const char *log = getenv("FAIL_IO_LOG");
+    FILE *f = log ? fopen(log, "a") : NULL;
+    if (!f) return;
+    fprintf(f, "%s %s\n", kind, name);
+    fclose(f);
+}
+
+/* Whether this is the one call that fails. A process that gives another order begins to count anew. */
+static bool is_the_one(const char *order, const char *kind, const char *name, long count) {
+    static char last[1024];
+    if (strcmp(kind, "slow") == 0 || strcmp(kind, "die") == 0 || strcmp(kind, "rmdir") == 0) return false;
+    if (strcmp(last, order) != 0) {
+        snprintf(last, sizeof last, "%s", order);
+        atomic_store(&seen, 0);
+    }
+    if (atomic_fetch_add(&seen, 1) != count) return false;
+    note(kind, name);
+    return true;
+}
+
 /* name: NULL for that of fd. */
 static bool fails_at(int fd, const char *name, const char *kind) {
     char opened[1024], link[64], wanted[16], path[512];
     long count;
     int code;
     const char *order = getenv("FAIL_IO");
-    if (!order || sscanf(order, "%15s %ld %d %511s", wanted, &count, &code, path) != 4 || strcmp(wanted, kind) != 0)
-        return false;
+    if (!order || sscanf(order, "%15s %ld %d %511s", wanted, &count, &code, path) != 4) return false;
+    const bool any = strcmp(wanted, "any") == 0;
+    if (!any && strcmp(wanted, kind) != 0) return false;
     if (!name) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         ssize_t n = readlink(link, opened, sizeof opened - 1);
@@ -36,7 +60,8 @@ static bool fails_at(int fd, const char *name, const char *kind) {
         opened[n] = 0;
         name = opened;
     }
-    if (!strstr(name, path) || atomic_fetch_add(&seen, 1) < count) return false;
+    if (!strstr(name, path)) return false;
+    if (any ? !is_the_one(order, kind, name, count) : atomic_fetch_add(&seen, 1) < count) return false;
     errno = code;
     return true;
 }
@@ -65,6 +90,7 @@ static void wait_if_slow(int fd) {
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
     REAL(fallocate);
+    if (fails(fd, "fallocate")) return -1;
     if (!fails(fd, "slow")) return real(fd, mode, offset, bytes);
     errno = EOPNOTSUPP;
     return -1;
@@ -72,6 +98,7 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
 
 int fallocate64(int fd, int mode, off64_t offset, off64_t bytes) {
     REAL(fallocate64);
+    if (fails(fd, "fallocate")) return -1;
     if (!fails(fd, "slow")) return real(fd, mode, offset, bytes);
     errno = EOPNOTSUPP;
     return -1;
@@ -101,7 +128,27 @@ int open(const char *path, int flags, ...) {
     if (order && flags & O_CREAT && sscanf(order, "stop %*d %*d %511s", wanted) == 1 && strstr(path, wanted) &&
         !atomic_exchange(&stopped, true))
         raise(SIGSTOP);
-    return real(path, flags, mode);
+    return fails_at(-1, path, "open") ? -1 : real(path, flags, mode);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    REAL(mkdir);
+    return fails_at(-1, path, "mkdir") ? -1 : real(path, mode);
+}
+
+int rename(const char *from, const char *to) {
+    REAL(rename);
+    return fails_at(-1, from, "rename") ? -1 : real(from, to);
+}
+
+int ftruncate(int fd, off_t bytes) {
+    REAL(ftruncate);
+    return fails(fd, "ftruncate") ? -1 : real(fd, bytes);
+}
+
+int ftruncate64(int fd, off64_t bytes) {
+    REAL(ftruncate64);
+    return fails(fd, "ftruncate") ? -1 : real(fd, bytes);
 }
 
 int fdatasync(int fd) {
@@ -115,12 +162,17 @@ int fdatasync(int fd) {
 int fsync(int fd) {
     REAL(fsync);
     struct stat st;
-    return fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) && fails(fd, "dirsync") ? -1 : real(fd);
+    return fails(fd, fstat(fd, &st) == 0 && S_ISDIR(st.st_mode) ? "dirsync" : "fsync") ? -1 : real(fd);
 }
 
 int unlink(const char *path) {
     REAL(unlink);
     return fails_at(-1, path, "unlink") ? -1 : real(path);
+}
+
+int statx(int directory, const char *path, int flags, unsigned mask, struct statx *out) {
+    REAL(statx);
+    return fails_at(-1, path, "statx") ? -1 : real(directory, path, flags, mask, out);
 }
 
 static bool has_removed_file_open(const char *path) {

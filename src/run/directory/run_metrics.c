@@ -27,9 +27,13 @@ static int fail_io(const struct shore__run *run, const char *what, struct shore_
 
 static int open_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag) {
     char *path = shore__path_join(run->path, name);
+    struct stat st;
     if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
-    *fd = open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    int rc = *fd < 0 ? shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno)) : 0;
+    /* what is written in place would change a backup of hard links, too */
+    bool shared = stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1;
+    int rc = shared ? shore__file_copy(path, path, diag) : 0;
+    *fd = rc ? -1 : open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (rc == 0) rc = *fd < 0 ? shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno)) : 0;
     free(path);
     return rc;
 }
@@ -107,6 +111,7 @@ uint64_t shore__metrics_last(const struct shore__run *run) {
 /* Keeps a copy of a file that is about to lose lines for which no kill accounts. */
 static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *diag) {
     char block[16384], *old = shore__path_join(run->path, NAME ".old");
+    if (old) unlink(old);
     int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     int rc = to < 0 ? fail_io(run, "cannot be copied to " NAME ".old", diag) : 0;
     char *text = NULL;

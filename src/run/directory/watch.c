@@ -24,6 +24,7 @@ void shore__worker_sign(struct shore__run *run) {
     json_t *j = json_pack("{s:I, s:s, s:I, s:s}", "pid", (json_int_t)getpid(), "host", host, "since",
                           (json_int_t)time(NULL), "process", program_invocation_short_name);
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL; /* NULL: a name is not UTF-8 */
+    if (path) unlink(path);                              /* a backup may have a link to it */
     int fd = path && text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     if (fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text)) run->private->signed_by = getpid();
     if (fd >= 0) close(fd);
