@@ -141,6 +141,11 @@ struct shore_plan_sums {
     uint64_t placed_bytes;      /* of these: rows with places, the memory to map */
 };
 
+/* The budget to use: the one asked for, or for 0 half of the machine's memory, at most comfortable (0: unknown) and at
+ * least minimum. Units: bytes. The memory is that of the control group where its limit is less. Errors: SHORE_EBUDGET
+ * for a budget that is more than this memory, or less than minimum. */
+int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag);
+
 /* Plans the program. Ownership: *out is the caller's, for shore_plan_close(), also if the budget is too small
  * (SHORE_EBUDGET): it then has the sums of the least plan. The program outlives it. Errors: SHORE_EBUDGET, with
  * "minimum SIZE"; -EINVAL (a program with a cycle, a tensor that is read before it is made or after it was freed, or

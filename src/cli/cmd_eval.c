@@ -120,7 +120,7 @@ static int evaluate(const struct shore__parsed *parsed, void *args) {
                         : o.model->arch.max_positions < 1024 ? o.model->arch.max_positions
                                                              : 1024;
     if (!rc) rc = shore__cli_check_length(&o.model->arch, infer.seq_len, &diag);
-    if (!rc) rc = shore__budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc) rc = shore_budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
     if (!rc && !built)
         rc = shore__run_check_data(o.run, true, shore__cli_work, a->quiet ? NULL : (void *)"checking the text", &diag);
     struct shore__weights_of weights = {.model = o.model, .fleet = o.fleet, .source = o.source};

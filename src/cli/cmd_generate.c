@@ -134,7 +134,7 @@ static int generate(const struct shore__parsed *parsed, void *args) {
         .compute = shore__cli_compute(&o, &a->model),
         .seq_len = ids.count + a->sampling.max_tokens,
     };
-    if (!rc) rc = shore__budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
+    if (!rc) rc = shore_budget(a->model.memory, 0, 0, &infer.memory_bytes, &diag);
     size_t prompt_bytes = 0;
     if (!rc) {
         stream.tokenizer = o.tokenizer;

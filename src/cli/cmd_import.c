@@ -83,7 +83,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (!rc) fleet_options(s, model, &options);
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
-    if (!rc) rc = shore__budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
+    if (!rc) rc = shore_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
     if (!rc) shore__cli_say_model(model, true);
     if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
     if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, true);

@@ -145,8 +145,9 @@ static int roll_back(const struct shore__parsed *parsed, void *args) {
             shore__cli_say("the state is where it was");
     } else {
         const char *how = run->model ? "; go on with: longshore train --resume " : "";
-        shore__cli_say("back at step %llu, from step %llu%s%s", (unsigned long long)s.step, (unsigned long long)from,
-                       how, run->model ? run->word : "");
+        const char *more = run->model && s.step >= run->settings.steps ? " --steps N" : "";
+        shore__cli_say("back at step %llu, from step %llu%s%s%s", (unsigned long long)s.step, (unsigned long long)from,
+                       how, run->model ? run->word : "", more);
         printf("step %llu digest %s\n", (unsigned long long)s.step, s.digest);
     }
     shore__snapshot_free(&s);

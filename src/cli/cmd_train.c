@@ -94,16 +94,20 @@ static void print_needs_text(const struct shore__needs *needs, uint64_t memory_b
     printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
 }
 
-/* Prints the answer to --dry-run. memory_bytes: 0 if none is given. */
-static int print_needs(const struct shore__needs *needs, uint64_t memory_bytes, bool json) {
+/* Prints the answer to --dry-run, and looks at memory and room as the start does. path: of the run; NULL: none is
+ * named. fresh: it is yet to be made. */
+static int answer(struct shore__settings *s, const struct shore__model *model, const struct shore__needs *needs,
+                  const char *path, bool fresh, bool json) {
     struct shore_diag diag = {0};
+    uint64_t given = s->memory_bytes;
     int code = SHORE__EXIT_DONE;
     if (json)
-        code = print_needs_json(needs, memory_bytes);
+        code = print_needs_json(needs, given);
     else
-        print_needs_text(needs, memory_bytes);
-    if (memory_bytes == 0 || memory_bytes >= needs->minimum_bytes) return code;
-    return shore__cli_fail(shore__budget_too_little(memory_bytes, "this model", needs->minimum_bytes, &diag), &diag);
+        print_needs_text(needs, given);
+    int rc = shore_budget(given, needs->minimum_bytes, needs->comfortable_bytes, &given, &diag);
+    if (!rc && fresh) rc = shore__cli_room_for_run(s, model, path, &diag);
+    return rc ? shore__cli_fail(rc, &diag) : code;
 }
 
 static struct shore__train_events events_of(struct watch *w) {
@@ -210,10 +214,10 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
     if (!rc) shore__cli_say_model(model, true);
     if (!rc && args->dry_run) {
-        code = print_needs(&needs, s->memory_bytes, args->json);
+        code = answer(s, model, &needs, args->out, true, args->json);
         goto end;
     }
-    if (!rc) rc = shore__budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+    if (!rc) rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
     if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (rc) goto end;
 
@@ -317,7 +321,7 @@ static int change_run(const struct shore__train_args *args, const struct shore__
 static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *needs, bool without_data,
                             const char *changes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
-    int rc = shore__budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
+    int rc = shore_budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
     if (rc) return rc;
     if (!s->quiet) shore__cli_say_drives(&s->drives, false);
     shore__cli_catch_signals(promise);
@@ -351,7 +355,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc) rc = shore__settings_check(s, &diag);
     if (!rc) rc = shore__train_needs(s, run->model, &needs, &diag);
     if (!rc && args->dry_run) {
-        code = print_needs(&needs, s->memory_bytes, args->json);
+        code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
         rc = prepare_to_go_on(run, &needs, without_data, changes, &diag);
         if (!rc) {

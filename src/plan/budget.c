@@ -42,7 +42,7 @@ int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum,
                        shore__format_size_up(minimum, b, sizeof b), doubt);
 }
 
-int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
+int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
     char a[32], b[32], least[48] = "";
     uint64_t machine = shore__machine_memory_bytes();
     if (asked == 0) {
@@ -62,5 +62,5 @@ int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64
 
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {
     uint64_t budget;
-    return shore__budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
+    return shore_budget(asked, asked < needed ? needed + SHORE__RESIDENT_VARIES_BYTES : needed, 0, &budget, diag);
 }

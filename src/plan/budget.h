@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "longshore/error.h"
+#include "longshore/plan.h"
 
 /* Memory of a training process beside its buffers: libraries, stacks, and the descriptions of so many blocks and of a
  * tokenizer with so many tokens. */
@@ -12,10 +12,7 @@ uint64_t shore__reserve_bytes(uint32_t blocks, uint32_t tokens, uint32_t threads
 /* The same for a process whose resident memory was measured before primitives and libraries were used. */
 uint64_t shore__reserve_measured_bytes(uint64_t resident);
 
-/* The budget to use: the one asked for, or half of the machine's memory, at most comfortable and at least minimum (0:
- * unknown). Refuses a budget above the machine's memory or below the minimum. */
-int shore__budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag);
-/* The same if the need was measured in this process: names a minimum that is also enough for the next process. */
+/* shore_budget() if the need was measured in this process: names a minimum that is also enough for the next process. */
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 
 /* SHORE_EBUDGET, in the words that scripts look for: "ASKED of memory is too little for WHAT: minimum SIZE". asked 0:

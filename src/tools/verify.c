@@ -184,7 +184,7 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
     if (!rc) rc = needs_of(v, m, 5, 0, SHORE__AUTO, &five, diag);
     if (!rc) rc = needs_of(v, m, 1, 0, SHORE__ON, &stored, diag);
     if (!rc) rc = needs_of(v, m, 0, 0, SHORE__AUTO, &ram, diag);
-    if (!rc) rc = shore__budget(most, one.minimum_bytes, 0, &most, diag);
+    if (!rc) rc = shore_budget(most, one.minimum_bytes, 0, &most, diag);
     if (!rc) rc = shore__cli_disk_space(&v->args.settings.drives, one.disk_bytes, diag);
     if (rc) return rc;
     uint64_t comfortable = one.comfortable_bytes < most ? one.comfortable_bytes : most;

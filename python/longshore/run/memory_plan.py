@@ -91,7 +91,8 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     compressing, most_spare = compression_bytes(layout, compress), trained * 16
     if memory is None:
         # without a given budget, leave memory for activations
-        most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4)
+        most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4,
+                         shared_budget.within() // 2)
     program = _Program()
     program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block)
     program.add("compression", lib.SHORE_ROLE_FIXED, compressing)
@@ -112,8 +113,7 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
                     compress=compress, who=who)
     memory = shared_budget.share(who, memory, least)
     given = memory or 0
-    if memory is None:
-        memory = max(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2, least)
+    memory = shared_budget.within(memory, least)
     made, code, diag = program.plan(memory)
     native.check(code, diag)
     kept, total = _fate(made, spare).bytes, _sums(made).total_bytes

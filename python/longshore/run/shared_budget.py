@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import native
 from ..errors import BudgetError
-from ..native import lib
+from ..native import ffi, lib
 
 _current: budget | None = None
 
@@ -31,14 +31,15 @@ class budget:
         engines: How many engines will share it. Default: 2.
 
     Raises:
-        BudgetError: wrap() or resume() raises it if the engines need more together; the message names each one's part.
+        BudgetError: memory is more than the machine has. wrap() or resume() raises it if the engines need more
+            together; the message names each one's part.
     """
 
     def __init__(self, memory: int | str, engines: int = 2):
         if isinstance(engines, bool) or engines != int(engines) or engines < 1:
             raise ValueError(f"budget: engines={engines!r}; it must be the number of engines that share the memory, "
                              "1 or more")
-        self.memory, self.engines = native.size(memory), int(engines)
+        self.memory, self.engines = within(native.size(memory)), int(engines)
         self.shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> budget:
@@ -85,6 +86,14 @@ class budget:
 
 def _held(engine: Any) -> int:
     return engine.plan.total_bytes + engine.plan.spare_bytes
+
+
+def within(memory: int | None = None, least: int = 0) -> int:
+    """The budget in bytes, chosen as the program does: without one, half of the memory of the machine, or of its
+    control group. Raises BudgetError for a budget that is more than that memory, or less than least."""
+    chosen = ffi.new("uint64_t *")
+    native.call(lib.shore_budget, memory or 0, least, 0, chosen)
+    return chosen[0]
 
 
 def left() -> int | None:

@@ -81,8 +81,10 @@ int shore__drive_absolute(const struct shore__address *drive, struct shore__addr
     int rc = 0;
     *out = NULL;
     if (!path)
-        return shore__fail(diag, SHORE_EUSAGE, "%s: does not exist, and neither does its directory",
-                           shore__shown(drive->text).text);
+        return shore__fail(
+            diag, SHORE_EUSAGE,
+            "%s: does not exist, and neither does its directory: mount the drive, or mkdir -p the directory",
+            shore__shown(drive->text).text);
     if (shore__json_holds(path))
         rc = shore__address_parse(path, out, diag);
     else
