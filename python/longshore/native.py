@@ -27,7 +27,7 @@ ADVICE = {
     lib.SHORE_ADVICE_GO_ON: "longshore.resume({!r}) goes on with it, overwrite=True replaces it",
     lib.SHORE_ADVICE_MOVED: "if it is elsewhere now, let its name lead there (a symbolic link, or HostName in "
                             "~/.ssh/config)",
-    lib.SHORE_ADVICE_ACCEPT_STEP: "put the volumes back from a copy",
+    lib.SHORE_ADVICE_ACCEPT_STEP: "longshore.resume(RUN, accept_step={}) goes on from there, if that step is whole",
     lib.SHORE_ADVICE_NOT_A_COPY: "if it is the run itself, `longshore snapshot {} NAME --not-a-copy` says so",
     lib.SHORE_ADVICE_MAKE_RUN: "longshore.wrap() makes one",
     lib.SHORE_ADVICE_THREADS: "let the kernel allow io_uring, or build without it",

@@ -45,7 +45,7 @@ def skeleton():
 
 @answered
 def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
-           memory: int | str | None = None) -> Engine:
+           memory: int | str | None = None, accept_step: int | None = None) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
     Random states, buffers and parameter groups are as they were after that step.
@@ -60,6 +60,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         model: The module, a transformers configuration, or a function that makes the module. Its values are ignored.
             Default: the class and configuration that the run recorded.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
+        accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
+            copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
 
     Returns:
         The Engine.
@@ -71,6 +73,8 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
         LongshoreError: The model is not the run's, or cannot be made.
     """
     run = os.fspath(run)
+    if accept_step is not None and (type(accept_step) is not int or not 0 <= accept_step < 2**63):
+        raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
     note_imports()
     open_engines.refuse_second(run)
     if not os.path.exists(run):
@@ -95,12 +99,13 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
                               activations=how.get("activations", "memory"), compress=how.get("compress", 0.0),
                               who=who(model, run))
     with Progress(f"opening {run}"):
-        return _open(run, model, program, layout, given, chosen)
+        return _open(run, model, program, layout, given, chosen, accept_step)
 
 
-def _open(run, model, program, layout, given, chosen):
+def _open(run, model, program, layout, given, chosen, accept_step):
     """Opens the run's state and makes the engine of a model that matches it."""
-    how, state = program["engine"], State.open(run, ring_bytes=chosen.ring_bytes)
+    how = program["engine"]
+    state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
         engine = open_engine(model, state, how, given, chosen)

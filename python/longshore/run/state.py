@@ -216,8 +216,8 @@ class State:
                                making), 0)
 
     @classmethod
-    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False):
-        """Opens a run at its committed step, with the layout it recorded.
+    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False, accept_step=None):
+        """Opens a run at its committed step, or at accept_step, with the layout it recorded.
 
         snapshot: opens that one instead; needs read_only. without_drives: opens only the record, without a step; needs
         read_only.
@@ -228,6 +228,9 @@ class State:
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
+        if accept_step is not None:
+            step = ffi.new("uint64_t *", accept_step)
+            opening.accept_step = step
         run = native.made("struct shore_run *", lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening)
         state = cls(path, None, run, 0)
         state.layout = Layout.of_run(run)
