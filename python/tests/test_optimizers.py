@@ -369,7 +369,7 @@ def test_states_that_do_not_fit_are_refused(tmp_path, seed):
         refused("2.0.weight: has no exp_avg_sq", changed(exp_avg_sq=None))
         refused("2.0.weight: is of shape .3. there", changed(exp_avg=torch.zeros(3)))
         refused("2.0.weight: step 0.5", changed(step=torch.tensor(0.5)))
-        refused("2.0.weight: a moment is not finite", changed(exp_avg=torch.full((16, 16), torch.inf)))
+        refused("2.0.weight: holds a value that is not finite", changed(exp_avg=torch.full((16, 16), torch.inf)))
         refused(r"state\[99\] is of no parameter", {**right, "state": {99: right["state"][0]}})
         engine(BATCHES[0]).pow(2).mean().backward()
         with pytest.raises(longshore.LongshoreError, match="load before backward.. or after step"):

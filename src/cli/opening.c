@@ -157,7 +157,7 @@ void shore__cli_say_half_replaced(const char *path) {
 
 int shore__cli_fail_making(const struct shore__run *run, int rc, const struct shore_diag *diag) {
     struct shore_diag how = {0};
-    if (run->making) return shore__cli_fail(rc, diag);
+    if (run->making && !shore__run_is_half_replaced(run->path)) return shore__cli_fail(rc, diag);
     shore__cli_fail_running(rc, diag);
     if (shore__is_run(run->path))
         shore__cli_say("the run is made; go on with: longshore train --resume %s", run->word);

@@ -27,9 +27,8 @@ struct shore__run_private {
     uint64_t train_tokens, val_tokens;
     /* while the run is made */
     struct shore__strings created; /* directories, outermost first */
-    struct shore__addresses fresh; /* volume files that are new or replaced */
-    bool replaces;                 /* some of them belong to the overwritten run */
-    bool moving;                   /* the making has started to move files into RUN, which belong to it there */
+    struct shore__addresses fresh; /* volumes that are new or replaced */
+    bool replaces;                 /* some of them are devices with volumes of the overwritten run */
     /* Closes data and tokenizer; NULL: neither is open. It is a pointer, so that programs without texts do not link
      * them. */
     void (*close_texts)(struct shore__run *run);
@@ -77,8 +76,8 @@ int shore__refuse_cache(const char *directory, struct shore_diag *diag);
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
 /* The step of the last complete line, or 0. */
 uint64_t shore__metrics_last(const struct shore__run *run);
-/* Writes run.json durably, from the run in memory. */
-int shore__run_put(struct shore__run *run, struct shore_diag *diag);
+/* Writes the run in memory as run.json, durably. name: of the file. */
+int shore__run_put(const struct shore__run *run, const char *name, struct shore_diag *diag);
 /* The same, and records the current path as home, unless the run may be a copy. */
 int shore__run_write(struct shore__run *run, struct shore_diag *diag);
 /* Makes the token files of the run's data in a directory, and counts the tokens to train on. */

@@ -58,6 +58,8 @@ struct shore__source;
 int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore__source **out);
 int shore__source_directory(const struct shore__model *m, const char *directory, struct shore__source **out,
                             struct shore_diag *diag);
+/* The source is of second moments: negative numbers are refused, too. */
+void shore__source_holds_squares(struct shore__source *source);
 /* Reads segments [segment, segment + count) of a block as fp32, canonical. Refuses NaN and infinity. */
 int shore__source_read(struct shore__source *source, uint32_t block, uint32_t segment, uint32_t count, float *out,
                        struct shore_diag *diag);
@@ -100,29 +102,36 @@ void shore__settings_fit(struct shore__settings *s, const struct shore__model *m
 /* Steps of making a run, in this order, so that after a kill the same command makes it again:
  *   shore__run_prepare  checks the directory (SHORE_EEXISTS if a complete run is there and not overwrite), makes RUN
  *                       with a folder "making" as marker and workplace, tokenizes, chooses fleet_id
- *   shore__run_replace  ends the run to be overwritten, if its volumes are about to be replaced
- *   the caller          creates the fleet (shore__run_new_fleet()), fills it, seals it
+ *   shore__making_create creates the fleet; the caller fills and seals it
  *   shore__run_finish   moves everything into place, writes run.json durably, removes "making"
- * An overwritten run stays whole until finish, or until one of its volumes is replaced. Closing a run that was prepared
- * and not finished undoes the preparation, including new volumes (close the fleet first). Only if a volume of the
- * overwritten run was replaced, "making" stays. On success the run owns model and tokenizer. */
+ * An overwritten run stays whole until finish; where there is no room for both, until the fleet is created. Closing a
+ * run that was prepared and not finished undoes the preparation, including new volumes (close the fleet first). Only if
+ * a volume of the overwritten run went, "making" stays. On success the run owns model and tokenizer. */
 int shore__run_prepare(const char *path, const struct shore__settings *s, struct shore__model *model,
                        struct shore__tokenizer *tokenizer, bool overwrite, shore__progress_fn progress,
                        void *progress_ctx, struct shore__run **out, struct shore_diag *diag);
-int shore__run_replace(struct shore__run *run, struct shore_diag *diag);
+typedef int (*shore__making_check_fn)(void *ctx, struct shore_diag *diag);
+/* Creates the fleet of a run that is made, unsealed. An overwritten run stays beside it. Where there is no room for
+ * both, the old run goes first: after everything that can fail was asked, and a note has said its name and step. check:
+ * reads the values that the fleet will be filled with, and refuses those that cannot be stored; may be NULL. */
+int shore__making_create(struct shore__run *run, struct shore_fleet_options *options, shore__making_check_fn check,
+                         void *ctx, struct shore_fleet **out, struct shore_diag *diag);
 /* Sets a new run's options for the fleet that is created for it. */
 void shore__run_new_fleet(const struct shore__run *run, struct shore_fleet_options *options);
 int shore__run_finish(struct shore__run *run, const uint64_t fleet_id[2], const char *processor, shore__note_fn note,
                       void *ctx, struct shore_diag *diag);
-/* Bytes of files on this host that a run made there replaces or frees: those of an overwritten run, or of a killed
- * making. Files that the drives name themselves are not counted. */
-uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives);
-/* Whether an overwriting there was interrupted, and can neither be undone nor is complete. */
+/* Bytes that a run made there finds on its drives: free ones, and those of volumes that go, of an overwritten run or a
+ * killed making. run_path: NULL: none. UINT64_MAX: unknown from here; making the volumes will tell. */
+uint64_t shore__making_room(const char *run_path, const struct shore__addresses *drives);
+int shore__making_refuse_room(uint64_t room, uint64_t disk_bytes, struct shore_diag *diag);
+/* Whether a making there was stopped between two runs: no run.json stands, but one waits in RUN/making. */
 bool shore__run_is_half_replaced(const char *path);
 
 /* Records the user's word that this directory, wherever it was made, is the run itself (or an unfinished one) and not a
  * copy, so that it owns the volumes. Durable. Refused for a known copy. */
 int shore__run_claim(const char *path, struct shore_diag *diag);
+/* The step in RUN/committed, or else in its metrics. */
+uint64_t shore__run_hint(const struct shore__run *run);
 /* Opens a complete run. for_writing: locks it (SHORE_EBUSY). moved: "OLD=NEW" replacements of drives; may be NULL. */
 int shore__run_open(const char *path, bool for_writing, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag);
@@ -187,7 +196,8 @@ int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned c
 int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned char digest[16], uint16_t *residual,
                          bool *found, struct shore_diag *diag);
 
-/* Fills a created, unsealed fleet from sources: the parameters, and the moments if there are any. Progress in bytes. */
+/* Fills a created, unsealed fleet from sources: the parameters, and the moments if there are any. Progress in bytes.
+ * fleet: NULL: only reads and checks the values. */
 int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struct shore__source *source,
                   const struct shore__moment_sources *moments, shore__progress_fn progress, void *ctx,
                   struct shore_diag *diag);

@@ -2,24 +2,34 @@
 #include "base/diag.h"
 #include "train/train.h"
 
+struct values {
+    const struct shore__model *model;
+    struct shore__source *source;
+    struct shore__moment_sources moments;
+    shore__progress_fn making;
+    void *making_ctx;
+};
+
+static int check_values(void *ctx, struct shore_diag *diag) {
+    const struct values *v = ctx;
+    return shore__import(NULL, v->model, v->source, &v->moments, v->making, v->making_ctx, diag);
+}
+
 int shore__train_initial_state(struct shore__run *run, struct shore_fleet_options *options, const char *processor,
                                shore__progress_fn making, void *making_ctx, struct shore_fleet **out,
                                struct shore_diag *diag) {
     const struct shore__model *m = run->model;
-    struct shore__source *source = NULL;
-    struct shore__moment_sources moments = {NULL, NULL};
+    struct values v = {.model = m, .making = making, .making_ctx = making_ctx};
     struct shore_fleet_info info = {.size = sizeof info};
-    shore__run_new_fleet(run, options);
-    int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &source, diag)
-                                 : shore__source_init(m, run->settings.seed, &source);
+    int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &v.source, diag)
+                                 : shore__source_init(m, run->settings.seed, &v.source);
     if (!rc && run->settings.model && run->settings.updates_before)
-        rc = shore__moments_open(m, &run->settings, &moments, diag);
-    if (!rc) rc = shore__run_replace(run, diag);
-    if (!rc) rc = shore_fleet_create(m->layout, options, out, diag);
-    if (!rc) rc = shore__import(*out, m, source, &moments, making, making_ctx, diag);
+        rc = shore__moments_open(m, &run->settings, &v.moments, diag);
+    if (!rc) rc = shore__making_create(run, options, run->settings.model ? check_values : NULL, &v, out, diag);
+    if (!rc) rc = shore__import(*out, m, v.source, &v.moments, making, making_ctx, diag);
     if (!rc) rc = shore_fleet_seal(*out, 0, diag);
-    shore__source_close(source);
-    shore__moments_close(&moments);
+    shore__source_close(v.source);
+    shore__moments_close(&v.moments);
     if (rc) return rc;
     shore_fleet_info(*out, &info);
     return shore__run_finish(run, info.fleet_id, processor, options->note, options->note_ctx, diag);

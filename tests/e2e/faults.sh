@@ -103,12 +103,13 @@ FAIL_IO="rmdir 0 39 limited" LD_PRELOAD=$FAIL_IO_SO refused "over the limit of f
 guard=("${guard[@]:2}")
 if [ -e "$place/small" ] || [ -e "$place/limited" ]; then fail "over the limit of file sizes: something was made"; fi
 
-# The run's directory is full when its state stands already: the same command ends the making.
+# The run's directory is full when its state stands already: nothing is left of it.
 full_at_the_end() { # NAME COMMAND...
     local name=$1
     shift
-    FAIL_IO="write 0 28 $name/.run.json" LD_PRELOAD=$FAIL_IO_SO expect_failure 1 "full at the end: $1" \
-        "$name: was stopped while it was being made: give the same" "$@" --drive "$place/$name.volume" --out "$place/$name"
+    FAIL_IO="write 0 28 $name/making/.made.json" LD_PRELOAD=$FAIL_IO_SO refused "full at the end: $1" \
+        "made.json: .*No space left" "$@" --drive "$place/$name.volume" --out "$place/$name"
+    [ ! -e "$place/$name" ] && [ ! -e "$place/$name.volume" ] || fail "full at the end: $1: something is left"
     must "$@" --drive "$place/$name.volume" --out "$place/$name"
 }
 full_at_the_end late train "${common[@]}"

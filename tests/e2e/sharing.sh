@@ -46,7 +46,7 @@ for i in $(seq "${KILLS:-8}"); do
     nap 0 250000
     kill -9 $client 2>/dev/null
     wait $client 2>/dev/null
-    if [ -e "$place/runs/a/run.json" ] && [ -z "$overwrite" ]; then
+    if [ -e "$place/runs/a/run.json" -o -e "$place/runs/a/making/made.json" -o -e "$place/runs/a/making/placed.json" ] && [ -z "$overwrite" ]; then
         must train --resume "$place/runs/a" --stop-at 3
     else
         must train "${common[@]}" --seed 2 --drive "$d" --out "$place/runs/a" $overwrite --stop-at 3
@@ -72,7 +72,7 @@ b_is_whole "removing"
 must remove "$place/runs/b"
 same "nothing is left" "$(find "$place/moved" "$place/more" -type f)" ""
 
-# A run that was made when its volume was called longshore.volume opens, stays where it is, and is overwritten there.
+# A run that was made when its volume was called longshore.volume opens, stays where it is, and is overwritten beside it.
 must train "${common[@]}" --seed 1 --drive "$place/more/longshore.volume" --out "$place/old" --stop-at 3
 must train "${common[@]}" --seed 2 --drive "$place/more" --out "$place/new" --stop-at 3
 must train --resume "$place/old" --stop-at 3

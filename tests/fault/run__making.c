@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "base/diag.h"
 #include "base/prng.h"
 #include "unit/run/support.h"
 
@@ -45,11 +46,9 @@ static int make(bool overwrite, struct shore_diag *diag) {
         return rc;
     }
     shore__run_fleet_options(&run->settings, 0, false, &options);
-    memcpy(options.fleet_id, run->fleet_id, sizeof options.fleet_id);
-    options.overwrite = overwrite || run->replace_drives;
+    options.overwrite = overwrite;
     rc = shore__source_init(run->model, 1, &source);
-    if (rc == 0) rc = shore__run_replace(run, diag);
-    if (rc == 0) rc = shore_fleet_create(run->model->layout, &options, &fleet, diag);
+    if (rc == 0) rc = shore__making_create(run, &options, NULL, NULL, &fleet, diag);
     if (rc == 0) rc = shore__import(fleet, run->model, source, NULL, NULL, NULL, diag);
     if (rc == 0) rc = shore_fleet_seal(fleet, 0, diag);
     if (rc == 0) rc = shore__run_finish(run, run->fleet_id, "a processor", NULL, NULL, diag);
@@ -66,6 +65,7 @@ static int go_on(struct shore_diag *diag) {
     struct shore_fleet_options options;
     int rc = shore__run_open("run", true, NULL, &run, diag);
     if (rc < 0) return rc;
+    if (run->no_data) return shore__fail(diag, run->no_data_rc, "%s", run->no_data);
     shore__run_fleet_options(&run->settings, 0, false, &options);
     memcpy(options.fleet_id, run->fleet_id, sizeof options.fleet_id);
     rc = shore_fleet_open(run->model->layout, &options, &fleet, diag);
@@ -136,13 +136,18 @@ static void kill_at(uint64_t microsecond, bool overwrite) {
     finished(pid);
 }
 
+/* Also one that a kill kept from its place; whoever opens it finishes it. */
+static bool is_whole(void) {
+    return shore__is_run("run") || shore__run_is_half_replaced("run");
+}
+
 static void is_made_again_by_the_same_command(void **state) {
     uint64_t taken = time_of_making();
     for (uint64_t i = 0; i < KILLS; i++) {
         /* killed up to three times in a row */
         for (uint64_t k = 0; k <= i % 3; k++)
-            if (!shore__is_run("run")) kill_at((uint64_t)(shore__random_unit(1, i, k) * 1.2 * (double)taken), false);
-        if (!shore__is_run("run")) assert_int_equal(finished(start(false)), 0);
+            if (!is_whole()) kill_at((uint64_t)(shore__random_unit(1, i, k) * 1.2 * (double)taken), false);
+        if (!is_whole()) assert_int_equal(finished(start(false)), 0);
         assert_true(goes_on());
         assert_false(exists("run/making"));
         clean();
@@ -154,8 +159,9 @@ static void an_overwritten_run_is_old_or_new(void **state) {
     for (uint64_t i = 0; i < KILLS / 2; i++) {
         assert_int_equal(finished(start(false)), 0);
         kill_at((uint64_t)(shore__random_unit(2, i, 0) * 1.2 * (double)taken), true);
-        assert_int_equal(finished(start(true)), 0);
+        if (i % 2) assert_int_equal(finished(start(true)), 0);
         assert_true(goes_on());
+        assert_false(exists("run/making"));
         clean();
     }
 }

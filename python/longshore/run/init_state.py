@@ -9,8 +9,9 @@ import torch
 from .. import native
 from ..errors import LongshoreError, MissingError
 from ..step.optimizer_state import parse
-from ..step.optimizer_table import OPTIMIZERS
+from ..step.optimizer_table import OPTIMIZERS, refuse_fault
 from . import unreadable_weights
+from .state import PIECE
 
 INDEX = "model.safetensors.index.json"
 
@@ -132,29 +133,46 @@ class Handed:
         return [[self._entry(t.names)[0] if t.trains else 0 for t in b.tensors] for b in layout.blocks]
 
 
+_PLANES = "master", "m", "v"
+
+
+def _values(model, block, moments):
+    """[value, m, v] of each tensor of a block, flat; None or missing: zeros."""
+    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
+    return [[parameters[tensor.name].detach().reshape(-1),
+             *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains else ())]
+            for tensor in block.tensors]
+
+
+def check(layout, model, moments=None):
+    """Raises for values that fill() would refuse: before a run that stands there may have to go."""
+    with torch.no_grad():
+        for block in layout.blocks:
+            for tensor, values in zip(block.tensors, _values(model, block, moments)):
+                for plane, value in zip(_PLANES, values):
+                    for part in () if value is None else value.split(PIECE * native.SEGMENT):
+                        refuse_fault(tensor.name, plane, part)
+
+
 def fill(state, model, spool, progress, moments=None):
     """Writes a new run's state block by block; one piece is written while the next is assembled.
 
     progress: counts the fp32 bytes of the model's values.
     """
-    parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     layout, writing = state.layout, None
     with torch.no_grad(), ThreadPoolExecutor(1) as writer:
         for b, block in enumerate(layout.blocks):
-            values = [[parameters[tensor.name].detach().reshape(-1),
-                       *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains
-                                                                       else ())] for tensor in block.tensors]
+            values = _values(model, block, moments)
             for segment, count, inside in layout.pieces(b):
                 pieces = [torch.zeros(count * native.SEGMENT) if any(len(v) > i and v[i] is not None for v in values)
                           else None
                           for i in range(3)]
                 for t, at, first, last in inside:
-                    for piece, value in zip(pieces, values[t]):
+                    for plane, piece, value in zip(_PLANES, pieces, values[t]):
                         if value is None:
                             continue
                         piece[at:at + last - first] = value[first:last]
-                        if not bool(torch.isfinite(piece[at:at + last - first]).all()):
-                            raise LongshoreError(f"{block.tensors[t].name}: holds a value that is not finite")
+                        refuse_fault(block.tensors[t].name, plane, piece[at:at + last - first])
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)

@@ -24,7 +24,7 @@ from ..step.engine import Engine
 from ..step.engine_surface import refuse_engine
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
-from . import commit_blob, memory_plan, open_engines, shared_budget
+from . import commit_blob, init_state, memory_plan, open_engines, shared_budget
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
 from .options import DTYPE_OF, Options
@@ -79,7 +79,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         on_nonfinite: If a loss or gradient is not finite, "stop" (default) raises NotFiniteError, and "skip" counts
             the step and continues.
         layers: Names of the modules that are moved as a unit each. Default: the elements of ModuleLists.
-        overwrite: True replaces an existing run.
+        overwrite: True replaces an existing run, which stays until the new one is written. Where the drives have no
+            room for both, a warning names it before it goes.
         activations: Where activations that autograd saves wait for backward. "memory" (default) is PyTorch's memory,
             beside the budget. "drives" writes them to the drives, up to activation_room. "auto" writes as much as the
             drives keep up with, and leaves the rest in memory. The default is "memory" because the room depends on
@@ -98,7 +99,8 @@ def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Driv
         The Engine, which is called like the model.
 
     Raises:
-        BudgetError: memory is below the least that works for this model; the message names the minimum.
+        BudgetError: memory is below the least that works for this model, and the message names the minimum; or it is
+            more than the machine has.
         ExistsError: The directory holds a run, and overwrite is not given.
         ValueError: An option has an impossible value, or two options contradict each other.
     """
@@ -145,6 +147,8 @@ def _wrap(model, options):
     chosen = memory_plan.plan(layout, drives, budget, storage=dtype, optimizer=optimizer, moments=moments,
                               activations=options.activations, compress=how["compress"], who=who(model, run),
                               room=None if room is None else native.size(room, "activation_room"))
+    if overwrite and init.is_run(run):
+        init_state.check(layout, model, old)  # that run may have to go before the new one is written
     state = State.create(run, layout, drives, program_of(model, how, layout, lineage, counts), optimizer=optimizer,
                          moments=moments, fp32=dtype == torch.float32, ring_bytes=chosen.ring_bytes,
                          memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite),

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import torch
 
 from .. import native
-from ..errors import LongshoreError, NotFiniteError
+from ..errors import LongshoreError
 from ..model.absent import _is_that_already, fetched, is_about
 from ..run.state import Buffer
 from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 from . import parameter_state
-from .optimizer_table import OPTIMIZERS
+from .optimizer_table import OPTIMIZERS, refuse_fault
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
@@ -328,8 +328,7 @@ def _pieces(engine, number, wanted):
                 if (index, plane) in flat:
                     part = buffer.view(torch.float32)[at:at + end - begin]
                     part.copy_(flat[index, plane][begin:end])
-                    if not bool(torch.isfinite(part).all()):
-                        name = engine.layout.blocks[number].tensors[index].name
-                        raise NotFiniteError(f"load_state_dict: {name}: a moment is not finite, and nothing was loaded")
+                    name = engine.layout.blocks[number].tensors[index].name
+                    refuse_fault(f"load_state_dict: {name}", plane, part, ", and nothing was loaded")
         if tensors:
             yield number, first, count, {"tensors": tensors, **buffers}

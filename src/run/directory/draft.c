@@ -25,7 +25,6 @@ int shore__draft_read(const char *run_path, struct shore__draft *out, struct sho
     if (rc == 0 && read_fields(j, out))
         rc = shore__fail(diag, SHORE_EINPUT, "%s/" DRAFT ": has been changed by hand; remove %s/making", run_path,
                          run_path);
-    out->moving = json_is_true(json_object_get(j, "moving"));
     const char *home = json_string_value(json_object_get(j, "home"));
     const char *mark = json_string_value(json_object_get(j, "directory"));
     const char *maker = json_string_value(json_object_get(j, "maker"));
@@ -60,8 +59,8 @@ int shore__draft_write(const char *run_path, const struct shore__draft *draft, s
     if (rc < 0) return rc;
     shore__fleet_id_text(draft->fleet_id, fleet);
     json_t *home = json_string(origin.home); /* NULL: not in UTF-8 */
-    json_t *j = json_pack("{s:s, s:o, s:b, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
-                          shore__texts_to_json(draft->fresh.text, draft->fresh.count), "moving", draft->moving, "home",
+    json_t *j = json_pack("{s:s, s:o, s:o, s:s*, s:s*}", "fleet", fleet, "volumes",
+                          shore__texts_to_json(draft->fresh.text, draft->fresh.count), "home",
                           home ? home : json_null(), "directory", origin.mark, "maker", draft->maker);
     assert(!j || reads_back(j, draft));
     rc = shore__journal_write(run_path, DRAFT, j, diag);

@@ -8,7 +8,6 @@ struct shore__draft {
     uint64_t fleet_id[2];
     struct shore__addresses fresh;
     struct shore__origin origin;
-    bool moving;
     char *maker; /* another program's name; NULL: train or import */
 };
 /* SHORE_EMISSING: there is none. */

@@ -84,7 +84,9 @@ bool shore__run_is_unmade(const char *path) {
 }
 
 bool shore__run_is_half_replaced(const char *path) {
-    return shore__path_exists(path, "making/run.json") && !shore__is_run(path);
+    bool between = shore__path_exists(path, "making/run.json") || shore__path_exists(path, "making/made.json") ||
+                   shore__path_exists(path, "making/placed.json");
+    return between && !shore__is_run(path);
 }
 
 int shore__run_refuse_contents(const struct shore__run *run, struct shore_diag *diag) {

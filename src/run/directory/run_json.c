@@ -89,7 +89,7 @@ static json_t *contents_json(const struct shore__run *run, const char *fleet, js
     return j;
 }
 
-int shore__run_put(struct shore__run *run, struct shore_diag *diag) {
+int shore__run_put(const struct shore__run *run, const char *name, struct shore_diag *diag) {
     const struct shore__run_private *p = run->private;
     char fleet[33];
     shore__fleet_id_text(run->fleet_id, fleet);
@@ -97,7 +97,7 @@ int shore__run_put(struct shore__run *run, struct shore_diag *diag) {
     if (!home) home = json_null();
     json_t *j = run->contents ? contents_json(run, fleet, home) : model_json(run, fleet, home);
     if (j && p->origin.mark) json_object_set_new(j, "directory", json_string(p->origin.mark));
-    char *path = shore__path_join(run->path, "run.json");
+    char *path = shore__path_join(run->path, name);
     bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
     assert(!summed || check_checksum(j, "", NULL) != SHORE_ECORRUPT);
     int rc = summed && path ? shore__json_write(path, j, 2, diag)

@@ -48,14 +48,6 @@ static int take_settings(struct shore__settings *s, const struct shore_fleet_opt
     return shore__settings_in_range(s, diag);
 }
 
-static int create_fleet(struct shore_run *r, struct shore_fleet_options *o, struct shore_diag *diag) {
-    const struct shore__run *run = r->run;
-    o->drives = run->settings.drives.text;
-    shore__run_new_fleet(run, o);
-    int rc = shore__run_replace(r->run, diag);
-    return rc ? rc : shore_fleet_create(run->layout, o, &r->fleet, diag);
-}
-
 /* Undoes what was begun. */
 static void give_up(struct shore_run *r) {
     shore_fleet_close(r->fleet);
@@ -108,7 +100,8 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
     if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
     if (rc == 0) rc = shore__making_begin(run, asked.fleet.overwrite, diag);
     if (rc == 0) shore__door_say(r);
-    if (rc == 0) rc = create_fleet(r, &asked.fleet, diag);
+    asked.fleet.drives = run->settings.drives.text;
+    if (rc == 0) rc = shore__making_create(run, &asked.fleet, NULL, NULL, &r->fleet, diag);
     if (rc < 0)
         give_up(r);
     else
@@ -174,7 +167,7 @@ static int open_all(struct shore_run *r, const char *path, const struct shore_ru
     if (how->without_drives && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: is opened without its drives for reading only", path);
     if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
-    if (rc == 0 && shore__run_is_unmade(path))
+    if (rc == 0 && shore__run_is_unmade(path) && !shore__run_is_half_replaced(path))
         rc = shore__fail(diag, SHORE_EMISSING,
                          "%s: is not a run: it is empty, or making it was interrupted; make it again", path);
     for (uint32_t i = 0; rc == 0 && i < how->nmoved; i++)

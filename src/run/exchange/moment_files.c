@@ -99,6 +99,7 @@ int shore__moments_open(const struct shore__model *m, const struct shore__settin
         if (name && !path) rc = shore__fail(diag, -ENOMEM, "out of memory");
         if (path && o->takes_momentum) rc = refuse_other_momentum(path, o->name, stored, diag);
         if (path && stored && rc == 0) rc = shore__source_directory(m, path, sources[i], diag);
+        if (*sources[i] && planes[i] == SHORE_PLANE_V) shore__source_holds_squares(*sources[i]);
         free(path);
     }
     return rc;

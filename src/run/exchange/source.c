@@ -18,6 +18,7 @@ struct shore__source {
     const struct shore__st_tensor **tensors; /* of each part: [block][tensor][part] */
     bool *used;                              /* by index into files->tensors */
     float *row;                              /* a whole row, if only a span of it is wanted */
+    bool squares;                            /* means or sums of squares, of which none is negative */
 };
 
 static const struct shore__st_tensor **tensor_of(const struct shore__source *s, uint32_t block, uint32_t tensor,
@@ -32,6 +33,10 @@ int shore__source_init(const struct shore__model *m, uint64_t seed, struct shore
     s->seed = seed;
     *out = s;
     return 0;
+}
+
+void shore__source_holds_squares(struct shore__source *s) {
+    s->squares = true;
 }
 
 void shore__source_close(struct shore__source *s) {
@@ -135,13 +140,16 @@ static bool is_storable(float x) {
 static int check_values(const struct shore__source *s, const struct shore__st_tensor *t, const struct shore__part *p,
                         uint64_t cols, uint64_t first, uint64_t count, const float *values, struct shore_diag *diag) {
     for (uint64_t i = 0; i < count; i++) {
-        if (is_storable(values[i])) continue;
+        if (is_storable(values[i]) && !(s->squares && values[i] < 0)) continue;
         uint64_t row = (first + i) / cols, col = (first + i) % cols;
         uint64_t index[2] = {p->transposed ? col : row, p->transposed ? row : col};
-        return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these weights cannot be used",
-                           shore__shown(s->files->directory).text, shore__shown(t->name).text,
-                           values[i] != values[i] ? "NaN" : "infinity (or a number too large for bf16)",
-                           shore__shape_text(t->rank == 1 ? 1 : 2, index).text);
+        const char *what = values[i] != values[i]   ? "NaN"
+                           : is_storable(values[i]) ? "a negative number"
+                                                    : "infinity (or a number too large for bf16)";
+        return shore__fail(diag, SHORE_EINPUT, "%s: the tensor %s holds %s at %s: these %s cannot be used",
+                           shore__shown(s->files->directory).text, shore__shown(t->name).text, what,
+                           shore__shape_text(t->rank == 1 ? 1 : 2, index).text,
+                           s->squares ? "moments, of squares," : "weights");
     }
     return 0;
 }
@@ -233,7 +241,8 @@ int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struc
             uint32_t count = segments - first < at_once ? segments - first : at_once;
             for (int i = 0; i < 3 && rc == 0; i++)
                 if (sources[i]) rc = shore__source_read(sources[i], b, first, count, values[i], diag);
-            if (rc == 0) rc = shore_fleet_init_block(fleet, b, first, count, values[0], values[1], values[2], diag);
+            if (rc == 0 && fleet)
+                rc = shore_fleet_init_block(fleet, b, first, count, values[0], values[1], values[2], diag);
             done += count * segment_bytes;
             if (rc == 0 && progress && progress(ctx, done, m->layout->segments * segment_bytes) != 0)
                 rc = shore__fail(diag, -ECANCELED, "stopped before the initial state was written");

@@ -1,10 +1,10 @@
 /* A run that is being made. RUN/making is both marker and workplace. Its files replace those in RUN only when
  * everything else is in place, so a killed making can be told from a run.
  *
- * An overwritten run stays whole until then. If the new run has a drive of the old one, the old run stays whole only
- * until the first of its volumes is made anew. From there on RUN is a run that is being made. The old run.json lies in
- * RUN/making, so that the old volumes and snapshots are not forgotten. It goes back only if none of the old volumes was
- * touched. */
+ * An overwritten run stays whole until then: the new volumes lie beside its own. RUN/making/made.json is the new
+ * run.json, and comes last; then the old run.json moves into RUN/making, which ends the old run. From there on whoever
+ * opens RUN finishes the rest. Where there is no room for both, the old run.json moves there before the first of its
+ * volumes goes (overwriting.c). It goes back only if none of them was touched. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,6 +27,9 @@
 
 #define MAKING "making"
 #define DRAFT "plan.json"
+/* run.json of the new run, before and after the old run's files have gone */
+#define MADE "made.json"
+#define PLACED "placed.json"
 
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
 
@@ -34,7 +37,6 @@ static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__draft draft = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
         .fresh = run->private->fresh,
-        .moving = run->private->moving,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
     return shore__draft_write(run->path, &draft, diag);
@@ -46,6 +48,8 @@ static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
 static const char *const names_in_making[] = {SHORE__RUN_FILES,
                                               "run.json",
                                               DRAFT,
+                                              MADE,
+                                              PLACED,
                                               ".*.partial",
                                               ".nfs*", /* removed, but still open somewhere */
                                               NULL};
@@ -84,9 +88,15 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
     return rc;
 }
 
+/* Whether a new run was made whole there, and only has to take its place. */
+static bool is_made(const char *run_path) {
+    return !shore__is_run(run_path) &&
+           (shore__path_exists(run_path, MAKING "/" MADE) || shore__path_exists(run_path, MAKING "/" PLACED));
+}
+
 static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     if (overwrite) return 0;
-    if (shore__is_run(run->path))
+    if (shore__is_run(run->path) || is_made(run->path))
         return shore__advise(diag, shore__fail(diag, SHORE_EEXISTS, "%s: holds a run", run->path), SHORE_ADVICE_GO_ON,
                              run->word);
     if (shore__path_exists(run->path, MAKING)) return 0;
@@ -100,9 +110,9 @@ static int refuse_what_is_there(struct shore__run *run, bool overwrite, struct s
     return 0;
 }
 
-enum what { DROP, SYNC, MOVE };
+enum what { DROP, SYNC, CLEAR, MOVE };
 
-/* Drops, syncs or moves into place each file of the run in RUN/making. */
+/* Drops, syncs or moves into place each file of the run in RUN/making, or clears RUN of those that it lacks. */
 static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
     int rc = 0;
     for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
@@ -112,15 +122,14 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
             rc = shore__out_of_memory(diag);
         } else if (what == DROP) {
             unlink(from);
-            if (run->private->moving) unlink(to);
         } else if (what == SYNC) {
             struct stat st;
             if (stat(from, &st) == 0) rc = shore__file_sync(from, diag);
-        } else if (rename(from, to) < 0) {
-            if (errno != ENOENT)
-                rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
-            else
-                unlink(to); /* the replaced run's file */
+        } else if (what == CLEAR) {
+            if (access(from, F_OK) && unlink(to) && errno != ENOENT)
+                rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", to, strerror(errno));
+        } else if (rename(from, to) < 0 && errno != ENOENT) {
+            rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
         }
         free(from);
         free(to);
@@ -133,6 +142,66 @@ struct shore__run *shore__run_overwritten(const char *run_path) {
     struct shore__run *run = making ? shore__run_peek(making) : NULL;
     free(making);
     return run;
+}
+
+/* ---- taking the place -------------------------------------------------------------------------------------------- */
+
+int shore__making_retire(const struct shore__run *run, struct shore_diag *diag) {
+    char *from = shore__path_join(run->path, "run.json"), *to = shore__path_join(run->path, MAKING "/run.json");
+    int rc = from && to ? 0 : shore__out_of_memory(diag);
+    if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
+        rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
+    free(from);
+    free(to);
+    return rc;
+}
+
+static int sync_both(const struct shore__run *run, struct shore_diag *diag) {
+    char *making = shore__path_join(run->path, MAKING);
+    int rc = making ? shore__directory_sync(making, diag) : shore__out_of_memory(diag);
+    free(making);
+    return rc ? rc : shore__directory_sync(run->path, diag);
+}
+
+static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
+    struct shore__run *overwritten = shore__run_overwritten(run_path);
+    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL, note, ctx);
+    shore__run_free(overwritten);
+}
+
+static int rename_in(const struct shore__run *run, const char *name, const char *new_name, struct shore_diag *diag) {
+    char *from = shore__path_join(run->path, name), *to = shore__path_join(run->path, new_name);
+    int rc = from && to ? sync_both(run, diag) : shore__out_of_memory(diag);
+    if (rc == 0 && rename(from, to) < 0)
+        rc = shore__fail(diag, -errno, "%s: cannot become %s: %s", from, to, strerror(errno));
+    if (rc == 0) rc = sync_both(run, diag);
+    free(from);
+    free(to);
+    return rc;
+}
+
+/* Puts the new run into the place of what stood there. It may be done again from the start, wherever it was stopped: a
+ * file that is missing in RUN/making is one that the new run lacks as long as none has moved. */
+static int take_place(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    int rc = sync_both(run, diag);
+    if (rc == 0 && shore__path_exists(run->path, MAKING "/" MADE)) {
+        forget_overwritten(run->path, note, ctx);
+        rc = each_file(run, CLEAR, diag);
+        if (rc == 0) rc = rename_in(run, MAKING "/" MADE, MAKING "/" PLACED, diag);
+    }
+    if (rc == 0) rc = each_file(run, MOVE, diag);
+    return rc ? rc : rename_in(run, MAKING "/" PLACED, "run.json", diag);
+}
+
+/* The same after a kill, unless the directory is a copy: the volumes are then another one's. */
+static int take_place_again(struct shore__run *run, struct shore_diag *diag) {
+    struct shore__draft draft = {0};
+    int rc = shore__draft_read(run->path, &draft, diag);
+    if (rc == SHORE_EMISSING) rc = shore__not_a_run(run->path, diag);
+    if (rc == 0) rc = shore__draft_refuse_copy(run->path, &draft, diag);
+    if (rc == 0) rc = take_place(run, shore__run_remember, run, diag);
+    shore__draft_free(&draft);
+    return rc;
 }
 
 /* Opens the run to overwrite. *out: NULL if there is none. Ends its interrupted changes here: nobody else knows those
@@ -169,7 +238,8 @@ static int drop_others(const struct shore__run *run, const struct shore__draft *
 
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
     struct shore__draft before = {0};
-    int rc = refuse_strangers(run, diag);
+    int rc = is_made(run->path) ? take_place_again(run, diag) : 0;
+    if (rc == 0) rc = refuse_strangers(run, diag);
     if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
     struct shore__run *overwritten = NULL;
@@ -188,7 +258,6 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     }
     if (rc == 0) {
         run->making = true;
-        run->private->moving = before.moving && !shore__is_run(run->path);
         memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
         rc = shore__making_place(run, &before, overwritten, diag);
     }
@@ -257,30 +326,12 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */
 
-/* Moves run.json of the overwritten run into RUN/making: from here on it is no longer a run. */
-static int retire(struct shore__run *run, struct shore_diag *diag) {
-    char *making = shore__path_join(run->path, MAKING), *from = shore__path_join(run->path, "run.json");
-    char *to = making ? shore__path_join(making, "run.json") : NULL;
-    int rc = from && to ? 0 : shore__out_of_memory(diag);
-    if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
-        rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
-    if (rc == 0) rc = shore__directory_sync(making, diag);
-    if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    free(making);
-    free(from);
-    free(to);
-    return rc;
-}
-
-int shore__run_replace(struct shore__run *run, struct shore_diag *diag) {
-    return run->private->replaces ? retire(run, diag) : 0;
-}
-
 /* Removes the draft last: without it nobody would know the rest. */
 void shore__making_remove(const char *run_path) {
     char *making = shore__path_join(run_path, MAKING);
     for (const char *const *name = shore__run_files; making && *name; name++)
         shore__remove_in(making, *name);
+    if (making) shore__remove_in(making, MADE);
     if (making) shore__remove_in(making, "run.json");
     if (making) shore__directory_remove(making, names_in_making);
     free(making);
@@ -323,10 +374,16 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
     bool made = rc == 0 && memcmp(draft.fleet_id, run->fleet_id, sizeof draft.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
+        if (!overwritten && shore__path_exists(run->path, MAKING "/run.json"))
+            shore__note(note, ctx,
+                        "%s/" MAKING "/run.json cannot be read: the volumes of the run that was overwritten stay, and "
+                        "are yours to remove",
+                        run->path);
         shore__run_drop(overwritten, note, ctx);
         shore__run_free(overwritten);
     }
     /* otherwise this run was about to be overwritten, and stays */
+    if (rc == 0 && !made) shore__remove_in(run->path, MAKING "/" MADE);
     for (size_t i = 0; rc == 0 && !made && i < draft.fresh.count; i++)
         if (!has_volume(run, draft.fresh.text[i]))
             undone = drop_volume(draft.fresh.item[i], draft.fleet_id, NULL) == 0 && undone;
@@ -334,25 +391,19 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
     shore__draft_free(&draft);
 }
 
-static void forget_overwritten(const char *run_path, shore__note_fn note, void *ctx) {
-    struct shore__run *overwritten = shore__run_overwritten(run_path);
-    shore__run_forget(run_path, overwritten ? &overwritten->settings.drives : NULL, note, ctx);
-    shore__run_free(overwritten);
-}
-
 int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
                          struct shore_diag *diag) {
     memcpy(run->fleet_id, fleet_id, sizeof run->fleet_id);
     int rc = each_file(run, SYNC, diag);
-    run->private->moving = true;
-    if (rc == 0) rc = write_draft_of(run, diag);
-    if (rc < 0) return rc;
-    run->making = false; /* no way back from here: the marker stays until the end */
-    rc = retire(run, diag);
-    if (rc == 0) forget_overwritten(run->path, note, ctx);
-    if (rc == 0) rc = each_file(run, MOVE, diag);
-    if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    if (rc == 0) rc = shore__run_write(run, diag);
+    if (rc == 0) rc = shore__origin_take(run->path, &run->private->origin, diag);
+    if (rc == 0) rc = shore__run_put(run, MAKING "/" MADE, diag);
+    if (rc == 0) rc = shore__making_retire(run, diag);
+    if (rc < 0) {
+        shore__remove_in(run->path, MAKING "/" MADE);
+        return rc;
+    }
+    run->making = false; /* no way back from here */
+    rc = take_place(run, note, ctx, diag);
     if (rc == 0) shore__making_settle(run, note, ctx);
     if (rc == 0) shore__worker_sign(run);
     return rc;
@@ -360,12 +411,12 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
 
 /* ---- undoing ----------------------------------------------------------------------------------------------------- */
 
-/* Puts back the run that was to be overwritten, if none of its volumes was touched. Returns whether RUN/making holds
- * nothing of it. */
+/* Puts back the run that was to go first, if none of its volumes was touched. Returns whether RUN/making holds nothing
+ * of it. */
 static bool put_back(const struct shore__run *run) {
     struct shore__run *old = shore__run_overwritten(run->path);
     char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
-    bool none = from && access(from, F_OK) < 0, whole = old && to && !run->private->moving;
+    bool none = from && access(from, F_OK) < 0, whole = old && to;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
         const struct shore__address *drive = old->settings.drives.item[i];
         whole = !drive->kind->keeps || shore__volume_is(drive, old->fleet_id, SHORE__OURS);
@@ -379,14 +430,13 @@ static bool put_back(const struct shore__run *run) {
 
 int shore__run_recall(const char *path, struct shore_diag *diag) {
     struct shore__run *run = NULL;
-    struct shore__draft draft = {0};
     int rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     rc = shore__run_lock(run, diag); /* nobody else is replacing it */
-    if (rc == 0) rc = shore__draft_read(path, &draft, diag);
-    run->private->moving = draft.moving;
-    if (rc == 0 && !put_back(run)) rc = shore__not_a_run(path, diag);
-    shore__draft_free(&draft);
+    if (rc == 0 && is_made(path))
+        rc = take_place_again(run, diag);
+    else if (rc == 0 && !shore__is_run(path) && !put_back(run))
+        rc = shore__not_a_run(path, diag);
     shore__run_free(run);
     return rc;
 }
@@ -403,30 +453,4 @@ void shore__run_undo(struct shore__run *run) {
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;
-}
-
-/* Bytes that a drive's volume takes in a file of this host; 0 if `drives` name the volume themselves. */
-static uint64_t taken_by(const char *drive, const struct shore__addresses *drives) {
-    struct stat st;
-    char *volume = NULL;
-    bool counts = shore__kind_of(drive)->has_file && shore__volume_path(drive, &volume, NULL) == 0 &&
-                  !shore__addresses_have(drives, volume) && stat(volume, &st) == 0 && S_ISREG(st.st_mode);
-    free(volume);
-    return counts ? (uint64_t)st.st_blocks * 512 : 0;
-}
-
-uint64_t shore__making_holds(const char *run_path, const struct shore__addresses *drives) {
-    struct shore__draft draft = {0};
-    struct shore__run *run = shore__run_peek(run_path);
-    uint64_t bytes = 0;
-    if (!run) run = shore__run_overwritten(run_path);
-    shore__draft_read(run_path, &draft, NULL);
-    for (size_t i = 0; i < draft.fresh.count; i++)
-        bytes += taken_by(draft.fresh.text[i], drives);
-    for (size_t i = 0; run && i < run->settings.drives.count; i++)
-        if (!shore__addresses_have(&draft.fresh, run->settings.drives.text[i]))
-            bytes += taken_by(run->settings.drives.text[i], drives);
-    shore__draft_free(&draft);
-    shore__run_free(run);
-    return bytes;
 }

@@ -11,13 +11,15 @@ int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_dia
 int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag);
 int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
                          struct shore_diag *diag);
+/* Moves run.json of an overwritten run into RUN/making: from here on it is no longer a run. */
+int shore__making_retire(const struct shore__run *run, struct shore_diag *diag);
 /* Undoes a preparation. */
 void shore__run_undo(struct shore__run *run);
 
 void shore__making_remove(const char *run_path);
-/* Finishes a killed making: after its last step but one, or while the run to be overwritten still stands. */
+/* Ends a killed making where a run stands: the new one, or the one that was to be overwritten. */
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx);
-/* Opens the way back to a half replaced run, whose volumes may still be whole. */
+/* Where no run.json stands: finishes a new run that is whole, or puts the old one back if its volumes are. */
 int shore__run_recall(const char *path, struct shore_diag *diag);
 /* The overwritten run, after its end; NULL: none that can be read. Free it with shore__run_free(). */
 struct shore__run *shore__run_overwritten(const char *run_path);

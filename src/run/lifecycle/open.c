@@ -61,7 +61,7 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
                : 0;
 }
 
-static uint64_t read_hint(const struct shore__run *run) {
+uint64_t shore__run_hint(const struct shore__run *run) {
     char *path = shore__path_join(run->path, "committed"), text[32] = "", *end = NULL;
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
@@ -110,7 +110,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         return rc;
     }
     if (for_writing && whole && !copy) shore__making_settle(run, shore__run_remember, run);
-    run->hint_step = read_hint(run);
+    run->hint_step = shore__run_hint(run);
     /* the previous holder of the lock may have finished it, or left it */
     if (whole && run->lock_fd >= 0 && !copy) rc = shore__run_mend(run, mend, diag);
     if (rc < 0) {

@@ -77,8 +77,7 @@ int shore__volume_place(const struct shore__address *drive, const char *home, co
     return rc;
 }
 
-/* The overwritten run's volume on this drive. The new volume takes its place: there may be no room for both. NULL: it
- * has none there, or another run has its place by now. */
+/* The overwritten run's volume on this drive. NULL: it has none there, or another run has its place by now. */
 static const struct shore__address *volume_before(const struct shore__run *run, const struct shore__run *overwritten,
                                                   const struct shore__address *absolute) {
     for (size_t i = 0; overwritten && i < overwritten->settings.drives.count; i++) {
@@ -91,6 +90,22 @@ static const struct shore__address *volume_before(const struct shore__run *run, 
     return NULL;
 }
 
+/* Where the new volume lies on a drive of the overwritten run: beside the old one, so that the old run stays until the
+ * new one is made. A device has room for one only. */
+static int place_beside(struct shore__run *run, const struct shore__run *overwritten,
+                        const struct shore__address *before, const struct shore__address *absolute,
+                        struct shore__address **out, struct shore_diag *diag) {
+    struct shore__probe probe;
+    int rc = shore__drive_probe(absolute, &probe, diag);
+    if (rc) return rc;
+    const bool in_directory = probe.in_directory, is_device = probe.is_device;
+    shore__probe_free(&probe);
+    if (in_directory) return shore__volume_place(absolute, run->private->home, run->fleet_id, out, diag);
+    if (!is_device) run->generation = overwritten->generation + 1; /* the name's ".gN" is then known as ours */
+    *out = is_device ? shore__address_copy(before) : shore__volume_next(before, run->generation);
+    return *out ? 0 : shore__out_of_memory(diag);
+}
+
 /* Replaces the drive by its volume's path. */
 static int place(struct shore__run *run, size_t i, const struct shore__run *overwritten, struct shore_diag *diag) {
     struct shore__addresses *drives = &run->settings.drives;
@@ -98,7 +113,7 @@ static int place(struct shore__run *run, size_t i, const struct shore__run *over
     int rc = shore__drive_may_be_made(drives->item[i], diag);
     if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
     const struct shore__address *before = rc == 0 ? volume_before(run, overwritten, absolute) : NULL;
-    if (before && !(at = shore__address_copy(before))) rc = shore__out_of_memory(diag);
+    if (before) rc = place_beside(run, overwritten, before, absolute, &at, diag);
     if (rc == 0 && !before) rc = shore__volume_place(absolute, run->private->home, run->fleet_id, &at, diag);
     for (size_t k = 0; rc == 0 && k < i; k++)
         if (strcmp(drives->text[k], at->text) == 0)

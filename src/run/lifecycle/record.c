@@ -12,7 +12,7 @@ int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     /* a moved run's home is where it is now, and so is that of a copy with drives of its own */
     int rc =
         shore__run_standing(run) == SHORE__RUN_ITSELF ? shore__origin_take(run->path, &run->private->origin, diag) : 0;
-    return rc ? rc : shore__run_put(run, diag);
+    return rc ? rc : shore__run_put(run, "run.json", diag);
 }
 
 int shore__run_record_change(struct shore__run *run, uint64_t step, const char *what, struct shore_diag *diag) {

@@ -2,7 +2,7 @@
 #ifndef SHORE_TESTS_RUN_MADE_RUNS_H
 #define SHORE_TESTS_RUN_MADE_RUNS_H
 
-#include "run/internal.h"
+#include "run/lifecycle/making.h"
 #include "unit/run/support.h"
 
 static inline void settings_of(struct shore__settings *s, const char *drive) {
@@ -47,13 +47,14 @@ static inline int prepare(const char *path, const struct shore__settings *s, boo
 static inline void fill(struct shore__run *run, bool overwrite) {
     struct shore__source *source = NULL;
     assert_int_equal(shore__source_init(run->model, run->settings.seed, &source), 0);
-    assert_int_equal(shore__run_replace(run, NULL), 0);
     struct shore_fleet_options options;
     struct shore_fleet *fleet = NULL;
     shore__run_fleet_options(&run->settings, 0, false, &options);
     options.overwrite = overwrite;
-    shore__run_new_fleet(run, &options);
-    fill_fleet(run->model, source, &options, &fleet);
+    struct shore_diag diag = {0};
+    assert_ok(shore__making_create(run, &options, NULL, NULL, &fleet, &diag));
+    assert_ok(shore__import(fleet, run->model, source, NULL, NULL, NULL, &diag));
+    assert_ok(shore_fleet_seal(fleet, 0, &diag));
     shore_fleet_close(fleet);
     shore__source_close(source);
 }

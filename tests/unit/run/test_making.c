@@ -102,26 +102,31 @@ static void killed_makings_are_made_again(void **state) {
     shore__settings_free(&s);
 }
 
-/* Its volume is made anew in place, or the new run lies elsewhere and its files have begun to take their places. */
-static void half_replaced_runs_are_not_forgotten(void **state) {
+/* As where the drives have no room for two runs. */
+static void begin_in_its_place(const struct shore__settings *s, bool volumes_go, struct shore__run **out) {
     struct shore_diag diag = {0};
-    struct shore__settings s, elsewhere;
-    struct shore__run *run = NULL;
-    settings_of(&s, "drive");
-    settings_of(&elsewhere, "drive4");
-    assert_int_equal(mkdir("drive4", 0755), 0);
-
-    /* put back where it was not touched yet */
-    shore__run_close(make("a", &s, false));
-    assert_ok(prepare("a", &s, true, &run, &diag));
-    assert_ok(shore__run_replace(run, &diag));
+    assert_ok(prepare("a", s, true, out, &diag));
+    assert_ok(shore__making_retire(*out, &diag));
+    struct shore__run *old = shore__run_overwritten("a");
+    assert_non_null(old);
+    if (volumes_go) shore__run_drop(old, NULL, NULL);
+    shore__run_free(old);
     assert_true(!exists("a/run.json") && shore__run_is_half_replaced("a"));
+}
+
+static void runs_that_go_first_are_not_forgotten(void **state) {
+    struct shore_diag diag = {0};
+    struct shore__settings s;
+    struct shore__run *run = NULL, *other = NULL;
+    settings_of(&s, "drive");
+
+    /* put back where they were not touched yet */
+    shore__run_close(make("a", &s, false));
+    begin_in_its_place(&s, false, &run);
     shore__run_close(run);
     assert_true(exists("a/run.json") && !exists("a/making"));
-    assert_ok(prepare("a", &s, true, &run, &diag));
-    assert_ok(shore__run_replace(run, &diag));
-    struct shore__run *old = NULL;
-    assert_int_equal(shore__run_open("a", false, NULL, &old, &diag), SHORE_EBUSY);
+    begin_in_its_place(&s, false, &run);
+    assert_int_equal(shore__run_open("a", false, NULL, &other, &diag), SHORE_EBUSY);
     abandon(run);
     assert_ok(shore__run_open("a", true, NULL, &run, &diag));
     assert_ok(opens_fleet(run, &diag));
@@ -129,7 +134,7 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
 
     /* given up, then killed */
     for (int killed = 0; killed < 2; killed++) {
-        assert_ok(prepare("a", &s, true, &run, &diag));
+        begin_in_its_place(&s, true, &run);
         fill(run, true);
         if (killed)
             abandon(run);
@@ -143,32 +148,50 @@ static void half_replaced_runs_are_not_forgotten(void **state) {
         shore__run_close(run);
         assert_false(exists("a/making"));
     }
-    assert_ok(prepare("a", &s, true, &run, &diag));
+    begin_in_its_place(&s, true, &run);
     fill(run, true);
     abandon(run);
     removed("a");
+    shore__settings_free(&s);
+}
 
-    /* killed in its last moves: given up later, it leaves nothing of them */
-    assert_ok(prepare("a", &s, false, &run, &diag));
-    fill(run, false);
-    abandon_moving(run);
-    assert_true(exists("a/config.json"));
-    assert_ok(prepare("a", &s, false, &run, &diag));
-    shore__run_close(run);
-    assert_int_equal(rmdir("a"), 0);
-    assert_false(has_volume("drive"));
+/* Whoever opens the run next, or overwrites it, finishes what a kill in the last moves left. */
+static void runs_that_are_made_take_their_place(void **state) {
+    struct shore_diag diag = {0};
+    struct shore__settings s, elsewhere;
+    struct shore__run *run = NULL;
+    uint64_t made[2];
+    settings_of(&s, "drive");
+    settings_of(&elsewhere, "drive4");
+    assert_int_equal(mkdir("drive4", 0755), 0);
+    for (int overwritten = 0; overwritten < 2; overwritten++) {
+        if (overwritten) shore__run_close(make("a", &elsewhere, false));
+        assert_ok(prepare("a", &s, overwritten, &run, &diag));
+        fill(run, false);
+        memcpy(made, run->fleet_id, sizeof made);
+        abandon_moving(run);
+        assert_true(shore__run_is_half_replaced("a") && has_volume("drive4") == overwritten);
+        assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+        assert_memory_equal(run->fleet_id, made, sizeof made);
+        assert_ok(opens_fleet(run, &diag));
+        shore__run_close(run);
+        assert_false(exists("a/making") || has_volume("drive4"));
 
-    /* the same where a run is overwritten: both its volumes and the new ones go */
-    shore__run_close(make("a", &s, false));
-    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
-    fill(run, true);
-    abandon_moving(run);
-    assert_true(shore__run_is_half_replaced("a") && has_volume("drive4"));
-    assert_ok(prepare("a", &elsewhere, true, &run, &diag));
-    shore__run_close(run);
-    assert_true(shore__run_is_half_replaced("a") && !has_volume("drive4"));
-    assert_true(has_volume("drive"));
-    removed("a");
+        assert_ok(prepare("a", &elsewhere, true, &run, &diag));
+        fill(run, true);
+        abandon_moving(run);
+        if (overwritten) {
+            assert_int_equal(prepare("a", &s, false, &run, &diag), SHORE_EEXISTS);
+            assert_ok(prepare("a", &s, true, &run, &diag));
+            shore__run_close(run); /* given up: the run that took its place stays */
+            assert_ok(shore__run_open("a", true, NULL, &run, &diag));
+            assert_ok(opens_fleet(run, &diag));
+            shore__run_close(run);
+            assert_true(has_volume("drive4") && !has_volume("drive"));
+        }
+        removed("a");
+        assert_false(has_volume("drive4"));
+    }
     shore__settings_free(&s);
     shore__settings_free(&elsewhere);
 }
@@ -433,7 +456,7 @@ static void long_drafts_are_read(void **state) {
     assert_int_equal(mkdir("long", 0755) | mkdir("long/making", 0755), 0);
     FILE *f = fopen("long/making/plan.json", "w");
     assert_non_null(f);
-    fprintf(f, "{\"fleet\": \"00112233445566778899aabbccddeeff\", \"moving\": false, \"volumes\": [");
+    fprintf(f, "{\"fleet\": \"00112233445566778899aabbccddeeff\", \"volumes\": [");
     for (int i = 0; i < VOLUMES; i++)
         fprintf(f, "%s\"/%s%d\"", i ? ", " : "", name, i);
     fprintf(f, "]}");
@@ -446,10 +469,11 @@ static void long_drafts_are_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_makings_are_made_again), cmocka_unit_test(half_replaced_runs_are_not_forgotten),
-        cmocka_unit_test(long_drafts_are_read),          cmocka_unit_test(makings_with_other_drives_forget_none),
-        cmocka_unit_test(overwriting_takes_all_volumes), cmocka_unit_test(mends_what_was_begun_meanwhile),
-        cmocka_unit_test(other_volumes_are_left_alone),  cmocka_unit_test(volumes_out_of_sight_are_named),
+        cmocka_unit_test(killed_makings_are_made_again),         cmocka_unit_test(runs_that_go_first_are_not_forgotten),
+        cmocka_unit_test(runs_that_are_made_take_their_place),   cmocka_unit_test(long_drafts_are_read),
+        cmocka_unit_test(makings_with_other_drives_forget_none), cmocka_unit_test(overwriting_takes_all_volumes),
+        cmocka_unit_test(mends_what_was_begun_meanwhile),        cmocka_unit_test(other_volumes_are_left_alone),
+        cmocka_unit_test(volumes_out_of_sight_are_named),
     };
     return cmocka_run_group_tests(tests, group_open, scratch_close);
 }
