@@ -26,9 +26,9 @@ from . import progress
 from .errors import LongshoreError
 from .integrations import hub, trainer_steps
 from .integrations.trainer_position import TrainerPosition
-from .model import adapters, init, precision
+from .model import adapters, blocks, init, precision
 from .run import checkpoint, retrain
-from .run.options import ARGUMENTS, that_stay
+from .run.options import ARGUMENTS, DTYPE_OF, NAME_OF, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
@@ -189,6 +189,8 @@ class Trainer(transformers.Trainer):
 
     def _wrap_model(self, model, training=True, *args, **kwargs):
         """Moves the model to the drives here, because transformers has the optimizer by now, whoever made it."""
+        if self.engine is None and not training:
+            self._cast(init.of(self.model), {})  # evaluate() before train()
         if training and (self.engine is None or _bare(self.optimizer) is not self.engine.optimizer):
             self._put_on_drives(_bare(self.optimizer))
         return super()._wrap_model(model, training, *args, **kwargs)
@@ -199,27 +201,25 @@ class Trainer(transformers.Trainer):
         # wrap() decides the options that are left out
         said = {option: value for option in ARGUMENTS if (value := getattr(args, option, None)) is not None}
         made_in = init.of(self.model)
-        if getattr(args, "computes_in_bf16", False):
-            precision.cast(self.model, torch.bfloat16, spool=getattr(made_in, "spool", None))
         run, place = said.pop("run", None), self._place(made_in)
         if made_in is None:
             run = place
-        if self._resumes and os.path.exists(os.path.join(place, "run.json")):
-            checkpoint.same_optimizer(place, arguments_of(given)[0]["optimizer"])
+        resumes = self._resumes and os.path.exists(os.path.join(place, "run.json"))
+        other = self._cast(made_in, checkpoint.made_with(place) if resumes else {})
+        if resumes:
+            asked = arguments_of(given)[0]
+            checkpoint.same_optimizer(place, asked["optimizer"])
             engine = resume(place, self.model, memory=said.get("memory"))
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
                 engine.close()
                 raise
-            other = that_stay(engine, said)
+            other += that_stay(engine, {**said, "moments": asked.get("moments", "fp32")})
             if other:
                 _log.warning("%s: continues as it was made: %s", place, "; ".join(other))
             engine.how["clip"] = args.max_grad_norm or 0.0
             share(given, engine.optimizer)
-            if bool(args.torch_compile) != bool(engine.how.get("compile") is not None):
-                _log.warning("torch_compile: the run was made %s it, and continues so",
-                             "without" if args.torch_compile else "with")
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = retrain.engine_of(self.model)
@@ -231,6 +231,9 @@ class Trainer(transformers.Trainer):
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
             engine = (wrap(self.model, run=run, compile=compiles, **how) if engine is None
                       else retrain.again(engine, place, **how))
+        if bool(args.torch_compile) != bool(engine.how.get("compile")):
+            _log.warning("torch_compile: the run was made %s it, and continues so",
+                         "without" if args.torch_compile else "with")
         self.engine, self.optimizer = engine, engine.optimizer
         self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:
@@ -239,6 +242,20 @@ class Trainer(transformers.Trainer):
         if not args.disable_tqdm:
             progress.write(str(engine.memory()))
             engine.meter.say = progress.write
+
+    def _cast(self, made_in, recorded):
+        """Converts the model to the dtype that the arguments ask for, or to that of a run that goes on.
+
+        recorded: the options of that run. Returns what it keeps, as phrases.
+        """
+        dtype = torch.bfloat16 if getattr(self.args, "computes_in_bf16", False) else None
+        asked, other = NAME_OF[dtype or blocks.dtype_of(self.model)], []
+        if recorded and recorded["compute"] != asked:
+            dtype = DTYPE_OF[recorded["compute"]]
+            other = [f"computes in {recorded['compute']}, and not {asked}"]
+        if dtype is not None:
+            precision.cast(self.model, dtype, spool=getattr(made_in, "spool", None))
+        return other
 
     # ---- a step
 

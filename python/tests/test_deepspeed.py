@@ -342,6 +342,11 @@ def test_what_is_refused_by_name(tmp_path, seed):
         deepspeed.initialize(model=gpt2(), config=str(tmp_path / "twice.json"))
     with pytest.raises(deepspeed.ConfigError, match="no file"):
         deepspeed.initialize(model=gpt2(), config=str(tmp_path / "none.json"))
+    model = gpt2()
+    first, *_ = deepspeed.initialize(model=model, config=said(tmp_path))
+    with pytest.raises(longshore.LongshoreError, match=r"GPT2LMHeadModel has an engine already.*eval_on_start=True"):
+        deepspeed.initialize(model=model, config=said(tmp_path))
+    first.engine.close()
 
 
 @pytest.mark.parametrize(

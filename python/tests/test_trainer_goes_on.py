@@ -230,3 +230,47 @@ def test_killed_again_and_again(number, tmp_path, seed):
     again.train(resume_from_checkpoint=True)
     assert seen(again) == expected, (name, event, at)
     again.engine.close()
+
+
+def test_a_run_keeps_its_precision_and_moments(tmp_path, seed, caplog):
+    for number, (first, then, said) in enumerate((
+            ({}, {"bf16": True}, "computes in fp32, and not bf16"),
+            ({"bf16": True}, {}, "computes in bf16, and not fp32"),
+            ({"optim": "adamw_8bit"}, {}, "moments 8bit, and not fp32"))):
+        expected = whole("steps", tmp_path / "whole", seed) if not number else None
+        stopped = trainer("steps", tmp_path / str(number), seed, interrupt, "on_step_begin", 4, **first)
+        with pytest.raises(KeyboardInterrupt):
+            stopped.train()
+        kept = stopped.engine.how["compute"], stopped.engine.how["moments"]
+        stopped.engine.close()
+        again = trainer("steps", tmp_path / str(number), seed, **then)
+        again.train(resume_from_checkpoint=True)
+        assert said in caplog.text and caplog.text.count("continues as it was made") == 1
+        assert (again.engine.how["compute"], again.engine.how["moments"]) == kept
+        assert number or seen(again) == expected
+        again.engine.close()
+        caplog.clear()
+
+
+def test_evaluated_before_it_trains(tmp_path, seed):
+    for bf16 in (False, True):
+        told = []
+        for first in (False, True):
+            trained = trainer("steps", tmp_path / f"{bf16}{first}", seed, bf16=bf16, eval_on_start=not first)
+            before = trained.evaluate()["eval_loss"] if first else None
+            trained.train()
+            evaluated = [line["eval_loss"] for line in trained.state.log_history if "eval_loss" in line]
+            told.append(([before] if first else []) + evaluated)
+            trained.engine.close()
+        assert told[0] == pytest.approx(told[1], rel=1e-3 if bf16 else 1e-6)
+
+
+def test_a_wrapped_model_is_not_sent_to_the_meta_device(tmp_path, seed):
+    made = model(seed)
+    before = made.transformer.wte.weight.detach().clone()
+    with longshore.wrap(made, run=str(tmp_path / "run")) as engine:
+        for send in (lambda: made.to("meta"), lambda: engine.to("meta"),
+                     lambda: made.transformer.to_empty(device="meta")):
+            with pytest.raises(longshore.LongshoreError, match=r"module\.to\(.meta.\) would lose it"):
+                send()
+        assert torch.equal(made.transformer.wte.weight.detach() + 0, before)

@@ -25,6 +25,7 @@ from ..integrations.nvme_paths import leave, of_job, of_others
 from ..model import precision
 from ..run.checkpoint import same_optimizer
 from ..run.resume import resume
+from ..run.retrain import engine_of
 from ..run.state import remove
 from ..run.wrap import wrap
 from ..step.engine_surface import refuse_engine
@@ -116,6 +117,13 @@ def initialize(
     refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
         raise ValueError("deepspeed.initialize: model must be an nn.Module")
+    held = engine_of(model)
+    if held is not None:
+        raise LongshoreError(
+            f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run {held.state.path}, "
+            "and a model belongs to one engine: use that one. To evaluate before train(), use "
+            "TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
+            "precompute_ref_log_probs out")
     if mpu is not None or mesh_param is not None:
         raise ConfigError("deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; "
                           "leave them out")

@@ -250,6 +250,9 @@ class Absent(nn.Parameter):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "_has_compatible_shallow_copy_type" and isinstance(args[0], Absent) and args[1].is_meta:
+            _refuse(args[0], 'module.to("meta") would lose it',
+                    'make another module inside `with torch.device("meta"):`')
         if is_about(func) or name in _OF_FIRST:
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)

@@ -155,10 +155,15 @@ def _warn_of_disk(state):
             "keep few of them (save_total_limit)", native.readable(each), once, ", ".join(whole))
 
 
+def made_with(run):
+    """The options of wrap() that a run records."""
+    with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
+        return (record.program or {}).get("engine", {})
+
+
 def same_optimizer(run, wanted):
     """Raises LongshoreError if a run was made with another optimizer than `wanted`."""
-    with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
-        made = (record.program or {}).get("engine", {}).get("optimizer", wanted)
+    made = made_with(run).get("optimizer", wanted)
     if made != wanted:
         raise LongshoreError(f"{run}: its optimizer is {made}, and not {wanted}: use {made}, or make another run "
                              "with its parameters alone")
