@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Trains a model from scratch on the English of Perl's manual, in less memory than its state takes, in under five
-# minutes. runs/demo stays to look at. DEMO_SECONDS: about how long to train (default 190: a busy
-# machine may slow down after the probe).
+# Trains a model from scratch on the English of Perl's manual, in less memory than its state takes. It ends within five minutes: a
+# training that has not ended four minutes after the start is stopped, as a user stops one. runs/demo stays to look at.
+# DEMO_SECONDS: about how long to train (default 150).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
 longshore=build/longshore
 run=runs/demo
 work=runs/demo.work
-seconds=${DEMO_SECONDS:-190}
+seconds=${DEMO_SECONDS:-150}
+stop_at=$((90 + seconds)) # seconds from the start
 vocab=4096 width=384 layers=7 ff=1024 length=256 batch=4
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 bytes_of() { # "112.00 MiB", as longshore prints sizes
@@ -29,12 +30,15 @@ train=() held=()
 for i in "${!pods[@]}"; do
     if [ $((i % 30)) = 7 ]; then held+=("${pods[i]}"); else train+=("${pods[i]}"); fi
 done
-cat "${held[@]}" | awk -v most=120000 '(n += length($0) + 1) <= most' >"$work/held-out.txt"
-say "Text: Perl's manual, ${#train[@]} pages, $(cat "${train[@]}" | wc -c) bytes; held out: ${#held[@]} pages, $(wc -c <"$work/held-out.txt") bytes"
+# prose FILE...: the paragraphs that are neither code nor commands, a line each, without POD's marks
+prose() { perl -00 -ne 'next if /^[\s=]/; s/\s+/ /g; 1 while s/[A-Z]<+ ?([^<>]*?) ?>+/$1/g; print "$_\n"' "$@"; }
+prose "${train[@]}" >"$work/text.txt"
+prose "${held[@]}" | awk -v most=120000 '(n += length($0) + 1) <= most' >"$work/held-out.txt"
+say "Text: the prose of Perl's manual, ${#train[@]} pages, $(wc -c <"$work/text.txt") bytes; held out: ${#held[@]} pages, $(wc -c <"$work/held-out.txt") bytes"
 
 echo "learning a tokenizer of $vocab tokens from it ..."
-scripts/learn-bpe $vocab "$work/tokenizer" "${train[@]}" >/dev/null
-bigram=$(cat "${train[@]}" | perl -e '
+scripts/learn-bpe $vocab "$work/tokenizer" "$work/text.txt" >/dev/null
+bigram=$(perl -e '
     local $/; my $text = <STDIN>; open my $in, "<:raw", $ARGV[0] or die; my $held = <$in>; my (@pair, @first);
     my $last = -1;
     for (unpack "C*", $text) { if ($last >= 0) { $pair[$last * 256 + $_]++; $first[$last]++ } $last = $_ }
@@ -43,7 +47,7 @@ bigram=$(cat "${train[@]}" | perl -e '
         if ($last >= 0) { $bits -= log((($pair[$last * 256 + $_] // 0) + 1) / (($first[$last] // 0) + 256)) / log(2); $n++ }
         $last = $_
     }
-    printf "%.3f", $bits / $n' "$work/held-out.txt")
+    printf "%.3f", $bits / $n' "$work/held-out.txt" <"$work/text.txt")
 
 cat >"$work/config.json" <<JSON
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": $vocab, "hidden_size": $width,
@@ -53,7 +57,7 @@ cat >"$work/config.json" <<JSON
 JSON
 params=$((2 * vocab * width + layers * (4 * width * width + 3 * width * ff + 2 * width) + width))
 state=$((params * 12))
-common=(train --init "$work/config.json" --tokenizer "$work/tokenizer" --data "${train[@]}" --seed 1
+common=(train --init "$work/config.json" --tokenizer "$work/tokenizer" --data "$work/text.txt" --seed 1
         --batch $batch --seq-len $length)
 
 # The smallest budget that is a round number: what the model's state takes would not fit.
@@ -73,16 +77,18 @@ steps=$(metric "$work/probe" step_seconds | awk -v seconds="$seconds" '
 "$longshore" remove "$work/probe" >/dev/null 2>&1
 
 say "Training: $steps steps of $((batch * length)) tokens"
-start=$(date +%s)
+start=$SECONDS
 watch=build/tool_peak
 [ -x $watch ] || watch=
-$watch "$longshore" "${common[@]}" --val-data "$work/held-out.txt" --steps "$steps" --drive "$run.volume" --out "$run" \
-    --memory ${budget}MiB --lr 1.5e-3 --eval-every $((steps / 3 + 1)) \
+left=$((stop_at - SECONDS))
+timeout --foreground --preserve-status $((left > 20 ? left : 20)) $watch \
+    "$longshore" "${common[@]}" --val-data "$work/held-out.txt" --steps "$steps" --drive "$run.volume" --out "$run" --memory ${budget}MiB --lr 1.5e-3 --eval-every $((steps / 3 + 1)) \
     --sample-every $((steps / 2 + 1)) --log-every $((steps / 24 + 1)) 2> >(tee "$work/train.err" >&2)
-trained=$(($(date +%s) - start))
+trained=$((SECONDS - start))
+made=$(metric "$run" step | tail -n 1)
 sleep 0.2 # the last line of the copy of stderr
 
-say "A sample"
+say "A sample, after $((made * batch * length)) tokens of text: words, and not yet sentences"
 "$longshore" generate "$run" --prompt "The operator" --max-tokens 120 --temperature 0.8 --top-p 0.95 --seed 11 \
     --memory ${budget}MiB
 
