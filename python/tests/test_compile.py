@@ -139,7 +139,7 @@ def test_more_layers_than_dynamo_takes_by_itself(tmp_path, seed, anew):
 
 def test_what_cannot_be_compiled(tmp_path, monkeypatch):
     for value, said in [("inductr", "inductr"), (3, "compile=3; it must be True"),
-                        ({"bakend": "inductor"}, "bakend='inductor' is nothing"),
+                        ({"bakend": "inductor"}, "bakend='inductor' cannot be kept"),
                         ({"backend": print}, "backend=<built-in")]:
         with pytest.raises(ValueError, match=said):
             longshore.wrap(gpt2(), run=tmp_path / "run", compile=value)

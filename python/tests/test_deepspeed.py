@@ -298,7 +298,7 @@ def test_what_is_refused_by_name(tmp_path, seed):
     refused(r"zero_optimization\.stge.*did you mean stage", lambda c: c["zero_optimization"].update(stge=3))
     refused(r"offload_param\.nvme_pth.*did you mean nvme_path",
             lambda c: c["zero_optimization"]["offload_param"].update(nvme_pth="x"))
-    refused(r"device: 'nvm' is not none.*did you mean nvme",
+    refused(r"device: 'nvm' is not one of none.*did you mean nvme",
             lambda c: c["zero_optimization"]["offload_param"].update(device="nvm"))
     refused("optimizer.type: 'Lamb'", lambda c: c.update(optimizer={"type": "Lamb"}))
     refused("weight_decy.*did you mean weight_decay", lambda c: c["optimizer"]["params"].update(weight_decy=1))
