@@ -401,7 +401,7 @@ def test_after_close(tmp_path, seed, small):
 
 
 def test_bad_arguments(tmp_path):
-    with pytest.raises(ValueError, match="activations='disk'.*drives"):
+    with pytest.raises(ValueError, match="activations must be one of .*drives.*, and is 'disk'"):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="disk")
     with pytest.raises(ValueError, match="activation_room='much'"):
         longshore.wrap(gpt2(), run=tmp_path / "a", activations="drives", activation_room="much")
