@@ -2,6 +2,7 @@
 one layer at a time and for all of them."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -22,19 +23,19 @@ def loop(f):
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.a, self.norm = nn.Linear(12, 12), nn.LayerNorm(12)
+        self.a, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
 
     def forward(self, x):
         return torch.tanh(self.norm(self.a(x)))
 
 
 class Deep(nn.Module):
-    def __init__(self):
+    def __init__(self, width=12):
         super().__init__()
-        self.into, self.out = nn.Linear(6, 12), nn.Linear(12, 3)
-        self.layers = nn.ModuleList([Layer() for _ in range(4)])
+        self.into, self.out = nn.Linear(6, width), nn.Linear(width, 3)
+        self.layers = nn.ModuleList([Layer(width) for _ in range(4)])
 
     def forward(self, x):
         x = self.into(x)
@@ -217,6 +218,19 @@ def test_loops_are_those_of_pytorch(f, slots, tmp_path, seed, monkeypatch):
     expected = trained(f, plain, plain, torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1))
     with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, clip=0) as engine:
         torch.testing.assert_close(trained(f, model, engine, engine.optimizer), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("f", [a_penalty_on_all_weights, hessian_products, the_adjoint_method])
+def test_loops_at_the_least_that_a_plan_takes(f, tmp_path, seed):
+    model = Deep(width=320)
+    plain = copy.deepcopy(model)
+    expected = trained(f, plain, plain, torch.optim.SGD(plain.parameters(), lr=1e-3))
+    with pytest.raises(longshore.BudgetError) as refused:
+        longshore.wrap(copy.deepcopy(model), run=tmp_path / "too-little", memory="64KiB")
+    least = re.search(r"minimum ([0-9.]+) (MiB)", str(refused.value))
+    with engine_for(model, tmp_path, memory="".join(least.groups()), clip=0, optimizer="sgd", weight_decay=0) as engine:
+        assert engine.streams.slots < len(engine.streams.layers)
+        torch.testing.assert_close(trained(f, model, engine, engine.optimizer), expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("slots", BUDGETS)
