@@ -263,7 +263,7 @@ class Trainer(transformers.Trainer):
         self.engine.backward(loss, last=self.accelerator.sync_gradients, divide=False)
 
     def _clip(self, parameters, max_norm, norm_type=2):
-        """Lets step() clip while it updates. If a callback may read gradients before the step, clips them now."""
+        """Lets step() clip while it updates. If a callback may read gradients around the step, clips them now."""
         if self.longshore_position.replaying:
             norm = self.longshore_position.saved["norm"]
             return torch.tensor(math.nan if norm is None else norm)
@@ -272,8 +272,9 @@ class Trainer(transformers.Trainer):
         return norm
 
     def _clipped(self, parameters, max_norm, norm_type):
-        if norm_type == 2 and all(trusted_code.is_known(callback.on_pre_optimizer_step)
-                                  for callback in self.callback_handler.callbacks):
+        if norm_type == 2 and all(trusted_code.is_known(getattr(callback, name))
+                                  for callback in self.callback_handler.callbacks
+                                  for name in ("on_pre_optimizer_step", "on_optimizer_step")):
             # clipping to infinity only asks for the norm
             self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to
             return torch.tensor(self.engine.grad_norm())

@@ -78,6 +78,10 @@ def writes(func):
     return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
 
 
+class StandIn(torch.Tensor):
+    """The base class of tensors without memory that fetch a value when they are used."""
+
+
 class Fetched(torch.Tensor):
     """A copy of a value on the drives, or a view of such a copy. Writing to it raises, since that would be lost."""
 
@@ -86,8 +90,8 @@ class Fetched(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(issubclass(t, Absent) for t in types):
-            return NotImplemented  # Absent fetches first
+        if any(issubclass(t, (Absent, StandIn)) for t in types):
+            return NotImplemented  # they fetch first
         if func in _DIFFERENTIATE:
             return _DIFFERENTIATE[func](*args, **kwargs)
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it

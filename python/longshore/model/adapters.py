@@ -158,12 +158,10 @@ def refuse_merging(model):
 
 def _allocating(model, allocate):
     def update_and_allocate(*args, **kwargs):
-        if any(isinstance(p, Absent) and p.grad is None for n, p in model.named_parameters() if "lora_" in n):
+        if any(isinstance(p, Absent) for n, p in model.named_parameters() if "lora_" in n):
             raise AbsentParameterError(
-                "update_and_allocate: changes adapters, and needs gradients that engine.step() takes; keep {p: "
-                "p.grad.clone() for p in adapters} before the step, and behind it, inside `with "
-                "longshore.resident(adapters, write=True):`, give each p.grad its own, and call this; zero_grad() "
-                "follows")
+                "update_and_allocate: changes adapters; call it after step() and before zero_grad(), inside `with "
+                "longshore.resident(adapters, write=True):`")
         return allocate(*args, **kwargs)
 
     return update_and_allocate

@@ -376,6 +376,7 @@ class Streams:
                 if streamed.present and not streamed.widens:
                     lib.shore_pages_release(self.pages, streamed.number)
             spilled = self.gradients.step.tell(lib.shore_step_lost)
+            self.gradients.lose()
             self.contents += 1
             if self.activations is not None:
                 self.activations.settle()

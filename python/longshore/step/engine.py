@@ -96,7 +96,7 @@ class Engine(Face):
         micro-batch, so that they do not depend on the order in which micro-batches run."""
         self.cycle.open_state("forward")
         self.flush()
-        self.gradients.hide()
+        self.gradients.look()
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
         if module.training and torch.is_grad_enabled() and not in_backward():
@@ -110,8 +110,6 @@ class Engine(Face):
             if self.own_random.end() and output is not None:
                 self.cycle.forwards += 1
             self.meter.forward_ended(output)
-            if not torch.is_grad_enabled() and self.together.turns is None:
-                self.gradients.show()
 
     @property
     def step_number(self) -> int:
@@ -213,10 +211,7 @@ class Engine(Face):
     def grad_norm(self) -> float:
         """Returns the norm, before clipping, of all gradients that backward() has gathered: the one that step() will
         return."""
-        try:
-            return recovery.persist(self, self.cycle.decide).norm
-        finally:
-            self.gradients.show()
+        return recovery.persist(self, self.cycle.decide).norm
 
     def flush(self) -> None:
         """Begins to commit the last step. You need not call it: the next use of the engine does. Until then you can

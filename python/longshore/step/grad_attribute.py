@@ -1,36 +1,83 @@
-"""p.grad between backward() and step(): a tensor without memory that stands for the engine's gradient.
+"""p.grad, as PyTorch has it: a tensor from the backward pass that makes it until zero_grad(), or until a script sets it
+to None.
 
-Reading it gives a copy of the sum so far, in fp32. Changing it in place, as `clip_grad_norm_()` does, changes the
-gradient that step() uses. Assigning another tensor, or None, has the same effect as in PyTorch.
+    stand-in ──── read, or changed in place ────► a copy for that one operation; the sum takes over what it changed
+       │
+       └─ seen as it lies (view, numpy(), data_ptr), given memory (data =, set_()), or kept after it is dropped
+                          ▼
+    an ordinary tensor, as is what a script assigns ──► at the next pass or step, the sum takes over what differs
+
+A stand-in takes no memory. What only reads a gradient changes no bit of the step.
 """
+
+import logging
+import weakref
 
 import torch
 
 from ..errors import LongshoreError
-from ..model.absent import fetched, is_about, tensors, writes
-from ..torch_internals import DisableTorchFunctionSubclass, tree_map
-from . import parameter_state
+from ..model.absent import Fetched, StandIn, fetched, is_about, tensors, writes
+from ..native import readable
+from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_map
+from .block_gradients import shows, zeros
 
-_ADVICE = "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor"
+_log = logging.getLogger("longshore")
+_ADVICE = ("change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor; with more "
+           "memory= it has memory of its own, which can be changed in part")
+_POINTERS = {"data_ptr", "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "share_memory_"}
 
 
-class Gathered(torch.Tensor):
-    """The gradient of a parameter. It has the parameter's shape and dtype, and no memory."""
+class Gathered(StandIn):
+    """A stand-in for the gradient of a parameter. It has the parameter's shape, the gradient's dtype, and no memory."""
 
     @classmethod
     def of(cls, p):
         with torch.no_grad():
-            out = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape).as_subclass(cls)
-        out.longshore_parameter = p
+            dtype = getattr(p, "grad_dtype", None) or p.dtype
+            out = torch.zeros((), dtype=dtype, device=p.device).expand(p.shape).as_subclass(cls)
+        out.longshore_parameter, out.longshore_name = p, f"{p.longshore.name}.grad"
+        with DisableTorchFunctionSubclass():
+            refuse_access(out, f"{out.longshore_name}: a function that PyTorch does not announce asks for its memory; "
+                               "clone() it first")
         return out
 
+    def longshore_gradients(self):
+        """Returns the Gradients that have its value. Raises LongshoreError where nobody has it any more."""
+        p = self.longshore_parameter
+        engine = None if p is None else p.longshore.streams.engine()
+        if engine is None or engine.state is None:
+            raise LongshoreError(f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
+                                 "it, or the engine is closed; clone() what is wanted afterwards, or give more memory=")
+        return engine.gradients
+
     def longshore_value(self):
-        """Returns a copy of the gradient, in fp32."""
-        value = parameter_state.gradient(self.longshore_parameter)
+        """Returns a copy of the gradient."""
+        value = self.longshore_gradients().value_of(self.longshore_parameter)
         if value is None:
-            raise LongshoreError(f"{self.longshore_parameter.longshore.name}.grad: the step was made, or its "
-                                 "gradients were dropped; clone() what is wanted afterwards")
-        return value
+            raise LongshoreError(f"{self.longshore_name}: was lost with a drive, or was dropped by close(); make the "
+                                 "step again")
+        with DisableTorchFunctionSubclass():
+            return value.to(self.device, self.dtype, copy=True).view(self.shape)
+
+    def longshore_become(self, change):
+        """Makes it an ordinary tensor: change(self) gives it memory. Returns it."""
+        with DisableTorchFunctionSubclass():
+            self.data = torch.empty(0, dtype=self.dtype, device=self.device)
+            change(self)
+        self.__class__ = torch.Tensor
+        return self
+
+    def longshore_get_memory(self):
+        """Makes it an ordinary tensor with its value. Returns whether memory has room for it."""
+        if not self.longshore_gradients().shown.reserve(self):
+            return False
+        value = self.longshore_value()
+        self.longshore_become(lambda g: setattr(g, "data", value))
+        return True
+
+    def set_(self, *args, **kwargs):  # PyTorch does not give this one to __torch_function__()
+        rest = [a.longshore_value() if isinstance(a, Gathered) else a for a in args]
+        return self.longshore_become(lambda g: torch.Tensor.set_(g, *rest, **kwargs))
 
     def __deepcopy__(self, memo):
         out = memo[id(self)] = self.longshore_value()
@@ -47,59 +94,233 @@ class Gathered(torch.Tensor):
         if is_about(func):
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if isinstance(first, Gathered) and (name == "detach" or func == torch.Tensor.data.__get__):
-            return first
-        if name.startswith("_foreach_") and len(first) > 1 and not any(isinstance(a, (list, tuple))
-                                                                       for a in (*args[1:], *kwargs.values())):
-            outs = [func([g], *args[1:], **kwargs) for g in first]  # one copy at a time
-            return None if outs[0] is None else [g for out in outs for g in out]
+        if isinstance(first, Gathered):
+            if name in ("detach", "detach_") or func == torch.Tensor.data.__get__:
+                return first
+            if func == torch.Tensor.data.__set__:
+                value = args[1].longshore_value() if isinstance(args[1], Gathered) else args[1]
+                return first.longshore_become(lambda g: setattr(g, "data", value))
+        if "_foreach_" in name and isinstance(first, (list, tuple)) and len(first) > 1:
+            return _one_by_one(func, args, kwargs)
+        given = [a for a in tensors((args, kwargs)) if isinstance(a, Gathered)]
+        if name in _POINTERS:
+            return _point(func, name, given, args, kwargs)
         written = {id(g): g
                    for g in tensors(kwargs.get("out", first if writes(func) else None)) if isinstance(g, Gathered)}
         copies = {}
-
-        def copy(g):
-            if isinstance(g, Gathered) and id(g) not in copies:
-                value = g.longshore_value()
-                copies[id(g)] = value if id(g) in written else fetched(value,
-                                                                       f"{g.longshore_parameter.longshore.name}.grad",
-                                                                       _ADVICE)
-            return copies.get(id(g), g)
-
-        args, kwargs = tree_map(copy, (args, kwargs))
-        out = func(*args, **kwargs)
+        for g in given:
+            if id(g) not in copies:
+                value = (torch.zeros(g.shape, dtype=g.dtype, device=g.device) if "zero_" in name
+                         else g.longshore_value())
+                copies[id(g)] = value if id(g) in written else fetched(value, g.longshore_name, _ADVICE)
+        there, by_name = tree_map(lambda a: copies[id(a)] if isinstance(a, Gathered) else a, (args, kwargs))
+        out = func(*there, **by_name)
+        if (any(isinstance(a, Fetched) for a in tensors(out))
+                and all(g.longshore_get_memory() for g in given if type(g) is Gathered)):
+            return func(*args, **kwargs)  # what it returns shares their memory
         for g in written.values():
-            parameter_state.set_gradient(g.longshore_parameter, copies[id(g)])
+            g.longshore_gradients().change(g.longshore_parameter, copies[id(g)])
         return next((g for g in written.values() if copies[id(g)] is out), out)
 
 
+def _one_by_one(func, args, kwargs):
+    """Calls a function of lists for one element after the other, so that there is one copy at a time."""
+    def at(n, tree):
+        return [[a[n]] if isinstance(a, (list, tuple)) else a for a in tree]
+
+    outs = [func(*at(n, args), **dict(zip(kwargs, at(n, kwargs.values())))) for n in range(len(args[0]))]
+    return None if outs[0] is None else [g for out in outs for g in out]
+
+
+def _point(func, name, given, args, kwargs):
+    """Calls a function that gives away the memory of a gradient."""
+    for g in given:
+        if type(g) is Gathered and not g.longshore_get_memory():
+            if name not in ("numpy", "__array__"):
+                raise LongshoreError(f"{g.longshore_name}: {name}(): it has no memory of its own, and memory= has no "
+                                     "room for it; clone() it first")
+            return func(fetched(g.longshore_value(), g.longshore_name, _ADVICE), *args[1:], **kwargs)
+    return func(*args, **kwargs)
+
+
 class Shown:
-    """Sets and clears p.grad of one engine's parameters."""
+    """p.grad of one engine's trained parameters."""
 
-    def __init__(self):
-        self._made, self._there = {}, []  # by a parameter's id: its Gathered; the parameters that show it now
+    def __init__(self, parameters):
+        """parameters: those that the engine trains."""
+        self.parameters = parameters
+        self._seen = {}  # by a parameter's id: a weak reference to its p.grad, as the engine has seen it last
+        self._hidden = {}  # during a pass, by a parameter's id: its p.grad
+        self._own, self.most_bytes = {}, 0  # bytes of the stand-ins that got memory, now by id, and at most
+        self._said_kept = False
 
-    def show(self, parameters):
-        """Sets p.grad of these parameters, which have a gradient in this step."""
+    def _p_grads(self):
         with DisableTorchFunctionSubclass():
-            for p in parameters:
-                if p.grad is None:
-                    if id(p) not in self._made:
-                        self._made[id(p)] = Gathered.of(p)
-                    p.grad = self._made[id(p)]
-                    self._there.append(p)
+            return [(p, p.grad) for p in self.parameters]
 
-    def hide(self):
-        """Clears p.grad, and takes over what a script has assigned to it. Returns whether it has assigned None."""
-        there, self._there = self._there, []
+    def _set(self, p, g):
         with DisableTorchFunctionSubclass():
-            found = [(p, p.grad) for p in there]
-            for p in there:
-                p.grad = None
-        for p, g in [(p, g.longshore_value() if isinstance(g, Gathered) else g)
-                     for p, g in found if g is not self._made[id(p)]]:
-            parameter_state.set_gradient(p, g)
-        return any(g is None for _, g in found)
+            p.grad = g
+        if g is None:
+            self._seen.pop(id(p), None)
+        else:
+            self._seen[id(p)] = weakref.ref(g)
 
-    def forget(self):
-        """Forgets which parameters show a gradient; the caller clears p.grad."""
-        self._there = []
+    def reserve(self, g):
+        """Takes memory for a stand-in: of what the plan leaves for optimizer state. Returns whether there is room."""
+        gradients, key = g.longshore_gradients(), id(g)
+        engine = gradients.streams.engine()
+        nbytes = g.numel() * g.element_size()
+        taken = sum(self._own.values()) + nbytes
+        if taken > engine.plan.spare_bytes:
+            return False
+        self._own[key] = nbytes
+        weakref.finalize(g, self._own.pop, key, None).atexit = False
+        if taken > self.most_bytes:
+            self.most_bytes = taken
+            gradients.shrink_state()
+        return True
+
+    def look(self, gradients):
+        """Takes over what a script has made of p.grad. Returns whether it has removed a gradient of this step."""
+        removed, kept = False, 0
+        for p, g in self._p_grads():
+            seen = self._seen.get(id(p))
+            before = None if seen is None else seen()
+            if g is None and seen is None or gradients.in_hooks(p):
+                continue
+            if g is not None and g is before:
+                if type(g) is not Gathered:
+                    gradients.take_over(p, g)
+                continue
+            kept += self._keep([before])
+            if g is None:
+                removed |= gradients.change(p, None)
+                self._set(p, None)
+            elif isinstance(g, Gathered) or g.layout is not torch.strided:
+                gradients.change(p, g.longshore_value() if isinstance(g, Gathered) else g)
+                self._set(p, None)  # show() sets another one
+            else:
+                gradients.change(p, g)
+                self._set(p, g)
+        self._say_kept(kept)
+        return removed
+
+    def end_last(self, gradients):
+        """Sets p.grad to None where it is of the last step, and not of the one that gathers."""
+        refs = []
+        for p in self.of_last_step(gradients):
+            refs.append(self._seen.get(id(p), lambda: None))
+            self._set(p, None)
+        self._say_kept(self._keep(ref() for ref in refs))
+
+    def hide(self, gradients):
+        """Clears p.grad for a pass, which autograd begins without."""
+        for p, g in self._p_grads():
+            if g is not None and not gradients.in_hooks(p):
+                self._set(p, None)
+                self._hidden[id(p)] = g
+
+    def show(self, gradients):
+        """Sets p.grad of the parameters that have a gradient in this step."""
+        with DisableTorchFunctionSubclass():
+            due = [p for p in self.parameters if p.grad is None and gradients.has(p)]
+        for p in due:
+            g = self._hidden.pop(id(p), None)
+            if g is not None and type(g) is not Gathered:
+                self.refresh(gradients, p, g)
+            self._set(p, Gathered.of(p) if g is None else g)
+
+    def refresh(self, gradients, p, g):
+        """Gives a script's tensor the value of the sum, in place."""
+        sum = gradients.value_of(p)
+        if not shows(g, sum):
+            with torch.no_grad():
+                g.detach().copy_(sum.view(g.shape))
+
+    def renew(self, gradients, p):
+        """After the engine's own change of a gradient: p.grad shows it."""
+        with DisableTorchFunctionSubclass():
+            g = p.grad
+        if not gradients.has(p):
+            self._set(p, None)
+        elif g is not None and type(g) is not Gathered:
+            self.refresh(gradients, p, g)
+
+    def of_last_step(self, gradients):
+        return [p for p, g in self._p_grads() if g is not None and not gradients.has(p) and not gradients.in_hooks(p)]
+
+    def parted(self, parameters):
+        """Returns the parameters with p.grad whose ids are in a set, and the others."""
+        there = [p for p, g in self._p_grads() if g is not None]
+        return [p for p in there if id(p) in parameters], [p for p in there if id(p) not in parameters]
+
+    def zero(self):
+        """Takes p.grad of all parameters away, with their values. Returns [(parameter, its p.grad)] for set()."""
+        out = [(p, g) for p, g in self._p_grads() if g is not None]
+        for p, g in out:
+            self._set(p, None)
+            if type(g) is not Gathered:
+                with torch.no_grad():
+                    g.detach().zero_()
+        return out
+
+    def set(self, gradients, zeroed):
+        """Shows gradients again that zero() has taken away, as zeros."""
+        for p, g in zeroed:
+            gradients.change(p, zeros(p.shape))
+            self._set(p, g)
+
+    def drop(self):
+        """Sets every p.grad to None. Stand-ins that a script has kept get memory and their value first."""
+        refs = [weakref.ref(g) for g in self._hidden.values()] + [*self._seen.values()]
+        self._hidden = {}
+        for p in self.parameters:
+            self._set(p, None)
+        self._say_kept(self._keep(ref() for ref in refs))
+
+    def _keep(self, dropped):
+        """Gives memory and value to those that a script has kept of these, where there is room. Returns the bytes."""
+        nbytes = 0
+        for g in dropped:
+            if type(g) is not Gathered:
+                continue
+            try:
+                there = g.longshore_get_memory()
+            except LongshoreError:
+                there = False
+            if there:
+                nbytes += g.nbytes
+            else:
+                g.longshore_parameter = None
+        return nbytes
+
+    def _say_kept(self, nbytes):
+        if nbytes and not self._said_kept:
+            self._said_kept = True
+            _log.warning("the script still has gradients that the step goes on without: they take %s of memory",
+                         readable(nbytes))
+
+    def lend(self, gradients, p, sum):
+        """Sets p.grad for a script's hooks: its own tensor, or a copy."""
+        g = self._hidden.get(id(p))
+        with DisableTorchFunctionSubclass():
+            if g is None or type(g) is Gathered:
+                p.grad = sum.to(p.device, getattr(p, "grad_dtype", None) or p.dtype, copy=True).view(p.shape)
+            else:
+                self.refresh(gradients, p, g)
+                p.grad = g
+
+    def take_lent(self, p):
+        """Takes p.grad back from a script's hooks, and returns it."""
+        with DisableTorchFunctionSubclass():
+            g, p.grad = p.grad, None
+        return g
+
+    def stays(self, p, ref):
+        """After a script's hooks: p.grad is what they still have of it, by its weak reference."""
+        before = self._hidden.pop(id(p), None)
+        if ref() is not None:
+            self._hidden[id(p)] = ref()
+        elif before is not None and type(before) is Gathered:
+            self._hidden[id(p)] = before

@@ -20,12 +20,13 @@ from ..torch_internals import (
     graph_task,
     is_captured,
     post_accumulate_hooks,
-    version_of,
 )
 from . import recovery
+from .block_gradients import BlockGradients, is_zeros, merged, shows
 from .grad_attribute import Shown
 from .gradient_step import Step
 from .optimizers import hypers
+from .script_gradients import ScriptSide
 
 
 def parts_of(accumulate):
@@ -48,24 +49,7 @@ def _arrival_hook(gradients, block, number):
     return arriving
 
 
-class BlockGradients:
-    """The gradients of one block, by the index of its tensors."""
-
-    __slots__ = ("held", "spilled", "arrived", "added", "more_bytes", "fired")
-
-    def __init__(self):
-        self.clear()
-
-    def clear(self):
-        self.held = {}  # the gradients in memory
-        self.spilled = False  # whether gradients on the drives must be added to those
-        self.arrived = set()  # tensors that have a gradient in this step
-        self.added = False  # whether the C step has these gradients as they are
-        self.more_bytes = 0  # bytes held beyond those that the C step counts; may be negative
-        self.fired = {}  # how many gradients each tensor got in this pass
-
-
-class Gradients:
+class Gradients(ScriptSide):
     """All gradients of one engine's steps."""
     speculate = lib.SHORE_SPECULATE_AUTO
 
@@ -81,16 +65,20 @@ class Gradients:
         self.passes = 1  # micro-batches whose backward passes run together
         self.in_order = None  # Turns.in_order, while micro-batches take turns
         self._leaving = set()  # numbers of blocks that are being spilled
-        # gradients of the last step, by block number, while they are needed; the same while that step is sent again
+        # by block number: BlockGradients of the last step, while they are needed; the same while it is sent again
         self.made, self._resending = {}, {}
-        self._buffer = self._inspected = None  # for reading from drives; the spilled block that a script looks at
-        self.shown = Shown()
+        # whether p.grad shows those of the last step, and whether the next pass adds to them
+        self.shows_made = self.adds = False
+        # for reading from drives; the block that a script looks at, and the block of the last step
+        self._buffer = self._inspected = self._inspected_made = None
+        self.shown = Shown([p for s, block in zip(streams.blocks, streams.layout.blocks) if block.trains
+                            for p, _ in s.parameters])
         self.has_pass = False  # whether a backward pass has run since the last step
         self.own, self._task = False, None  # whether the engine runs this pass; autograd's id of a script's own pass
         self._grad_task = None  # autograd's id of the last torch.autograd.grad()
         self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
         self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
-        self._hook_grads = {}  # by a parameter's id: the p.grad that a script's hooks see, and its version
+        self._in_hooks = set()  # ids of parameters whose p.grad a script's hooks see
         self.landing = None if streams.mirror is None else device.Landing(streams.mirror.device)
 
     def hook(self):
@@ -117,11 +105,6 @@ class Gradients:
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
         return 4 * self._elems if several or self.passes > 1 else self._nbytes
-
-    def hide(self):
-        """Takes p.grad back before a pass or a step, with a script's changes. If none is left, the step starts over."""
-        if self.shown.hide() and not any(block.arrived for block in self.blocks):
-            self.streams.engine().drop_gradients()
 
     # ---- as they come
 
@@ -190,23 +173,21 @@ class Gradients:
         self._sum(p, g.cpu())
         if self.blocks[handle.block.number].spilled:
             self._read_spilled(handle.block.number)
-        p.grad = self.blocks[handle.block.number].held[handle.index].to(p.device, p.dtype)
-        self._hook_grads[id(p)] = p.grad, version_of(p.grad)
+        self.shown.lend(self, p, self.blocks[handle.block.number].held[handle.index])
+        self._in_hooks.add(id(p))
 
     def take_back(self, p):
         """The last post-accumulate hook: takes p.grad as the script's hooks have left it."""
-        lent, version = self._hook_grads.pop(id(p), (None, 0))
-        if lent is None:
+        if id(p) not in self._in_hooks:
             return
-        g, p.grad = p.grad, None
-        handle = p.longshore
+        self._in_hooks.discard(id(p))
+        g, handle = self.shown.take_lent(p), p.longshore
         sum = self.blocks[handle.block.number].held[handle.index]
-        same = (g is lent and version_of(g) == version and g.is_contiguous()
-                and (g is sum or torch.equal(g, sum.to(g.device, g.dtype))))
-        if not same:
-            if g is not None:
-                g = (g.to_dense() if g.is_sparse else g).detach().to("cpu", torch.float32, copy=True).contiguous()
-            self.replace(handle.block.number, handle.index, g)
+        if g is None or not shows(g, sum):
+            self.replace(handle.block.number, handle.index, None if g is None else merged(sum, g))
+        kept = (lambda: None) if g is None else weakref.ref(g)
+        del g
+        self.shown.stays(p, kept)
         if self._is_complete(handle.block.number):
             self.complete(handle.block.number)
 
@@ -230,7 +211,7 @@ class Gradients:
             if block.spilled and handle.index in block.held:
                 self._read_spilled(handle.block.number)  # keeps the order of additions
         old = block.held.get(handle.index)
-        if old is None:
+        if old is None or is_zeros(old):
             block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
             self._count(block, g.nbytes)
         elif old.dtype == torch.float32:
@@ -285,13 +266,7 @@ class Gradients:
         """Ends a pass: hides the blocks, and shows the gradients as p.grad."""
         self.end_of_pass()
         self.streams.hide_unused()
-        self.show()
-
-    def show(self):
-        """Sets p.grad, until the next pass or step, to tensors that read the gradient when used."""
-        if any(block.arrived for block in self.blocks):
-            self.shown.show(p for s in self.streams.blocks
-                            for p, h in s.parameters if h.index in self.blocks[s.number].arrived)
+        self.shown.show(self)
 
     def _count(self, block, nbytes):
         block.more_bytes += nbytes
@@ -329,72 +304,23 @@ class Gradients:
         """Frees gradients that no spill and no update needs any more."""
         for number in [n for n in self._leaving if not self.step.tell(lib.shore_step_needs, n)]:
             self._mark_spilled(number)
-        if self.made and not self.step.tell(lib.shore_step_made_needs):
+        if self.made and not self.shows_made and not self.step.tell(lib.shore_step_made_needs):
             self.made = {}
 
     def _read_spilled(self, number):
         """Adds a block's spilled gradients to the held ones, which become fp32."""
-        layout, block = self.state.layout, self.blocks[number]
-        alone = block.arrived - block.held.keys()
-        for index in block.arrived:
-            g = block.held.get(index)
-            block.held[index] = torch.empty(layout.blocks[number].tensors[index].shape) if g is None else g.float()
-            self._count(block, block.held[index].nbytes - (0 if g is None else g.nbytes))
+        self._count(self.blocks[number], self._read(number, self.blocks[number]))
+
+    def _read(self, number, block):
         if self._buffer is None:
             self._buffer = Buffer(PIECE * SEGMENT * 4)
-        values = self._buffer.view(torch.float32)
-        for segment, count, inside in layout.pieces(number):
-            self.state.fetch(number, lib.SHORE_FETCH_SPILLED, self._buffer.pointer, segment, count).result()
-            for index, at, first, last in inside:
-                if index in block.arrived:
-                    sum, before = block.held[index].view(-1)[first:last], values[at:at + last - first]
-                    sum.copy_(before) if index in alone else sum.add_(before)
-        block.spilled = False
-
-    def read_spilled(self, number):
-        """Reads a block's spilled gradients for a script that uses them. They stay until it uses another block."""
-        self._finish_spill(number)
-        block, before = self.blocks[number], self._inspected
-        if not block.spilled:
-            return
-        if before is not None:
-            self._spill_inspected(before)
-        self._read_spilled(number)
-        self._inspected = number
-
-    def _spill_inspected(self, number):
-        block = self.blocks[number]
-        if not block.added:
-            self._hand_over(number, self.streams.engine(), False)
-        # unchanged, the drives still have it; otherwise it was handed over since, and is held
-        elif not block.spilled and self.step.is_spilled(number):
-            self._count(block, -block.more_bytes)
-            self._mark_spilled(number)
-
-    def replace(self, number, index, value):
-        """Replaces a gradient in memory. value: None removes it."""
-        block = self.blocks[number]
-        self._reclaim(number)
-        self._count(block, (0 if value is None else value.nbytes) - block.held[index].nbytes)
-        block.held[index] = value
-        if value is None:
-            del block.held[index]
-            block.arrived.discard(index)
-        if not block.arrived:
-            self.step.tell(lib.shore_step_forget, number)
-            self._count(block, -block.more_bytes)
+        return block.read_spilled(self.state, number, self._buffer)
 
     # ---- what the step needs
 
     def gathered(self):
         """Returns the numbers of the blocks that have gradients, also those that a script has set as p.grad."""
-        self.hide()
-        with DisableTorchFunctionSubclass():
-            for p in [p for s in self.streams.blocks for p, _ in s.parameters if p.grad is not None]:
-                g, p.grad = p.grad, None
-                if p.requires_grad and id(p) not in self.dropped_ids:
-                    self._sum(p, g.cpu())
-                    self.has_pass = True
+        self._go_on()
         for block in self.blocks:
             block.fired.clear()
         return [number for number, block in enumerate(self.blocks) if block.arrived]
@@ -405,7 +331,7 @@ class Gradients:
 
     def refuse_none(self):
         """Raises LongshoreError if no backward pass has run since the last step."""
-        if not self.has_pass:
+        if not self.has_pass and not any(block.arrived for block in self.blocks):
             raise LongshoreError(f"engine.step: there was no backward pass since step {self.state.step}; call "
                                  "engine.backward(loss) or loss.backward() before it")
 
@@ -440,7 +366,7 @@ class Gradients:
 
     def send_again(self):
         """Sends the last step again: see Step.send_again()."""
-        self._resending = self.made
+        self._resending = {number: block.held for number, block in self.made.items()}
         try:
             return self.step.send_again()
         finally:
@@ -450,8 +376,9 @@ class Gradients:
         """Holds optimizer state in memory that gradients leave free. Returns whether some must be read first. With
         compression it holds none, since each update reads the residual anyway. several: as in most_bytes()."""
         self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
-        spare, most, aside = engine.plan.spare_bytes, self.most_bytes(several), engine.plan.aside_bytes
-        return not engine.compression and self.step.tell(lib.shore_step_hold_state, spare, most, aside)
+        most = self.most_bytes(several or self.has_more_than_zeros())
+        return not engine.compression and self.step.tell(lib.shore_step_hold_state, self.spare_bytes(), most,
+                                                         engine.plan.aside_bytes)
 
     def has_sent(self):
         """Whether updates of the gathering step were sent already."""
@@ -468,19 +395,36 @@ class Gradients:
         self.step.tell(lib.shore_step_decide)
         self.step.call(lib.shore_step_make)
 
-    def begin(self):
-        """Begins the next step: drops all gradients, and discards updates that were sent. No commit may be pending."""
+    def begin(self, keep=False):
+        """Begins the next step: discards updates that were sent. No commit may be pending. keep: p.grad stays as it is
+        after a step; otherwise all gradients are dropped."""
+        if not keep:
+            self.shown.drop()
+            self.adds = self.shows_made = False
         if self.step is not None:
             if self.landing is not None:
                 with contextlib.suppress(LongshoreError):
                     self.landing.end()
             self.step.tell(lib.shore_step_begin, self.state.step, False)
-        self.clear()
+        self._leaving, self._inspected, self._in_hooks, self.more_bytes = set(), None, set(), 0
+        for block in self.blocks:
+            zero = {index: g for index, g in block.held.items() if keep and is_zeros(g)}
+            block.clear()
+            block.held, block.arrived = zero, {*zero}
+
+    def end_gathering(self):
+        """What the step has gathered are the last step's gradients from here on."""
+        self.shown.end_last(self)
+        self._drop_unneeded()
+        self.made = {number: block for number, block in enumerate(self.blocks) if block.arrived}
+        self.blocks = [BlockGradients() for _ in self.blocks]
+        self.shows_made, self.adds, self._inspected_made = True, False, None
 
     def end_step(self, changed, made):
         """The drives have every update. changed: numbers of changed blocks; made: whether gradients made the step."""
         if made:
-            self.made = {number: block.held for number, block in enumerate(self.blocks) if block.held}
+            if any(block.arrived for block in self.blocks):
+                self.end_gathering()
             self.step.tell(lib.shore_step_made)
         for number in () if made else set(range(len(self.blocks))) - set(changed):
             self.step.tell(lib.shore_step_carried, number)
@@ -500,13 +444,5 @@ class Gradients:
     def abandon(self):
         """Forgets everything, in a forked process."""
         self.state = self.step = None
+        self.begin()
         self.made = {}
-        self.clear()
-
-    def clear(self):
-        self._leaving, self._inspected, self._hook_grads, self.more_bytes = set(), None, {}, 0
-        self.shown.forget()
-        for block, streamed in zip(self.blocks, self.streams.blocks):
-            block.clear()
-            for p, _ in streamed.parameters:
-                p.grad = None  # left by a backward that an exception interrupted before take()

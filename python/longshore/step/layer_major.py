@@ -374,7 +374,7 @@ class Together:
         """See Engine.backward_together()."""
         engine, cycle, gradients, streams = self.engine, self.engine.cycle, self.engine.gradients, self.engine.streams
         cycle.open_state("backward_together")
-        gradients.hide()
+        gradients.look()
         if cycle.backwards:
             raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
         count = len(micro_batches)

@@ -187,6 +187,7 @@ class Optimizer(torch.optim.Optimizer):
         self.engine.cycle.open_state("step")
         if self.engine.gradients.has_any():
             self.engine.step()
+            self.engine.gradients.adds = True
         return loss
 
     @property
@@ -226,9 +227,10 @@ class Optimizer(torch.optim.Optimizer):
             hook(self)
 
     def zero_grad(self, set_to_none=True):
-        """Drops the gradients that backward() has gathered since the last step."""
+        """Drops the gradients that backward() has gathered. set_to_none=False: makes them zero, with which the next
+        step updates, as in PyTorch."""
         refuse_within_backward("optimizer.zero_grad")
-        self.engine.drop_gradients()
+        self.engine.gradients.zero_grad({id(p) for group in self.param_groups for p in group["params"]}, set_to_none)
 
     def add_param_group(self, param_group):
         """Adds a group, as torch.optim does, of parameters that trained at wrap()."""

@@ -159,11 +159,9 @@ def _refuse_not_finite(handle, value):
 
 
 def begun(engine):
-    """Whether a step has been begun: whether there are gradients."""
-    engine.gradients.hide()  # takes over a script's changes of p.grad
-    begun = engine.cycle.backwards or any(block.arrived for block in engine.gradients.blocks)
-    engine.gradients.show()
-    return bool(begun)
+    """Whether a step has been begun: whether there are gradients that are not zero."""
+    engine.gradients.look()
+    return bool(engine.cycle.backwards) or engine.gradients.has_more_than_zeros()
 
 
 def _refuse_begun(engine, name):
@@ -178,7 +176,7 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
     """Commits new values of parameters in these blocks, by default those in memory: see longshore.resident().
     value_of(p): the value, or None to keep the old one."""
     _refuse_begun(engine, blocks[0].parameters[0][1].name)
-    engine.drop_gradients()
+    engine.cycle.drop(keep=True)
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
         value = value_of(p)
         if value is not None:
@@ -244,25 +242,22 @@ def _write(engine, changes):
     return list(changed) if attempt == state.attempt else None
 
 
-def _gathered(param):
-    """Returns (handle, engine, BlockGradients) of a parameter, with its gradients in memory."""
-    handle, engine, number, _ = _place(param)
-    engine.gradients.read_spilled(number)
-    return handle, engine, engine.gradients.blocks[number]
-
-
 def gradient(param):
     """Returns a copy of a parameter's gradient in this step, in fp32; None if it has none."""
-    handle, _, block = _gathered(param)
-    return (block.held[handle.index].to(param.device, torch.float32, copy=True).view(param.shape)
-            if handle.index in block.arrived else None)
+    gradients = _place(param)[1].gradients
+    gradients.look()
+    if not gradients.has(param):
+        return None
+    return gradients.value_of(param).to(param.device, torch.float32, copy=True).view(param.shape)
 
 
 def set_gradient(param, value):
     """Replaces a parameter's gradient in this step. value: None removes it."""
-    handle, engine, block = _gathered(param)
-    if handle.index not in block.arrived:
+    handle, engine, _, _ = _place(param)
+    engine.gradients.look()
+    if not engine.gradients.has(param):
         raise LongshoreError(f"{handle.name}: has no gradient yet; call backward() first")
     if value is not None:
-        value = torch.as_tensor(value, dtype=torch.float32).detach().cpu().expand(param.shape).clone()
-    engine.gradients.replace(handle.block.number, handle.index, value)
+        value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape)
+    engine.gradients.change(param, value)
+    engine.gradients.shown.renew(engine.gradients, param)

@@ -71,14 +71,14 @@ class StepCycle:
 
     # ---- gathering
 
-    def begin(self):
-        """Begins to gather the next step."""
+    def begin(self, keep=False):
+        """Begins to gather the next step. keep: as Gradients.begin() takes it."""
         engine = self.engine
         self.several = self.backwards > 1
         engine.streams.progress.end()
         self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
         engine.meter.drop()
-        engine.gradients.begin()
+        engine.gradients.begin(keep)
 
     @whole
     def begin_pass(self):
@@ -92,11 +92,11 @@ class StepCycle:
             self.settle()
             gradients.step.tell(lib.shore_step_fetch_state)
 
-    def drop(self):
-        """Drops the gradients of the step that gathers."""
+    def drop(self, keep=False):
+        """Drops the gradients of the step that gathers. keep: as Gradients.begin() takes it."""
         if self.engine.gradients.has_sent():
             self.settle()
-        self.begin()
+        self.begin(keep)
 
     def discard(self):
         """Drops the gradients, and what the drives have written of the next step."""
@@ -137,7 +137,9 @@ class StepCycle:
     def _skip(self, loss, norm):
         """Drops gradients that are not finite. Raises NotFiniteError, or makes a step that changes nothing."""
         engine = self.engine
-        engine.drop_gradients()
+        engine.gradients.end_gathering()
+        self.drop(keep=True)
+        engine.streams.hide_unused()
         if engine.how["on_nonfinite"] != "skip":
             raise NotFiniteError(
                 f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not "
@@ -166,7 +168,7 @@ class StepCycle:
         self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
         engine.state.step += 1
         engine.meter.restart(engine.state)
-        self.begin()
+        self.begin(keep=True)
         engine.streams.after_step(changed)
 
     # ---- its commit

@@ -1,0 +1,185 @@
+"""What a script sees of a step's gradients, and changes: the part of Gradients that is behind p.grad."""
+
+import logging
+from typing import Any
+
+from ..errors import LongshoreError
+from ..native import lib, readable
+from .block_gradients import bytes_of, merged, shows
+
+_log = logging.getLogger("longshore")
+
+
+class ScriptSide:
+    """The base class of Gradients, which names the members that are used here."""
+
+    blocks: list
+    made: dict
+    shown: Any
+    streams: Any
+    state: Any
+    step: Any
+    room: int
+    _inspected: Any
+    _inspected_made: Any
+    shows_made: bool
+    adds: bool
+    _in_hooks: set
+    _said_adds = False
+
+    def has(self, p):
+        """Whether a parameter has a gradient in the step that gathers."""
+        return p.longshore.index in self.blocks[p.longshore.block.number].arrived
+
+    def has_more_than_zeros(self):
+        """Whether the step that gathers has a gradient that is not zero."""
+        return any(block.arrived and not block.are_zeros() for block in self.blocks)
+
+    def in_hooks(self, p):
+        return id(p) in self._in_hooks
+
+    def value_of(self, p):
+        """Returns a parameter's gradient in the step that gathers, or else in the last one; None if it has none. It
+        stays until the script uses another block."""
+        number, index = p.longshore.block.number, p.longshore.index
+        if self.has(p):
+            self._inspect(number)
+            return self.blocks[number].held[index]
+        block = self.made.get(number)
+        if block is None or index not in block.arrived:
+            return None
+        if block.spilled:
+            before, self._inspected_made = self.made.get(self._inspected_made), number
+            if before is not None:
+                before.held, before.spilled = {}, True
+            self._read(number, block)
+        return block.held[index]
+
+    def _inspect(self, number):
+        """Brings a block's gradients into memory for a script. They stay until it uses another block."""
+        self._finish_spill(number)
+        before, self._inspected = self._inspected, number
+        if before is not None and before != number:
+            self._put_back(before)
+        if self.blocks[number].spilled:
+            self._read_spilled(number)
+
+    def _put_back(self, number):
+        block, before = self.blocks[number], self.made.get(number)
+        if not block.arrived or block.are_zeros():
+            return
+        if self.shows_made and before and before.arrived and (before.spilled or self._inspected_made == number):
+            return  # the same place on the drives has gradients of the last step that p.grad still shows
+        if not block.added:
+            self.step.tell(lib.shore_step_wait, number)  # an update may still read the place on the drives
+            self._hand_over(number, self.streams.engine(), False)
+        # unchanged, the drives still have it; otherwise it was handed over since, and is held
+        elif not block.spilled and self.step.is_spilled(number):
+            self._count(block, -block.more_bytes)
+            self._mark_spilled(number)
+
+    def change(self, p, value):
+        """Makes this tensor a parameter's gradient in the step that gathers, or removes it (None). Returns whether that
+        step had one."""
+        number, index = p.longshore.block.number, p.longshore.index
+        had = self.has(p)
+        if value is not None:
+            value = merged(self.value_of(p), value)
+        if had or value is not None or number in self.made:
+            self._set(number, index, value)
+        return had
+
+    def _set(self, number, index, value):
+        """Gives the step that gathers a gradient, or takes it away (None). The last one's ends."""
+        self._inspect(number)
+        if number in self.made:
+            self.made[number].arrived.discard(index)
+        if value is not None:
+            self.blocks[number].arrived.add(index)
+        self.replace(number, index, value)
+
+    def take_over(self, p, g):
+        """The sum takes over what a script has changed of its p.grad."""
+        sum = self.value_of(p)
+        if sum is None or not shows(g, sum):
+            self.change(p, g)
+
+    def look(self):
+        """Takes over what a script has made of p.grad. If it has removed all of the step's, the step starts over."""
+        if self.shown.look(self) and not any(block.arrived for block in self.blocks):
+            self.streams.engine().drop_gradients()
+
+    def hide(self):
+        """Clears p.grad before a pass, and takes over a script's changes."""
+        self._go_on()
+        self.shown.end_last(self)
+        self.shown.hide(self)
+        self.shows_made = False
+        for number, block in enumerate(self.blocks):
+            if not block.added and not block.fired:
+                self._put_back(number)
+
+    def _go_on(self):
+        """Takes p.grad over. After optimizer.step() without zero_grad(), the step goes on with the last gradients."""
+        self.look()
+        if self.adds and self.state.away:
+            self.streams.engine().settle()  # until then the last step may be sent again, from these gradients
+        adopted = sum(self._adopt(p) for p in self.shown.of_last_step(self)) if self.adds else 0
+        self.adds = False
+        if adopted and not self._said_adds:
+            self._said_adds = True
+            _log.warning("optimizer.step() was made without zero_grad(): the next backward adds to its gradients, as "
+                         "in PyTorch. They take %s, on the drives where memory has no room", readable(adopted))
+
+    def _adopt(self, p):
+        """The step that gathers goes on with the last step's gradient. Returns its bytes."""
+        number, index = p.longshore.block.number, p.longshore.index
+        sum = self.value_of(p)
+        if sum is None:
+            raise LongshoreError(f"{p.longshore.name}.grad: zero_grad() was not called since the last step, and what "
+                                 "this one adds to was lost with a drive; call zero_grad(), and begin the step again")
+        self.step.tell(lib.shore_step_wait, number)  # an update may still read it
+        self.made[number].held.pop(index)
+        self._set(number, index, sum)
+        return bytes_of(sum)
+
+    def zero_grad(self, parameters, set_to_none):
+        """Drops the gradients of these parameters, or makes them zero. parameters: a set of ids."""
+        theirs, others = self.shown.parted(parameters)
+        if not others:
+            zeroed = [] if set_to_none else self.shown.zero()
+            self.streams.engine().drop_gradients()
+            self.shown.set(self, zeroed)
+            return
+        for p in theirs:
+            if set_to_none:
+                p.grad = None
+            else:
+                p.grad.zero_()
+        self.look()
+
+    def lose(self):
+        """The drives have lost what was put aside there."""
+        self.made = {number: block for number, block in self.made.items() if not block.spilled}
+
+    def replace(self, number, index, value):
+        """Replaces a gradient in memory. value: None removes it."""
+        block = self.blocks[number]
+        self._reclaim(number)
+        self._count(block, bytes_of(value) - bytes_of(block.held.pop(index, None)))
+        if value is None:
+            block.arrived.discard(index)
+        else:
+            block.held[index] = value
+        if not block.arrived:
+            self.step.tell(lib.shore_step_forget, number)
+            self._count(block, -block.more_bytes)
+
+    def spare_bytes(self):
+        return max(self.streams.engine().plan.spare_bytes - self.shown.most_bytes, 0)
+
+    def shrink_state(self):
+        """Gives back held optimizer state, whose memory p.grad takes."""
+        left = self.room - self.most_bytes(True)
+        more = left + self.streams.engine().plan.aside_bytes if left >= 0 else 0
+        self.step.tell(lib.shore_step_shrink_state, self.spare_bytes() + more)
