@@ -173,16 +173,19 @@ class _Read(torch.autograd.Function):
         return tangent.view_as(tangent)
 
 
-def _places_in_graph(inputs):
-    """What torch.autograd.grad() takes for tensors whose values are not asked for."""
-    def place(t):
-        if not isinstance(t, (Absent, Fetched)):
-            return t
-        with DisableTorchFunctionSubclass():
-            return torch.autograd.graph.get_gradient_edge(t) if t.requires_grad else t.detach()
+def _listed(inputs):
+    """The inputs of torch.autograd.grad(), which takes one or several."""
+    if isinstance(inputs, (torch.Tensor, torch.autograd.graph.GradientEdge)):
+        return [inputs]
+    return [*inputs.values()] if isinstance(inputs, dict) else [*inputs]
 
-    inputs = inputs.values() if isinstance(inputs, dict) else inputs
-    return [place(t) for t in ((inputs,) if isinstance(inputs, torch.Tensor) else inputs)]
+
+def _place_in_graph(t):
+    """What torch.autograd.grad() takes for a tensor whose value is not asked for."""
+    if not isinstance(t, (Absent, Fetched)):
+        return t
+    with DisableTorchFunctionSubclass():
+        return torch.autograd.graph.get_gradient_edge(t) if t.requires_grad else t.detach()
 
 
 def _plain_in_graph(t):
@@ -194,24 +197,24 @@ def _plain_in_graph(t):
 
 def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_graph=False, **more):
     """torch.autograd.grad() of parameters that are not in memory: asks for their places in the graph."""
-    outputs, more = tree_map(_plain_in_graph, (outputs, more))
+    inputs, (outputs, more) = _listed(inputs), tree_map(_plain_in_graph, (outputs, more))
     try:
-        found = torch.autograd.grad(outputs, _places_in_graph(inputs), create_graph=create_graph,
+        found = torch.autograd.grad(outputs, [_place_in_graph(t) for t in inputs], create_graph=create_graph,
                                     allow_unused=materialize_grads if allow_unused is None else allow_unused, **more)
     except RuntimeError as unused:
-        if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in tensors(inputs)):
+        if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in inputs):
             raise
         raise LongshoreError("torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch "
                              "is made layer by layer there; call backward() for each of them, and then step() (in a "
                              "Trainer: layer_major=False)") from unused
-    return tuple(torch.zeros(g_of.shape, dtype=g_of.dtype, device=g_of.device, requires_grad=create_graph)
-                 if g is None and materialize_grads else g for g, g_of in zip(found, tensors(inputs)))
+    return tuple(torch.zeros_like(t, requires_grad=create_graph) if g is None and materialize_grads else g
+                 for g, t in zip(found, inputs))
 
 
 def _backward(outputs, gradient=None, grad_tensors=None, inputs=None, **more):
     """torch.autograd.backward() and Tensor.backward(), likewise."""
     outputs, gradients = tree_map(_plain_in_graph, (outputs, gradient if grad_tensors is None else grad_tensors))
-    inputs = None if inputs is None else _places_in_graph(inputs)
+    inputs = None if inputs is None else [_place_in_graph(t) for t in _listed(inputs)]
     torch.autograd.backward(outputs, gradients, inputs=inputs, **more)
 
 
