@@ -1,6 +1,7 @@
 """Engines of one process that share one budget."""
 
 import copy
+import os
 import re
 
 import pytest
@@ -33,6 +34,22 @@ def least_of(make, tmp_path):
     with pytest.raises(longshore.BudgetError) as said:
         wrap(make(), tmp_path / "none", memory="1KiB")
     return native.size(re.search(r"minimum ([0-9.]+ \w+)", str(said.value))[1])
+
+
+def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
+    """The default, too, as the program has it."""
+    from longshore.run import shared_budget
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < shared_budget.within() <= machine // 2
+    model = torch.nn.Linear(8, 8)
+    for made in (lambda: longshore.wrap(model, run=tmp_path / "run", memory="8000TiB"),
+                 lambda: longshore.budget("8000TiB")):
+        with pytest.raises(longshore.BudgetError, match="is more than the memory of this machine"):
+            made()
+    assert not (tmp_path / "run").exists()
+    longshore.wrap(model, run=tmp_path / "run", memory="64MiB").close()
+    with pytest.raises(longshore.BudgetError, match="is more than the memory of this machine"):
+        longshore.resume(tmp_path / "run", torch.nn.Linear(8, 8), memory="8000TiB")
 
 
 def test_a_policy_and_its_reference_share_one(tmp_path, seed):

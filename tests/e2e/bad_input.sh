@@ -36,6 +36,7 @@ with_flag "unknown flag" "did you mean.*--batch" --bacth 4
 with_flag "a model that is not there" "$place/none: there is no such directory" --model "$place/none"
 with_flag "a tokenizer that is not there" "$place/none: there is no such directory" --tokenizer "$place/none"
 with_flag "a dry run with too little memory" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run
+with_flag "a dry run with too much" "a budget of .* is more than the memory of this machine" --memory 8000TiB --dry-run
 with_flag "the same as JSON" "1.00 MiB of memory is too little for this model: minimum " --memory 1MiB --dry-run --json
 with_flag "a number of another unit" "300 bytes of memory is too little.*; did you mean 300MiB[?]" --memory 300 --dry-run
 with_flag "and of a larger one" "8 bytes of memory is too little.*; did you mean 8GiB[?]" --memory 8 --dry-run
@@ -89,7 +90,7 @@ bad "a flag twice" "--steps" "${base[@]}" --steps 3
 with_flag "sequences longer than the model" "seq-len|64" --seq-len 65
 with_flag "more memory than the machine" "memory of this machine, .* \(minimum [1-9]" --memory 4096TiB
 bad "the same, no minimum being known" "memory of this machine, [^ ]+ .iB$" eval "$good" --data "$data" --memory 4096TiB
-with_flag "no such directory for a drive" "no-such" --drive "$place/no-such/dir/volume"
+with_flag "no such directory for a drive" "no-such.*neither does its directory: mount the drive, or mkdir" --drive "$place/no-such/dir/volume"
 with_flag "a path that fills a message" "cannot read it: No such file" --tokenizer bytes --data "$place$(printf '/%0200d' {1..15})"
 ln -s loop "$place/loop"
 with_flag "a drive that is a circle of links" "loop: cannot be examined" --drive "$drive/a.volume" "$place/loop"

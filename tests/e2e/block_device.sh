@@ -24,6 +24,29 @@ refused "a benchmark on the device of a run" "$device: the device holds a volume
 must train --resume "$place/run"
 same "the digest on a device" "$(digest)" "$wanted"
 
+# Where a new run has to take the old one's place, its values are read first, and the run that goes is named.
+must export "$place/run" --out "$place/bad"
+weights=$(ls "$place/bad"/*.safetensors)
+printf '\377\177' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 2)) conv=notrunc status=none
+gives_way() { # DRIVE of the finished run
+    refused "$1: a weight" "holds NaN" train "${common[@]:2}" --model "$place/bad" --drive "$1" --out "$place/run" --overwrite
+    must inspect "$place/run" --digest --deep
+    same "$1: the run stays" "$(digest)" "$wanted"
+    must train "${common[@]}" --drive "$1" --out "$place/run" --overwrite
+    grep -q "$place/run: the drives have no room for two runs: the run that is there, at step 3, goes" "$place/log" &&
+        ok "$1: the run that goes is named" || fail "$1: the run that goes is not named"
+    same "$1: overwritten" "$(digest)" "$wanted"
+    must remove "$place/run"
+}
+gives_way "$device"
+socket=$(mktemp -d)/s
+serve --root "$device"
+must train "${common[@]}" --drive "unix:$socket" --out "$place/run"
+gives_way "unix:$socket"
+stop_serving
+rm -rf "$(dirname "$socket")"
+must train "${common[@]}" --drive "$device" --out "$place/run"
+
 # It has no room for two placements or a copy: it comes and goes, and holds still in between. Behind a server too.
 mkdir "$place/dir"
 socket=$(mktemp -d)/s

@@ -100,6 +100,10 @@ if mkdir "$place/mnt" && mount -t tmpfs -o size=64m longshore-overwrite "$place/
         ok "the run that goes is named" || fail "the run that goes is not named"
     same "no room: the volumes" "$(ls "$drive" | wc -l)" 1
     must remove "$run"
+    mount -o remount,size=1m "$place/mnt"
+    refused "a dry run looks at the room" "there is too little room on the drives: needs .*, has 1.00 MiB" \
+        train "${common[@]}" --steps 1 --drive "$drive" --out "$run" --dry-run
+    grep -q "^disk: " "$place/log" && ok "and prints its figures" || fail "a dry run prints nothing"
     umount "$place/mnt"
 fi
 done_testing

@@ -285,4 +285,11 @@ same "overwriting takes all of it" "$(volumes) $(ls "$run" | grep -c snapshots)"
 must remove "$run"
 same "remove takes them all" "$(volumes)" 0
 [ ! -e "$run" ] && ok "the directory too" || fail "the run's directory is left: $(ls -R "$run")"
+
+# Back at the end of a run that was extended since: it goes on with more steps alone.
+must train "${common[@]}" --drive "$place/d4" --out "$place/longer"
+must snapshot "$place/longer" end
+must train --resume "$place/longer" --steps 21
+must rollback "$place/longer" end
+grep -q "go on with: longshore train --resume $place/longer --steps N$" "$place/log" && ok "more steps" || fail "no word of --steps"
 done_testing
