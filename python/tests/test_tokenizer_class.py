@@ -135,3 +135,18 @@ def test_runs_keep_their_rules(tmp_path, seed):
     shutil.copy(tmp_path / "run" / "tokenizer_config.json", tmp_path / "old")
     program("train", "--resume", tmp_path / "old", "--steps", 2)
     assert tokenizer.decode(ids_of(tmp_path / "old")[:1])[0] == "s" and ids_of(tmp_path / "old") != first
+
+
+@pytest.mark.parametrize("flags", [(), ("lstrip",), ("rstrip",), ("lstrip", "rstrip"), ("single_word",), ("special",)])
+def test_an_added_token_that_a_normalizer_empties(flags, tmp_path):
+    """The tokenizers library finds it between all characters: it divides the text, and takes blanks with it."""
+    tokenizer = byte_level()[0]
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Strip(), pre_tokenizers.ByteLevel(False)
+    tokenizer.add_tokens([AddedToken("  ", normalized=True, **{flag: True for flag in flags})])
+    write(tmp_path / "model", tokenizer, {"tokenizer_class": "TokenizersBackend"}, {"model_type": "llama", **MODEL})
+    text = "ship a  b crew"
+    (tmp_path / "text").write_text(text)
+    tokenizer.encode_special_tokens = True
+    wanted = tokenizer.encode(text, add_special_tokens=False).ids
+    train(tmp_path / "model", tmp_path / "text", tmp_path / "run", "--drive", "ram:", "--quiet")
+    assert ids_of(tmp_path / "run")[:len(wanted)] == wanted

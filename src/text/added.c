@@ -20,6 +20,7 @@ int shore__added_set_add(struct shore__added_set *set, const struct shore__added
 
 static int longest_first(const void *a, const void *b) {
     const struct shore__added *x = a, *y = b;
+    if (!x->bytes || !y->bytes) return x->bytes ? -1 : y->bytes ? 1 : x->id > y->id ? 1 : -1;
     unsigned char cx = (unsigned char)x->content[0], cy = (unsigned char)y->content[0];
     if (cx != cy) return cx < cy ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
@@ -30,6 +31,11 @@ static int longest_first(const void *a, const void *b) {
 
 void shore__added_set_ready(struct shore__added_set *set) {
     if (set->count) qsort(set->tokens, set->count, sizeof *set->tokens, longest_first);
+    while (set->count && set->tokens[set->count - 1].bytes == 0) {
+        set->empty = &set->tokens[--set->count]; /* the lowest id counts */
+        free(set->tokens[set->count].content);
+        set->any_lstrip |= set->empty->lstrip;
+    }
     for (uint32_t i = 0; i < set->count; i++) {
         for (unsigned c = (unsigned char)set->tokens[i].content[0] + 1u; c <= 256; c++)
             set->first[c] = i + 1;
@@ -129,15 +135,18 @@ static int split(struct shore__splitter *s, bool final) {
     int rc = 0;
     /* a place is decided once the longest token and one more character fit behind it */
     size_t margin = s->set->longest + 4;
-    while (rc == 0 && at < n && (final || n - at > margin)) {
-        const struct shore__added *token = longest_at(s->set, text + at, n - at);
-        size_t found = at, start = at, end;
+    while (rc == 0 && (at < n || (at == n && final && s->set->empty)) && (final || n - at > margin)) {
+        const struct shore__added *token = at < n ? longest_at(s->set, text + at, n - at) : NULL;
+        size_t found = at, found_before = s->found, start = at, end;
+        if (!token && s->found != at + 1) token = s->set->empty;
         if (!token) {
+            if (at == n) break;
             at += shore__utf8_bytes((unsigned char)text[at]);
             continue;
         }
         end = at + token->bytes;
-        at = end;
+        s->found = end + 1;
+        at = token->bytes ? end : at < n ? at + shore__utf8_bytes((unsigned char)text[at]) : n + 1;
         if (token->special && !s->special) continue;
         if (token->single_word && !stands_alone(s, start, end)) continue;
         if (token->lstrip) start = start > passed ? without_spaces_at_end(text, passed, start) : passed;
@@ -147,20 +156,22 @@ static int split(struct shore__splitter *s, bool final) {
         if (token->rstrip) spaces_end = end;
         if (token->rstrip && end == n && !final) { /* more spaces may follow */
             at = found;
+            s->found = found_before;
             break;
         }
         /* The tokenizers library also looks for tokens in the spaces that went with one, and continues behind what it
          * finds: the spaces there are text again. A token that takes spaces on its left finds none left. */
-        if (start >= end) continue;
+        if (start > end || (start == end && token->bytes)) continue;
         rc = pass_on(s, passed, start);
         if (rc == 0) rc = end_pretoken(s);
-        if (rc == 0) rc = s->on_token(s->ctx, token->id);
+        if (rc == 0 && start < end) rc = s->on_token(s->ctx, token->id);
         passed = end;
     }
     if (!final) safe = at;
     if (!final && s->set->any_lstrip && passed < at) safe = without_spaces_at_end(text, passed, safe);
     if (rc == 0) rc = pass_on(s, passed, safe);
     s->passed = passed > safe ? passed - safe : 0;
+    s->found = s->found > safe ? s->found - safe : 0;
     if (safe > 0) s->after_word = is_word(shore__utf8_char(text + start_of_char_before(text, safe)));
     shore__text_drop(&s->text, safe);
     return rc;
@@ -168,7 +179,7 @@ static int split(struct shore__splitter *s, bool final) {
 
 int shore__splitter_feed(struct shore__splitter *s, const char *text, size_t bytes) {
     if (bytes == 0) return 0;
-    if (s->set->count == 0) {
+    if (s->set->count == 0 && !s->set->empty) {
         s->in_pretoken = true;
         return s->on_text(s->ctx, text, bytes);
     }
@@ -184,6 +195,6 @@ int shore__splitter_end(struct shore__splitter *s) {
     int rc = s->text.count ? split(s, true) : 0;
     if (rc == 0) rc = end_pretoken(s);
     s->after_word = false;
-    s->patience = 0;
+    s->found = s->patience = 0;
     return rc;
 }

@@ -20,7 +20,8 @@ struct shore__added {
 struct shore__added_set {
     struct shore__added *tokens; /* after ready: sorted by first byte, then longest first, then by content */
     uint32_t count;
-    uint32_t first[257]; /* index of the first token with each first byte */
+    uint32_t first[257];              /* index of the first token with each first byte */
+    const struct shore__added *empty; /* that a normalizer left empty: it is found between all characters; or NULL */
     size_t longest;
     bool any_lstrip;
 };
@@ -35,6 +36,7 @@ struct shore__splitter {
     struct shore__text text; /* not yet searched */
     size_t passed;           /* bytes of it that went with a token */
     bool after_word;         /* the searched text ends in a word character */
+    size_t found;            /* 1 + where in it the last token that was found ends; 0: before it */
     /* text between tokens, in parts; the end of such a text; a token */
     int (*on_text)(void *ctx, const char *text, size_t bytes);
     int (*on_end)(void *ctx);

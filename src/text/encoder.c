@@ -394,7 +394,7 @@ int shore__encoder_end(struct shore__encoder *e, struct shore__ids *out, struct 
 }
 
 static void reset_splitter(struct shore__splitter *s) {
-    s->text.count = s->passed = s->patience = 0;
+    s->text.count = s->passed = s->found = s->patience = 0;
     s->after_word = s->in_pretoken = false;
 }
 
@@ -422,7 +422,7 @@ static int put_state(struct shore__text *out, const void *bytes, size_t count) {
 }
 
 static int put_splitter(struct shore__text *out, const struct shore__splitter *s) {
-    size_t fields[] = {s->passed, s->after_word, s->in_pretoken};
+    size_t fields[] = {s->passed, s->found, s->after_word, s->in_pretoken};
     int rc = put_state(out, fields, sizeof fields);
     return rc ? rc : put_state(out, s->text.bytes, s->text.count);
 }

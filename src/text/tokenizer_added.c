@@ -103,8 +103,7 @@ static int put_in_set(struct shore__tokenizer *t, const char *content, size_t by
     struct shore__text text = {0};
     int rc =
         rule->normalized ? shore__normalize(t, content, bytes, &text, diag) : shore__text_append(&text, content, bytes);
-    if (rc == 0 && text.count == 0) rc = SHORE_EINPUT;
-    char *exact = rc ? NULL : realloc(text.bytes, text.count); /* there may be many */
+    char *exact = rc || !text.count ? NULL : realloc(text.bytes, text.count); /* there may be many */
     if (exact) text.bytes = exact;
     struct shore__added token = {.content = text.bytes,
                                  .bytes = text.count,
@@ -115,9 +114,7 @@ static int put_in_set(struct shore__tokenizer *t, const char *content, size_t by
                                  .single_word = rule->single_word};
     if (rc == 0) rc = shore__added_set_add(rule->normalized ? &t->normalized : &t->raw, &token);
     if (rc) free(text.bytes);
-    return rc ? shore__fail(diag, rc, "%s: an added token is empty once it is normalized, or memory is short",
-                            t->directory)
-              : 0;
+    return rc ? shore__fail(diag, rc, "%s: out of memory", t->directory) : 0;
 }
 
 int shore__tokenizer_added_ready(struct shore__tokenizer *t, struct shore_diag *diag) {
