@@ -12,20 +12,20 @@ _counting = threading.Lock()
 
 
 class Hook:
-    """A hook of a module. A copied or pickled one does nothing."""
+    """A hook of a module. A copied or pickled one calls `copied`, a function of a module, or does nothing."""
 
-    def __init__(self, call=None):
-        self.call = call
+    def __init__(self, call=None, copied=None):
+        self.call, self.copied = call, copied
 
     @torch.compiler.disable
     def __call__(self, *args, **kwargs):
         return None if self.call is None else self.call(*args, **kwargs)
 
     def __deepcopy__(self, memo):
-        return Hook()
+        return Hook(self.copied, self.copied)
 
     def __reduce__(self):
-        return Hook, ()
+        return Hook, (self.copied, self.copied) if self.copied else ()
 
 
 class Running(threading.local):

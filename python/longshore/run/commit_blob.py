@@ -9,7 +9,6 @@ import json
 import logging
 import random
 import sys
-import threading
 import zlib
 
 import torch
@@ -20,6 +19,7 @@ from ..model.blocks import persistent_buffers
 from ..native import lib
 from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
+from . import random_numbers
 from .state import Buffer
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -86,8 +86,8 @@ def back(value):
 
 
 def random_states():
-    """random_now(), as JSON."""
-    state, (version, numbers, gauss), numpy, devices = random_now()
+    """random_numbers.now(), as JSON."""
+    state, (version, numbers, gauss), numpy, devices = random_numbers.now()
     out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
            "torch": tensor_out(state)}
     if devices:
@@ -111,58 +111,6 @@ def set_random_states(states):
         keys, pos, has_gauss, cached = states["numpy"]
         numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss,
                                 cached))
-
-
-def random_now():
-    """The states of the random number generators of PyTorch, Python, NumPy and the devices."""
-    numpy = sys.modules.get("numpy")
-    return torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state(), device.random_states()
-
-
-def put_random(now):
-    """Restores what random_now() returned."""
-    torch.set_rng_state(now[0])
-    random.setstate(now[1])
-    device.set_random_states(now[3])
-    if now[2] is not None:
-        sys.modules["numpy"].random.set_state(now[2])
-
-
-def seed(engine, micro_batch):
-    """The seed of a micro-batch's random numbers in the next step."""
-    first, before = engine.lineage
-    return (first * 0x9E3779B97F4A7C15 + (before + engine.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
-
-
-class OwnRandom(threading.local):
-    """Seeds the random numbers of a forward pass in training, and afterwards restores the script's own."""
-
-    turns = None  # the turns of micro-batches that run together; this thread computes one of them
-    passes = 0  # forward passes of that micro-batch
-    _before = None
-
-    @property
-    def begun(self):
-        return self._before is not None
-
-    def begin(self, engine, forwards):
-        self.end()  # of an interrupted forward pass
-        self._before = random_now()
-        if self.turns is not None:
-            forwards = self.turns.local.number + self.turns.count * self.passes
-            self.turns.outer_random, self.passes = self._before, self.passes + 1
-        number = seed(engine, forwards)
-        torch.manual_seed(number)
-        random.seed(number)
-        if self._before[2] is not None and self._before[2][0] == "MT19937":
-            sys.modules["numpy"].random.seed(number % 2**32)
-
-    def end(self):
-        """Restores the script's random states. Returns False if begin() was not called."""
-        before, self._before = self._before, None
-        if before is not None:
-            put_random(before if self.turns is None else self.turns.outer_random)
-        return before is not None
 
 
 def begin(engine):

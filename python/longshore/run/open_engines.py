@@ -21,6 +21,15 @@ def add(engine):
     _engines[engine] = engine.state, engine.streams.pages, engine.gradients.step.c
 
 
+def every():
+    """The engines that are open."""
+    return list(_engines)
+
+
+def any_open():
+    return bool(_engines)
+
+
 def discard(engine):
     _engines.pop(engine, None)
 

@@ -18,6 +18,7 @@ from ..model.compiled import told
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
 from .commit_blob import plain
+from .random_numbers import seed_of_run
 from .state import MOMENTS
 
 SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress",
@@ -99,7 +100,7 @@ class Options:
         """The options as the run records them."""
         return {**recorded(numbers), "clip": self.clip,
                 "storage": self.storage, "compute": NAME_OF[compute], "moments": self.moments,
-                "on_nonfinite": self.on_nonfinite, "seed": torch.initial_seed(), "groups": None,
+                "on_nonfinite": self.on_nonfinite, "seed": seed_of_run(), "groups": None,
                 "activations": self.activations, "compress": self.compress,
                 "compress_after": int(self.compress_after), "compile": told(self.compile)}
 

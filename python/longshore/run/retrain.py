@@ -13,6 +13,7 @@ from ..step.engine import optimizer_of
 from ..step.optimizers import share, told
 from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
 from .options import recorded, that_stay
+from .random_numbers import seed_of_run
 from .state import Buffer, State
 from .wrap import name_groups, program_of
 
@@ -35,7 +36,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
     given, names = name_groups(engine.module, groups, defaults_of(wanted[0]))
-    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": torch.initial_seed()}
+    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": seed_of_run(engine)}
     engine.drop_gradients()
     engine.settle()
     before = engine.state

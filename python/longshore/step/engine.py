@@ -14,7 +14,7 @@ from ..interrupts import whole
 from ..model import hooks
 from ..model.forward_scope import Hook
 from ..progress import Progress
-from ..run import checkpoint, commit_blob, export, memory, open_engines
+from ..run import checkpoint, commit_blob, export, memory, open_engines, random_numbers
 from ..torch_internals import in_backward
 from . import layer_major, recovery
 from .compression import Compression
@@ -67,10 +67,12 @@ class Engine(Face):
         self.lineage = [how["seed"], 0]
         self.plan = None  # the memory plan: how the budget is divided
         self.process_at_wrap_bytes = memory.process_bytes()
-        self.own_random, self.meter = commit_blob.OwnRandom(), Meter()
+        random_numbers.forget()
+        self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
         self.cycle.begin()
-        model.register_forward_pre_hook(Hook(self._before_forward), prepend=True, with_kwargs=True)
-        model.register_forward_hook(Hook(self._after_forward), always_call=True)
+        model.register_forward_pre_hook(Hook(self._before_forward, random_numbers.begin_copy), prepend=True,
+                                        with_kwargs=True)
+        model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)
         self.gradients.hook()
         self.state = state
 
@@ -89,25 +91,28 @@ class Engine(Face):
     def _leave_forward(self):
         """Ends this thread's forward pass where an exception interrupted it."""
         self.streams.inside.abort()
-        self.own_random.end()
+        self.own_random.end(False)
 
     def _before_forward(self, module, args, kwargs):
-        """Prepares a forward pass. In training it seeds random numbers from the run's seed, the step and the
-        micro-batch, so that they do not depend on the order in which micro-batches run."""
+        """Prepares a forward pass. In training, random numbers follow from the run's seed, the step and the pass,
+        so that they do not depend on the order in which micro-batches run."""
         self.cycle.open_state("forward")
         self.flush()
         self.gradients.look()
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
-        if module.training and torch.is_grad_enabled() and not in_backward():
-            self.own_random.begin(self, self.cycle.forwards)
+        numbered = module.training and torch.is_grad_enabled() and not in_backward()
+        self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
+        if numbered:
             self.meter.forward(self.state, args, kwargs)
             self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate,
                                         self.gradients.passes)
 
     def _after_forward(self, module, args, output):
+        drew = self.own_random.end(output is not None)
         if not in_backward():
-            if self.own_random.end() and output is not None:
+            if drew is not None and self.own_random.numbered and output is not None:
+                self.together.draws = drew
                 self.cycle.forwards += 1
             self.meter.forward_ended(output)
 

@@ -21,7 +21,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
-from ..run import commit_blob
+from ..run import random_numbers
 from ..torch_internals import enter_mode, in_backward, modes
 from . import recovery
 from .micro_batch_graphs import Graphs
@@ -68,7 +68,8 @@ class Turns:
         self.started = False  # whether the threads run
         self.failure = self.written = None  # the first exception; the first change that the probe found
         self.local = threading.local()
-        self.outer_random = None  # state of the random generators outside of the model's forward passes
+        # states of the random generators outside of the model's forward passes, and what they were when one last ended
+        self.outer_random = self.quiet = None
 
     @property
     def number(self):
@@ -108,8 +109,8 @@ class Turns:
 
     def _wait_at(self, layer, me):
         """Undoes this micro-batch's changes of modules, gives the turn away, and makes them again when it is back."""
-        random = commit_blob.random_now()
-        inside = self.engine.own_random.begun
+        random = random_numbers.now()
+        inside = self.engine.own_random.apart
         if not inside:
             self.outer_random = random
         found = self.modules.revert(self._groups(layer))
@@ -118,7 +119,7 @@ class Turns:
         self._end_turn(me)
         self._pass_turn(me)
         self._await_turn(me)
-        commit_blob.put_random(random if inside else self.outer_random)
+        random_numbers.put(random if inside else self.outer_random)
         self.modules.reapply(found.private + found.changes)
         self.local.touched = found.groups
 
@@ -292,7 +293,7 @@ class Turns:
             try:
                 self._await_turn(number)
                 self.begun[number] = True
-                commit_blob.put_random(self.outer_random)
+                random_numbers.put(self.outer_random)
                 with contextlib.ExitStack() as entered:
                     for mode in entered_modes:
                         enter_mode(*mode, entered)
@@ -304,7 +305,7 @@ class Turns:
                 if self.sequential and all(self.done[:number]):
                     self.backward([number])
                 self._end_pass(number)
-                self.outer_random = commit_blob.random_now()
+                self.outer_random = random_numbers.now()
             except _Stopped:
                 pass
             except BaseException as failure:
@@ -319,7 +320,8 @@ class Turns:
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
                                     name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = self.outer_random = commit_blob.random_now()
+        random = self.outer_random = random_numbers.now()
+        self.quiet = random_numbers.keys(random)
         try:
             with whole:
                 for t in threads if self.failure is None else ():  # a signal handler may have closed the engine
@@ -329,7 +331,7 @@ class Turns:
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
         if self.failure is not None:
-            commit_blob.put_random(random)
+            random_numbers.put(random)
             raise self.failure
 
     def _forward(self, number):
@@ -361,6 +363,7 @@ class Together:
         self.engine = engine
         self.turns = None  # the Turns of the current step
         self.said_sequential = False  # whether the log has said that micro-batches run one after the other
+        self.draws = None  # whether the last pass in training drew random numbers; None: there was none yet
         self.probed = False  # whether a probe has shown that they can take turns
         self.nodes = ()  # graph nodes of each round of turns in the last step: see Graphs
         self.modules = self.watch = None  # a ModuleChanges and a Watch
