@@ -342,6 +342,31 @@ def test_a_pass_that_fails_leaves_the_scripts_numbers(make, seed):
     assert not torch.equal(drawn(engine), first)
 
 
+@pytest.mark.parametrize("kind", ["loop", "together"])
+def test_a_step_that_is_run_again_draws_the_same(kind, make, seed):
+    found = []
+    for failures in (0, 2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        numpy.random.seed(seed % 2**32)
+        engine, told = make(Noisy(keeps=False), name=f"again{failures}"), []
+        for _ in range(3):
+            noise = torch.randn(3)
+            for last in [False] * failures + [True]:
+                if kind == "loop":
+                    engine.backward(engine(X).square().mean())
+                    engine.backward(engine(X).square().mean())
+                else:
+                    engine.backward_together(range(2), lambda _, e=engine: e(X).square().mean())
+                if not last:
+                    engine.drop_gradients()
+            engine.step()
+            told += [noise.tolist(), states()]
+        found.append([*told, engine.digest()])
+        engine.close()
+    assert found[0] == found[1]
+
+
 def test_deepspeeds_engine(tmp_path, seed):
     from longshore import deepspeed
     config = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},

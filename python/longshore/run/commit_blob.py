@@ -19,7 +19,8 @@ from ..model.blocks import persistent_buffers
 from ..native import lib
 from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
-from . import random_numbers
+from .random_numbers import now as random_now
+from .random_numbers import put as put_random
 from .state import Buffer
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -86,8 +87,8 @@ def back(value):
 
 
 def random_states():
-    """random_numbers.now(), as JSON."""
-    state, (version, numbers, gauss), numpy, devices = random_numbers.now()
+    """random_now(), as JSON."""
+    state, (version, numbers, gauss), numpy, devices = random_now()
     out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
            "torch": tensor_out(state)}
     if devices:

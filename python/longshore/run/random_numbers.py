@@ -129,11 +129,11 @@ def _seed(engine, micro_batch):
 class _Draws:
     """What a pass draws from one generator."""
 
-    def __init__(self, generator, number):
-        """number: the seed to draw from if no earlier pass began with the generator's state; None: from the state."""
-        self.generator, self.before = generator, generator.now()
+    def __init__(self, generator, number, known):
+        """number: the seed to draw from if no earlier pass began with the generator's state; None: from the state.
+        known: numbers of the generator's states, as in _known."""
+        self.generator, self.before, self.known = generator, generator.now(), known
         self.key = self.begun = generator.key(self.before)
-        known = _known[generator]
         if known and hash(self.key) in known:
             known.move_to_end(hash(self.key))
             number = known[hash(self.key)]
@@ -148,10 +148,11 @@ class _Draws:
         generator, own = self.generator, self.number is not None
         drew = finished and generator.key(generator.now()) != self.begun
         if drew:
-            known = _known[generator]
-            known[hash(self.key)] = self.number
-            if len(known) > MOST_KNOWN:
-                known.popitem(last=False)
+            self.known[hash(self.key)] = self.number
+            # in the ordinary loop, where those that end before have begun before, it begins with the state of now
+            _known[generator][hash(self.key if outer is None else generator.key(outer))] = self.number
+            if len(_known[generator]) > MOST_KNOWN:
+                _known[generator].popitem(last=False)
         if own or outer is not None:
             generator.put(self.before if outer is None else outer)
             if drew:
@@ -164,9 +165,12 @@ class OwnRandom(threading.local):
 
     turns = None  # the turns of micro-batches that run together; this thread computes one of them
     passes = 0  # numbered forward passes of that micro-batch
+    known: dict = {}  # as _known, of that micro-batch alone
     _draws: tuple = ()  # of the pass that runs
     apart = False  # whether others take turns with that pass, so that the script's states wait in turns.outer_random
     numbered = False  # whether that pass has a number in its step
+    first: tuple = None, ()  # a step, and the script's states when its first pass began
+    left: tuple = ()  # the script's states after the last numbered pass
 
     def begin(self, engine, training, forwards):
         """A forward pass of the whole model begins. forwards: its number in its step, if it is in training and has
@@ -175,18 +179,46 @@ class OwnRandom(threading.local):
         turns, self.numbered = self.turns, forwards is not None
         if turns is not None and not turns.sequential:
             if training and turns.engine.together.draws is not False and (
-                    forwards is None or checkpoint_that_saves() is not None or keys(now()) != turns.quiet):
+                    forwards is None or checkpoint_that_saves() is not None or self._is_told(turns)):
                 turns.sequential = True  # the order of what passes and the script draw is that of the ordinary loop
             elif forwards is None:
                 return
+        begins_step = turns is None and forwards == 0
+        if begins_step:
+            self._again(engine)
         if turns is not None and forwards is not None:
             forwards = turns.local.number + turns.count * self.passes
             self.passes += 1
         number = None if forwards is None else _seed(engine, forwards)
-        self._draws = tuple(_Draws(generator, number) for generator in _GENERATORS)
         self.apart = turns is not None and not turns.sequential
+        if self.apart and not self.known:
+            self.known = {generator: collections.OrderedDict() for generator in _GENERATORS}
+        known = self.known if self.apart else _known
+        self._draws = tuple(_Draws(generator, number, known[generator]) for generator in _GENERATORS)
+        before = tuple(draws.before for draws in self._draws)
+        if begins_step:
+            self.first, self.left = (engine.state.step, before), ()
         if self.apart:
-            turns.outer_random = tuple(draws.before for draws in self._draws)
+            turns.outer_random = before
+
+    def begin_step(self, engine):
+        """The passes of a whole step begin, which run in threads of their own."""
+        self._again(engine)
+        self.first, self.left = (engine.state.step, now()), ()
+
+    def _again(self, engine):
+        """If the step that begins has begun before, was dropped, and the script has not touched its states since, it
+        begins with the same states again: a step that is run again has the same bits."""
+        step, states = self.first
+        if step == engine.state.step and keys(now()) == keys(self.left):
+            put(states)
+
+    def _is_told(self, turns):
+        """Whether the script has drawn numbers or set a state since the last pass that was not this micro-batch's."""
+        states = keys(now())
+        others = any(hash(key) in _known[generator] and hash(key) not in self.known.get(generator, ())
+                     for generator, key in zip(_GENERATORS, states))
+        return others or states != turns.quiet and not self.known
 
     def end(self, finished):
         """The pass ends. Returns whether it drew any number; None if none has begun. finished: whether it has an
@@ -194,6 +226,8 @@ class OwnRandom(threading.local):
         all_draws, self._draws = self._draws, ()
         outer = self.turns.outer_random if self.apart else [None] * len(all_draws)
         drew = [draws.end(finished, state) for draws, state in zip(all_draws, outer)]
+        if self.numbered and finished and all_draws:
+            self.left = tuple(draws.generator.now() if d else draws.before for draws, d in zip(all_draws, drew))
         if self.apart:
             self.apart, self.turns.outer_random = False, now()
             self.turns.quiet = keys(self.turns.outer_random)

@@ -21,7 +21,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
-from ..run import random_numbers
+from ..run import commit_blob, random_numbers
 from ..torch_internals import enter_mode, in_backward, modes
 from . import recovery
 from .micro_batch_graphs import Graphs
@@ -109,7 +109,7 @@ class Turns:
 
     def _wait_at(self, layer, me):
         """Undoes this micro-batch's changes of modules, gives the turn away, and makes them again when it is back."""
-        random = random_numbers.now()
+        random = commit_blob.random_now()
         inside = self.engine.own_random.apart
         if not inside:
             self.outer_random = random
@@ -119,7 +119,7 @@ class Turns:
         self._end_turn(me)
         self._pass_turn(me)
         self._await_turn(me)
-        random_numbers.put(random if inside else self.outer_random)
+        commit_blob.put_random(random if inside else self.outer_random)
         self.modules.reapply(found.private + found.changes)
         self.local.touched = found.groups
 
@@ -293,7 +293,7 @@ class Turns:
             try:
                 self._await_turn(number)
                 self.begun[number] = True
-                random_numbers.put(self.outer_random)
+                commit_blob.put_random(self.outer_random)
                 with contextlib.ExitStack() as entered:
                     for mode in entered_modes:
                         enter_mode(*mode, entered)
@@ -305,7 +305,7 @@ class Turns:
                 if self.sequential and all(self.done[:number]):
                     self.backward([number])
                 self._end_pass(number)
-                self.outer_random = random_numbers.now()
+                self.outer_random = commit_blob.random_now()
             except _Stopped:
                 pass
             except BaseException as failure:
@@ -320,7 +320,7 @@ class Turns:
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
                                     name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = self.outer_random = random_numbers.now()
+        random = self.outer_random = commit_blob.random_now()
         self.quiet = random_numbers.keys(random)
         try:
             with whole:
@@ -331,7 +331,7 @@ class Turns:
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
         if self.failure is not None:
-            random_numbers.put(random)
+            commit_blob.put_random(random)
             raise self.failure
 
     def _forward(self, number):
@@ -393,6 +393,7 @@ class Together:
             losses[number] = loss.detach()
             return loss / parts if parts > 1 else loss
 
+        engine.own_random.begin_step(engine)
         turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
             cycle.last, gradients.passes = True, count
@@ -408,6 +409,7 @@ class Together:
                     turns.probing = turns.sequential = True
             with streams.inside.differentiating(), gradients.own_pass():
                 turns.run()
+                engine.own_random.left = commit_blob.random_now()
                 turns.finish()
             with whole:
                 gradients.end_of_backward()
