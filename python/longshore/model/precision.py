@@ -10,7 +10,7 @@ import sys
 import torch
 
 from ..native import readable
-from ..run import commit_blob
+from ..run import commit_blob, random_numbers
 from ..torch_internals import BatchNorm, buffers_of
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 
@@ -142,6 +142,6 @@ def _made_in(model, dtype):
         return {}
     finally:
         torch.set_default_dtype(before)
-        commit_blob.put_random(random)
+        random_numbers.put(random)
     return {name: t.dtype
             for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}

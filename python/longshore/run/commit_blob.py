@@ -20,7 +20,6 @@ from ..native import lib
 from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
 from .random_numbers import now as random_now
-from .random_numbers import put as put_random
 from .state import Buffer
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}

@@ -119,7 +119,7 @@ class Turns:
         self._end_turn(me)
         self._pass_turn(me)
         self._await_turn(me)
-        commit_blob.put_random(random if inside else self.outer_random)
+        random_numbers.put(random if inside else self.outer_random)
         self.modules.reapply(found.private + found.changes)
         self.local.touched = found.groups
 
@@ -293,7 +293,7 @@ class Turns:
             try:
                 self._await_turn(number)
                 self.begun[number] = True
-                commit_blob.put_random(self.outer_random)
+                random_numbers.put(self.outer_random)
                 with contextlib.ExitStack() as entered:
                     for mode in entered_modes:
                         enter_mode(*mode, entered)
@@ -331,7 +331,7 @@ class Turns:
         except BaseException as stopped:  # KeyboardInterrupt of the main thread
             self.stop(stopped)
         if self.failure is not None:
-            commit_blob.put_random(random)
+            random_numbers.put(random)
             raise self.failure
 
     def _forward(self, number):
@@ -393,9 +393,9 @@ class Together:
             losses[number] = loss.detach()
             return loss / parts if parts > 1 else loss
 
-        engine.own_random.begin_step(engine)
         turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
+            engine.own_random.begin_step(engine)
             cycle.last, gradients.passes = True, count
             cycle.begin_pass()
             self.turns = turns
