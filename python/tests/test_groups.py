@@ -97,6 +97,18 @@ def test_deepspeed_counts_them_in_stage_0_alone(tmp_path, seed, stage, together)
     engine.destroy()
 
 
+def test_what_zero_leaves_out_is_not_added_in_silence(tmp_path, seed):
+    model, inside, left_out = made(seed)
+    config = {"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 1},
+              "longshore": {"run": str(tmp_path / "run")}}
+    engine = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(inside, **HYPER), config=config)[0]
+    engine.optimizer.add_param_group({"params": left_out})
+    engine.backward(loss_of(engine(BATCHES[0])))
+    with pytest.raises(longshore.LongshoreError, match="layers.1.weight was in no group at deepspeed.initialize"):
+        engine.step()
+    engine.destroy()
+
+
 # ---- what a group has
 
 

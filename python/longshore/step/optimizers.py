@@ -159,7 +159,7 @@ class Optimizer(torch.optim.Optimizer):
                         for p, handle in streamed.parameters if block.tensors[handle.index].trains}
         super().__init__(groups, defaults)
         self.made = [[*group["params"]] for group in self.param_groups]  # as wrap() got them
-        self.read_groups()
+        self.group_of = {id(p): group for group in self.param_groups for p in group["params"]}
         self._made = self._opt_called = True  # schedulers warn unless a step was called
 
     @property

@@ -113,7 +113,7 @@ def _listed(group):
 
 def read(optimizer):
     """Returns {id of a parameter: its group} for the next step. Raises LongshoreError for what it cannot honour."""
-    trained, out = optimizer.trained, {}
+    trained, dropped, out = optimizer.trained, optimizer.engine.gradients.dropped_ids, {}
     for n, group in enumerate(optimizer.param_groups):
         where = f"optimizer.param_groups[{n}]"
         if _listed(group) is not group.get("params"):
@@ -127,6 +127,9 @@ def read(optimizer):
                 raise LongshoreError(f"{where}: {_name(p)} is in the groups twice, and would train twice in a step; "
                                      "leave it in one group")
             out[id(p)] = group
+            if id(p) in dropped:
+                raise LongshoreError(f"{where}: {_name(p)} was in no group at deepspeed.initialize(), so its gradient "
+                                     "is dropped; give it a group there, with lr 0 until it is to train")
             if id(p) not in trained:
                 refuse_untrained(optimizer, p, where, p.requires_grad)
     return out
