@@ -305,7 +305,7 @@ def test_what_is_refused_by_name(tmp_path, seed):
     refused("tensor_parallel.*not supported", lambda c: c.update(tensor_parallel={"autotp_size": 2}))
     refused("zero_quantized_weights.*ZeRO", lambda c: c["zero_optimization"].update(zero_quantized_weights=True))
     refused("train_batch_size: 7 is not", lambda c: c.update(train_batch_size=7))
-    refused("gradient_clipping: 'a'", lambda c: c.update(gradient_clipping="a"))
+    refused("gradient_clipping: must be a number of at least 0, and is 'a'", lambda c: c.update(gradient_clipping="a"))
     refused("bf16.enabled: 1 must be true or false", lambda c: c.update(bf16={"enabled": 1}))
     refused("bf16: must be an object", lambda c: c.update(bf16=True))
     refused(r"aio\.blok_size.*did you mean block_size", lambda c: c.update(aio={"blok_size": 1}))

@@ -203,7 +203,7 @@ def test_bad_input(tmp_path, seed):
         (tmp_path / "x-drive").rename(tmp_path / f"used{len(list(tmp_path.iterdir()))}")
 
     refused("not-there.*is not there: wrap.moments_from", moments_from=tmp_path / "not-there")
-    refused("those of adamw, not of sgd", optimizer="sgd")
+    refused("moments of adamw, not of sgd", optimizer="sgd")
     refused("holds no moments", model=Cnn())
     refused(r"transformer.wte.weight is of shape \[96, 48\] there, and \[97, 48\]", model=_resized(97))
     for text in ("{", "[]", '{"optimizer": "adamw"}', '{"optimizer": "adamw", "updates": true}',

@@ -133,5 +133,5 @@ def test_a_trainer_takes_them(tmp_path, seed, caplog):
         ours.train(resume_from_checkpoint=True)
     took_all(ours.engine)
     ours.engine.close()
-    assert [r.getMessage().partition(": ")[2] for r in caplog.records if "goes on" in r.getMessage()] == [
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records if "continues as" in r.getMessage()] == [
         "continues as it was made: storage bf16, and not fp32"]

@@ -175,7 +175,7 @@ cp "$run/residual-host" "$place/good"
 for at in 70 5000 100000; do
     cp "$place/good" "$run/residual-host"
     printf '\x5a' | dd of="$run/residual-host" bs=1 seek=$at conv=notrunc status=none
-    expect_failure 1 "a flipped byte at $at" "residual-host: damaged at offset" train --resume "$run"
+    expect_failure 1 "a flipped byte at $at" "residual-host: is damaged at offset" train --resume "$run"
 done
 head -c 9000 "$place/good" >"$run/residual-host"
 expect_failure 1 "a file cut short" "residual-host.*cut" train --resume "$run"
