@@ -156,16 +156,20 @@ static bool same_file(const struct stat *a, const char *path) {
     return stat(path, &b) == 0 && a->st_dev == b.st_dev && a->st_ino == b.st_ino;
 }
 
-/* Whether the input is this file, or a Hugging Face directory from which this file is read. */
+/* Whether the input is this file, or a Hugging Face directory in or below which this file is read. */
 static bool reads(const char *input, const struct stat *file) {
     static const char *const patterns[] = {"*.safetensors", "*.json", "*.txt", "*.bpe", NULL};
     DIR *directory = opendir(input);
     const struct dirent *entry = NULL;
     bool found = !directory && same_file(file, input);
     while (directory && !found && (entry = readdir(directory))) {
-        if (!shore__name_matches(entry->d_name, patterns)) continue;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         char *path = shore__path_join(input, entry->d_name);
-        found = path && same_file(file, path);
+        struct stat st;
+        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) /* an index may name shards there */
+            found = reads(path, file);
+        else
+            found = path && shore__name_matches(entry->d_name, patterns) && same_file(file, path);
         free(path);
     }
     if (directory) closedir(directory);
