@@ -18,13 +18,14 @@ import torch
 from ..errors import LongshoreError
 from ..model.absent import Fetched, StandIn, fetched, is_about, tensors, writes
 from ..native import readable
-from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_map
+from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_map, version_of
 from .block_gradients import shows, zeros
 
 _log = logging.getLogger("longshore")
 _ADVICE = ("change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor; with more "
            "memory= it has memory of its own, which can be changed in part")
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "share_memory_"}
+_zeros: dict = {}  # by dtype and device: what all stand-ins are views of
 
 
 class Gathered(StandIn):
@@ -32,13 +33,14 @@ class Gathered(StandIn):
 
     @classmethod
     def of(cls, p):
-        with torch.no_grad():
-            dtype = getattr(p, "grad_dtype", None) or p.dtype
-            out = torch.zeros((), dtype=dtype, device=p.device).expand(p.shape).as_subclass(cls)
+        with torch.no_grad(), DisableTorchFunctionSubclass():
+            key = getattr(p, "grad_dtype", None) or p.dtype, p.device
+            if key not in _zeros:
+                _zeros[key] = torch.zeros((), dtype=key[0], device=key[1])
+                refuse_access(_zeros[key], "p.grad: a function that PyTorch does not announce asks for its memory; "
+                                           "clone() it first")
+            out = _zeros[key].expand(p.shape).as_subclass(cls)
         out.longshore_parameter, out.longshore_name = p, f"{p.longshore.name}.grad"
-        with DisableTorchFunctionSubclass():
-            refuse_access(out, f"{out.longshore_name}: a function that PyTorch does not announce asks for its memory; "
-                               "clone() it first")
         return out
 
     def longshore_gradients(self):
@@ -149,7 +151,8 @@ class Shown:
     def __init__(self, parameters):
         """parameters: those that the engine trains."""
         self.parameters = parameters
-        self._seen = {}  # by a parameter's id: a weak reference to its p.grad, as the engine has seen it last
+        # by a parameter's id: a weak reference to its p.grad as the engine has seen it last, and its version
+        self._seen = {}
         self._hidden = {}  # during a pass, by a parameter's id: its p.grad
         self._own, self.most_bytes = {}, 0  # bytes of the stand-ins that got memory, now by id, and at most
         self._said_kept = False
@@ -164,7 +167,7 @@ class Shown:
         if g is None:
             self._seen.pop(id(p), None)
         else:
-            self._seen[id(p)] = weakref.ref(g)
+            self._seen[id(p)] = weakref.ref(g), version_of(g)
 
     def reserve(self, g):
         """Takes memory for a stand-in: of what the plan leaves for optimizer state. Returns whether there is room."""
@@ -186,12 +189,13 @@ class Shown:
         removed, kept = False, 0
         for p, g in self._p_grads():
             seen = self._seen.get(id(p))
-            before = None if seen is None else seen()
             if g is None and seen is None or gradients.in_hooks(p):
                 continue
+            before = None if seen is None else seen[0]()
             if g is not None and g is before:
                 if type(g) is not Gathered:
-                    gradients.take_over(p, g)
+                    gradients.take_over(p, g, version_of(g) != seen[1])
+                    self._set(p, g)
                 continue
             kept += self._keep([before])
             if g is None:
@@ -210,7 +214,8 @@ class Shown:
         """Sets p.grad to None where it is of the last step, and not of the one that gathers."""
         refs = []
         for p in self.of_last_step(gradients):
-            refs.append(self._seen.get(id(p), lambda: None))
+            if id(p) in self._seen:
+                refs.append(self._seen[id(p)][0])
             self._set(p, None)
         self._say_kept(self._keep(ref() for ref in refs))
 
@@ -246,6 +251,7 @@ class Shown:
             self._set(p, None)
         elif g is not None and type(g) is not Gathered:
             self.refresh(gradients, p, g)
+            self._set(p, g)
 
     def of_last_step(self, gradients):
         return [p for p, g in self._p_grads() if g is not None and not gradients.has(p) and not gradients.in_hooks(p)]
@@ -273,7 +279,7 @@ class Shown:
 
     def drop(self):
         """Sets every p.grad to None. Stand-ins that a script has kept get memory and their value first."""
-        refs = [weakref.ref(g) for g in self._hidden.values()] + [*self._seen.values()]
+        refs = [weakref.ref(g) for g in self._hidden.values()] + [ref for ref, _ in self._seen.values()]
         self._hidden = {}
         for p in self.parameters:
             self._set(p, None)

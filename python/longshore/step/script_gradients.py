@@ -98,10 +98,11 @@ class ScriptSide:
             self.blocks[number].arrived.add(index)
         self.replace(number, index, value)
 
-    def take_over(self, p, g):
-        """The sum takes over what a script has changed of its p.grad."""
+    def take_over(self, p, g, written):
+        """The sum takes over what a script has changed of its p.grad. written: the script has written to it, which
+        makes one of the last step a gradient of the step that gathers."""
         sum = self.value_of(p)
-        if sum is None or not shows(g, sum):
+        if sum is None or not shows(g, sum) or written and not self.has(p):
             self.change(p, g)
 
     def look(self):
