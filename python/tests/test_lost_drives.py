@@ -186,25 +186,33 @@ def test_between_steps(use, settled, far, tmp_path, seed):
     assert far.losses == STEPS // 2
 
 
-def test_a_write_among_them(far, tmp_path, seed):
-    """Values that are written by hand are a step of their own, which is whole or not made."""
+@pytest.mark.parametrize("when", ["settled", "before", "within", "after"])
+def test_a_write_among_them(when, far, tmp_path, seed):
+    """Values that are written by hand are a step of their own, which is whole or not made, or part of the last one."""
     def write(engine, lost):
         if engine.step_number == 3:
-            engine.settle()  # before that, it would become part of the step
-            if lost:
+            if when == "settled":
+                engine.settle()  # before that, it becomes part of the step
+            if lost and when in ("settled", "before"):
                 far.kill()
             with longshore.resident(_weight(engine), write=True):
                 _weight(engine).data.mul_(0.5)
+                if lost and when == "within":
+                    far.kill()
+            if lost and when == "after":
+                far.kill()
 
     (tmp_path / "local").mkdir()
     with make(tmp_path / "whole", [str(tmp_path / "local")], seed) as engine:
         want = train(engine, STEPS, seed, after=lambda e: write(e, False))
     with make(tmp_path / "run", far.drives, seed) as engine:
         assert train(engine, STEPS, seed, after=lambda e: write(e, True)) == want
+    assert far.losses and longshore.verify(tmp_path / "run") == want
 
 
-@pytest.mark.parametrize("where", ["store_values", "carry", "masters"])
-def test_a_write_is_made_again(where, far, tmp_path, seed):
+@pytest.mark.parametrize("where,settled", [("store_values", True), ("carry", True), ("masters", True),
+                                           ("store_values", False), ("masters", False)])
+def test_a_write_is_made_again(where, settled, far, tmp_path, seed):
     """Of what was written of several blocks nothing is left out, whenever the link breaks within."""
     def write(engine, lost):
         call, turns = getattr(State, where), []
@@ -216,7 +224,8 @@ def test_a_write_is_made_again(where, far, tmp_path, seed):
             return call(state, *args, **how)
 
         if engine.step_number == 3:
-            engine.settle()
+            if settled:
+                engine.settle()
             with mock.patch.object(State, where, counted), longshore.resident(engine.module.transformer.h, write=True):
                 for p in engine.module.transformer.h.parameters():
                     p.data.mul_(0.5)

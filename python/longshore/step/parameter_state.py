@@ -107,7 +107,7 @@ def amend(engine, blocks):
     changed = {}  # {block: (its masters, first and last changed element)}
     for streamed in blocks:
         engine.gradients.step.tell(lib.shore_step_wait, streamed.number)
-        engine.gradients.step.tell(lib.shore_step_forget_state, streamed.number)
+        engine.gradients.step.tell(lib.shore_step_forget_state, streamed.number)  # which waits until it is written
         try:
             masters, parts = _masters(engine, streamed)
         except LongshoreError:
@@ -143,7 +143,7 @@ def _amend_block(engine, streamed, masters, segment, end):
     part = Buffer((end - segment) * SEGMENT * 4)
     masters = masters.view(torch.float32)
     part.view(torch.float32).copy_(masters[segment * SEGMENT:end * SEGMENT])
-    engine.state.store_values(streamed.number, segment, end - segment, master=part, last=True)
+    engine.cycle.store_masters(streamed.number, segment, end - segment, part)
     streamed.updates += 1
     for (p, handle), at in zip(streamed.parameters, engine.layout.offsets[streamed.number]):
         if streamed.widens:

@@ -55,6 +55,8 @@ class StepCycle:
         self.engine, self.phase = engine, Phase.DURABLE
         # what the last step commits with, until it is durable: (skipped, metrics, position, packed at the commit)
         self.commits: Any = None
+        # what a script has stored into that step: (block, segment, count, masters), while drives may go and come back
+        self.stored: list = []
         self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates of each tensor so far
         self.counts_before = self.counts  # the same at the step before the last one
         self.backwards = 0  # backward passes of the step that gathers
@@ -175,8 +177,19 @@ class StepCycle:
 
     def takes_changes(self):
         """Whether other values of parameters can still become part of the last step: its commit has not begun. A step
-        that was skipped has no values, and one on drives that may go and come back is sent again from its gradients."""
-        return self.phase is Phase.MADE and not self.commits[0] and not self.engine.state.away
+        that was skipped has no values."""
+        return self.phase is Phase.MADE and not self.commits[0]
+
+    def store_masters(self, block, segment, count, masters):
+        """Stores other masters of segments into the last step, and again where it is sent again. masters: a Buffer."""
+        change = block, segment, count, masters
+        recovery.persist(self.engine, lambda: self._store_masters(*change))
+        if self.engine.state.away:
+            self.stored.append(change)
+
+    def _store_masters(self, block, segment, count, masters):
+        self.engine.gradients.step.tell(lib.shore_step_forget_state, block)  # a step that is sent again holds it anew
+        self.engine.state.store_values(block, segment, count, master=masters, last=True)
 
     def changed(self, numbers):
         """Other values of these blocks became part of the last step."""
@@ -201,7 +214,7 @@ class StepCycle:
 
     def durable(self):
         """The last step is durable."""
-        self.phase, self.commits = Phase.DURABLE, None
+        self.phase, self.commits, self.stored = Phase.DURABLE, None, []
         self.engine.gradients.durable()
 
     def found_committed(self):
@@ -241,14 +254,17 @@ class StepCycle:
             state.step += 1
         if not known:
             self.unmake()
-        elif self.phase is Phase.COMMITTING:
+            return False
+        for change in self.stored:
+            self._store_masters(*change)
+        if self.phase is Phase.COMMITTING:
             state.commit(*self.commits)
-        return known
+        return True
 
     def unmake(self):
         """Goes back to the step before the last one."""
         streams = self.engine.streams
-        self.phase, self.commits = Phase.DURABLE, None
+        self.phase, self.commits, self.stored = Phase.DURABLE, None, []
         self.engine.state.step -= 1
         self.counts = self.counts_before
         for streamed in streams.blocks:
