@@ -186,7 +186,12 @@ def test_the_same_tensor_until_it_is_none(pair):
 def test_writes_in_part_count_or_are_refused(pair, request):
     """By views, NumPy and DLPack; nothing is changed where one is refused."""
     refused = []
-    for write in (lambda g: g.view(-1)[:3].zero_(), lambda g: g[0].mul_(2), lambda g: g.numpy().fill(1e-2),
+
+    def rows(g):
+        for row in g:
+            row.mul_(0.5)
+
+    for write in (rows, lambda g: g.view(-1)[:3].zero_(), lambda g: g[0].mul_(2), lambda g: g.numpy().fill(1e-2),
                   lambda g: torch.from_dlpack(g).mul_(0.5), lambda g: g.data.t()[1].add_(0.1),
                   lambda g: g.untyped_storage().fill_(0)):
         for model, optimizer in reversed(pair):
@@ -203,7 +208,7 @@ def test_writes_in_part_count_or_are_refused(pair, request):
             optimizer.step()
             optimizer.zero_grad()
         same(pair)
-    assert len(refused) == 6 * ("little" in request.node.name)
+    assert len(refused) == 7 * ("little" in request.node.name)
 
 
 def test_a_copy_of_a_parameter_beside_its_gradient(pair):
@@ -291,3 +296,15 @@ def test_one_kept_past_close(tmp_path, seed):
         kept = next(iter(engine.parameters())).grad
         norm = kept.norm()
     assert kept.norm() == norm and next(iter(engine.module.parameters())).grad is None
+
+
+def test_zero_grad_leaves_what_no_group_has(pair):
+    for model, optimizer in pair:
+        first = optimizer.param_groups[0]["params"].pop(0)
+        for n, x in enumerate(X):
+            loss_of(model, x).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=n % 2 == 0)
+            if n == 3:
+                optimizer.param_groups[0]["params"].append(first)
+    same(pair)

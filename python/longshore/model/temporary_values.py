@@ -38,7 +38,7 @@ def _room(engine, nbytes):
     back. Raises BudgetError if there is too little."""
     plan, streams, spare = engine.plan, engine.streams, engine.plan.spare_bytes
     budget = engine.state.memory_bytes or plan.total_bytes + spare
-    free = max(budget - plan.total_bytes - streams.copies_bytes, 0)
+    free = max(budget - plan.total_bytes - streams.copies_bytes - engine.gradients.shown.most_bytes, 0)
     if nbytes > free:
         raise BudgetError(
             f"resident(write=\"temporary\"): a copy of these parameters needs {native.readable(nbytes)}, and of "

@@ -102,6 +102,8 @@ class Gathered(StandIn):
             if func == torch.Tensor.data.__set__:
                 value = args[1].longshore_value() if isinstance(args[1], Gathered) else args[1]
                 return first.longshore_become(lambda g: setattr(g, "data", value))
+        if func is torch.Tensor.__iter__:
+            return iter(args[0].unbind(0))
         if "_foreach_" in name and isinstance(first, (list, tuple)) and len(first) > 1:
             return _one_by_one(func, args, kwargs)
         given = [a for a in tensors((args, kwargs)) if isinstance(a, Gathered)]

@@ -22,7 +22,7 @@ from ..torch_internals import (
     post_accumulate_hooks,
 )
 from . import recovery
-from .block_gradients import BlockGradients, is_zeros, merged, shows
+from .block_gradients import BlockGradients, bytes_of, is_zeros, merged, shows
 from .grad_attribute import Shown
 from .gradient_step import Step
 from .optimizers import hypers
@@ -100,7 +100,8 @@ class Gradients(ScriptSide):
 
     @property
     def held_bytes(self):
-        return sum(g.nbytes for block in self.blocks for g in block.held.values())
+        shown = self.made.values() if self.shows_made else ()
+        return sum(bytes_of(g) for block in (*self.blocks, *shown) for g in block.held.values())
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""

@@ -158,6 +158,7 @@ class ScriptSide:
             else:
                 p.grad.zero_()
         self.look()
+        self.streams.engine().cycle.count_anew()
 
     def lose(self):
         """The drives have lost what was put aside there."""

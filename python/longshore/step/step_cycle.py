@@ -78,9 +78,13 @@ class StepCycle:
         engine = self.engine
         self.several = self.backwards > 1
         engine.streams.progress.end()
-        self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
+        self.count_anew()
         engine.meter.drop()
         engine.gradients.begin(keep)
+
+    def count_anew(self):
+        """The next pass is the first one of the step."""
+        self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
 
     @whole
     def begin_pass(self):
