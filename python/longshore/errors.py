@@ -10,7 +10,8 @@ class LongshoreError(RuntimeError):
 
 
 class BudgetError(LongshoreError, MemoryError):
-    """The memory budget is below the least that works; the message names the ``minimum SIZE``."""
+    """The memory budget is below the least that works, and the message names the ``minimum SIZE``; or it is more than
+    the machine has."""
 
 
 class BusyError(LongshoreError):

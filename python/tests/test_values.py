@@ -72,6 +72,8 @@ def test_what_is_written_stays(tmp_path, seed, moments, storage):
                            torch.full(p.shape, 1.00001).to(torch.float32 if storage == "fp32"
                                                            else torch.bfloat16).float())
         digest = engine.digest()
+        with pytest.raises(longshore.LongshoreError, match="c_fc.weight: holds a negative second moment"):
+            utils.safe_set_full_optimizer_state(p, -0.5, "exp_avg_sq")
         with pytest.raises(longshore.NotFiniteError, match="c_fc.weight"):
             utils.safe_set_full_fp32_param(p, float("nan"))
         engine.backward(engine(**tokens(1)[0]).loss)

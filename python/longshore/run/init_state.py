@@ -9,7 +9,8 @@ import torch
 from .. import native
 from ..errors import LongshoreError, MissingError
 from ..step.optimizer_state import parse
-from ..step.optimizer_table import OPTIMIZERS, refuse_fault
+from ..step.optimizer_table import OPTIMIZERS
+from ..step.parameter_state import refuse_wrong
 from . import unreadable_weights
 from .state import PIECE
 
@@ -151,7 +152,7 @@ def check(layout, model, moments=None):
             for tensor, values in zip(block.tensors, _values(model, block, moments)):
                 for plane, value in zip(_PLANES, values):
                     for part in () if value is None else value.split(PIECE * native.SEGMENT):
-                        refuse_fault(tensor.name, plane, part)
+                        refuse_wrong(tensor.name, plane, part)
 
 
 def fill(state, model, spool, progress, moments=None):
@@ -172,7 +173,7 @@ def fill(state, model, spool, progress, moments=None):
                         if value is None:
                             continue
                         piece[at:at + last - first] = value[first:last]
-                        refuse_fault(block.tensors[t].name, plane, piece[at:at + last - first])
+                        refuse_wrong(block.tensors[t].name, plane, piece[at:at + last - first])
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)

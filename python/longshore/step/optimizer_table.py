@@ -5,7 +5,6 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ..errors import LongshoreError, NotFiniteError
 from ..native import lib
 from .optimizer_classes import AdamW8bit, EmptyAdagrad
 
@@ -46,10 +45,3 @@ NAMES = f"{', '.join(_NAMES[:-1])} and {_NAMES[-1]}"
 def without_state(kind):
     """An optimizer's class, or the one that makes no state if torch.optim's makes it before the first step."""
     return next((known.empty for known in OPTIMIZERS.values() if known.torchs is kind and known.empty), kind)
-def refuse_fault(name, plane, values, more=""):
-    """Raises for values that cannot be stored. plane: "m" or "v" for moments, anything else for parameters. more: ends
-    the message."""
-    if not bool(torch.isfinite(values).all()):
-        raise NotFiniteError(f"{name}: holds a value that is not finite{more}")
-    if plane == "v" and bool((values < 0).any()):
-        raise LongshoreError(f"{name}: holds a negative second moment, which is one of squares{more}")

@@ -13,6 +13,7 @@ from ..torch_internals import version_of
 from . import recovery
 
 KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
+_NOT_WRITTEN = ", and was not written"
 
 
 def _place(param):
@@ -33,6 +34,14 @@ def _segments(engine, number, at, elems, kind):
     buffer = Buffer(count * SEGMENT * 4)
     recovery.persist(engine, lambda: engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
     return buffer, first
+
+
+def refuse_wrong(name, plane, values, more=""):
+    """Raises for values that cannot be stored. plane: as `kind` of read(); more: ends the message."""
+    if not bool(torch.isfinite(values).all()):
+        raise NotFiniteError(f"{name}: holds a value that is not finite{more}")
+    if plane == "v" and bool((values < 0).any()):
+        raise LongshoreError(f"{name}: holds a negative second moment, which is one of squares{more}")
 
 
 def read(param, kind):
@@ -60,8 +69,7 @@ def write(param, kind, value):
     handle, engine, number, at = _place(param)
     _refuse_begun(engine, handle.name)
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
-    if not bool(torch.isfinite(value).all()):
-        raise NotFiniteError(f"{handle.name}: a value that is not finite was not written")
+    refuse_wrong(handle.name, kind, value, _NOT_WRITTEN)
     buffer, first = _segments(engine, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
     commit(engine,
@@ -118,7 +126,7 @@ def amend(engine, blocks):
             if torch.equal(fetched, now):
                 handle.version = version_of(p)
                 continue
-            _refuse_not_finite(handle, now)
+            refuse_wrong(handle.name, "master", now, _NOT_WRITTEN)
             # an unchanged element keeps the lower half of its master
             before.copy_(torch.where(fetched == now, before, now.float()))
             at = engine.layout.offsets[streamed.number][handle.index]
@@ -153,11 +161,6 @@ def _amend_block(engine, streamed, masters, segment, end):
     engine.streams.places.detach_views(streamed.parameters)
 
 
-def _refuse_not_finite(handle, value):
-    if not bool(torch.isfinite(value).all()):
-        raise NotFiniteError(f"{handle.name}: holds a value that is not finite, and was not written back")
-
-
 def begun(engine):
     """Whether a step has been begun: whether there are gradients that are not zero."""
     engine.gradients.look()
@@ -180,7 +183,7 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
         value = value_of(p)
         if value is not None:
-            _refuse_not_finite(handle, value)
+            refuse_wrong(handle.name, "master", value, _NOT_WRITTEN)
 
     def masters():
         for streamed in blocks:
