@@ -266,7 +266,7 @@ class Absent(nn.Parameter):
         if func in _DIFFERENTIATE:
             return _DIFFERENTIATE[func](*args, **kwargs)
         if name.startswith("_foreach_") and args and len(args[0]) > 1:
-            return _one_by_one(func, args, kwargs)
+            return one_by_one(func, args, kwargs)
         if name in _OF_OTHERS:
             args, kwargs = args[:1] + tree_map(_shape_of, args[1:]), tree_map(_shape_of, kwargs)
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
@@ -281,7 +281,7 @@ class Absent(nn.Parameter):
                 if args[1] is first:  # module.to() that changes nothing
                     return None
                 _refuse(first, "its storage cannot be replaced", _BEFORE)
-            if name in ("to", "cpu", "float", "bfloat16") and _is_that_already(name, first, args[1:], kwargs):
+            if name in ("to", "cpu", "float", "bfloat16") and is_that_already(name, first, args[1:], kwargs):
                 return first
             if name == "copy_" and first.longshore.streams.loading.takes(first, args[1]):
                 return first
@@ -315,7 +315,7 @@ def _fetch_if_free(absents):
             p.longshore.streams.fetch_if_free(block)
 
 
-def _one_by_one(func, args, kwargs):
+def one_by_one(func, args, kwargs):
     """A _foreach_ function, for one tensor after the other, so that one copy at a time is in memory."""
     def nth(given, n):
         return [given[n]] if isinstance(given, (list, tuple)) else given
@@ -359,7 +359,7 @@ def _advice(p):
     return IN_PASS if p.longshore.streams.inside.modules else CHANGE
 
 
-def _is_that_already(name, p, args, kwargs):
+def is_that_already(name, p, args, kwargs):
     """Whether Tensor.to() or the like would return the parameter itself."""
     asked = [{"float": torch.float32, "bfloat16": torch.bfloat16, "cpu": "cpu"}.get(name), *args]
     asked += [v for k, v in kwargs.items() if k not in ("copy", "non_blocking")]

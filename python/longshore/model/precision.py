@@ -10,7 +10,7 @@ import sys
 import torch
 
 from ..native import readable
-from ..run import commit_blob, random_numbers
+from ..run import random_numbers
 from ..torch_internals import BatchNorm, buffers_of
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 
@@ -128,7 +128,7 @@ def _of_pretrained(model, dtype):
 
 def _made_in(model, dtype):
     """Returns {name: dtype} of a new model of the same configuration; {} if its class needs more than that."""
-    config, random, before = copy.deepcopy(model.config), commit_blob.random_now(), torch.get_default_dtype()
+    config, random, before = copy.deepcopy(model.config), random_numbers.now(), torch.get_default_dtype()
     configs = [config]
     for inner in configs:
         inner.dtype = dtype

@@ -19,7 +19,7 @@ from ..model.blocks import persistent_buffers
 from ..native import lib
 from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
-from .random_numbers import now as random_now
+from . import random_numbers
 from .state import Buffer
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -86,8 +86,8 @@ def back(value):
 
 
 def random_states():
-    """random_now(), as JSON."""
-    state, (version, numbers, gauss), numpy, devices = random_now()
+    """random_numbers.now(), as JSON."""
+    state, (version, numbers, gauss), numpy, devices = random_numbers.now()
     out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
            "torch": tensor_out(state)}
     if devices:

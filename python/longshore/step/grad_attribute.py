@@ -16,7 +16,7 @@ import weakref
 import torch
 
 from ..errors import LongshoreError
-from ..model.absent import Fetched, StandIn, fetched, is_about, tensors, writes
+from ..model.absent import Fetched, StandIn, fetched, is_about, one_by_one, tensors, writes
 from ..native import readable
 from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_map, version_of
 from .block_gradients import shows, zeros
@@ -105,7 +105,7 @@ class Gathered(StandIn):
         if func is torch.Tensor.__iter__:
             return iter(args[0].unbind(0))
         if "_foreach_" in name and isinstance(first, (list, tuple)) and len(first) > 1:
-            return _one_by_one(func, args, kwargs)
+            return one_by_one(func, args, kwargs)
         given = [a for a in tensors((args, kwargs)) if isinstance(a, Gathered)]
         if name in _POINTERS:
             return _point(func, name, given, args, kwargs)
@@ -125,15 +125,6 @@ class Gathered(StandIn):
         for g in written.values():
             g.longshore_gradients().change(g.longshore_parameter, copies[id(g)])
         return next((g for g in written.values() if copies[id(g)] is out), out)
-
-
-def _one_by_one(func, args, kwargs):
-    """Calls a function of lists for one element after the other, so that there is one copy at a time."""
-    def at(n, tree):
-        return [[a[n]] if isinstance(a, (list, tuple)) else a for a in tree]
-
-    outs = [func(*at(n, args), **dict(zip(kwargs, at(n, kwargs.values())))) for n in range(len(args[0]))]
-    return None if outs[0] is None else [g for out in outs for g in out]
 
 
 def _point(func, name, given, args, kwargs):

@@ -21,7 +21,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
-from ..run import commit_blob, random_numbers
+from ..run import random_numbers
 from ..torch_internals import enter_mode, in_backward, modes
 from . import recovery
 from .micro_batch_graphs import Graphs
@@ -109,7 +109,7 @@ class Turns:
 
     def _wait_at(self, layer, me):
         """Undoes this micro-batch's changes of modules, gives the turn away, and makes them again when it is back."""
-        random = commit_blob.random_now()
+        random = random_numbers.now()
         inside = self.engine.own_random.apart
         if not inside:
             self.outer_random = random
@@ -305,7 +305,7 @@ class Turns:
                 if self.sequential and all(self.done[:number]):
                     self.backward([number])
                 self._end_pass(number)
-                self.outer_random = commit_blob.random_now()
+                self.outer_random = random_numbers.now()
             except _Stopped:
                 pass
             except BaseException as failure:
@@ -320,7 +320,7 @@ class Turns:
         threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
                                     name=f"longshore-micro-batch-{n}")
                    for n in range(self.count)]
-        random = self.outer_random = commit_blob.random_now()
+        random = self.outer_random = random_numbers.now()
         self.quiet = random_numbers.keys(random)
         try:
             with whole:
@@ -409,7 +409,7 @@ class Together:
                     turns.probing = turns.sequential = True
             with streams.inside.differentiating(), gradients.own_pass():
                 turns.run()
-                engine.own_random.left = commit_blob.random_now()
+                engine.own_random.left = random_numbers.now()
                 turns.finish()
             with whole:
                 gradients.end_of_backward()

@@ -12,11 +12,11 @@ import torch
 
 from .. import native
 from ..errors import LongshoreError
-from ..model.absent import _is_that_already, fetched, is_about
+from ..model.absent import fetched, is_about, is_that_already
 from ..run.state import Buffer
 from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 from . import parameter_state
-from .optimizer_table import OPTIMIZERS, refuse_fault
+from .optimizer_table import OPTIMIZERS
 
 _ADVICE = "optimizer.load_state_dict() writes the state"
 _IN_PLACE = f"{_ADVICE}, and another optimizer loads a copy.deepcopy() of it"
@@ -83,7 +83,7 @@ class Moment(torch.Tensor):
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float")
-                                          and _is_that_already(name, first, args[1:], kwargs)):
+                                          and is_that_already(name, first, args[1:], kwargs)):
             return first
         if isinstance(first, Moment) and name in _POINTERS:
             if first.held is None:
@@ -329,6 +329,6 @@ def _pieces(engine, number, wanted):
                     part = buffer.view(torch.float32)[at:at + end - begin]
                     part.copy_(flat[index, plane][begin:end])
                     name = engine.layout.blocks[number].tensors[index].name
-                    refuse_fault(f"load_state_dict: {name}", plane, part, ", and nothing was loaded")
+                    parameter_state.refuse_wrong(f"load_state_dict: {name}", plane, part, ", and nothing was loaded")
         if tensors:
             yield number, first, count, {"tensors": tensors, **buffers}
