@@ -5,9 +5,9 @@
 
 #include "base/diag.h"
 
-/* ---- the table: every key of transformers' GPT2Config, LlamaConfig, MistralConfig and Qwen2Config, versions 4 and 5 -
- */
+/* ---- the table ---------------------------------------------------------------------------------------------------- */
 
+/* Every key of transformers' GPT2Config, LlamaConfig, MistralConfig and Qwen2Config, versions 4 and 5. */
 enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, ROTARY = LLAMA | MISTRAL | QWEN2, ALL = GPT2 | ROTARY };
 static const char *const families[] = {"gpt2", "llama", "mistral", "qwen2"};
 
@@ -200,7 +200,11 @@ json_t *shore__config_keys_kept(const json_t *config, const char *model_type) {
     const char *key;
     json_object_foreach((json_t *)config, key, value) {
         const struct row *row = row_of(key, model_type);
-        if (!row || row->kind != READ) json_object_set(kept, key, value);
+        if (row && row->kind == READ) continue;
+        if (json_object_set(kept, key, value)) {
+            json_decref(kept);
+            return NULL;
+        }
     }
     return kept;
 }

@@ -144,6 +144,11 @@ struct shore__run *shore__run_overwritten(const char *run_path) {
     return run;
 }
 
+struct shore__run *shore__run_before(const char *run_path) {
+    struct shore__run *whole = shore__run_peek(run_path);
+    return whole ? whole : shore__run_overwritten(run_path);
+}
+
 /* ---- taking the place -------------------------------------------------------------------------------------------- */
 
 int shore__making_retire(const struct shore__run *run, struct shore_diag *diag) {

@@ -23,6 +23,8 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
 int shore__run_recall(const char *path, struct shore_diag *diag);
 /* The overwritten run, after its end; NULL: none that can be read. Free it with shore__run_free(). */
 struct shore__run *shore__run_overwritten(const char *run_path);
-/* Removes its volumes, once the run that replaces it stands; notes those that stay. overwritten: may be NULL. */
+/* The run that stands there, or else the overwritten one. */
+struct shore__run *shore__run_before(const char *run_path);
+/* Removes an overwritten run's volumes, once the new one stands; notes those that stay. overwritten: may be NULL. */
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx);
 #endif

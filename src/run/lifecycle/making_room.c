@@ -69,8 +69,7 @@ uint64_t shore__making_room(const char *run_path, const struct shore__addresses 
     for (size_t i = 0; known && i < drives->count; i++)
         known = drives->item[i]->kind->keeps && !drives->item[i]->kind->served && add_free(&room, drives->text[i]);
     if (!known) return UINT64_MAX;
-    struct shore__run *old = run_path ? shore__run_peek(run_path) : NULL;
-    if (run_path && !old) old = shore__run_overwritten(run_path);
+    struct shore__run *old = run_path ? shore__run_before(run_path) : NULL;
     if (run_path) shore__draft_read(run_path, &draft, NULL);
     for (size_t i = 0; i < drives->count; i++)
         add_held(&room, drives->text[i]);

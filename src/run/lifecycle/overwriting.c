@@ -19,11 +19,6 @@
 
 enum { DESCRIPTORS_PER_DRIVE = 8, DESCRIPTORS_MORE = 16 };
 
-static struct shore__run *old_run(const struct shore__run *run) {
-    struct shore__run *whole = shore__run_peek(run->path);
-    return whole ? whole : shore__run_overwritten(run->path);
-}
-
 /* Whether this process may open the files of a fleet. */
 static int ask_descriptors(size_t drives, struct shore_diag *diag) {
     const size_t wanted = drives * DESCRIPTORS_PER_DRIVE + DESCRIPTORS_MORE;
@@ -81,7 +76,7 @@ int shore__making_create(struct shore__run *run, struct shore_fleet_options *opt
     shore__run_new_fleet(run, options);
     options->generation = run->generation;
     if (!run->private->replaces) rc = shore_fleet_create(run->layout, options, out, &why);
-    struct shore__run *old = rc == -ENOSPC ? old_run(run) : NULL;
+    struct shore__run *old = rc == -ENOSPC ? shore__run_before(run->path) : NULL;
     const uint64_t bytes = shore__fleet_disk_bytes(run->layout, options, shore__fleet_takes_whole(options));
     if (rc == 0) return 0;
     if (!old || (!run->private->replaces && shore__making_room(run->path, drives) < bytes)) {

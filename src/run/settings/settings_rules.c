@@ -28,10 +28,9 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         return shore__fail(diag, SHORE_EUSAGE, "give val-data or val-share, not both");
     for (size_t i = 0; i < s->drives.count && s->snapshot_every; i++)
         if (!s->drives.item[i]->kind->keeps)
-            return shore__fail(
-                diag, SHORE_EUSAGE,
-                "snapshot-every needs a drive that keeps its data: drive %s does not, and is the only one",
-                s->drives.text[i]);
+            return shore__fail(diag, SHORE_EUSAGE,
+                               "snapshot-every needs drives that keep their data, and drive %s does not",
+                               s->drives.text[i]);
     if (s->drive_speeds) {
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;
