@@ -308,3 +308,15 @@ def test_zero_grad_leaves_what_no_group_has(pair):
             if n == 3:
                 optimizer.param_groups[0]["params"].append(first)
     same(pair)
+
+
+def test_one_tensor_for_two_parameters(pair):
+    for model, optimizer in pair:
+        loss_of(model, X[0]).backward()
+        towers = (model if isinstance(model, Two) else model.module).towers
+        assert towers[0].weight.grad.is_contiguous() and towers[0].weight.grad.stride() == (64, 1)
+        towers[1].weight.grad = towers[0].weight.grad
+        optimizer.step()
+        torch.testing.assert_close(towers[1].weight.grad + 0, towers[0].weight.grad + 0)
+        optimizer.zero_grad()
+    same(pair)

@@ -46,10 +46,12 @@ class Gathered(StandIn):
     def longshore_gradients(self):
         """Returns the Gradients that have its value. Raises LongshoreError where nobody has it any more."""
         p = self.longshore_parameter
-        engine = None if p is None else p.longshore.streams.engine()
-        if engine is None or engine.state is None:
+        if p is None:
             raise LongshoreError(f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
-                                 "it, or the engine is closed; clone() what is wanted afterwards, or give more memory=")
+                                 "it; clone() what is wanted afterwards, or give more memory=")
+        engine = p.longshore.streams.engine()
+        if engine is None or engine.state is None:
+            raise LongshoreError(f"{self.longshore_name}: {p.longshore.streams.why}")
         return engine.gradients
 
     def longshore_value(self):
@@ -77,7 +79,14 @@ class Gathered(StandIn):
         self.longshore_become(lambda g: setattr(g, "data", value))
         return True
 
-    def set_(self, *args, **kwargs):  # PyTorch does not give this one to __torch_function__()
+    # PyTorch does not give all of these to __torch_function__()
+    def stride(self, *args):
+        return torch.empty(self.shape, device="meta").stride(*args)
+
+    def is_contiguous(self, *args, **kwargs):
+        return torch.empty(self.shape, device="meta").is_contiguous(*args, **kwargs)
+
+    def set_(self, *args, **kwargs):
         rest = [a.longshore_value() if isinstance(a, Gathered) else a for a in args]
         return self.longshore_become(lambda g: torch.Tensor.set_(g, *rest, **kwargs))
 
@@ -196,7 +205,7 @@ class Shown:
                 self._set(p, None)
             elif isinstance(g, Gathered) or g.layout is not torch.strided:
                 gradients.change(p, g.longshore_value() if isinstance(g, Gathered) else g)
-                self._set(p, None)  # show() sets another one
+                self._set(p, Gathered.of(p))
             else:
                 gradients.change(p, g)
                 self._set(p, g)

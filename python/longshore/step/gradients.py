@@ -445,5 +445,5 @@ class Gradients(ScriptSide):
     def abandon(self):
         """Forgets everything, in a forked process."""
         self.state = self.step = None
-        self.begin()
+        self.begin(keep=True)  # p.grad stays, and says that the run is the parent's
         self.made = {}

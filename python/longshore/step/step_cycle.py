@@ -283,4 +283,4 @@ class StepCycle:
         self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
         open_engines.discard(self.engine)
         self.engine.gradients.abandon()
-        self.begin()
+        self.begin(keep=True)
