@@ -117,6 +117,7 @@ def test_overwritten_when_asked(tmp_path, seed):
         assert {p.name for p in (tmp_path / "out").iterdir()} == {
             "model.safetensors", "config.json", "generation_config.json", "mine.bin", "training_args.bin", "optimizer"}
         engine.save_pretrained(tmp_path / "out", max_shard_size="100KB", overwrite=True)
+        assert not (tmp_path / "out" / "optimizer").exists()  # moments of weights that are gone
         assert not (tmp_path / "out" / "model.safetensors").exists()
     loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     assert loaded.num_parameters() == model(seed).num_parameters()

@@ -5,7 +5,7 @@
 
 #include "base/diag.h"
 
-/* ---- the table ---------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 /* Every key of transformers' GPT2Config, LlamaConfig, MistralConfig and Qwen2Config, versions 4 and 5. */
 enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, ROTARY = LLAMA | MISTRAL | QWEN2, ALL = GPT2 | ROTARY };

@@ -44,7 +44,9 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         raise LongshoreError("save_pretrained: the engine is closed")
     hooks.before_step(engine.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
-    weights = [name for name in there if re.fullmatch(_WEIGHTS, name) or (moments and name == "optimizer")]
+    weights = [name for name in there if re.fullmatch(_WEIGHTS, name)]
+    if os.path.exists(os.path.join(directory, "optimizer", "optimizer.json")):
+        weights.append("optimizer")  # moments of those weights
     if weights and not overwrite or os.path.isfile(directory):
         raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
                           "directory" + (", or use overwrite=True" if weights else ""))

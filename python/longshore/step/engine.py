@@ -294,7 +294,7 @@ class Engine(Face):
             dtype: "fp32", "bf16" or "fp16"; by default that of the parameters.
             max_shard_size: the largest size of a file, such as "5GB".
             moments: whether to write the optimizer's moments too, for wrap(moments_from=) and `longshore import`.
-            overwrite: whether to replace weights that the directory holds already.
+            overwrite: whether to replace weights, and moments of them, that the directory holds already.
 
         Raises: ExistsError if the directory holds weights already; ValueError for an unknown dtype, or an option that
         this kind of model cannot have.
