@@ -1,18 +1,36 @@
+#include <stdlib.h>
+
 #include "cli/cli.h"
+#include "drive/probe/probe.h"
+#include "run/paths.h"
 #include "train/train.h"
 
 int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag) {
     return shore__making_refuse_room(shore__making_room(NULL, drives), disk_bytes, diag);
 }
 
+/* Refuses a place that is missing, of which no room is known. Other hosts are not asked. */
+static int refuse_missing(const struct shore__addresses *drives, struct shore_diag *diag) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < drives->count; i++) {
+        struct shore__address *absolute = NULL;
+        rc = shore__drive_may_be_made(drives->item[i], diag);
+        if (!rc) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
+        free(absolute);
+    }
+    return rc;
+}
+
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
                             struct shore_diag *diag) {
+    int rc = refuse_missing(&s->drives, diag);
+    if (rc) return rc;
     uint64_t room = shore__making_room(path, &s->drives);
     struct shore__facts facts = shore__train_facts_of(s, model);
     facts.offload = shore__plan_offload_within(&facts, room);
     bool changed = facts.offload != s->offload;
     s->offload = facts.offload;
-    int rc = shore__making_refuse_room(room, shore__plan_disk_bytes(&facts), diag);
+    rc = shore__making_refuse_room(room, shore__plan_disk_bytes(&facts), diag);
     if (changed && !rc)
         shore__cli_say("the drives have no room for inner activations: those that do not fit in memory are recomputed "
                        "(--offload off)");
