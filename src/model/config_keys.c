@@ -19,159 +19,81 @@ enum kind {
 };
 
 static const struct row {
-    const char *key;
     unsigned families;
     enum kind kind;
+    const char *keys;
 } rows[] = {
     /* Read by arch.c and rope.c, and written anew by an export. */
-    {"model_type", ALL, READ},
-    {"architectures", ALL, READ},
-    {"vocab_size", ALL, READ},
-    {"initializer_range", ALL, READ},
-    {"tie_word_embeddings", ALL, READ},
-    {"bos_token_id", ALL, READ},
-    {"eos_token_id", ALL, READ},
-    {"layer_types", ALL, READ},
-    {"dtype", ALL, READ},
-    {"torch_dtype", ALL, READ},
-    {"n_layer", GPT2, READ},
-    {"n_embd", GPT2, READ},
-    {"n_head", GPT2, READ},
-    {"n_inner", GPT2, READ},
-    {"n_positions", GPT2, READ},
-    {"n_ctx", GPT2, READ},
-    {"num_hidden_layers", GPT2, READ},
-    {"hidden_size", GPT2, READ},
-    {"num_attention_heads", GPT2, READ},
-    {"max_position_embeddings", GPT2, READ},
-    {"activation_function", GPT2, READ},
-    {"layer_norm_epsilon", GPT2, READ},
-    {"num_hidden_layers", ROTARY, READ},
-    {"hidden_size", ROTARY, READ},
-    {"num_attention_heads", ROTARY, READ},
-    {"num_key_value_heads", ROTARY, READ},
-    {"head_dim", ROTARY, READ},
-    {"intermediate_size", ROTARY, READ},
-    {"max_position_embeddings", ROTARY, READ},
-    {"hidden_act", ROTARY, READ},
-    {"rms_norm_eps", ROTARY, READ},
-    {"pad_token_id", ROTARY, READ},
-    {"rope_theta", ROTARY, READ},
-    {"rope_scaling", ROTARY, READ},
-    {"rope_parameters", ROTARY, READ},
-    {"partial_rotary_factor", ROTARY, READ},
-    {"original_max_position_embeddings", ROTARY, READ},
-    {"attention_bias", LLAMA, READ},
-    {"mlp_bias", LLAMA, READ},
-    {"sliding_window", MISTRAL, READ},
+    {ALL, READ,
+     "model_type architectures vocab_size initializer_range tie_word_embeddings bos_token_id eos_token_id "
+     "layer_types dtype torch_dtype"},
+    {GPT2, READ,
+     "n_layer n_embd n_head n_inner n_positions n_ctx num_hidden_layers hidden_size num_attention_heads "
+     "max_position_embeddings activation_function layer_norm_epsilon"},
+    {ROTARY, READ,
+     "num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size "
+     "max_position_embeddings hidden_act rms_norm_eps pad_token_id rope_theta rope_scaling rope_parameters "
+     "partial_rotary_factor original_max_position_embeddings"},
+    {LLAMA, READ, "attention_bias mlp_bias"},
+    {MISTRAL, READ, "sliding_window"},
     /* Layers, masks, weights or losses of another kind. */
-    {"is_causal", ALL, TRUE},
-    {"is_encoder_decoder", ALL, FALSE},
-    {"add_cross_attention", ALL, FALSE},
-    {"per_layer_config", ALL, FALSE},
-    {"pruned_heads", ALL, FALSE},
-    {"quantization_config", ALL, FALSE},
-    {"transformers_weights", ALL, FALSE},
-    {"fusion_config", ALL, FALSE},
+    {ALL, TRUE, "is_causal"},
+    {ALL, FALSE,
+     "is_encoder_decoder add_cross_attention per_layer_config pruned_heads quantization_config "
+     "transformers_weights fusion_config"},
     /* transformers 4 trains copies of tied weights with it. */
-    {"torchscript", ALL, FALSE},
-    {"scale_attn_weights", GPT2, TRUE},
-    {"scale_attn_by_inverse_layer_idx", GPT2, FALSE},
-    {"use_sliding_window", QWEN2, FALSE},
+    {ALL, FALSE, "torchscript"},
+    {GPT2, TRUE, "scale_attn_weights"},
+    {GPT2, FALSE, "scale_attn_by_inverse_layer_idx"},
+    {QWEN2, FALSE, "use_sliding_window"},
     /* Dropout: no run applies it. arch.c reads it to say so. */
-    {"resid_pdrop", GPT2, IDLE},
-    {"embd_pdrop", GPT2, IDLE},
-    {"attn_pdrop", GPT2, IDLE},
-    {"attention_dropout", ROTARY, IDLE},
+    {GPT2, IDLE, "resid_pdrop embd_pdrop attn_pdrop"},
+    {ROTARY, IDLE, "attention_dropout"},
     /* Where a model comes from, and how the library runs it: the results are the same. */
-    {"_name_or_path", ALL, IDLE},
-    {"_commit_hash", ALL, IDLE},
-    {"transformers_version", ALL, IDLE},
-    {"auto_map", ALL, IDLE},
-    {"use_cache", ALL, IDLE},
-    {"gradient_checkpointing", ALL, IDLE},
-    {"chunk_size_feed_forward", ALL, IDLE},
-    {"attn_implementation", ALL, IDLE},
-    {"_attn_implementation", ALL, IDLE},
-    {"_attn_implementation_autoset", ALL, IDLE},
-    {"_attn_implementation_internal", ALL, IDLE},
-    {"experts_implementation", ALL, IDLE},
-    {"_experts_implementation", ALL, IDLE},
-    {"_experts_implementation_internal", ALL, IDLE},
-    {"distributed_config", ALL, IDLE},
-    {"compile_config", ALL, IDLE},
-    {"use_bfloat16", ALL, IDLE},
-    {"tf_legacy_loss", ALL, IDLE},
-    {"is_decoder", ALL, IDLE},
+    {ALL, IDLE,
+     "_name_or_path _commit_hash transformers_version auto_map use_cache gradient_checkpointing "
+     "chunk_size_feed_forward attn_implementation _attn_implementation _attn_implementation_autoset "
+     "_attn_implementation_internal experts_implementation _experts_implementation "
+     "_experts_implementation_internal distributed_config compile_config use_bfloat16 tf_legacy_loss is_decoder"},
     /* What forward() returns beside the logits. */
-    {"return_dict", ALL, IDLE},
-    {"output_attentions", ALL, IDLE},
-    {"_output_attentions", ALL, IDLE},
-    {"output_hidden_states", ALL, IDLE},
+    {ALL, IDLE, "return_dict output_attentions _output_attentions output_hidden_states"},
     /* Other heads than a language model's, and encoders. */
-    {"id2label", ALL, IDLE},
-    {"label2id", ALL, IDLE},
-    {"num_labels", ALL, IDLE},
-    {"problem_type", ALL, IDLE},
-    {"finetuning_task", ALL, IDLE},
-    {"task_specific_params", ALL, IDLE},
-    {"classifier_dropout", ALL, IDLE},
-    {"tie_encoder_decoder", ALL, IDLE},
-    {"cross_attention_hidden_size", ALL, IDLE},
-    {"summary_type", GPT2, IDLE},
-    {"summary_use_proj", GPT2, IDLE},
-    {"summary_activation", GPT2, IDLE},
-    {"summary_proj_to_labels", GPT2, IDLE},
-    {"summary_first_dropout", GPT2, IDLE},
-    {"hidden_dropout", GPT2, IDLE},
+    {ALL, IDLE,
+     "id2label label2id num_labels problem_type finetuning_task task_specific_params classifier_dropout "
+     "tie_encoder_decoder cross_attention_hidden_size"},
+    {GPT2, IDLE,
+     "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout hidden_dropout"},
     /* What generate() and the tokenizer read. */
-    {"tokenizer_class", ALL, IDLE},
-    {"prefix", ALL, IDLE},
-    {"sep_token_id", ALL, IDLE},
-    {"decoder_start_token_id", ALL, IDLE},
-    {"bad_words_ids", ALL, IDLE},
-    {"begin_suppress_tokens", ALL, IDLE},
-    {"diversity_penalty", ALL, IDLE},
-    {"do_sample", ALL, IDLE},
-    {"early_stopping", ALL, IDLE},
-    {"encoder_no_repeat_ngram_size", ALL, IDLE},
-    {"exponential_decay_length_penalty", ALL, IDLE},
-    {"forced_bos_token_id", ALL, IDLE},
-    {"forced_eos_token_id", ALL, IDLE},
-    {"length_penalty", ALL, IDLE},
-    {"max_length", ALL, IDLE},
-    {"min_length", ALL, IDLE},
-    {"no_repeat_ngram_size", ALL, IDLE},
-    {"num_beam_groups", ALL, IDLE},
-    {"num_beams", ALL, IDLE},
-    {"num_return_sequences", ALL, IDLE},
-    {"output_scores", ALL, IDLE},
-    {"remove_invalid_values", ALL, IDLE},
-    {"repetition_penalty", ALL, IDLE},
-    {"return_dict_in_generate", ALL, IDLE},
-    {"suppress_tokens", ALL, IDLE},
-    {"temperature", ALL, IDLE},
-    {"top_k", ALL, IDLE},
-    {"top_p", ALL, IDLE},
-    {"typical_p", ALL, IDLE},
+    {ALL, IDLE,
+     "tokenizer_class prefix sep_token_id decoder_start_token_id bad_words_ids begin_suppress_tokens "
+     "diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty "
+     "forced_bos_token_id forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size "
+     "num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty "
+     "return_dict_in_generate suppress_tokens temperature top_k top_p typical_p"},
     /* GPT-2's table has no row for padding. Its order of the products that attention computes is the same in fp32. */
-    {"pad_token_id", GPT2, IDLE},
-    {"reorder_and_upcast_attn", GPT2, IDLE},
+    {GPT2, IDLE, "pad_token_id reorder_and_upcast_attn"},
     /* Of layers that use_sliding_window, which is refused, would give a window. */
-    {"sliding_window", QWEN2, IDLE},
-    {"max_window_layers", QWEN2, IDLE},
+    {QWEN2, IDLE, "sliding_window max_window_layers"},
     /* transformers reads it no more. */
-    {"pretraining_tp", LLAMA, IDLE},
+    {LLAMA, IDLE, "pretraining_tp"},
 };
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */
+
+static bool has_word(const char *words, const char *word) {
+    size_t n = strlen(word);
+    if (n == 0 || strchr(word, ' ')) return false;
+    for (const char *at = words; (at = strstr(at, word)); at += n)
+        if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
+    return false;
+}
 
 static const struct row *row_of(const char *key, const char *model_type) {
     unsigned family = 1;
     for (const char *const *f = families; strcmp(*f, model_type) != 0; f++)
         family <<= 1;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if ((rows[i].families & family) && strcmp(rows[i].key, key) == 0) return &rows[i];
+        if ((rows[i].families & family) && has_word(rows[i].keys, key)) return &rows[i];
     return NULL;
 }
 
