@@ -124,8 +124,8 @@ void shore__cli_passes(bool passes);
 /* Refuses drives that together cannot hold disk_bytes ("needs X, has Y") before anything is written. The bytes of a
  * file that is already there count as free. */
 int shore__cli_disk_space(const struct shore__addresses *drives, uint64_t disk_bytes, struct shore_diag *diag);
-/* The same for a new run at path, and refuses drives that are missing. The bytes of what it replaces also count as free.
- * If only the room for inner activations is missing, and they are optional, it sets s->offload to off. */
+/* The same for a new run at path, and refuses drives that are missing. The bytes of what it replaces also count as
+ * free. If only the room for inner activations is missing, and they are optional, it sets s->offload to off. */
 int shore__cli_room_for_run(struct shore__settings *s, const struct shore__model *model, const char *path,
                             struct shore_diag *diag);
 
