@@ -46,7 +46,8 @@ def test_what_would_be_lost_is_refused_by_name(pair):
     p = engine.module.transformer.h[0].mlp.c_fc.weight
     name = "transformer.h.0.mlp.c_fc.weight"
     for lost in (lambda: p.add_(1), lambda: p.data.mul_(2), lambda: p.data.copy_(torch.zeros_like(p.data)),
-                 lambda: p.detach().zero_(),
+                 lambda: p.detach().zero_(), lambda: p.set_(torch.zeros(p.shape)),
+                 lambda: torch.nn.functional.dropout(p, inplace=True),
                  lambda: p.__setitem__(0, 1.0), lambda: p.view(-1).mul_(2), lambda: p.data_ptr()):
         with pytest.raises(longshore.AbsentParameterError, match=f"{name}.*longshore.resident"):
             with torch.set_grad_enabled(True):

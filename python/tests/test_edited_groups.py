@@ -237,6 +237,9 @@ def test_what_cannot_be_honoured_is_refused_before_the_step(tmp_path):
                 (lambda group: group["params"].append(twice), "layers.2.weight is in the groups twice"),
                 (lambda group: group["params"].append(foreign), "an optimizer of their own"),
                 (lambda group: group.update(params=(p for p in [])), '"params" must be a list'),
+                (lambda group: group.update(lr=math.nan), r"param_groups\[0\]\.lr=nan"),
+                (lambda group: group.update(lr="0.1"), r"param_groups\[0\]\.lr='0\.1'"),
+                (lambda group: group.update(betas=(0.9, torch.tensor(math.inf))), r"param_groups\[0\]\.betas="),
                 (lambda group: group.pop("lr"), r"param_groups\[0\] has no 'lr'; optimizer.add_param_group"),
                 *((lambda group, key=key: group.update({key: True}), rf"param_groups\[0\]\.{key}=True is not supported")
                   for key in ("amsgrad", "maximize", "differentiable")),

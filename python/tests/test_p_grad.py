@@ -320,3 +320,28 @@ def test_one_tensor_for_two_parameters(pair):
         torch.testing.assert_close(towers[1].weight.grad + 0, towers[0].weight.grad + 0)
         optimizer.zero_grad()
     same(pair)
+
+
+def test_one_tensor_for_two_parameters_in_another_pass(pair, request):
+    """PyTorch adds the gradients of both to it."""
+    engine, optimizer = pair[1]
+    towers = engine.module.towers
+    loss_of(engine, X[0]).backward()
+    if "plenty" in request.node.name:
+        towers[1].weight.grad = towers[0].weight.grad
+    else:
+        towers[1].weight.grad = towers[0].weight.grad = torch.ones(64, 64)
+    with pytest.raises(longshore.LongshoreError, match="weight.grad: is towers.*weight.grad, too.*clone()"):
+        loss_of(engine, X[1]).backward()
+    towers[1].weight.grad = towers[1].weight.grad.clone()
+    loss_of(engine, X[1]).backward()
+    optimizer.step()
+
+
+def test_a_function_that_works_in_place(pair):
+    for model, optimizer in pair:
+        loss_of(model, X[0]).backward()
+        torch.nn.functional.dropout(next(iter(model.parameters())).grad, 1.0, inplace=True)
+        optimizer.step()
+        optimizer.zero_grad()
+    same(pair)

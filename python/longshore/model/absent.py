@@ -72,10 +72,10 @@ def is_about(func):
     return name in _METHODS or (name == "type" and func is torch.Tensor.type)
 
 
-def writes(func):
-    """Whether a function changes its first argument."""
+def writes(func, kwargs):
+    """Whether a call changes its first argument."""
     name = getattr(func, "__name__", "").partition(".")[0]  # without the overload of torch.ops.aten
-    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__")
+    return name in _IN_PLACE or name.endswith("_") and not name.startswith("__") or bool(kwargs.get("inplace"))
 
 
 class StandIn(torch.Tensor):
@@ -95,7 +95,7 @@ class Fetched(torch.Tensor):
         if func in _DIFFERENTIATE:
             return _DIFFERENTIATE[func](*args, **kwargs)
         first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
-        target = kwargs.get("out", first if writes(func) else None)
+        target = kwargs.get("out", first if writes(func, kwargs) else None)
         for written in tensors(target):
             if isinstance(written, Fetched) and func is torch.Tensor.requires_grad_:  # nn.Parameter() of it, mostly
                 if written.longshore_advice is not IN_PASS:
@@ -253,6 +253,9 @@ class Absent(nn.Parameter):
     def __reduce_ex__(self, protocol):
         return nn.Parameter(_value(self), self.requires_grad).__reduce_ex__(protocol)
 
+    def set_(self, *args, **kwargs):  # PyTorch does not give this one to __torch_function__()
+        _refuse(self, "its storage cannot be replaced", _BEFORE)
+
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -277,15 +280,15 @@ class Absent(nn.Parameter):
         if isinstance(first, Absent):
             if name == "__get__" and of_data:
                 return _copy(first)
-            if (name == "__set__" and of_data) or name == "set_":
+            if name == "__set__" and of_data:
                 if args[1] is first:  # module.to() that changes nothing
                     return None
-                _refuse(first, "its storage cannot be replaced", _BEFORE)
+                first.set_()
             if name in ("to", "cpu", "float", "bfloat16") and is_that_already(name, first, args[1:], kwargs):
                 return first
             if name == "copy_" and first.longshore.streams.loading.takes(first, args[1]):
                 return first
-            if writes(func):
+            if writes(func, kwargs):
                 _refuse(first, "a change of it would be lost", _advice(first))
             if name in ("data_ptr", "untyped_storage", "storage", "share_memory_", "pin_memory"):
                 _refuse(first, "it has no memory of its own")

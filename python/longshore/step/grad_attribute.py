@@ -118,8 +118,8 @@ class Gathered(StandIn):
         given = [a for a in tensors((args, kwargs)) if isinstance(a, Gathered)]
         if name in _POINTERS:
             return _point(func, name, given, args, kwargs)
-        written = {id(g): g
-                   for g in tensors(kwargs.get("out", first if writes(func) else None)) if isinstance(g, Gathered)}
+        changed = kwargs.get("out", first if writes(func, kwargs) else None)
+        written = {id(g): g for g in tensors(changed) if isinstance(g, Gathered)}
         copies = {}
         for g in given:
             if id(g) not in copies:
@@ -199,6 +199,8 @@ class Shown:
                     gradients.take_over(p, g, version_of(g) != seen[1])
                     self._set(p, g)
                 continue
+            if isinstance(g, Gathered) and g.longshore_parameter is not p:
+                g.longshore_get_memory()  # another's, which both have from now on
             kept += self._keep([before])
             if g is None:
                 removed |= gradients.change(p, None)
@@ -222,11 +224,16 @@ class Shown:
         self._say_kept(self._keep(ref() for ref in refs))
 
     def hide(self, gradients):
-        """Clears p.grad for a pass, which autograd begins without."""
-        for p, g in self._p_grads():
-            if g is not None and not gradients.in_hooks(p):
-                self._set(p, None)
-                self._hidden[id(p)] = g
+        """Clears p.grad for a pass, which autograd begins without. Raises LongshoreError if two have the same one."""
+        due = [(p, g) for p, g in self._p_grads() if g is not None and not gradients.in_hooks(p)]
+        owners = {id(g): p for p, g in due}
+        for p, g in due:
+            if owners[id(g)] is not p:
+                raise LongshoreError(f"{p.longshore.name}.grad: is {owners[id(g)].longshore.name}.grad, too, and "
+                                     "backward would add the gradients of both to it; assign a clone() of it")
+        for p, g in due:
+            self._set(p, None)
+            self._hidden[id(p)] = g
 
     def show(self, gradients):
         """Sets p.grad of the parameters that have a gradient in this step."""

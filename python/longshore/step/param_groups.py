@@ -53,6 +53,14 @@ def _is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _is_finite(value):
+    if isinstance(value, (tuple, list)):
+        return len(value) == 2 and all(_is_finite(item) for item in value)
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and math.isfinite(value)
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def uses_momentum(numbers, groups):
     """Whether a run needs room for a momentum. numbers: the optimizer's; groups: with numbers of their own."""
     return "momentum" in numbers and any(group.get("momentum", numbers["momentum"]) for group in groups)
@@ -121,6 +129,9 @@ def read(optimizer):
         missing = next((key for key in NUMBERS if key in optimizer.defaults and key not in group), None)
         if missing:
             raise LongshoreError(f"{where} has no {missing!r}; optimizer.add_param_group() adds what a group lacks")
+        wrong = next((key for key in NUMBERS if key in optimizer.defaults and not _is_finite(group[key])), None)
+        if wrong:
+            raise LongshoreError(f"{where}.{wrong}={group[wrong]!r}: the step computes with finite numbers alone")
         refuse_kinds(group, optimizer.defaults, f"{where}.")
         for p in group["params"]:
             if id(p) in out:
