@@ -27,7 +27,7 @@ def listed(title):
     section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", section, re.MULTILINE)
     found = {conditional: [name for files, said in rows if said.startswith("only if") is conditional
-                           for name in re.findall(r"`([\w./]+\.\w+)`", files)] for conditional in (False, True)}
+                           for name in re.findall(r"`([\w./-]+\.\w+)`", files)] for conditional in (False, True)}
     assert found[False] and found[True]
     return found[False], found[True]
 
@@ -38,14 +38,24 @@ def unnamed(files, name):
             if not re.search(rf"(?<![a-z]){name}(?![a-z])", (TOP / file).read_text(), re.IGNORECASE)]
 
 
+def check_named(files, name):
+    """Fails with the name of each file that does not have a word."""
+    lacking = unnamed(files, name)
+    assert not lacking, f"{name} is not named in " + ", ".join(lacking)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_file_of_the_list_names_each_optimizer(name):
-    assert not unnamed(listed("An optimizer")[0], name)
+    check_named(listed("An optimizer")[0], name)
 
 
 def test_a_new_optimizer_is_missed_in_each_file():
     files, _ = listed("An optimizer")
-    assert unnamed(files, "lion") == files and len(files) >= 15
+    rows = PAGE.partition("## An optimizer\n")[2].partition("\n## ")[0].split("| `")
+    assert len(files) == sum(row.partition(" |")[0].count("`,") + 1 for row in rows[1:] if "| only if" not in row)
+    with pytest.raises(AssertionError) as error:
+        check_named(files, "unheardof")
+    assert str(error.value).split("\n")[0] == "unheardof is not named in " + ", ".join(files)
     assert NAMES == [*OPTIMIZERS], "the row of each is in optimizer_table.py, in the enum's order"
 
 
@@ -61,10 +71,10 @@ def test_the_page_names_every_file():
 @pytest.mark.parametrize("option", OPTIONS)
 def test_each_file_of_the_list_names_each_option(option):
     must, may = listed("An option of `wrap`")
-    assert not unnamed([name for name in must if not name.startswith("python/tests/")], option)
+    check_named([name for name in must if not name.startswith("python/tests/")], option)
     assert {"python/longshore/run/wrap.py", "python/longshore/run/options.py", "docs/python.md"} <= {*must}
     if option in ARGUMENTS:
-        assert not unnamed(["python/longshore/transformers.py", "docs/deepspeed.md"], option)
+        check_named(["python/longshore/transformers.py", "docs/deepspeed.md"], option)
 
 
 def test_examples_are_of_todays_paths():

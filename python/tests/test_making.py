@@ -40,7 +40,7 @@ def test_bad_input(tmp_path, seed):
     with pytest.raises(ValueError, match="not a size"):
         longshore.wrap(gpt2(), run=tmp_path / "a", memory="lots")
     with pytest.raises(ValueError, match="adamw, adam, sgd, adagrad"):
-        longshore.wrap(gpt2(), run=tmp_path / "a", optimizer="lion")
+        longshore.wrap(gpt2(), run=tmp_path / "a", optimizer="unheardof")
     with pytest.raises(longshore.LongshoreError, match="one dtype.*lm_head|one dtype.*wte|one dtype"):
         mixed = gpt2()
         mixed.transformer.h[0].half()
