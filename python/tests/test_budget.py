@@ -43,7 +43,8 @@ def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
     assert 0 < shared_budget.within() <= machine // 2
     model = torch.nn.Linear(8, 8)
     for made in (lambda: longshore.wrap(model, run=tmp_path / "run", memory="8000TiB"),
-                 lambda: longshore.budget("8000TiB")):
+                 lambda: longshore.budget("8000TiB"),
+                 longshore.init(tmp_path / "run", memory="8000TiB").__enter__):
         with pytest.raises(longshore.BudgetError, match="is more than the memory of this machine"):
             made()
     assert not (tmp_path / "run").exists()

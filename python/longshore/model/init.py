@@ -18,7 +18,7 @@ from .. import native
 from ..errors import ExistsError, LongshoreError
 from ..native import lib
 from ..other_names import answered
-from ..run import open_engines
+from ..run import open_engines, shared_budget
 from ..run.state import fleet_options
 from ..torch_internals import parameters_of
 from .init_on_disk import spooling
@@ -54,14 +54,15 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
 
     Nothing is made before wrap(). The context checks its arguments before a model is loaded.
 
-    Raises: ExistsError if the run exists; MissingError if a drive does not; ValueError if memory is no size.
+    Raises: ExistsError if the run exists; MissingError if a drive does not; ValueError if memory is no size;
+    BudgetError if it is more than the machine has.
     """
     global _current
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
     making = InitContext(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
     if memory is not None:
-        native.size(memory)
+        shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):
         check(making.run, making.drives or [making.run], overwrite,
               "; for a Trainer that resumes: longshore.init(..., resume=True)")
