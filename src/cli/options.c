@@ -80,8 +80,8 @@ static int set_whole(const struct shore__option *o, const char *text, void *at, 
     if (o->most > 0 && o->most < (double)limit) limit = (uint64_t)o->most;
     errno = 0;
     uint64_t v = strtoull(text, NULL, 10);
-    if (!*text || text[strspn(text, "0123456789")] || errno) return bad_value(o, text, "a whole number", diag);
-    if (v < o->least || v > limit) {
+    bool whole = *text && !text[strspn(text, "0123456789")] && !errno;
+    if (!whole || v < o->least || v > limit) {
         char wanted[96];
         snprintf(wanted, sizeof wanted, "a whole number from %llu to %llu", (unsigned long long)o->least,
                  (unsigned long long)limit);
