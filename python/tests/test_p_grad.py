@@ -338,6 +338,27 @@ def test_one_tensor_for_two_parameters_in_another_pass(pair, request):
     optimizer.step()
 
 
+@pytest.mark.parametrize("little", [{}, {"slots": 1, "gradient_bytes": 0}])
+def test_a_gradient_from_before_wrap_is_in_the_first_step(little, tmp_path, seed, monkeypatch):
+    plain = Two()
+    loss_of(plain, X[0]).backward()
+    model = Two()
+    model.load_state_dict(plain.state_dict())
+    loss_of(model, X[0]).backward()
+    kept = model.head.weight.grad
+    with engine_for(model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9,
+                    **little) as engine:
+        assert model.head.weight.grad is kept and model.towers[1].weight.grad is None
+        optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
+        pair = (plain, optimizer), (engine, engine.optimizer)
+        for trained, with_it in pair:
+            for n in range(3):
+                loss_of(trained, X[n], 1).backward()
+                with_it.step()
+                with_it.zero_grad()
+        same(pair)
+
+
 def test_a_function_that_works_in_place(pair):
     for model, optimizer in pair:
         loss_of(model, X[0]).backward()

@@ -69,7 +69,7 @@ class Engine(Face):
         self.process_at_wrap_bytes = memory.process_bytes()
         random_numbers.forget()
         self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
-        self.cycle.begin()
+        self.cycle.begin(keep=True)
         model.register_forward_pre_hook(Hook(self._before_forward, random_numbers.begin_copy), prepend=True,
                                         with_kwargs=True)
         model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)

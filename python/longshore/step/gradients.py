@@ -359,7 +359,7 @@ class Gradients(ScriptSide):
         engine, self.state = self.streams.engine(), state
         self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room,
                          speculate=self.speculate)
-        self.begin()
+        self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 
     def _encode(self, number, request):
         engine = self.streams.engine()
