@@ -11,7 +11,7 @@ import torch
 
 import longshore
 from longshore.interrupts import whole
-from longshore.run import commit_blob
+from longshore.run import random_numbers
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -212,14 +212,14 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
 def test_a_handler_that_closes_before_micro_batches_begin(tmp_path, monkeypatch):
     """They are not waited for: none of them has a thread."""
     engine = engine_for(gpt2(layers=2), tmp_path)
-    now, handlers = commit_blob.random_now, [engine.close]
+    states, handlers = random_numbers.now, [engine.close]
 
-    def random_now():
+    def now():
         if threading.current_thread() is threading.main_thread() and handlers:
             handlers.pop()()  # as a signal's
-        return now()
+        return states()
 
-    monkeypatch.setattr(commit_blob, "random_now", random_now)
+    monkeypatch.setattr(random_numbers, "now", now)
     with pytest.raises(longshore.LongshoreError, match="is closed"):
         engine.train_batch(tokens(2, length=4))
     assert not handlers and engine.state is None
