@@ -111,6 +111,7 @@ def set_random_states(states):
         keys, pos, has_gauss, cached = states["numpy"]
         numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss,
                                 cached))
+    random_numbers.forget()
 
 
 def begin(engine):

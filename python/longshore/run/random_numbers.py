@@ -107,10 +107,10 @@ def keys(states):
 
 
 def forget():
-    """An engine opens: forgets states of passes of engines that are closed, if none is open."""
-    if not open_engines.any_open():
-        for known in _known.values():
-            known.clear()
+    """Forgets the states of passes: a run goes on with states of its own, on a way that passes may have gone before; or
+    an engine opens, and no other is open."""
+    for known in _known.values():
+        known.clear()
 
 
 def seed_of_run(but=None):

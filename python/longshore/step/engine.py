@@ -67,7 +67,8 @@ class Engine(Face):
         self.lineage = [how["seed"], 0]
         self.plan = None  # the memory plan: how the budget is divided
         self.process_at_wrap_bytes = memory.process_bytes()
-        random_numbers.forget()
+        if not open_engines.any_open():
+            random_numbers.forget()
         self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
         self.cycle.begin(keep=True)
         model.register_forward_pre_hook(Hook(self._before_forward, random_numbers.begin_copy), prepend=True,
