@@ -144,7 +144,7 @@ def test_a_gradient_that_is_kept_keeps_its_values(pair, request, caplog):
             assert before is not p.grad and p.grad is None
         kept.append(seen)
     assert not little and kept[0] == pytest.approx(kept[1], abs=1e-5)
-    said = [record.getMessage() for record in caplog.records if "still has gradients" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "keeps gradients past" in record.getMessage()]
     assert len(said) == 1 and "16KiB of memory" in said[0]
 
 

@@ -54,7 +54,8 @@ static const struct shore__option options[] = {
            "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "
            "first"),
     OPTION(FLAG, "dry-run", dry_run, NULL,
-           "print the minimum memory, what --memory keeps and the disk space needed, and make nothing"),
+           "print the minimum memory, what --memory keeps and the disk space needed, and make nothing; exit code 2 if "
+           "memory, a drive or its room is missing"),
     OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)

@@ -313,8 +313,8 @@ class Shown:
     def _say_kept(self, nbytes):
         if nbytes and not self._said_kept:
             self._said_kept = True
-            _log.warning("the script still has gradients that the step goes on without: they take %s of memory",
-                         readable(nbytes))
+            _log.warning("the script keeps gradients past their step or zero_grad(): they take %s of memory until it "
+                         "lets them go", readable(nbytes))
 
     def lend(self, gradients, p, sum):
         """Sets p.grad for a script's hooks: its own tensor, or a copy."""
