@@ -53,6 +53,17 @@ def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
         longshore.resume(tmp_path / "run", torch.nn.Linear(8, 8), memory="8000TiB")
 
 
+def test_too_little_is_said_as_less_than_the_minimum(tmp_path):
+    model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
+    with longshore.wrap(copy.deepcopy(model), run=tmp_path / "run", memory="64MiB") as engine:
+        least = engine.plan.least_bytes
+    assert least % 2**20
+    with pytest.raises(longshore.BudgetError) as said:
+        longshore.wrap(model, run=tmp_path / "other", memory=least - 1)
+    asked, minimum = re.search(r"^(.*) of memory is too little.*minimum ([0-9.]+ \w+)", str(said.value)).groups()
+    assert native.size(asked) < least <= native.size(minimum)
+
+
 def test_a_policy_and_its_reference_share_one(tmp_path, seed):
     """Both train, or are read, with the bits that each has alone; and neither is planned as if it were."""
     model, reference = gpt2(), gpt2()

@@ -36,7 +36,7 @@ int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum,
         snprintf(a, sizeof a, "%" PRIu64 " bytes of", asked);
         snprintf(doubt, sizeof doubt, "; did you mean %" PRIu64 "%s?", asked, asked < 100 ? "GiB" : "MiB");
     } else if (asked) {
-        snprintf(a, sizeof a, "%s of", shore__format_size_up(asked, b, sizeof b));
+        snprintf(a, sizeof a, "%s of", shore__format_size(asked, b, sizeof b));
     }
     return shore__fail(diag, SHORE_EBUDGET, "%s memory is too little for %s: minimum %s%s", asked ? a : "the", what,
                        shore__format_size_up(minimum, b, sizeof b), doubt);
