@@ -59,7 +59,7 @@ def test_too_little_is_said_as_less_than_the_minimum(tmp_path):
         least = engine.plan.least_bytes
     assert least % 2**20
     with pytest.raises(longshore.BudgetError) as said:
-        longshore.wrap(model, run=tmp_path / "other", memory=least - 1)
+        longshore.wrap(model, run=tmp_path / "other", memory=least - 2**16)
     asked, minimum = re.search(r"^(.*) of memory is too little.*minimum ([0-9.]+ \w+)", str(said.value)).groups()
     assert native.size(asked) < least <= native.size(minimum)
 
