@@ -366,3 +366,23 @@ def test_a_function_that_works_in_place(pair):
         optimizer.step()
         optimizer.zero_grad()
     same(pair)
+
+
+def test_a_pass_that_fails_half_way(pair):
+    """What it has left is not shown, so no step is made of it; zero_grad() begins anew."""
+    def broken(gradient):
+        raise ValueError("half way")
+
+    engine, optimizer = pair[1]
+    for x in X[:2]:
+        handle = engine.module.towers[0].weight.register_hook(broken)
+        with pytest.raises(ValueError, match="half way"):
+            loss_of(engine, x).backward()
+        handle.remove()
+        with pytest.raises(longshore.LongshoreError, match="interrupted its last backward pass.*zero_grad"):
+            optimizer.step()
+        for model, o in pair:
+            o.zero_grad()
+            loss_of(model, x).backward()
+            o.step()
+        same(pair)

@@ -112,7 +112,8 @@ class Gradients(ScriptSide):
     @contextlib.contextmanager
     def own_pass(self):
         """The context in which the engine runs a backward pass."""
-        self.own = self.has_pass = True
+        self.own, self._task = True, None
+        self.has_pass = True
         try:
             yield
         except BaseException:
@@ -338,6 +339,9 @@ class Gradients(ScriptSide):
 
     def decide(self, clip):
         """Returns the struct shore_clipping of the step. clip: the largest norm; 0 or None: no limit."""
+        if self._task is not None:
+            raise LongshoreError("the step: an exception has interrupted its last backward pass, so that p.grad does "
+                                 "not show what had come; call zero_grad(), and run the step's passes again")
         for number in self.gathered():
             self._add_to_step(number)
         self.step.tell(lib.shore_step_clip_at, clip or 0)
@@ -408,6 +412,7 @@ class Gradients(ScriptSide):
                     self.landing.end()
             self.step.tell(lib.shore_step_begin, self.state.step, False)
         self._leaving, self._inspected, self._in_hooks, self.more_bytes = set(), None, set(), 0
+        self._task = None
         for block in self.blocks:
             zero = {index: g for index, g in block.held.items() if keep and is_zeros(g)}
             block.clear()
