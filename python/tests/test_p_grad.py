@@ -359,9 +359,21 @@ def test_a_gradient_from_before_wrap_is_in_the_first_step(little, tmp_path, seed
         same(pair)
 
 
+def test_a_gradient_as_a_leaf(pair):
+    """p.grad itself does not get requires_grad by it."""
+    for model, _ in pair:
+        loss_of(model, X[0]).backward()
+        p = next(iter(model.parameters()))
+        leaf = p.grad.detach().requires_grad_()
+        leaf.square().sum().backward()
+        torch.testing.assert_close(leaf.grad, 2 * leaf.detach() + 0)
+        assert not p.grad.requires_grad
+
+
 def test_a_function_that_works_in_place(pair):
     for model, optimizer in pair:
         loss_of(model, X[0]).backward()
+        torch.nn.init.normal_([*model.parameters()][4].grad, generator=torch.Generator().manual_seed(3))
         torch.nn.functional.dropout(next(iter(model.parameters())).grad, 1.0, inplace=True)
         optimizer.step()
         optimizer.zero_grad()

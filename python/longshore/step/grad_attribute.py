@@ -86,6 +86,15 @@ class Gathered(StandIn):
     def is_contiguous(self, *args, **kwargs):
         return torch.empty(self.shape, device="meta").is_contiguous(*args, **kwargs)
 
+    def requires_grad_(self, requires_grad=True):
+        """Returns a tensor of its own, as of p.grad.detach(), which autograd follows."""
+        if not requires_grad:
+            return self
+        g = (self.detach() if self.longshore_get_memory()
+             else fetched(self.longshore_value(), self.longshore_name, _ADVICE))
+        with DisableTorchFunctionSubclass():
+            return g.requires_grad_()
+
     def set_(self, *args, **kwargs):
         rest = [a.longshore_value() if isinstance(a, Gathered) else a for a in args]
         return self.longshore_become(lambda g: torch.Tensor.set_(g, *rest, **kwargs))
@@ -100,7 +109,7 @@ class Gathered(StandIn):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        first = args[0] if args else None
+        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
         name = getattr(func, "__name__", "")
         if is_about(func):
             with DisableTorchFunctionSubclass():
