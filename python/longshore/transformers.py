@@ -97,6 +97,8 @@ class TrainingArguments(transformers.TrainingArguments):
         default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"}
     )
 
+    read_by_longshore = False  # whether a Trainer of this module has them
+
     def __post_init__(self):
         self.computes_in_bf16 = bool(getattr(self, "bf16", False))
         if self.fp16:
@@ -115,6 +117,17 @@ class TrainingArguments(transformers.TrainingArguments):
         """Always False: the engine holds the parameters."""
         return False
 
+    def get_warmup_steps(self, num_training_steps: int) -> int:
+        """As transformers'. Every Trainer asks for it before it trains.
+
+        Raises: LongshoreError in transformers' own Trainer, which reads none of Longshore's options.
+        """
+        if not self.read_by_longshore:
+            raise LongshoreError("TrainingArguments: they are longshore.transformers', and transformers' own Trainer "
+                                 "would read neither run= nor memory= nor bf16= from them: import both, Trainer and "
+                                 "TrainingArguments, from the same module")
+        return super().get_warmup_steps(num_training_steps)
+
 
 class Trainer(transformers.Trainer):
     """transformers.Trainer whose model lies on drives from train() on. ``engine`` is the longshore.Engine."""
@@ -129,6 +142,7 @@ class Trainer(transformers.Trainer):
                       "(TrainingArguments(run=, drives=, memory=)), or continues its run "
                       "(train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
+        self.args.read_by_longshore = True
         # the engine holds parameters and gradients, so Accelerate must not move or clip them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
         self.accelerator.clip_grad_norm_ = self._clip
@@ -144,6 +158,7 @@ class Trainer(transformers.Trainer):
         later step. A path continues from that checkpoint. Either way, the bits are those of an uninterrupted training.
         """
         self._resumes = bool(resume_from_checkpoint)
+        self.args.read_by_longshore = True  # also those that a script has given since
         position = self.longshore_position
         if resume_from_checkpoint is True:
             resume_from_checkpoint = position.take_over(self._place(init.of(self.model)), self.engine)

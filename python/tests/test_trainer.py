@@ -59,6 +59,15 @@ def losses(trainer):
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
 
+def test_arguments_are_refused_by_another_trainer(tmp_path, seed):
+    """transformers' own reads none of run, memory and bf16, and trained in memory without a word."""
+    from longshore.transformers import TrainingArguments
+
+    args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / "run"), bf16=True)
+    with pytest.raises(longshore.LongshoreError, match="transformers' own Trainer would read neither run= "):
+        transformers.Trainer(model(seed), args, train_dataset=Sentences(40)).train()
+
+
 def test_the_numbers_are_those_of_transformers(tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
