@@ -168,17 +168,17 @@ same "no part stays behind" "$(find "$place"/leave* -type f)" ""
 
 # What makes no sense.
 refused "a name twice" "already" snapshot "$run" five
-refused "a name with a slash" "no name" snapshot "$run" ../five
-refused "a name with a dot first" "no name" snapshot "$run" .five
-refused "a name of what is not made yet" "no name" snapshot "$run" five.partial
-refused "a long name" "no name" snapshot "$run" "$(printf 'x%.0s' {1..65})"
+refused "a name with a slash" "a snapshot cannot be called" snapshot "$run" ../five
+refused "a name with a dot first" "a snapshot cannot be called" snapshot "$run" .five
+refused "a name of what is not made yet" "a snapshot cannot be called" snapshot "$run" five.partial
+refused "a long name" "a snapshot cannot be called" snapshot "$run" "$(printf 'x%.0s' {1..65})"
 refused "no name" "which snapshot" snapshot "$run"
 refused "no run" "which run" rollback
 refused "no such snapshot" "has no snapshot" rollback "$run" six
 refused "nothing to remove" "has no snapshot" snapshot "$run" six --remove
 refused "snapshots of no run" "not a run" snapshots "$place/d1"
 refused "keep without snapshots" "snapshot-every" train "${common[@]}" --drive "$place/d1/x" --out "$place/no" --keep 3
-refused "snapshots of memory" "keeps its data" train "${common[@]}" --drive ram: --out "$place/no" --snapshot-every 3
+refused "snapshots of memory" "drives that keep their data" train "${common[@]}" --drive ram: --out "$place/no" --snapshot-every 3
 exec 9<"$run"
 flock -x 9
 refused "a run in use" "another process" snapshot "$run" six

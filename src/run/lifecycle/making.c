@@ -76,7 +76,7 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
     if (shore__path_exists(run->path, MAKING "/" DRAFT)) return 0;
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
         return shore__fail(diag, SHORE_EEXISTS,
-                           "%s: holds snapshots of a run that is no more; choose another directory", run->path);
+                           "%s: holds snapshots of a run that was removed; choose another directory", run->path);
     char *making = shore__path_join(run->path, MAKING), *stranger = NULL;
     if (making) stranger = shore__directory_stranger(making, names_in_making);
     int rc = stranger ? shore__fail(diag, SHORE_EEXISTS,

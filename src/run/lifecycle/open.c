@@ -27,7 +27,8 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
     if (!*name) return shore__fail(diag, SHORE_EUSAGE, "drive %s: where is it now? The path is missing", shown);
     int rc = shore__address_parse(name, &named, diag);
     if (rc == 0 && !named->kind->keeps)
-        rc = shore__fail(diag, SHORE_EUSAGE, "drive %s: what is in memory ends with the process", shown);
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "drive %s: its state was in memory, and ended with the process that trained the run", shown);
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* for a directory, the file in it */
@@ -49,7 +50,9 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
     struct shore__move move = shore__move_split(run, word);
     struct shore__address *now = NULL;
     const struct shore__shown shown = shore__shown(word);
-    if (!move.to) return shore__fail(diag, SHORE_EUSAGE, "drive %s: of a run that is there it is OLD=NEW", shown.text);
+    if (!move.to)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "drive %s: a run has its drives already; OLD=NEW says where one of them is now", shown.text);
     if (move.drive == drives->count)
         return shore__fail(diag, SHORE_EUSAGE, "drive %s: this run has no such drive; its first is %s", shown.text,
                            drives->count ? drives->text[0] : "none");

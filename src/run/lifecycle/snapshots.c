@@ -370,8 +370,8 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
     if (!shore__snapshot_name_valid(name))
         return shore__fail(
             diag, SHORE_EUSAGE,
-            "%s is no name for a snapshot: letters, digits, '.', '_' and '-', at most %u, beginning with "
-            "none of '.' and '-', and not ending in .partial",
+            "a snapshot cannot be called %s: its name has at most %u letters, digits, '.', '_' and '-', begins "
+            "with a letter, a digit or '_', and does not end in .partial",
             shown.text, SHORE__SNAPSHOT_NAME_BYTES);
     if (has(run->path, name, ".json")) {
         if (asprintf(&of, "%s %s", run->path, name) < 0) of = NULL;
