@@ -87,7 +87,7 @@ def test_values_that_cannot_be_stored(bad, tmp_path, seed):
     was, listed = longshore.verify(tmp_path / "run"), files(tmp_path)
     broken = model(seed)
     broken[1].bias.data[1] = bad
-    with pytest.raises(longshore.NotFiniteError, match="1.bias: holds a value that is not finite"):
+    with pytest.raises(longshore.NotFiniteError, match="1.bias: holds a value that is not finite, so no run was made"):
         made(tmp_path, seed, broken, overwrite=True)
     assert longshore.verify(tmp_path / "run") == was and files(tmp_path) == listed
 
@@ -99,6 +99,7 @@ def test_negative_second_moments_are_refused(kind, name, tmp_path, seed):
     optimizer = kind(net.parameters(), lr=1e-3)
     net(torch.ones(1, 8)).sum().backward()
     optimizer.step()
+    optimizer.zero_grad()
     right = {**optimizer.state[net[1].weight]}
     optimizer.state[net[1].weight][name] = -right[name].abs() - 1e-3
     refused = pytest.raises(longshore.LongshoreError, match="1.weight: holds a negative second moment")

@@ -134,6 +134,7 @@ class Handed:
         return [[self._entry(t.names)[0] if t.trains else 0 for t in b.tensors] for b in layout.blocks]
 
 
+_NO_RUN = ", so no run was made of it: give it finite values, or load another copy of the file it is from"
 _PLANES = "master", "m", "v"
 
 
@@ -152,7 +153,7 @@ def check(layout, model, moments=None):
             for tensor, values in zip(block.tensors, _values(model, block, moments)):
                 for plane, value in zip(_PLANES, values):
                     for part in () if value is None else value.split(PIECE * native.SEGMENT):
-                        refuse_wrong(tensor.name, plane, part)
+                        refuse_wrong(tensor.name, plane, part, _NO_RUN)
 
 
 def fill(state, model, spool, progress, moments=None):
@@ -173,7 +174,7 @@ def fill(state, model, spool, progress, moments=None):
                         if value is None:
                             continue
                         piece[at:at + last - first] = value[first:last]
-                        refuse_wrong(block.tensors[t].name, plane, piece[at:at + last - first])
+                        refuse_wrong(block.tensors[t].name, plane, piece[at:at + last - first], _NO_RUN)
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)
