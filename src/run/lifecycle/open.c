@@ -28,7 +28,7 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
     int rc = shore__address_parse(name, &named, diag);
     if (rc == 0 && !named->kind->keeps)
         rc = shore__fail(diag, SHORE_EUSAGE,
-                         "drive %s: its state was in memory, and ended with the process that trained the run", shown);
+                         "drive %s: memory keeps no state between two processes; name a directory or a file", shown);
     if (rc == 0 && !(place = shore__drive_moved(run, run->settings.drives.text[move->drive], named)))
         rc = shore__fail(diag, -ENOMEM, "out of memory");
     char *volume = NULL; /* for a directory, the file in it */
