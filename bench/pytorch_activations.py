@@ -24,14 +24,21 @@ from torch.utils._pytree import tree_leaves
 
 MODELS = {  # configuration, class, what it is given beside the labels
     "gpt": (lambda: transformers.GPT2Config(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0), transformers.GPT2LMHeadModel),
-    "bert": (lambda: transformers.BertConfig(hidden_dropout_prob=0, attention_probs_dropout_prob=0),
-             transformers.BertForMaskedLM),
+    "bert": (
+        lambda: transformers.BertConfig(hidden_dropout_prob=0, attention_probs_dropout_prob=0),
+        transformers.BertForMaskedLM,
+    ),
     # t5-small's shape
-    "t5": (lambda: transformers.T5Config(dropout_rate=0, decoder_start_token_id=0),
-           transformers.T5ForConditionalGeneration),
-    "llama": (lambda: transformers.LlamaConfig(vocab_size=32000, hidden_size=768, intermediate_size=2048,
-                                               num_hidden_layers=12,
-                                               num_attention_heads=12), transformers.LlamaForCausalLM),
+    "t5": (
+        lambda: transformers.T5Config(dropout_rate=0, decoder_start_token_id=0),
+        transformers.T5ForConditionalGeneration,
+    ),
+    "llama": (
+        lambda: transformers.LlamaConfig(
+            vocab_size=32000, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12
+        ),
+        transformers.LlamaForCausalLM,
+    ),
 }
 
 
@@ -83,11 +90,15 @@ def main():
     engine = None
     if a.how != "plain":
         import longshore
+
         shutil.rmtree(a.run, ignore_errors=True)
         engine = longshore.wrap(model, run=a.run, memory=a.memory, activations=a.how)
     x = torch.randint(2, config.vocab_size, (a.batch, a.seq_len))
-    batch = {"input_ids": x, "labels": x} if a.model in ("t5", "bert") else {"input_ids": x, "labels": x,
-                                                                             "use_cache": False}
+    batch = (
+        {"input_ids": x, "labels": x}
+        if a.model in ("t5", "bert")
+        else {"input_ids": x, "labels": x, "use_cache": False}
+    )
 
     def step():
         loss = model(**batch).loss
@@ -116,13 +127,24 @@ def main():
             q.register_post_accumulate_grad_hook(lambda q: held.__setitem__(id(q), q.grad.nbytes))
     with Tracked(gradients) as tracked:
         step()
-    print(json.dumps({
-        "with": a.how, "model": a.model, "precision": a.precision, "threads": a.threads,
-        "peak_mib": round((tracked.most + (store.pool_bytes if store else 0)) / 2**20, 1),
-        "median": round(statistics.median(seconds[1:]), 3), "seconds": [round(s, 3) for s in seconds[1:]],
-        "processor": round(statistics.median(processor[1:]), 3),
-        "went_mib": round((store.counts.taken_bytes - went) / 2**20, 1) if store else 0,
-        "pool_mib": round(store.pool_bytes / 2**20, 1) if store else 0, "torch": torch.__version__}), flush=True)
+    print(
+        json.dumps(
+            {
+                "with": a.how,
+                "model": a.model,
+                "precision": a.precision,
+                "threads": a.threads,
+                "peak_mib": round((tracked.most + (store.pool_bytes if store else 0)) / 2**20, 1),
+                "median": round(statistics.median(seconds[1:]), 3),
+                "seconds": [round(s, 3) for s in seconds[1:]],
+                "processor": round(statistics.median(processor[1:]), 3),
+                "went_mib": round((store.counts.taken_bytes - went) / 2**20, 1) if store else 0,
+                "pool_mib": round(store.pool_bytes / 2**20, 1) if store else 0,
+                "torch": torch.__version__,
+            }
+        ),
+        flush=True,
+    )
     if engine is not None:
         engine.close()
         shutil.rmtree(a.run, ignore_errors=True)

@@ -53,8 +53,9 @@ def main():
     p.add_argument("--directory", required=True)
     p.add_argument("--memory", default="1GiB")
     p.add_argument("--moments", choices=["fp32", "8bit"], default="fp32")
-    p.add_argument("--write", action="store_true",
-                   help="the weights, and no more: memory that it takes is not measured")
+    p.add_argument(
+        "--write", action="store_true", help="the weights, and no more: memory that it takes is not measured"
+    )
     a = p.parse_args()
     weights, run = os.path.join(a.directory, "weights"), os.path.join(a.directory, "run")
     config = transformers.GPT2Config(n_layer=48, n_embd=1600, n_head=25)
@@ -70,10 +71,16 @@ def main():
         model = transformers.AutoModelForCausalLM.from_pretrained(weights, dtype=torch.bfloat16)
     loaded, loaded_mib = time.perf_counter(), resident_mib("VmHWM") - before
     engine = longshore.wrap(model, lr=1e-4, moments=a.moments)
-    out = {"parameters": sum(q.numel() for q in model.parameters()), "memory": a.memory,
-           "load_s": round(loaded - start, 1),
-           "load_peak_mib": round(loaded_mib), "wrap_s": round(time.perf_counter() - loaded, 1),
-           "peak_mib": round(resident_mib("VmHWM") - before), "slots": engine.streams.slots, "torch": torch.__version__}
+    out = {
+        "parameters": sum(q.numel() for q in model.parameters()),
+        "memory": a.memory,
+        "load_s": round(loaded - start, 1),
+        "load_peak_mib": round(loaded_mib),
+        "wrap_s": round(time.perf_counter() - loaded, 1),
+        "peak_mib": round(resident_mib("VmHWM") - before),
+        "slots": engine.streams.slots,
+        "torch": torch.__version__,
+    }
     engine.close()
     shutil.rmtree(run)
     print(json.dumps(out), flush=True)

@@ -23,14 +23,26 @@ from longshore.run import memory_plan
 from longshore.run.state import Layout, fleet_options
 
 SHAPES = {
-    "1B (Llama 3.2)": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
-                           num_key_value_heads=8,
-                           vocab_size=128256, tie_word_embeddings=True),
-    "7B (Llama 2)": dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-                         vocab_size=32000),
-    "70B (Llama 2)": dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
-                          num_key_value_heads=8,
-                          vocab_size=32000),
+    "1B (Llama 3.2)": dict(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        tie_word_embeddings=True,
+    ),
+    "7B (Llama 2)": dict(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000
+    ),
+    "70B (Llama 2)": dict(
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=32000,
+    ),
 }
 MOVED = {"fp32": 24.01, "8bit": 12.33}  # bytes that UPDATE reads and writes a parameter: docs/measurements.md
 FETCHED = 4  # bytes a parameter: bf16, in forward and in backward
@@ -59,8 +71,11 @@ def main():
             for moments in MOVED:
                 parameters, disk, least = sizes(shape, moments, drive)
                 seconds = parameters * (MOVED[moments] + FETCHED) / a.rate
-                print(f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | "
-                      f"{native.readable(least)} | {seconds:,.0f} s |", flush=True)
+                print(
+                    f"| {name} | {parameters / 1e9:.2f} billion | {moments} | {disk / 1e9:,.0f} GB | "
+                    f"{native.readable(least)} | {seconds:,.0f} s |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

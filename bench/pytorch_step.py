@@ -27,11 +27,25 @@ def resident_mib(key="VmRSS"):
 SHAPES = {
     "gpt2-124m": lambda: transformers.GPT2Config(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0),
     "qwen2.5-0.5b": lambda: transformers.Qwen2Config(
-        vocab_size=151936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
-        num_key_value_heads=2, max_position_embeddings=32768, rope_theta=1e6, tie_word_embeddings=True),
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=32768,
+        rope_theta=1e6,
+        tie_word_embeddings=True,
+    ),
     "llama-60m": lambda: transformers.LlamaConfig(
-        vocab_size=32000, hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8,
-        num_key_value_heads=8, max_position_embeddings=2048),
+        vocab_size=32000,
+        hidden_size=512,
+        intermediate_size=1376,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        max_position_embeddings=2048,
+    ),
 }
 
 
@@ -39,8 +53,12 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", choices=SHAPES, default="gpt2-124m")
     p.add_argument("--with", dest="engine", choices=["plain", "longshore"], default="longshore")
-    p.add_argument("--precision", choices=["fp32", "bf16", "autocast"], default="fp32",
-                   help="of the parameters; autocast: fp32 ones, bf16 products")
+    p.add_argument(
+        "--precision",
+        choices=["fp32", "bf16", "autocast"],
+        default="fp32",
+        help="of the parameters; autocast: fp32 ones, bf16 products",
+    )
     p.add_argument("--storage", choices=["fp32", "bf16"])
     p.add_argument("--memory")
     p.add_argument("--run", default="build/bench-run")
@@ -74,11 +92,13 @@ def main():
             layer.compile()
     else:
         import longshore
+
         shutil.rmtree(a.run, ignore_errors=True)
         with longshore.init(a.run, drives=a.drive, memory=a.memory):
             model = model_class.from_config(config, dtype=dtype)
-        engine = longshore.wrap(model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations,
-                                compile=a.compile)
+        engine = longshore.wrap(
+            model, lr=1e-4, clip=a.clip, storage=a.storage, activations=a.activations, compile=a.compile
+        )
     model.train()
     if a.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -117,6 +137,7 @@ def main():
     fetched = engine.fetched_bytes if a.engine == "longshore" else 0
     if a.profile:
         import cProfile
+
         profile = cProfile.Profile()
         profile.enable()
     seconds, processor = [], []
@@ -128,14 +149,26 @@ def main():
     if a.profile:
         profile.disable()
         profile.dump_stats(a.profile)
-    out = {"with": a.engine, "model": a.model, "precision": a.precision, "tokens": a.batch * a.seq_len * a.accumulate,
-           "threads": a.threads, "median": round(statistics.median(seconds), 3),
-           "seconds": [round(s, 3) for s in seconds],
-           "processor": round(statistics.median(processor), 3), "resident_mib": round(resident_mib("VmHWM") - before),
-           "torch": torch.__version__}
+    out = {
+        "with": a.engine,
+        "model": a.model,
+        "precision": a.precision,
+        "tokens": a.batch * a.seq_len * a.accumulate,
+        "threads": a.threads,
+        "median": round(statistics.median(seconds), 3),
+        "seconds": [round(s, 3) for s in seconds],
+        "processor": round(statistics.median(processor), 3),
+        "resident_mib": round(resident_mib("VmHWM") - before),
+        "torch": torch.__version__,
+    }
     if a.engine == "longshore":
-        out.update(storage=engine.how["storage"], memory=a.memory, slots=engine.streams.slots,
-                   fetched_mib=round((engine.fetched_bytes - fetched) / a.steps / 2**20, 1), layer_major=a.layer_major)
+        out.update(
+            storage=engine.how["storage"],
+            memory=a.memory,
+            slots=engine.streams.slots,
+            fetched_mib=round((engine.fetched_bytes - fetched) / a.steps / 2**20, 1),
+            layer_major=a.layer_major,
+        )
         engine.close()
         shutil.rmtree(a.run, ignore_errors=True)
     print(json.dumps(out), flush=True)

@@ -4,6 +4,7 @@ drive.
 
     python examples/python/any_module.py runs/cnn
 """
+
 import sys
 
 import torch
@@ -41,7 +42,7 @@ def images(step, n=32):
     generator = torch.Generator().manual_seed(step)
     x, y = torch.randn(n, 1, 16, 16, generator=generator), torch.randint(0, 4, (n,), generator=generator)
     for i, quarter in enumerate(y.tolist()):
-        x[i, 0, quarter // 2 * 8:quarter // 2 * 8 + 8, quarter % 2 * 8:quarter % 2 * 8 + 8] += 1
+        x[i, 0, quarter // 2 * 8 : quarter // 2 * 8 + 8, quarter % 2 * 8 : quarter % 2 * 8 + 8] += 1
     return x, y
 
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """LoRA on a base whose weights stay on a drive: only the adapters are trained, in an ordinary loop. Needs peft.
 
-    python examples/python/lora.py MODEL TEXT out --run runs/lora --drive /mnt/nvme0 --memory 2GiB
+python examples/python/lora.py MODEL TEXT out --run runs/lora --drive /mnt/nvme0 --memory 2GiB
 """
+
 import argparse
 
 import torch
@@ -18,8 +19,9 @@ def main():
     parser.add_argument("text", help="a file of UTF-8 text")
     parser.add_argument("out", help="directory for the adapters")
     parser.add_argument("--run", required=True, help="the run's directory")
-    parser.add_argument("--drive", nargs="+",
-                        help="directories, files or devices for the state; by default the run's directory")
+    parser.add_argument(
+        "--drive", nargs="+", help="directories, files or devices for the state; by default the run's directory"
+    )
     parser.add_argument("--memory", help="what Longshore may hold: 2GiB")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seq-len", type=int, default=256)
@@ -37,7 +39,7 @@ def main():
         while engine.step_number < args.steps:
             generator = torch.Generator().manual_seed(engine.step_number)
             at = torch.randint(0, len(ids) - args.seq_len, (4,), generator=generator)
-            x = torch.stack([ids[i:i + args.seq_len] for i in at])
+            x = torch.stack([ids[i : i + args.seq_len] for i in at])
             engine.backward(engine(input_ids=x, labels=x).loss)
             result = engine.step()
             print(f"step {result.step} loss {result.loss:.4f}", flush=True)

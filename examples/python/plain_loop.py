@@ -5,6 +5,7 @@ on drives.
     python examples/python/plain_loop.py MODEL TEXT --run runs/tuned --drive /mnt/nvme0 /mnt/nvme1 --memory 8GiB
     python examples/python/plain_loop.py --run runs/tuned          # goes on after a kill, at the last committed step
 """
+
 import argparse
 import os
 
@@ -17,7 +18,7 @@ def batches(ids, batch, length, step):
     """Sequences of a long text: a function of the step, so that a resumed run goes on where it was."""
     generator = torch.Generator().manual_seed(step)
     at = torch.randint(0, len(ids) - length, (batch,), generator=generator)
-    x = torch.stack([ids[i:i + length] for i in at])
+    x = torch.stack([ids[i : i + length] for i in at])
     return {"input_ids": x, "labels": x}
 
 
@@ -26,8 +27,9 @@ def main():
     parser.add_argument("model", nargs="?", help="a directory, or a name of the Hub")
     parser.add_argument("text", nargs="?", help="a file of UTF-8 text")
     parser.add_argument("--run", required=True, help="the run's directory")
-    parser.add_argument("--drive", nargs="+",
-                        help="directories, files or devices for the state; by default the run's directory")
+    parser.add_argument(
+        "--drive", nargs="+", help="directories, files or devices for the state; by default the run's directory"
+    )
     parser.add_argument("--memory", help="what Longshore may hold: 8GiB")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=4)
@@ -59,8 +61,9 @@ def main():
         engine.train()
         while engine.step_number < args.steps:
             first = engine.step_number * args.micro_batches
-            result = engine.train_batch([batches(ids, args.batch, args.seq_len, first + i)
-                                         for i in range(args.micro_batches)])
+            result = engine.train_batch(
+                [batches(ids, args.batch, args.seq_len, first + i) for i in range(args.micro_batches)]
+            )
             print(f"step {result.step} loss {result.loss:.4f} norm {result.grad_norm:.3f}", flush=True)
         if args.export:
             engine.save_pretrained(args.export)

@@ -5,6 +5,7 @@ where the state is to live.
     python examples/python/trainer_qwen2.py Qwen/Qwen2.5-0.5B TEXT out --drives /mnt/nvme0 /mnt/nvme1 --memory 4GiB
     python examples/python/trainer_qwen2.py Qwen/Qwen2.5-0.5B TEXT out --resume  # after a kill
 """
+
 import argparse
 
 import torch
@@ -17,8 +18,10 @@ from longshore.transformers import Trainer, TrainingArguments
 def sequences(tokenizer, path, length):
     with open(path, encoding="utf-8") as f:
         ids = tokenizer(f.read(), return_tensors="pt").input_ids[0]
-    return [{"input_ids": ids[i:i + length], "labels": ids[i:i + length]}
-            for i in range(0, len(ids) - length + 1, length)]
+    return [
+        {"input_ids": ids[i : i + length], "labels": ids[i : i + length]}
+        for i in range(0, len(ids) - length + 1, length)
+    ]
 
 
 def main():
@@ -38,10 +41,23 @@ def main():
     data = sequences(AutoTokenizer.from_pretrained(args.model), args.text, args.seq_len)
     held_out = max(1, len(data) // 20)
     how = TrainingArguments(
-        args.out, run=run, drives=args.drives, memory=args.memory, max_steps=args.steps, learning_rate=args.lr,
-        weight_decay=0.1, per_device_train_batch_size=2, gradient_accumulation_steps=4, lr_scheduler_type="cosine",
-        warmup_steps=2, logging_steps=1, eval_strategy="steps", eval_steps=max(1, args.steps // 2),
-        save_steps=max(1, args.steps // 2), save_total_limit=2, report_to=[],
+        args.out,
+        run=run,
+        drives=args.drives,
+        memory=args.memory,
+        max_steps=args.steps,
+        learning_rate=args.lr,
+        weight_decay=0.1,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        lr_scheduler_type="cosine",
+        warmup_steps=2,
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=max(1, args.steps // 2),
+        save_steps=max(1, args.steps // 2),
+        save_total_limit=2,
+        report_to=[],
     )
     with longshore.init(run, drives=args.drives, memory=args.memory, resume=args.resume):  # never in memory as a whole
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)

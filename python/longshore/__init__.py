@@ -21,9 +21,24 @@ from .run.verify import verify
 from .run.wrap import wrap
 from .step.engine import Engine, StepResult
 
-__all__ = ["AbsentParameterError", "BudgetError", "BusyError", "Engine", "ExistsError", "LongshoreError", "Memory",
-           "MissingError", "NotFiniteError",
-           "StepResult", "budget", "init", "resident", "resume", "verify", "wrap"]
+__all__ = [
+    "AbsentParameterError",
+    "BudgetError",
+    "BusyError",
+    "Engine",
+    "ExistsError",
+    "LongshoreError",
+    "Memory",
+    "MissingError",
+    "NotFiniteError",
+    "StepResult",
+    "budget",
+    "init",
+    "resident",
+    "resume",
+    "verify",
+    "wrap",
+]
 __version__ = _native.text(_native.lib.shore_version())
 
 

@@ -30,8 +30,10 @@ def main():
     if arguments == ["--version"]:
         print(f"longshore {longshore.__version__}")
     elif arguments and arguments[0] not in ("--help", "-h"):
-        sys.exit("python -m longshore: the program `longshore` is not installed, or not on PATH: run `make install` in "
-                 "the sources")
+        sys.exit(
+            "python -m longshore: the program `longshore` is not installed, or not on PATH: run `make install` in "
+            "the sources"
+        )
     else:
         where = f"the program is {program}" if program else "the program `longshore` is not installed, or not on PATH"
         print(_HELP.format(version=longshore.__version__, program=where), end="")

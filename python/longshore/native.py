@@ -26,7 +26,7 @@ ADVICE = {
     lib.SHORE_ADVICE_OVERWRITE: "overwrite=True replaces what is there",
     lib.SHORE_ADVICE_GO_ON: "longshore.resume({!r}) goes on with it, overwrite=True replaces it",
     lib.SHORE_ADVICE_MOVED: "if it is elsewhere now, let its name lead there (a symbolic link, or HostName in "
-                            "~/.ssh/config)",
+    "~/.ssh/config)",
     lib.SHORE_ADVICE_ACCEPT_STEP: "longshore.resume(RUN, accept_step={}) goes on from there, if that step is whole",
     lib.SHORE_ADVICE_NOT_A_COPY: "if it is the run itself, `longshore snapshot {} NAME --not-a-copy` says so",
     lib.SHORE_ADVICE_MAKE_RUN: "longshore.wrap() makes one",
@@ -143,9 +143,22 @@ class Wait:
             self.settle()
 
 
-_UNITS = {"": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40,
-          "tib": 2**40,
-          "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 2**10,
+    "kib": 2**10,
+    "m": 2**20,
+    "mib": 2**20,
+    "g": 2**30,
+    "gib": 2**30,
+    "t": 2**40,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 
 
 def size(value, name="memory"):
@@ -154,7 +167,7 @@ def size(value, name="memory"):
     digits = word.rstrip("bkmgti ")
     try:
         number = float(digits)
-        unit = _UNITS[word[len(digits):].strip()]
+        unit = _UNITS[word[len(digits) :].strip()]
         nbytes = int(digits) * unit if digits.isdigit() else int(number * unit)
     except (ValueError, KeyError, OverflowError):
         said = f"{name}={value!r}: not a size" if isinstance(value, str) else f"{name}={value!r} is not a size"

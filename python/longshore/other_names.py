@@ -20,8 +20,9 @@ _ANSWERS = {  # {names in torch.optim, transformers, TRL, Accelerate, DeepSpeed 
     "clip_norm": "here it is clip, the largest norm of all gradients together",
     "optim optimizer_type optimizer_name optim_type opt optimizer_cls": "here it is optimizer",
     "optim_bits optimizer_bits use_8bit_adam use_8bit_optimizer adam8bit": 'here it is moments="8bit"',
-    "optim_args optimizer_kwargs optimizer_params":
-        "the optimizer's numbers are lr, betas, eps, weight_decay and momentum",
+    "optim_args optimizer_kwargs optimizer_params": (
+        "the optimizer's numbers are lr, betas, eps, weight_decay and momentum"
+    ),
     "params parameters param_groups model_parameters": "here it is groups",
     "amsgrad maximize nesterov dampening lr_decay foreach fused capturable": "leave it out",
     "output_dir out_dir out save_dir run_dir run_name path directory checkpoint_dir default_root_dir": "here it is run",
@@ -29,25 +30,31 @@ _ANSWERS = {  # {names in torch.optim, transformers, TRL, Accelerate, DeepSpeed 
     "max_memory memory_limit memory_budget mem ram budget": "here it is memory",
     "overwrite_output_dir force exist_ok": "here it is overwrite",
     "resume_from resume_from_checkpoint resume_from_path ckpt_path": "longshore.resume(RUN) continues a run",
-    "dtype torch_dtype precision mixed_precision bf16 fp16 autocast":
-        "forward and backward use the model's dtype, which from_pretrained() and model.to() take; storage= is the "
-        "dtype on the drives",
-    "gradient_accumulation_steps grad_accum accumulate accumulate_grad_batches accumulation_steps":
-        "set engine.accumulate = N afterwards",
-    "gradient_checkpointing activation_checkpointing use_gradient_checkpointing":
-        'call model.gradient_checkpointing_enable() before; activations="drives" moves activations to the drives',
+    "dtype torch_dtype precision mixed_precision bf16 fp16 autocast": (
+        "forward and backward use the model's dtype, which from_pretrained() and model.to() take; storage= is "
+        "the dtype on the drives"
+    ),
+    "gradient_accumulation_steps grad_accum accumulate accumulate_grad_batches accumulation_steps": (
+        "set engine.accumulate = N afterwards"
+    ),
+    "gradient_checkpointing activation_checkpointing use_gradient_checkpointing": (
+        'call model.gradient_checkpointing_enable() before; activations="drives" moves activations to the drives'
+    ),
     "torch_compile compile_model": "here it is compile",
     "seed random_seed manual_seed": "call torch.manual_seed(SEED) before; the run keeps it",
-    "lr_scheduler scheduler lr_scheduler_type warmup warmup_steps warmup_ratio num_warmup_steps":
-        "make a scheduler of torch.optim.lr_scheduler with engine.optimizer, and give it to engine.follow()",
+    "lr_scheduler scheduler lr_scheduler_type warmup warmup_steps warmup_ratio num_warmup_steps": (
+        "make a scheduler of torch.optim.lr_scheduler with engine.optimizer, and give it to engine.follow()"
+    ),
     "device device_map": "the engine computes where the model is: model.to(DEVICE) before",
-    "deepspeed zero_stage stage offload_optimizer offload_param cpu_offload fsdp":
-        "state lies on the drives of drives= and takes the memory of memory=, so leave it out",
+    "deepspeed zero_stage stage offload_optimizer offload_param cpu_offload fsdp": (
+        "state lies on the drives of drives= and takes the memory of memory=, so leave it out"
+    ),
 }
 _OPTIMIZERS = {  # {names of optimizers, without - and _: what to write here}
     "adamw8bit adam8bit pagedadamw8bit pagedadam8bit adamwbnb8bit": 'write optimizer="adamw", moments="8bit"',
-    "adamwtorch adamwtorchfused adamwhf fusedadam fusedadamw deepspeedcpuadam pagedadamw pagedadamw32bit adamwapex":
-        'write optimizer="adamw"',
+    "adamwtorch adamwtorchfused adamwhf fusedadam fusedadamw deepspeedcpuadam pagedadamw pagedadamw32bit adamwapex": (
+        'write optimizer="adamw"'
+    ),
 }
 
 

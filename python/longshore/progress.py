@@ -18,8 +18,11 @@ _log = logging.getLogger("longshore")
 
 def _bar_class():
     """tqdm's class for this terminal or notebook; None without one, without tqdm, or while another bar is shown."""
-    notebook = (type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell" if "IPython" in sys.modules
-                else False)
+    notebook = (
+        type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell"
+        if "IPython" in sys.modules
+        else False
+    )
     if not notebook and not (sys.stderr is not None and sys.stderr.isatty()):
         return None
     try:
@@ -77,8 +80,9 @@ class Progress:
     def __enter__(self):
         self.begun = clock()
         self.due = self.begun + SILENT_SECONDS
-        self.thread = (threading.Thread(target=self._tick, name="longshore-progress", daemon=True) if self.ticks
-                       else None)
+        self.thread = (
+            threading.Thread(target=self._tick, name="longshore-progress", daemon=True) if self.ticks else None
+        )
         if self.thread is not None:
             self.thread.start()
         return self
@@ -116,9 +120,15 @@ class Progress:
             say(self.head)
         if bar is not None:
             scale = {"unit_scale": True, "unit_divisor": 1024} if self.unit == "B" else {}
-            self.bar = bar(desc=f"longshore: {self.what}", total=self.total,
-                           unit=self.unit if self.unit == "B" else f" {self.unit}",
-                           leave=self.stays, file=sys.stderr, dynamic_ncols=True, **scale)
+            self.bar = bar(
+                desc=f"longshore: {self.what}",
+                total=self.total,
+                unit=self.unit if self.unit == "B" else f" {self.unit}",
+                leave=self.stays,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                **scale,
+            )
             self.bar.start_t -= clock() - self.begun  # tqdm measures from the work's begin
         if self.bar is not None:
             self._move()
@@ -139,8 +149,10 @@ class Progress:
         if not self.total:
             return f"{self.what}: {done}, {rate}/s"
         left = max(self.total - self.done, 0) * seconds / self.done
-        return (f"{self.what}: {done} of {self._amount(self.total)} ({min(self.done / self.total, 1):.0%}), {rate}/s, "
-                f"{left:.0f} s to go")
+        return (
+            f"{self.what}: {done} of {self._amount(self.total)} ({min(self.done / self.total, 1):.0%}), {rate}/s, "
+            f"{left:.0f} s to go"
+        )
 
     def _amount(self, n):
         return native.readable(int(n)) if self.unit == "B" else f"{n:.4g} {self.unit}"
@@ -162,8 +174,9 @@ class Step:
         if self.progress is None and layers:
             total = 2 * layers * max(n for n in passes if isinstance(n, int))
             what = f"step {number}" + (f", compiling {self.compiling} layers" if self.compiling else "")
-            self.progress = Progress(what, total, "layers", stays=False,
-                                     ticks=bool(self.compiling) or self.seconds > SILENT_SECONDS).__enter__()
+            self.progress = Progress(
+                what, total, "layers", stays=False, ticks=bool(self.compiling) or self.seconds > SILENT_SECONDS
+            ).__enter__()
 
     def add(self):
         """Counts one layer that begins to compute."""

@@ -165,17 +165,18 @@ class LoadsChild(torch.nn.Module):
         out, prefix = self.module.state_dict(*args, **kwargs), kwargs.get("prefix", "")
         versions = getattr(out, "_metadata", {})  # load_state_dict() of an outer module asks with the child's name
         for name in [name for name in versions if prefix and f"{name}.".startswith(prefix)]:
-            versions[f"{prefix}module.{name[len(prefix):]}".rstrip(".")] = versions[name]
+            versions[f"{prefix}module.{name[len(prefix) :]}".rstrip(".")] = versions[name]
         return out
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
-                              error_msgs):
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ):
         """Called in load_state_dict() of an outer module, which loads the child next, by the names that it has there:
         gives the values those names, and afterwards the reports the child's."""
         inner = f"{prefix}module."
         begins = re.compile(rf"(?<![\w.]){re.escape(inner)}")
         for name in [name for name in state_dict if name.startswith(prefix)]:
-            state_dict[inner + name[len(prefix):]] = state_dict.pop(name)
+            state_dict[inner + name[len(prefix) :]] = state_dict.pop(name)
 
         def rename(*_):
             handle.remove()
@@ -217,8 +218,10 @@ def raise_recompile_limit(limit: int) -> None:
 
 def modes() -> list[tuple]:
     """[(module with push and pop functions, mode)] for all modes that this thread has entered, outermost first."""
-    return [*((overrides, mode) for mode in overrides._get_current_function_mode_stack()),
-            *((_python_dispatch, mode) for mode in _python_dispatch._get_current_dispatch_mode_stack())]
+    return [
+        *((overrides, mode) for mode in overrides._get_current_function_mode_stack()),
+        *((_python_dispatch, mode) for mode in _python_dispatch._get_current_dispatch_mode_stack()),
+    ]
 
 
 def enter_mode(of: Any, mode: Any, entered: ExitStack) -> None:

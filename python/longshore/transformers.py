@@ -70,28 +70,35 @@ class TrainingArguments(transformers.TrainingArguments):
     run: str = field(default=_WRAP_DECIDES, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
     drives: list[str] = field(
         default=_WRAP_DECIDES,
-        metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"}
+        metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"},
     )
-    memory: str = field(default=_WRAP_DECIDES,
-                        metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"})
-    storage: str = field(default=_WRAP_DECIDES,
-                         metadata={"help": "bf16 or fp32: dtype on the drives that is fetched; by default the "
-                                           "parameters' dtype"})
-    activations: str = field(default=_WRAP_DECIDES,
-                             metadata={"help": "memory, drives or auto: where activations wait for backward"})
+    memory: str = field(
+        default=_WRAP_DECIDES, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"}
+    )
+    storage: str = field(
+        default=_WRAP_DECIDES,
+        metadata={"help": "bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype"},
+    )
+    activations: str = field(
+        default=_WRAP_DECIDES, metadata={"help": "memory, drives or auto: where activations wait for backward"}
+    )
     activation_room: str = field(default=_WRAP_DECIDES, metadata={"help": "on the drives for activations, as 64GiB"})
-    compress: str = field(default=_WRAP_DECIDES,
-                          metadata={"help": "such as top1%%: the share of each block's gradients that is sent to the "
-                                            "drives"})
+    compress: str = field(
+        default=_WRAP_DECIDES,
+        metadata={"help": "such as top1%%: the share of each block's gradients that is sent to the drives"},
+    )
     compress_after: int = field(default=_WRAP_DECIDES, metadata={"help": "steps with whole gradients before compress"})
-    moments_from: str = field(default=_WRAP_DECIDES,
-                              metadata={"help": "directory of save_pretrained(moments=True) whose moments the "
-                                                "optimizer continues with"})
+    moments_from: str = field(
+        default=_WRAP_DECIDES,
+        metadata={"help": "directory of save_pretrained(moments=True) whose moments the optimizer continues with"},
+    )
     overwrite_run: bool = field(default=False, metadata={"help": "replace an existing run"})
     layer_major: bool = field(
         default=_WRAP_DECIDES,
-        metadata={"help": "fetch each layer once for all micro-batches of a step; by default if only transformers' "
-                          "own code runs in between"},
+        metadata={
+            "help": "fetch each layer once for all micro-batches of a step; by default if only transformers' "
+            "own code runs in between"
+        },
     )
     checkpoint_weights: bool = field(
         default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"}
@@ -123,9 +130,11 @@ class TrainingArguments(transformers.TrainingArguments):
         Raises: LongshoreError in transformers' own Trainer, which reads none of Longshore's options.
         """
         if not self.read_by_longshore:
-            raise LongshoreError("TrainingArguments: they are longshore.transformers', and transformers' own Trainer "
-                                 "would read neither run= nor memory= nor bf16= from them: import both, Trainer and "
-                                 "TrainingArguments, from the same module")
+            raise LongshoreError(
+                "TrainingArguments: they are longshore.transformers', and transformers' own Trainer "
+                "would read neither run= nor memory= nor bf16= from them: import both, Trainer and "
+                "TrainingArguments, from the same module"
+            )
         return super().get_warmup_steps(num_training_steps)
 
 
@@ -137,10 +146,13 @@ class Trainer(transformers.Trainer):
         self._clips_to = 0.0
         self._resumes = False
         self._saves_weights = True
-        refuse_engine(kwargs.get("model", args[0] if args else None), "Trainer",
-                      "give the model itself: the Trainer wraps it "
-                      "(TrainingArguments(run=, drives=, memory=)), or continues its run "
-                      "(train(resume_from_checkpoint=))")
+        refuse_engine(
+            kwargs.get("model", args[0] if args else None),
+            "Trainer",
+            "give the model itself: the Trainer wraps it "
+            "(TrainingArguments(run=, drives=, memory=)), or continues its run "
+            "(train(resume_from_checkpoint=))",
+        )
         super().__init__(*args, **kwargs)
         self.args.read_by_longshore = True
         # the engine holds parameters and gradients, so Accelerate must not move or clip them
@@ -150,8 +162,9 @@ class Trainer(transformers.Trainer):
         self.longshore_position = TrainerPosition(self)
         self.callback_handler.callbacks.insert(0, self.longshore_position)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any,
-              **kwargs: Any) -> transformers.trainer_utils.TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> transformers.trainer_utils.TrainOutput:
         """Trains as transformers' train() does.
 
         resume_from_checkpoint=True continues from the run's last step, or from the last checkpoint if that is of a
@@ -179,8 +192,9 @@ class Trainer(transformers.Trainer):
         return os.path.join(self.args.output_dir, "run") if made_in is None else made_in.run
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: transformers.TrainingArguments,
-                                     model: torch.nn.Module | None = None) -> tuple:
+    def get_optimizer_cls_and_kwargs(
+        args: transformers.TrainingArguments, model: torch.nn.Module | None = None
+    ) -> tuple:
         """The optimizer's class and arguments as transformers gives them, for optimizers that the engine supports.
 
         Names of other libraries' optimizers, such as adamw_8bit, work without those libraries.
@@ -189,8 +203,9 @@ class Trainer(transformers.Trainer):
         if name not in _OPTIMIZERS:
             raise LongshoreError(f"optim: {name} is not supported; use one of {', '.join(_OPTIMIZERS)}")
         if getattr(args, "optim_target_modules", None):
-            raise LongshoreError("optim_target_modules: is for GaLore and similar optimizers, which are not "
-                                 "supported; take it out")
+            raise LongshoreError(
+                "optim_target_modules: is for GaLore and similar optimizers, which are not supported; take it out"
+            )
         kind = _OPTIMIZERS[name]
         if kind is None:
             kind, kwargs = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
@@ -198,8 +213,10 @@ class Trainer(transformers.Trainer):
             kwargs = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
         for key in [word.partition("=")[0].strip() for word in (args.optim_args or "").split(",") if word.strip()]:
             if key not in kwargs:
-                raise LongshoreError(f"optim_args: {key} has no effect with optim={name}; take it out, or give "
-                                     "optimizer_cls_and_kwargs=(torch.optim.SGD, {...}) to the Trainer")
+                raise LongshoreError(
+                    f"optim_args: {key} has no effect with optim={name}; take it out, or give "
+                    "optimizer_cls_and_kwargs=(torch.optim.SGD, {...}) to the Trainer"
+                )
         return without_state(kind), kwargs
 
     def _wrap_model(self, model, training=True, *args, **kwargs):
@@ -239,16 +256,23 @@ class Trainer(transformers.Trainer):
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = retrain.engine_of(self.model)
             if engine is None:
-                init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False),
-                                "train(resume_from_checkpoint=True)",
-                                 "TrainingArguments(overwrite_run=True)")
+                init.refuse_run(
+                    place,
+                    overwrite or getattr(made_in, "overwrite", False),
+                    "train(resume_from_checkpoint=True)",
+                    "TrainingArguments(overwrite_run=True)",
+                )
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
             compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-            engine = (wrap(self.model, run=run, compile=compiles, **how) if engine is None
-                      else retrain.again(engine, place, **how))
+            engine = (
+                wrap(self.model, run=run, compile=compiles, **how)
+                if engine is None
+                else retrain.again(engine, place, **how)
+            )
         if bool(args.torch_compile) != bool(engine.how.get("compile")):
-            _log.warning("torch_compile: the run was made %s it, and continues so",
-                         "without" if args.torch_compile else "with")
+            _log.warning(
+                "torch_compile: the run was made %s it, and continues so", "without" if args.torch_compile else "with"
+            )
         self.engine, self.optimizer = engine, engine.optimizer
         self.optimizer.register_step_pre_hook(self._before_step)
         if self.lr_scheduler is not None:
@@ -287,9 +311,11 @@ class Trainer(transformers.Trainer):
         return norm
 
     def _clipped(self, parameters, max_norm, norm_type):
-        if norm_type == 2 and all(trusted_code.is_known(getattr(callback, name))
-                                  for callback in self.callback_handler.callbacks
-                                  for name in ("on_pre_optimizer_step", "on_optimizer_step")):
+        if norm_type == 2 and all(
+            trusted_code.is_known(getattr(callback, name))
+            for callback in self.callback_handler.callbacks
+            for name in ("on_pre_optimizer_step", "on_optimizer_step")
+        ):
             # clipping to infinity only asks for the norm
             self._clips_to = float(max_norm) if max_norm < float("inf") else self._clips_to
             return torch.tensor(self.engine.grad_norm())
@@ -312,8 +338,9 @@ class Trainer(transformers.Trainer):
         """
         args = self.args
         pushes = output_dir is None or args.push_to_hub and args.hub_strategy != HubStrategy.END
-        self._saves_weights = (not _internal_call or pushes or args.save_only_model
-                               or getattr(args, "checkpoint_weights", False))
+        self._saves_weights = (
+            not _internal_call or pushes or args.save_only_model or getattr(args, "checkpoint_weights", False)
+        )
         try:
             super().save_model(output_dir, _internal_call)
         finally:
@@ -380,8 +407,9 @@ class Trainer(transformers.Trainer):
             self.longshore_position.load_schedule()
             return
         checkpoint.load(self.engine, checkpoint_directory)
-        self.lr_scheduler.load_state_dict(torch.load(os.path.join(checkpoint_directory, "scheduler.pt"),
-                                                     weights_only=True))
+        self.lr_scheduler.load_state_dict(
+            torch.load(os.path.join(checkpoint_directory, "scheduler.pt"), weights_only=True)
+        )
 
     def _load_best_model(self):
         checkpoint.load(self.engine, self.state.best_model_checkpoint)

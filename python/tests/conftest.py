@@ -14,11 +14,16 @@ import longshore
 def pytest_sessionstart(session):
     """Stops where what is imported is not the tree: an edit would seem to change nothing."""
     tree, installed = pathlib.Path(__file__).parents[1] / "longshore", pathlib.Path(longshore.__file__).parent
-    other = [f for f in sorted(tree.rglob("*.py")) if not (there := installed / f.relative_to(tree)).exists()
-             or there.read_bytes() != f.read_bytes()]
+    other = [
+        f
+        for f in sorted(tree.rglob("*.py"))
+        if not (there := installed / f.relative_to(tree)).exists() or there.read_bytes() != f.read_bytes()
+    ]
     if other:
-        pytest.exit(f"{other[0]} is not what {installed} has: scripts/python-test installs the tree and runs its tests",
-                    returncode=4)
+        pytest.exit(
+            f"{other[0]} is not what {installed} has: scripts/python-test installs the tree and runs its tests",
+            returncode=4,
+        )
 
 
 @pytest.fixture

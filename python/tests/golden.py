@@ -31,14 +31,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 EXACT, REAL = ("stack", "tied", "untied", "frozen"), ("gpt2", "llama", "t5", "cnn")
 BUDGETS, DRIVES, WAYS = ("least", "middle", "all"), ("local", "ram", "ssh"), ("plain", "topk", "8bit", "clip")
 STEPS = 4
-PLANNED = ("ring_bytes", "slots", "gradient_bytes", "pool_bytes", "room_bytes", "aside_bytes", "spare_bytes",
-           "compression_bytes", "total_bytes")
+PLANNED = (
+    "ring_bytes",
+    "slots",
+    "gradient_bytes",
+    "pool_bytes",
+    "room_bytes",
+    "aside_bytes",
+    "spare_bytes",
+    "compression_bytes",
+    "total_bytes",
+)
 
 
 def pairs(models):
     """Cases in which each two values of two axes meet."""
-    return [f"{models[i]}-{BUDGETS[(i + j) % 3]}-{DRIVES[(i + 2 * j) % 3]}-{WAYS[j]}" for i in range(4)
-            for j in range(4)]
+    return [
+        f"{models[i]}-{BUDGETS[(i + j) % 3]}-{DRIVES[(i + 2 * j) % 3]}-{WAYS[j]}" for i in range(4) for j in range(4)
+    ]
 
 
 def grid(models):
@@ -56,6 +66,7 @@ def take(native):
 def numbers(shape, salt):
     """Multiples of 2^-12 in [-1/8, 1/8)."""
     import torch
+
     count = torch.Size(shape).numel()
     return ((torch.arange(count) * 2654435761 + salt * 40503) % 65521 % 1024 - 512).reshape(shape) / 4096
 
@@ -103,14 +114,19 @@ def exact(kind):
 
 def exact_batch(step, number, scale=(1.0, 0.5, 4.0, 0.25)):
     import torch
+
     g = torch.Generator().manual_seed(97 * step + number)
 
     def whole(*shape):
         return torch.randint(-3, 4, shape, generator=g).float()
 
     ids = torch.randint(0, 700, (2, 6), generator=g) * torch.randint(0, 2, (2, 6), generator=g)
-    return {"ids": ids, "a": whole(2, 6, 192), "c": whole(2, 6, 192) * scale[step % 4] / 64,
-            "d": whole(2, 6, 700) * scale[step % 4] / 64}
+    return {
+        "ids": ids,
+        "a": whole(2, 6, 192),
+        "c": whole(2, 6, 192) * scale[step % 4] / 64,
+        "d": whole(2, 6, 700) * scale[step % 4] / 64,
+    }
 
 
 def made(kind):
@@ -118,6 +134,7 @@ def made(kind):
     import torch
 
     import models
+
     if kind in EXACT:
         return exact(kind), exact_batch, 60.0
     torch.manual_seed(11)
@@ -173,6 +190,7 @@ def options(kind, way, clip):
 def budget_of(kind, budget, drives, place, how):
     """Bytes: the least that is asked for, that and half of the parameters, or what has room for all."""
     import longshore
+
     if budget == "all":
         return 256 << 20
     try:
@@ -187,6 +205,7 @@ def budget_of(kind, budget, drives, place, how):
 def run(case, directory, far, until, memory=None):
     """What the case comes to, in words that are compared one by one. memory: bytes; None: as this package plans."""
     import longshore
+
     kind, budget, drives, way = case.split("-")
     place = directory / case
     drives = drives_of(drives, place, far)
@@ -202,14 +221,20 @@ def run(case, directory, far, until, memory=None):
     moved = sum(int(line.split()[1]) for line in sends if line.startswith("moved "))
     sends = [line for line in sends if not line.startswith("moved ")]
     keys = ("grad_norm", "dropped_energy") if kind in EXACT else ("loss", "grad_norm", "dropped_energy")
-    return {"memory": memory, "digest": digest, "numbers": hashed([str(line.get(k)) for line in said for k in keys]),
-            "plan": hashed(plan),
-            "sends": hashed(sends) if sends else "unknown", "bytes": "any" if "discard" in sends else str(moved)}
+    return {
+        "memory": memory,
+        "digest": digest,
+        "numbers": hashed([str(line.get(k)) for line in said for k in keys]),
+        "plan": hashed(plan),
+        "sends": hashed(sends) if sends else "unknown",
+        "bytes": "any" if "discard" in sends else str(moved),
+    }
 
 
 def resume(case, directory):
     """The rest of a run that was stopped."""
     import longshore
+
     kind, _, drives, _ = case.split("-")
     if drives == "ssh":
         os.environ["LONGSHORE_RSH"] = str(directory / case / "rsh")
@@ -239,8 +264,11 @@ def main():
     if not far:
         sys.exit("golden.py: no program stands for the far side of ssh: LONGSHORE or PATH names it")
     asked.directory = asked.directory.resolve()
-    budgets = ({line.split()[0]: int(re.search(r" memory=(\d+)", line)[1])
-                for line in asked.budgets.read_text().splitlines()} if asked.budgets else {})
+    budgets = (
+        {line.split()[0]: int(re.search(r" memory=(\d+)", line)[1]) for line in asked.budgets.read_text().splitlines()}
+        if asked.budgets
+        else {}
+    )
     for case in asked.cases:
         if asked.resume:
             said = resume(case, asked.directory)

@@ -50,8 +50,9 @@ def kept(slots):
 
 def make(run, drives, seed, **how):
     torch.manual_seed(seed)
-    return longshore.wrap(gpt2(dropout=0.1, layers=2), run=run, drives=drives, lr=1e-2, weight_decay=0.1, clip=0.5,
-                          **how)
+    return longshore.wrap(
+        gpt2(dropout=0.1, layers=2), run=run, drives=drives, lr=1e-2, weight_decay=0.1, clip=0.5, **how
+    )
 
 
 def make_or_resume(run, drives, seed):
@@ -104,8 +105,9 @@ def killed(random, run, drives, seed, checkpoints=None):
     context.set_forkserver_preload(["lives", "transformers.models.gpt2.modeling_gpt2"])
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p)):
         life = str(run), drives, seed, random.choice([None, 1]), random.choice([False, True]), checkpoints
-        process = context.Process(target=_live,
-                                  args=({k: v for k, v in os.environ.items() if k.startswith("LONGSHORE")}, *life))
+        process = context.Process(
+            target=_live, args=({k: v for k, v in os.environ.items() if k.startswith("LONGSHORE")}, *life)
+        )
         process.start()
     process.join(random.uniform(0, 1))
     assert process.exitcode is None, "it has ended by itself"

@@ -9,32 +9,74 @@ HANGS_SECONDS = 900  # of a process that a test starts: one on a busy machine en
 
 def gpt2(dropout=0.0, layers=3):
     from transformers import GPT2Config, GPT2LMHeadModel
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_embd=48, n_layer=layers, n_head=4, n_positions=32,
-                                      attn_pdrop=dropout,
-                                      resid_pdrop=dropout, embd_pdrop=dropout, bos_token_id=0, eos_token_id=0))
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=VOCAB,
+            n_embd=48,
+            n_layer=layers,
+            n_head=4,
+            n_positions=32,
+            attn_pdrop=dropout,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
 
 
 def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
-    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
-                                        num_attention_heads=4,
-                                        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0,
-                                        eos_token_id=0))
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCAB,
+            hidden_size=48,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
 
 
 def bert():
     from transformers import BertConfig, BertForMaskedLM
-    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=3, num_attention_heads=4,
-                                      intermediate_size=80,
-                                      max_position_embeddings=64, hidden_dropout_prob=0.0,
-                                      attention_probs_dropout_prob=0.0))
+
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=80,
+            max_position_embeddings=64,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
 
 
 def t5():
     from transformers import T5Config, T5ForConditionalGeneration
-    return T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=48, d_kv=12, d_ff=80, num_layers=2,
-                                               num_decoder_layers=2, num_heads=4,
-                                               dropout_rate=0.0, decoder_start_token_id=0))
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=VOCAB,
+            d_model=48,
+            d_kv=12,
+            d_ff=80,
+            num_layers=2,
+            num_decoder_layers=2,
+            num_heads=4,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        )
+    )
 
 
 class Cnn(nn.Module):
@@ -43,8 +85,9 @@ class Cnn(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Conv2d(1, 8, 3, padding=1)
-        self.stages = nn.Sequential(*[nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
-                                      for _ in range(3)])
+        self.stages = nn.Sequential(
+            *[nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()) for _ in range(3)]
+        )
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.head = nn.Linear(8, 4)
 

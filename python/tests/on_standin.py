@@ -29,8 +29,12 @@ class Net(nn.Module):
     def __init__(self, checkpoints):
         super().__init__()
         self.table, self.checkpoints = nn.Embedding(16, 16), checkpoints
-        self.layers = nn.ModuleList([nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16),
-                                                   nn.Dropout(0.1)) for _ in range(3)])
+        self.layers = nn.ModuleList(
+            [
+                nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), nn.Dropout(0.1))
+                for _ in range(3)
+            ]
+        )
 
     def forward(self, ids):
         x = self.table(ids)
@@ -68,8 +72,10 @@ def trained(where, path, number=9, together=True, checkpoints=False, cast=False,
     def steps(engine, first):
         engine.train()
         for n in range(first, first + 2):
-            batches = [torch.randint(16, (2, 5), generator=torch.Generator().manual_seed(PARTS * n + i)).to(where)
-                       for i in range(PARTS)]
+            batches = [
+                torch.randint(16, (2, 5), generator=torch.Generator().manual_seed(PARTS * n + i)).to(where)
+                for i in range(PARTS)
+            ]
             before = standin.waits()
             with torch.autocast(where, torch.bfloat16, enabled=cast, cache_enabled=False):
                 result = step(engine, batches, together)
@@ -78,16 +84,22 @@ def trained(where, path, number=9, together=True, checkpoints=False, cast=False,
         return result
 
     with slots(number):
-        with longshore.wrap(Net(checkpoints).to(where), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5,
-                            memory="1GiB", **how) as engine:
+        with longshore.wrap(
+            Net(checkpoints).to(where), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how
+        ) as engine:
             torch.mtia.set_rng_state(torch.arange(8, dtype=torch.uint8))
             steps(engine, 0)
         torch.mtia.manual_seed_all(1)
         with longshore.resume(path, Net(checkpoints).to(where)) as engine:
             random.append(torch.mtia.get_rng_state().tolist())
             result = steps(engine, 2)
-            return {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm, "waits": waits,
-                    "random": random}
+            return {
+                "digest": engine.digest(),
+                "loss": result.loss,
+                "norm": result.grad_norm,
+                "waits": waits,
+                "random": random,
+            }
 
 
 def by_a_script(where, path):
@@ -95,9 +107,15 @@ def by_a_script(where, path):
     are compressed."""
     torch.manual_seed(7)
     os.mkdir(f"{path}-drive")
-    with longshore.wrap(Net(False).to(where), run=path, drives=[f"{path}-drive"], memory="1GiB", activations="drives",
-                        activation_room="64MiB",
-                        compress="top5%") as engine:
+    with longshore.wrap(
+        Net(False).to(where),
+        run=path,
+        drives=[f"{path}-drive"],
+        memory="1GiB",
+        activations="drives",
+        activation_room="64MiB",
+        compress="top5%",
+    ) as engine:
         net = engine.module
         with longshore.resident(net.layers[0], write=True), torch.no_grad():
             net.layers[0][1].weight.mul_(2)
@@ -110,14 +128,24 @@ def by_a_script(where, path):
         result = engine.step()
         with longshore.resident(net.layers[1]):
             seen = net.layers[1][1].weight.sum().item()
-        return {"digest": engine.digest(), "norm": result.grad_norm, "seen": seen,
-                "head": net.table.weight.sum().item()}
+        return {
+            "digest": engine.digest(),
+            "norm": result.grad_norm,
+            "seen": seen,
+            "head": net.table.weight.sum().item(),
+        }
 
 
-RUNS = {"together": {}, "loop": {"together": False}, "one slot": {"number": 1},
-        "one slot, loop": {"number": 1, "together": False},
-        "checkpoints": {"checkpoints": True}, "bf16 on the drives": {"storage": "bf16", "number": 2},
-        "autocast": {"cast": True}, "autocast, loop": {"cast": True, "together": False}}
+RUNS = {
+    "together": {},
+    "loop": {"together": False},
+    "one slot": {"number": 1},
+    "one slot, loop": {"number": 1, "together": False},
+    "checkpoints": {"checkpoints": True},
+    "bf16 on the drives": {"storage": "bf16", "number": 2},
+    "autocast": {"cast": True},
+    "autocast, loop": {"cast": True, "together": False},
+}
 
 
 def main(directory):

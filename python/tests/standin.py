@@ -37,10 +37,25 @@ def build():
     path = pathlib.Path(tempfile.gettempdir()) / name
     if not path.exists():
         made = path.with_suffix(f".{os.getpid()}")
-        subprocess.run(["g++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{_of_torch('include')}", str(_SOURCE),
-                        "-o", str(made),
-                        f"-L{_of_torch('lib')}", "-ltorch_cpu", "-lc10",
-                        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"], check=True)
+        subprocess.run(
+            [
+                "g++",
+                "-std=c++20",
+                "-O0",
+                "-w",
+                "-fPIC",
+                "-shared",
+                f"-I{_of_torch('include')}",
+                str(_SOURCE),
+                "-o",
+                str(made),
+                f"-L{_of_torch('lib')}",
+                "-ltorch_cpu",
+                "-lc10",
+                f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            ],
+            check=True,
+        )
         made.rename(path)
     return path
 

@@ -45,10 +45,17 @@ def test_what_would_be_lost_is_refused_by_name(pair):
     engine, _ = pair
     p = engine.module.transformer.h[0].mlp.c_fc.weight
     name = "transformer.h.0.mlp.c_fc.weight"
-    for lost in (lambda: p.add_(1), lambda: p.data.mul_(2), lambda: p.data.copy_(torch.zeros_like(p.data)),
-                 lambda: p.detach().zero_(), lambda: p.set_(torch.zeros(p.shape)),
-                 lambda: torch.nn.functional.dropout(p, inplace=True),
-                 lambda: p.__setitem__(0, 1.0), lambda: p.view(-1).mul_(2), lambda: p.data_ptr()):
+    for lost in (
+        lambda: p.add_(1),
+        lambda: p.data.mul_(2),
+        lambda: p.data.copy_(torch.zeros_like(p.data)),
+        lambda: p.detach().zero_(),
+        lambda: p.set_(torch.zeros(p.shape)),
+        lambda: torch.nn.functional.dropout(p, inplace=True),
+        lambda: p.__setitem__(0, 1.0),
+        lambda: p.view(-1).mul_(2),
+        lambda: p.data_ptr(),
+    ):
         with pytest.raises(longshore.AbsentParameterError, match=f"{name}.*longshore.resident"):
             with torch.set_grad_enabled(True):
                 lost()
@@ -70,9 +77,9 @@ def test_between_forward_and_backward(pair):
         assert not torch.equal(engine(**b).loss, other)
 
 
-@pytest.mark.parametrize("how",
-                         [{"do_sample": False},
-                          {"do_sample": True, "top_k": 20, "temperature": 1.5, "num_return_sequences": 2}])
+@pytest.mark.parametrize(
+    "how", [{"do_sample": False}, {"do_sample": True, "top_k": 20, "temperature": 1.5, "num_return_sequences": 2}]
+)
 def test_generate(pair, seed, how):
     engine, plain = pair
     prompt = tokens(1)[0]["input_ids"][:, :4]
@@ -96,8 +103,10 @@ def test_gradient_checkpointing_with_dropout(tmp_path, seed, monkeypatch, reentr
         if not n:
             expected = in_memory(copy.deepcopy(model), seed, tokens(3))
         torch.manual_seed(seed)  # which the run takes
-        with monkeypatch.context() as patched, engine_for(model, tmp_path, f"run{n}", slots=slots,
-                                                          monkeypatch=patched) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(model, tmp_path, f"run{n}", slots=slots, monkeypatch=patched) as engine,
+        ):
             for batch in tokens(3):
                 loss = engine(**batch).loss
                 losses.append(loss.item())
@@ -115,8 +124,9 @@ def test_changes_that_have_no_version(slots, storage, tmp_path, seed, monkeypatc
     plain = copy.deepcopy(model)
     p, q = model.transformer.h[1].ln_1.weight, plain.transformer.h[1].ln_1.weight
     with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch, storage=storage) as engine, torch.no_grad():
-        for n, change in enumerate((lambda p: p.data.mul_(3), lambda p: p.detach().numpy().__imul__(0.5),
-                                    lambda p: setattr(p, "data", p + 1))):
+        for n, change in enumerate(
+            (lambda p: p.data.mul_(3), lambda p: p.detach().numpy().__imul__(0.5), lambda p: setattr(p, "data", p + 1))
+        ):
             with longshore.resident(model.transformer.h[1]):
                 with longshore.resident(p, write=True):
                     change(p)
@@ -126,8 +136,9 @@ def test_changes_that_have_no_version(slots, storage, tmp_path, seed, monkeypatc
             with pytest.raises(longshore.AbsentParameterError, match="h.1.ln_1.weight: was changed"):
                 with longshore.resident(p):
                     change(p)
-            assert torch.equal(p.detach(), q) and (storage == "bf16"
-                                                   or torch.equal(engine(**batch).loss, plain(**batch).loss))
+            assert torch.equal(p.detach(), q) and (
+                storage == "bf16" or torch.equal(engine(**batch).loss, plain(**batch).loss)
+            )
         with longshore.resident(model, write=True) if slots == 3 else longshore.resident(p, write=True):
             pass
         with pytest.raises(longshore.LongshoreError, match=r"h.1.ln_1.weight: is \[48\], and \[3\] was put"):
@@ -192,8 +203,12 @@ def test_what_a_model_is_already_it_may_be_converted_to(pair):
     engine, plain = pair
     batch = tokens(1)[0]
     p = next(engine.module.parameters())
-    for convert in (lambda m: m.to("cpu"), lambda m: m.float(), lambda m: m.cpu(),
-                    lambda m: m.to("cpu", torch.float32, non_blocking=True)):
+    for convert in (
+        lambda m: m.to("cpu"),
+        lambda m: m.float(),
+        lambda m: m.cpu(),
+        lambda m: m.to("cpu", torch.float32, non_blocking=True),
+    ):
         assert convert(engine.module) is engine.module
         engine.backward(convert(engine.module)(**batch).loss)  # in memory, too
     assert next(engine.module.parameters()) is p and p.to(p) is p
@@ -237,8 +252,9 @@ def test_a_state_that_is_loaded_after_wrap(pair):
         with longshore.resident(layer, write=True):
             layer.load_state_dict({name: other[f"transformer.h.{n}.{name}"] for name in layer.state_dict()})
     assert engine.step_number == len(layers) + 2
-    plain.transformer.h.load_state_dict({name.removeprefix("transformer.h."): v
-                                         for name, v in other.items() if ".h." in name})
+    plain.transformer.h.load_state_dict(
+        {name.removeprefix("transformer.h."): v for name, v in other.items() if ".h." in name}
+    )
     with torch.no_grad():
         assert torch.equal(engine(**batch).loss, plain(**batch).loss)
     engine.backward(engine(**batch).loss)
@@ -278,12 +294,14 @@ def test_a_checkpoint_of_layers_that_share_a_slot(reentrant, tmp_path, seed, mon
     class Together(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh())
-                                               for _ in range(3)])
+            self.layers = torch.nn.ModuleList(
+                [torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh()) for _ in range(3)]
+            )
 
         def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(lambda x: self.layers[2](self.layers[1](self.layers[0](x))), x,
-                                                     use_reentrant=reentrant)
+            return torch.utils.checkpoint.checkpoint(
+                lambda x: self.layers[2](self.layers[1](self.layers[0](x))), x, use_reentrant=reentrant
+            )
 
     model = Together()
     plain = copy.deepcopy(model)
@@ -340,15 +358,23 @@ def test_views_of_weights_cannot_be_written(tmp_path, seed):
     with engine_for(layers, tmp_path) as engine, torch.no_grad():
         w = engine.module[0][0].weight
         for write in (
-            lambda: w[0].zero_(), lambda: w.data[0].fill_(1), lambda: w.view(-1).__setitem__(0, 1),
-            lambda: w.t().mul_(0), lambda: [r.zero_() for r in w],
-            lambda: w.detach()[1:].add_(1), lambda: nn.init.zeros_(w[1:]), lambda: w.diagonal().fill_(0),
+            lambda: w[0].zero_(),
+            lambda: w.data[0].fill_(1),
+            lambda: w.view(-1).__setitem__(0, 1),
+            lambda: w.t().mul_(0),
+            lambda: [r.zero_() for r in w],
+            lambda: w.detach()[1:].add_(1),
+            lambda: nn.init.zeros_(w[1:]),
+            lambda: w.diagonal().fill_(0),
             lambda: w.unbind()[0].zero_(),
-            lambda: w.data.view(-1)[2:].copy_(torch.ones(62)), lambda: w.chunk(2)[1].__imul__(2),
+            lambda: w.data.view(-1)[2:].copy_(torch.ones(62)),
+            lambda: w.chunk(2)[1].__imul__(2),
             lambda: torch.mul(w, 2, out=w.data[:]),
-            lambda: torch._foreach_mul_([w.data], 2), lambda: nn.init.normal_(w.data),
+            lambda: torch._foreach_mul_([w.data], 2),
+            lambda: nn.init.normal_(w.data),
             lambda: nn.init.kaiming_uniform_(w.data[1:]),
-            lambda: nn.init.constant_(w, 1.0), lambda: torch.ops.aten.mul_.Scalar(w.data, 2),
+            lambda: nn.init.constant_(w, 1.0),
+            lambda: torch.ops.aten.mul_.Scalar(w.data, 2),
             lambda: torch.ops.aten.zero_(w),
         ):
             with pytest.raises(longshore.AbsentParameterError, match=r"0.0.weight: .*longshore.resident"):

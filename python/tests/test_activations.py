@@ -36,8 +36,13 @@ def small(monkeypatch):
 def engine_for(model, tmp_path, name="run", kind="drives", **how):
     drive = tmp_path / f"{name}-drive"
     drive.mkdir()
-    return longshore.wrap(model, run=tmp_path / name, drives=[drive], activations=kind,
-                          **{"lr": 1e-3, "clip": 1.0, "activation_room": "64MiB", **how})
+    return longshore.wrap(
+        model,
+        run=tmp_path / name,
+        drives=[drive],
+        activations=kind,
+        **{"lr": 1e-3, "clip": 1.0, "activation_room": "64MiB", **how},
+    )
 
 
 def nothing_is_taken(engine):
@@ -233,9 +238,15 @@ def test_what_stays(store):
     leaf = torch.randn(64, 64, requires_grad=True)
     store.begin(nn.Module(), (big,), {})
     huge = torch.randn(64 << 10)
-    for t in (big.t(), leaf, torch.randn(8), torch.randn(64, 64).to_sparse(),
-              torch.randn(4096, dtype=torch.complex64).conj(), huge,
-              torch.randn(64, 64)[0]):
+    for t in (
+        big.t(),
+        leaf,
+        torch.randn(8),
+        torch.randn(64, 64).to_sparse(),
+        torch.randn(4096, dtype=torch.complex64).conj(),
+        huge,
+        torch.randn(64, 64)[0],
+    ):
         saved = store.pack(t)
         assert type(saved) is Stayed and saved.value() is t
     with torch.no_grad():
@@ -286,8 +297,9 @@ def test_backward_that_changes_what_it_was_given_is_told(store):
         store.unpack(saved).mul_(2)
         if not in_pool:
             _push_out(store)
-        with pytest.raises(RuntimeError,
-                           match="modified by an inplace operation: 64x64 float32, as backward got it before"):
+        with pytest.raises(
+            RuntimeError, match="modified by an inplace operation: 64x64 float32, as backward got it before"
+        ):
             store.unpack(saved)
 
 
@@ -337,6 +349,7 @@ def test_an_exception_in_backward_gives_everything_back(tmp_path, seed, small):
         with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
             for batch in tokens(2, batch=4, length=16):
                 if n:
+
                     def fail(module, gradients, _):
                         raise KeyboardInterrupt
 
@@ -362,10 +375,17 @@ def test_a_drive_that_gives_back_something_else(tmp_path, seed, small):
                 loss = engine(**batch).loss
                 store.settle()
                 other = activations.Buffer(4096)  # over what was saved first
-                longshore.native.Wait(lib.shore_fleet_scratch_put, engine.state.fleet, 0, other.nbytes, other.pointer,
-                                      ffi.new("unsigned char[16]")).result()
-                with pytest.raises(longshore.LongshoreError,
-                                   match="what forward has saved, .*float32, cannot be read back|other bytes"):
+                longshore.native.Wait(
+                    lib.shore_fleet_scratch_put,
+                    engine.state.fleet,
+                    0,
+                    other.nbytes,
+                    other.pointer,
+                    ffi.new("unsigned char[16]"),
+                ).result()
+                with pytest.raises(
+                    longshore.LongshoreError, match="what forward has saved, .*float32, cannot be read back|other bytes"
+                ):
                     engine.backward(loss)
                 del loss
                 nothing_is_taken(engine)

@@ -38,14 +38,14 @@ KINDS = {
     "modules": lambda _: peft.get_peft_model(llama(), lora(modules_to_save=["lm_head", "input_layernorm"])),
     "tokens": lambda _: peft.get_peft_model(llama(), lora(trainable_token_indices=[3, 7])),
     "loaded": loaded_adapter,
-    "ia3": lambda _: peft.get_peft_model(llama(),
-                                         peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"],
-                                                        init_ia3_weights=False)),
+    "ia3": lambda _: peft.get_peft_model(
+        llama(), peft.IA3Config(target_modules=LINEAR, feedforward_modules=["down_proj"], init_ia3_weights=False)
+    ),
     "vera": lambda _: peft.get_peft_model(llama(), peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
     "mixed": lambda _: peft.get_peft_model(llama(), lora(layers_to_transform=[1])),
-    "tied": lambda _: peft.get_peft_model(gpt2(),
-                                          peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"],
-                                                          trainable_token_indices={"wte": [2]})),
+    "tied": lambda _: peft.get_peft_model(
+        gpt2(), peft.LoraConfig(r=4, target_modules=["c_attn", "c_proj"], trainable_token_indices={"wte": [2]})
+    ),
 }
 
 
@@ -88,6 +88,7 @@ def test_losses_resume_and_saving(kind, tmp_path, seed, monkeypatch):
         plain.save_pretrained(tmp_path / "plain")
         trained = dict(peft.get_peft_model_state_dict(engine.module))
     from safetensors.torch import load_file
+
     saved = [load_file(tmp_path / d / "adapter_model.safetensors") for d in ("out", "streamed", "plain")]
     assert saved[0].keys() == saved[1].keys() == saved[2].keys() and len(saved[0]) > 2
     assert (tmp_path / "streamed" / "adapter_config.json").exists() and not list((tmp_path / "streamed").glob("model*"))
@@ -131,13 +132,15 @@ def injected(model, config, name="default"):
 
 
 ONTO = {
-    "lora": lambda model: peft.get_peft_model(model,
-                                              peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"],
-                                                              init_lora_weights=False)),
-    "vera": lambda model: peft.get_peft_model(model,
-                                              peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)),
-    "injected": lambda model: injected(model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False),
-                                       "mine"),
+    "lora": lambda model: peft.get_peft_model(
+        model, peft.LoraConfig(r=4, task_type="CAUSAL_LM", target_modules=["q_proj"], init_lora_weights=False)
+    ),
+    "vera": lambda model: peft.get_peft_model(
+        model, peft.VeraConfig(r=4, target_modules=["q_proj"], init_weights=False)
+    ),
+    "injected": lambda model: injected(
+        model, peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False), "mine"
+    ),
 }
 
 
@@ -175,8 +178,15 @@ def test_what_a_trainer_saves_of_adapters(kind, tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
     batch = tokens(1)[0]
-    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2,
-                             save_steps=2, report_to=[], disable_tqdm=True)
+    args = TrainingArguments(
+        str(tmp_path / "out"),
+        run=str(tmp_path / "run"),
+        memory="64MiB",
+        max_steps=2,
+        save_steps=2,
+        report_to=[],
+        disable_tqdm=True,
+    )
     rows = [{key: value[0] for key, value in batch.items()}] * 4
     trainer = Trainer(ONTO[kind](grown(tmp_path, 1, False)), args, train_dataset=rows)
     trainer.train()
@@ -194,8 +204,12 @@ def test_what_deepspeed_gives_of_adapters(tmp_path, seed):
     import longshore.deepspeed as deepspeed
 
     batch, model = tokens(1)[0], ONTO["lora"](grown(tmp_path, 1, False))
-    config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}, "zero_optimization": {"stage": 3},
-              "longshore": {"run": str(tmp_path / "run"), "memory": "64MiB"}}
+    config = {
+        "train_batch_size": 1,
+        "optimizer": {"type": "Adam"},
+        "zero_optimization": {"stage": 3},
+        "longshore": {"run": str(tmp_path / "run"), "memory": "64MiB"},
+    }
     engine = deepspeed.initialize(model=model, config=config)[0]
     given = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=True)
     model.save_pretrained(tmp_path / "saved", state_dict=given)
@@ -232,9 +246,10 @@ def test_several_adapters_without_a_model_of_pefts(tmp_path, seed):
 def test_what_is_trained_beside_adapters_is_named(tmp_path, seed):
     model = peft.get_peft_model(llama(), lora())
     model.base_model.model.model.norm.weight.requires_grad_(True)
-    with engine_for(model, tmp_path) as engine, pytest.warns(UserWarning,
-                                                             match="model.norm.weight: is trained, but belongs to no "
-                                                                   "adapter.*modules_to_save"):
+    with (
+        engine_for(model, tmp_path) as engine,
+        pytest.warns(UserWarning, match="model.norm.weight: is trained, but belongs to no adapter.*modules_to_save"),
+    ):
         engine.save_pretrained(tmp_path / "out")
 
 
@@ -318,6 +333,7 @@ def test_adapters_in_bf16_on_a_bf16_base(tmp_path, seed):
 def test_what_is_frozen_takes_no_room(tmp_path, seed):
     """Two slots of moments, gradients put aside: only for what is trained, also after a snapshot and what is written by
     hand."""
+
     def taken():
         [volume] = (tmp_path / "run-drive").glob("longshore*.volume")
         assert volume.stat().st_size > whole

@@ -26,16 +26,24 @@ def listed(title):
     """(files that must name a new one, files that may) of a section's table."""
     section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", section, re.MULTILINE)
-    found = {conditional: [name for files, said in rows if said.startswith("only if") is conditional
-                           for name in re.findall(r"`([\w./-]+\.\w+)`", files)] for conditional in (False, True)}
+    found = {
+        conditional: [
+            name
+            for files, said in rows
+            if said.startswith("only if") is conditional
+            for name in re.findall(r"`([\w./-]+\.\w+)`", files)
+        ]
+        for conditional in (False, True)
+    }
     assert found[False] and found[True]
     return found[False], found[True]
 
 
 def unnamed(files, name):
     """The files that do not have a word."""
-    return [file for file in files
-            if not re.search(rf"(?<![a-z]){name}(?![a-z])", (TOP / file).read_text(), re.IGNORECASE)]
+    return [
+        file for file in files if not re.search(rf"(?<![a-z]){name}(?![a-z])", (TOP / file).read_text(), re.IGNORECASE)
+    ]
 
 
 def check_named(files, name):
@@ -61,9 +69,12 @@ def test_a_new_optimizer_is_missed_in_each_file():
 
 def test_the_page_names_every_file():
     must, may = listed("An optimizer")
-    found = {str(path.relative_to(TOP)) for part in ("src", "include", "python/longshore")
-             for path in (TOP / part).rglob("*")
-             if path.suffix in (".c", ".h", ".py") and "adagrad" in path.read_text().lower()}
+    found = {
+        str(path.relative_to(TOP))
+        for part in ("src", "include", "python/longshore")
+        for path in (TOP / part).rglob("*")
+        if path.suffix in (".c", ".h", ".py") and "adagrad" in path.read_text().lower()
+    }
     of_code = {name for name in must if name.startswith(("src/", "include/", "python/"))}
     assert of_code <= found <= {*of_code, *may}
 
@@ -81,8 +92,9 @@ def test_examples_are_of_todays_paths():
     commits = re.findall(r"(?<![\w`])[0-9a-f]{7}(?!\w)", PAGE)
     assert len(commits) >= 5
     for commit in commits:
-        there = subprocess.run(["git", "show", "--name-only", "--format=", commit], cwd=TOP, capture_output=True,
-                               text=True)
+        there = subprocess.run(
+            ["git", "show", "--name-only", "--format=", commit], cwd=TOP, capture_output=True, text=True
+        )
         if there.returncode:
             pytest.skip("a checkout without its history")
         assert all((TOP / name).exists() for name in there.stdout.split()), commit
@@ -116,8 +128,12 @@ def test_a_made_up_one_is_a_row(given, tmp_path, seed, monkeypatch):
         monkeypatch.delitem(OPTIMIZERS, name)
     for name, known in {"madeup": row, **others}.items():
         monkeypatch.setitem(OPTIMIZERS, name, known)
-    made = trained("made-up", (lambda model: {"optimizer": MadeUp(model.parameters(), **numbers)}) if given else
-                   lambda model: {"optimizer": "madeup", **numbers})
+    made = trained(
+        "made-up",
+        (lambda model: {"optimizer": MadeUp(model.parameters(), **numbers)})
+        if given
+        else lambda model: {"optimizer": "madeup", **numbers},
+    )
     assert made == ("madeup", expected[1], {"step", "made_up"})
 
 

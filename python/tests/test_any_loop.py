@@ -16,9 +16,11 @@ from test_loop import engine_for
 LOOPS = int(os.environ.get("LONGSHORE_LOOPS", 40))
 OFTEN = {"backward": 6, "step": 3, "write": 2}
 # what a budget without room for p.grad may refuse, before anything is lost
-REFUSED = {"in part": (longshore.LongshoreError, "give parameter.grad another tensor"),
-           "numpy": (ValueError, "read-only"),
-           "dlpack": (longshore.LongshoreError, "has no memory of its own")}
+REFUSED = {
+    "in part": (longshore.LongshoreError, "give parameter.grad another tensor"),
+    "numpy": (ValueError, "read-only"),
+    "dlpack": (longshore.LongshoreError, "has no memory of its own"),
+}
 
 
 def in_part(g):
@@ -57,8 +59,17 @@ def through_detach(g):
     g.detach().data.add_(1e-3)
 
 
-WRITES = {in_part: "in part", row: "in part", numpy: "numpy", dlpack: "dlpack", data: "", other_storage: "",
-          in_place: "", lists: "", through_detach: ""}
+WRITES = {
+    in_part: "in part",
+    row: "in part",
+    numpy: "numpy",
+    dlpack: "dlpack",
+    data: "",
+    other_storage: "",
+    in_place: "",
+    lists: "",
+    through_detach: "",
+}
 
 
 class Pair:
@@ -80,10 +91,19 @@ class Pair:
         self.optimizer = make(self.plain.parameters(), lr=1e-2, weight_decay=0.1, **numbers)
         self.little = chance.random() < 0.5
         with monkeypatch.context() as patched:
-            self.engine = engine_for(model, directory, slots=chance.choice([None, 1, 2]),
-                                     gradient_bytes=chance.choice([None, 0, 40000, 200000]),
-                                     monkeypatch=patched, lr=1e-2, clip=self.clip, optimizer=kind, **numbers,
-                                     activations=chance.choice(["memory", "memory", "drives"]), activation_room="64MiB")
+            self.engine = engine_for(
+                model,
+                directory,
+                slots=chance.choice([None, 1, 2]),
+                gradient_bytes=chance.choice([None, 0, 40000, 200000]),
+                monkeypatch=patched,
+                lr=1e-2,
+                clip=self.clip,
+                optimizer=kind,
+                **numbers,
+                activations=chance.choice(["memory", "memory", "drives"]),
+                activation_room="64MiB",
+            )
         if self.little:
             self.engine.plan.spare_bytes = 0
 
@@ -127,8 +147,9 @@ class Pair:
         loss, expected = self.engine(**batch).loss, self.plain(**batch).loss
         assert loss.item() == pytest.approx(expected.item(), rel=4e-6)
         if expected.requires_grad:
-            self.chance.choice([torch.Tensor.backward,
-                                lambda loss: self.engine.backward(loss, last=self.chance.random() < 0.5)])(loss)
+            self.chance.choice(
+                [torch.Tensor.backward, lambda loss: self.engine.backward(loss, last=self.chance.random() < 0.5)]
+            )(loss)
             self._begin()
             expected.backward()
             self.passed = True
@@ -173,7 +194,7 @@ class Pair:
                 clip_grad_value_(ps, 1e-2)
 
     def scale(self):
-        for p, q in self._parameters()[self.chance.randrange(5):]:
+        for p, q in self._parameters()[self.chance.randrange(5) :]:
             if q.grad is not None:
                 p.grad.mul_(0.5)
                 q.grad.mul_(0.5)
@@ -200,8 +221,9 @@ class Pair:
         to_none = self.chance.random() < 0.6
         print("  ", to_none)
         if to_none:
-            self.chance.choice([self.engine.optimizer.zero_grad, self.engine.module.zero_grad,
-                                self.engine.drop_gradients])()
+            self.chance.choice(
+                [self.engine.optimizer.zero_grad, self.engine.module.zero_grad, self.engine.drop_gradients]
+            )()
         else:
             self.chance.choice([self.engine.optimizer.zero_grad, self.engine.module.zero_grad])(set_to_none=False)
         self.optimizer.zero_grad(set_to_none=to_none)
@@ -244,8 +266,9 @@ class Pair:
 
     def evaluate(self):
         with torch.no_grad():
-            assert self.engine(**tokens(1)[0]).loss.item() == pytest.approx(self.plain(**tokens(1)[0]).loss.item(),
-                                                                            rel=4e-6)
+            assert self.engine(**tokens(1)[0]).loss.item() == pytest.approx(
+                self.plain(**tokens(1)[0]).loss.item(), rel=4e-6
+            )
 
     def read(self):
         for p, q in self._parameters():

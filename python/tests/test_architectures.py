@@ -15,29 +15,59 @@ import longshore
 from longshore.run import memory_plan
 from models import VOCAB, tokens
 
-SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-             num_key_value_heads=2,
-             head_dim=8, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+SMALL = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=32,
+    bos_token_id=0,
+    eos_token_id=0,
+    pad_token_id=0,
+)
 
 
 def causal(kind, **more):
     import transformers
+
     config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")(**{**SMALL, **more})
     return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
 def bert():
     from transformers import BertConfig, BertForMaskedLM
-    return BertForMaskedLM(BertConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
-                                      intermediate_size=48,
-                                      max_position_embeddings=32))
+
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=48,
+            max_position_embeddings=32,
+        )
+    )
 
 
 def t5():
     from transformers import T5Config, T5ForConditionalGeneration
-    return T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2,
-                                               num_decoder_layers=2, num_heads=4,
-                                               dropout_rate=0.1, decoder_start_token_id=0))
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=VOCAB,
+            d_model=32,
+            d_kv=8,
+            d_ff=48,
+            num_layers=2,
+            num_decoder_layers=2,
+            num_heads=4,
+            dropout_rate=0.1,
+            decoder_start_token_id=0,
+        )
+    )
 
 
 class Language(nn.Module):
@@ -123,12 +153,19 @@ class Sizes(nn.Module):
 
 
 MODELS = {
-    "bert": bert, "t5": t5, "llama": lambda: causal("Llama"), "qwen3": lambda: causal("Qwen3"),
+    "bert": bert,
+    "t5": t5,
+    "llama": lambda: causal("Llama"),
+    "qwen3": lambda: causal("Qwen3"),
     "gemma2": lambda: causal("Gemma2"),
-    "qwen2_moe": lambda: causal("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
-                                shared_expert_intermediate_size=16),
-    "routed": lambda: Language(Routed), "repeated": lambda: Repeated(feed_forward), "reaching": Reaching,
-    "sharing": Sharing, "sizes": lambda: Language(Sizes),
+    "qwen2_moe": lambda: causal(
+        "Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
+    ),
+    "routed": lambda: Language(Routed),
+    "repeated": lambda: Repeated(feed_forward),
+    "reaching": Reaching,
+    "sharing": Sharing,
+    "sizes": lambda: Language(Sizes),
 }
 
 
@@ -152,8 +189,9 @@ def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
 
     with monkeypatch.context() as patched:
         patched.setattr(memory_plan, "plan", other)
-        return longshore.wrap(model, run=tmp_path / name,
-                              **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+        return longshore.wrap(
+            model, run=tmp_path / name, **{"drives": ["ram:"], "lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how}
+        )
 
 
 def loss_of(output):
@@ -216,6 +254,7 @@ class PassingOn(Language):
 
 def t5_encoder():
     from transformers import T5Config, T5EncoderModel
+
     model = Language(lambda: nn.Identity())
     model.layers = T5EncoderModel(T5Config(vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=48, num_layers=3, num_heads=2))
     model.layers.gradient_checkpointing_enable({"use_reentrant": False})
@@ -250,13 +289,22 @@ def test_resumed_without_values(kind, tmp_path, seed, monkeypatch):
         assert kind != "llama" or engine.module.config.limits == [0.0, float("inf")]
 
 
-@pytest.mark.parametrize("kind, storage",
-                         [("sharing", "bf16"), ("sizes", "fp32"), ("t5", "bf16"), ("qwen2_moe", "fp32"),
-                          ("repeated", "bf16"), ("reaching", "fp32")])
+@pytest.mark.parametrize(
+    "kind, storage",
+    [
+        ("sharing", "bf16"),
+        ("sizes", "fp32"),
+        ("t5", "bf16"),
+        ("qwen2_moe", "fp32"),
+        ("repeated", "bf16"),
+        ("reaching", "fp32"),
+    ],
+)
 def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
     digests = []
-    for n, (slots, gradients, together) in enumerate([(9, None, False), (1, 0, False), (2, None, False),
-                                                      (1, None, True)]):
+    for n, (slots, gradients, together) in enumerate(
+        [(9, None, False), (1, 0, False), (2, None, False), (1, None, True)]
+    ):
         torch.manual_seed(seed)
         model = MODELS[kind]().train()
         with engine_of(model, tmp_path, f"run{n}", monkeypatch, slots, gradients, storage=storage) as engine:
@@ -264,9 +312,9 @@ def test_same_bits_whatever_is_kept(kind, storage, tmp_path, seed, monkeypatch):
             batches = tokens(4, length=8)
             for i in (0, 2):
                 if together:
-                    engine.train_batch(batches[i:i + 2], lambda output, batch: loss_of(output))
+                    engine.train_batch(batches[i : i + 2], lambda output, batch: loss_of(output))
                 else:
-                    for batch in batches[i:i + 2]:
+                    for batch in batches[i : i + 2]:
                         engine.backward(loss_of(engine(**batch)))
                     engine.step()
             digests.append(engine.digest())
@@ -352,9 +400,11 @@ class Leaving(Language):
     def forward(self, input_ids, labels):
         self.losses, hidden, patched = [], [], []
         for layer in self.layers:
+
             def collecting(x, forward=layer.forward):
                 hidden.append(forward(x))
                 return hidden[-1]
+
             patched.append((layer, layer.forward))
             layer.forward = collecting
         x = self.embedding(input_ids)

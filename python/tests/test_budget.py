@@ -39,12 +39,15 @@ def least_of(make, tmp_path):
 def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
     """The default, too, as the program has it."""
     from longshore.run import shared_budget
+
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < shared_budget.within() <= machine // 2
     model = torch.nn.Linear(8, 8)
-    for made in (lambda: longshore.wrap(model, run=tmp_path / "run", memory="8000TiB"),
-                 lambda: longshore.budget("8000TiB"),
-                 longshore.init(tmp_path / "run", memory="8000TiB").__enter__):
+    for made in (
+        lambda: longshore.wrap(model, run=tmp_path / "run", memory="8000TiB"),
+        lambda: longshore.budget("8000TiB"),
+        longshore.init(tmp_path / "run", memory="8000TiB").__enter__,
+    ):
         with pytest.raises(longshore.BudgetError, match="is more than the memory of this machine"):
             made()
     assert not (tmp_path / "run").exists()
@@ -91,8 +94,11 @@ def test_too_little_names_each_with_what_it_needs(tmp_path, seed):
         with pytest.raises(longshore.BudgetError) as said:
             wrap(gpt2(), tmp_path / "reference")
         said = str(said.value)
-        assert re.search(r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) "
-                         r"needs [0-9.]+[KM]iB", said)
+        assert re.search(
+            r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) "
+            r"needs [0-9.]+[KM]iB",
+            said,
+        )
         least = re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]
         assert native.size(least) >= 2 * policy.plan.least_bytes
         assert not (tmp_path / "reference").exists()
@@ -119,10 +125,13 @@ def test_a_share_is_free_again_once_its_engine_is_closed(tmp_path, seed):
 
 def test_a_part_of_its_own(tmp_path, seed):
     with longshore.budget(memory="64MiB", engines=3) as shared:
-        with wrap(gpt2(), tmp_path / "policy", memory="48MiB") as policy, wrap(frozen(),
-                                                                               tmp_path / "reference") as reference:
-            assert (policy.memory().budget == held(policy) <= 48 << 20
-                    and shared.left == (64 << 20) - held(policy) - held(reference))
+        with (
+            wrap(gpt2(), tmp_path / "policy", memory="48MiB") as policy,
+            wrap(frozen(), tmp_path / "reference") as reference,
+        ):
+            assert policy.memory().budget == held(policy) <= 48 << 20 and shared.left == (64 << 20) - held(
+                policy
+            ) - held(reference)
         with pytest.raises(longshore.BudgetError, match="needs 65MiB .*give budget.. more"):
             wrap(gpt2(), tmp_path / "more", memory="65MiB")
 

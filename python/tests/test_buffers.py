@@ -38,7 +38,7 @@ class Bank(nn.Module):
 
     def forward(self, x):
         y = self.layer(x)
-        self.bank = torch.cat([self.bank, y.detach()])[-self.most:]
+        self.bank = torch.cat([self.bank, y.detach()])[-self.most :]
         if self.first is None:
             self.first = y.detach().mean(0)
         self.seen = self.seen.double() + 0.1
@@ -63,6 +63,7 @@ def plain_step(optimizer):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
     return step
 
 
@@ -70,6 +71,7 @@ def engine_step(engine):
     def step(loss):
         engine.backward(loss)
         engine.step()
+
     return step
 
 
@@ -87,8 +89,10 @@ def test_buffers_that_grow(make, tmp_path, seed):
     assert train(engine, None, engine_step(engine), xs[2:6]) == pytest.approx(expected, rel=1e-6)
     engine.close()
     engine = longshore.resume(tmp_path / "run", make())
-    again, buffers = (dict(engine.module.named_buffers(remove_duplicate=False)),
-                      dict(plain.named_buffers(remove_duplicate=False)))
+    again, buffers = (
+        dict(engine.module.named_buffers(remove_duplicate=False)),
+        dict(plain.named_buffers(remove_duplicate=False)),
+    )
     assert again.keys() == buffers.keys()
     for name, b in buffers.items():
         assert b.dtype == again[name].dtype and torch.allclose(b, again[name], atol=1e-6), name
@@ -115,8 +119,9 @@ def test_a_model_that_was_warmed_up_before(tmp_path, seed):
 def test_what_does_not_fit_is_named(tmp_path, seed):
     with engine_for(Bank(), tmp_path) as engine:
         train(engine, None, engine_step(engine), batches(2))
-    with pytest.raises(longshore.LongshoreError,
-                       match=re.escape("the model is not the run's: bank is [3, 4] and was [16, 4]")):
+    with pytest.raises(
+        longshore.LongshoreError, match=re.escape("the model is not the run's: bank is [3, 4] and was [16, 4]")
+    ):
         longshore.resume(tmp_path / "run", Bank(other=3))
     with longshore.resume(tmp_path / "run", Bank(other=16)) as engine:
         engine(batches(1)[0])
@@ -127,8 +132,10 @@ def test_what_does_not_fit_is_named(tmp_path, seed):
 
 
 def test_buffers_that_grow_too_large_are_named(tmp_path, seed):
-    for model, said in ((Bank(20000), r"bank: this buffer was \[8200, 4\] torch.float32 at wrap\(\), is \[8208, 4\]"),
-                        (Bank(20000), r"65536 is the most: buffer bank \d{6}")):
+    for model, said in (
+        (Bank(20000), r"bank: this buffer was \[8200, 4\] torch.float32 at wrap\(\), is \[8208, 4\]"),
+        (Bank(20000), r"65536 is the most: buffer bank \d{6}"),
+    ):
         if "8200" in said:
             model.bank = torch.rand(8200, 4)
         name = f"run{len(said)}"
@@ -168,6 +175,7 @@ def test_what_a_user_has_rounded_stays_so(tmp_path, seed):
 def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
     """Projections that adapters do not save are made beside the base's weights, which a model without values does not
     have."""
+
     def adapted():
         torch.manual_seed(1)
         return peft.get_peft_model(llama(), peft.VeraConfig(r=4, target_modules=["q_proj"], save_projection=False))
@@ -176,8 +184,10 @@ def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()
         loss = engine(**tokens(1)[0]).loss
-    with pytest.raises(longshore.LongshoreError,
-                       match="vera_A.* is a buffer that state_dict.. leaves out.* give resume.. the module itself"):
+    with pytest.raises(
+        longshore.LongshoreError,
+        match="vera_A.* is a buffer that state_dict.. leaves out.* give resume.. the module itself",
+    ):
         longshore.resume(tmp_path / "run")
     with longshore.resume(tmp_path / "run", adapted()) as engine:
         assert torch.equal(engine(**tokens(1)[0]).loss, loss)
@@ -185,6 +195,7 @@ def test_a_buffer_that_only_its_maker_knows(tmp_path, seed):
 
 def test_a_state_that_is_kept_leaves_tensors_as_they_are(tmp_path, seed):
     """Also of schedulers and whatever else is followed: their storages may change their size afterwards."""
+
     class Followed:
         seen = torch.zeros(2)
 

@@ -28,8 +28,10 @@ def test_a_compiled_model(backend, tmp_path, seed, monkeypatch):
         model = Language(feed_forward, 2).eval()
         if not n:
             expected = in_memory(copy.deepcopy(model), seed, tokens(3))
-        with monkeypatch.context() as patched, engine_for(model, tmp_path, f"run{n}", slots,
-                                                          monkeypatch=patched) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(model, tmp_path, f"run{n}", slots, monkeypatch=patched) as engine,
+        ):
             engine.module.compile(backend=backend)
             losses = []
             for batch in tokens(3):
@@ -62,8 +64,9 @@ def checkpointed():
 
 def adapted():
     peft = pytest.importorskip("peft")
-    return peft.get_peft_model(gpt2(),
-                               peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", lora_dropout=0.0))
+    return peft.get_peft_model(
+        gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", lora_dropout=0.0)
+    )
 
 
 @pytest.mark.parametrize("make", [gpt2, checkpointed, adapted])
@@ -110,9 +113,9 @@ def test_inductor(tmp_path, seed, anew):
     losses, made = [], []
     for compiles in (False, True):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(8, 16),
-                              *[nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-                                for _ in range(3)]).train()
+        model = nn.Sequential(
+            nn.Linear(8, 16), *[nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True) for _ in range(3)]
+        ).train()
         batches = [torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(n)) for n in range(4)]
         with engine_for(model, tmp_path, f"run-{compiles}", compile=compiles) as engine:
             for batch in batches:
@@ -138,9 +141,12 @@ def test_more_layers_than_dynamo_takes_by_itself(tmp_path, seed, anew):
 
 
 def test_what_cannot_be_compiled(tmp_path, monkeypatch):
-    for value, said in [("inductr", "inductr"), (3, "compile=3; it must be True"),
-                        ({"bakend": "inductor"}, "bakend='inductor' cannot be kept"),
-                        ({"backend": print}, "backend=<built-in")]:
+    for value, said in [
+        ("inductr", "inductr"),
+        (3, "compile=3; it must be True"),
+        ({"bakend": "inductor"}, "bakend='inductor' cannot be kept"),
+        ({"backend": print}, "backend=<built-in"),
+    ]:
         with pytest.raises(ValueError, match=said):
             longshore.wrap(gpt2(), run=tmp_path / "run", compile=value)
         assert not (tmp_path / "run").exists()

@@ -23,8 +23,10 @@ def fetched(engine, number, kind, dtype):
 
 
 def state_of(engine, number):
-    return (fetched(engine, number, lib.SHORE_FETCH_MASTER, torch.float32),
-            fetched(engine, number, lib.SHORE_FETCH_R, torch.bfloat16))
+    return (
+        fetched(engine, number, lib.SHORE_FETCH_MASTER, torch.float32),
+        fetched(engine, number, lib.SHORE_FETCH_R, torch.bfloat16),
+    )
 
 
 def expected(engine, number, before, coefficient, share):
@@ -35,7 +37,7 @@ def expected(engine, number, before, coefficient, share):
         gradient = parameter_state.gradient(p)
         if gradient is not None:
             at = engine.layout.offsets[number][handle.index]
-            had[at:at + p.numel()], sums[at:at + p.numel()] = True, gradient.reshape(-1)
+            had[at : at + p.numel()], sums[at : at + p.numel()] = True, gradient.reshape(-1)
     sums = torch.where(had, sums + residual.float(), 0)
     most = min(lib.shore_sparse_count(share, int(had.sum())), int((sums != 0).sum()))
     sent = torch.zeros(master.shape)
@@ -65,8 +67,18 @@ def test_what_is_sent_and_what_waits(tmp_path, seed, clip):
 def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, early=True, resumes=()):
     torch.manual_seed(seed)
     monkeypatch.setattr(Gradients, "speculate", lib.SHORE_SPECULATE_ON if early else lib.SHORE_SPECULATE_OFF)
-    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots, gradients, monkeypatch, clip=0.5,
-                        compress=0.05, compress_after=1, moments="8bit")
+    engine = engine_for(
+        gpt2(dropout=0.1, layers=2),
+        tmp_path,
+        name,
+        slots,
+        gradients,
+        monkeypatch,
+        clip=0.5,
+        compress=0.05,
+        compress_after=1,
+        moments="8bit",
+    )
     batches = tokens(8)
     for step in range(4):
         if step in resumes:
@@ -75,9 +87,9 @@ def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, earl
         engine.train()
         engine.accumulate = 2
         if how == "together":
-            engine.train_batch(batches[2 * step:2 * step + 2])
+            engine.train_batch(batches[2 * step : 2 * step + 2])
             continue
-        for batch in batches[2 * step:2 * step + 2]:
+        for batch in batches[2 * step : 2 * step + 2]:
             engine.backward(engine(**batch).loss, last=None if how == "loop" else True)
         engine.step()
     with engine:
@@ -87,8 +99,14 @@ def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, earl
 
 
 def test_same_bits_whatever_is_kept(tmp_path, seed, monkeypatch):
-    ways = [("loop",), ("loop", 1, 0), ("loop", 2, None, False), ("together", 1), ("stale", 2, 0),
-            ("loop", None, None, True, (1, 3))]
+    ways = [
+        ("loop",),
+        ("loop", 1, 0),
+        ("loop", 2, None, False),
+        ("together", 1),
+        ("stale", 2, 0),
+        ("loop", None, None, True, (1, 3)),
+    ]
     assert len({run(tmp_path, f"run{n}", seed, monkeypatch, *way) for n, way in enumerate(ways)}) == 1
 
 
@@ -108,6 +126,7 @@ def test_frozen_unused_and_refused(tmp_path, seed):
     model = Some()
     model.layers[0].weight.requires_grad_(False)
     with engine_for(model, tmp_path, on_nonfinite="skip", compress="top10%") as engine:
+
         def step(x, other=False):
             engine.backward(engine(x, other).square().mean())
             return engine.step()
@@ -118,7 +137,7 @@ def test_frozen_unused_and_refused(tmp_path, seed):
                 for p, handle in streamed.parameters:
                     if handle.name in ("other.weight", "layers.0.weight"):
                         at = engine.layout.offsets[streamed.number][handle.index]
-                        yield [x[at:at + p.numel()] for x in state_of(engine, streamed.number)]
+                        yield [x[at : at + p.numel()] for x in state_of(engine, streamed.number)]
 
         frozen = model.layers[0].weight.detach().clone()
         step(torch.randn(4, 32), True)
@@ -155,8 +174,11 @@ def test_the_program_knows_it(tmp_path, seed):
 
 
 def test_from_deepspeed_and_what_is_no_share(tmp_path, seed):
-    config = {"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-              "longshore": {"run": str(tmp_path / "run"), "compress": "top1%", "compress_after": 2}}
+    config = {
+        "train_batch_size": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "longshore": {"run": str(tmp_path / "run"), "compress": "top1%", "compress_after": 2},
+    }
     engine = deepspeed.initialize(model=gpt2(), config=config)[0]
     assert engine.engine.compression.share == 0.01 and engine.engine.compression.after == 2
     engine.destroy()

@@ -15,26 +15,69 @@ pytestmark = pytest.mark.skipif(not PROGRAM, reason="the program is not installe
 TEXT = b"The ship comes in at dawn, and the crew carries crates over the quay."
 SMALL = dict(vocab_size=260, initializer_range=0.2, bos_token_id=1, eos_token_id=2)
 GPT2 = dict(SMALL, n_embd=32, n_layer=2, n_head=4, n_positions=128)
-ROTARY = dict(SMALL, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-              num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5)
-CLASSES = {"gpt2": (GPT2Config, GPT2), "llama": (LlamaConfig, ROTARY), "mistral": (MistralConfig, ROTARY),
-           "qwen2": (Qwen2Config, ROTARY)}
+ROTARY = dict(
+    SMALL,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    rms_norm_eps=1e-5,
+)
+CLASSES = {
+    "gpt2": (GPT2Config, GPT2),
+    "llama": (LlamaConfig, ROTARY),
+    "mistral": (MistralConfig, ROTARY),
+    "qwen2": (Qwen2Config, ROTARY),
+}
 
 # What no class lists, but transformers reads from whatever it is given.
-BESIDE = {"is_causal": False, "per_layer_config": {"0": {"intermediate_size": 32}}, "transformers_weights": "other",
-          "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}, "attn_implementation": "eager",
-          "partial_rotary_factor": 0.5, "gradient_checkpointing": True, "is_decoder": True, "num_labels": 3,
-          "rope_theta": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "auto_map": {}}
+BESIDE = {
+    "is_causal": False,
+    "per_layer_config": {"0": {"intermediate_size": 32}},
+    "transformers_weights": "other",
+    "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    "attn_implementation": "eager",
+    "partial_rotary_factor": 0.5,
+    "gradient_checkpointing": True,
+    "is_decoder": True,
+    "num_labels": 3,
+    "rope_theta": 50.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+    "auto_map": {},
+}
 UNKNOWN = {"attention_chunk_size": 4, "logit_scale": 2.0, "final_logit_softcapping": 1.0}
 # Other values than a flag turned round, or a number made larger.
-OTHERS = {"activation_function": "relu", "hidden_act": "gelu", "n_embd": 48, "hidden_size": 48, "n_head": 8,
-          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16, "n_inner": 40, "vocab_size": 300,
-          "layer_norm_epsilon": 0.1, "rms_norm_eps": 0.1, "sliding_window": 5, "dtype": "float32",
-          "id2label": {"0": "a"},
-          "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}, "pad_token_id": 32,
-          "layer_types": ["sliding_attention", "full_attention"], "pruned_heads": {"0": [1]}, "label2id": {"a": 0},
-          "architectures": ["GPT2ForSequenceClassification"], "max_window_layers": 1, "n_positions": 96,
-          "max_position_embeddings": 96, "summary_type": "mean", "problem_type": "regression", "initializer_range": 0.3}
+OTHERS = {
+    "activation_function": "relu",
+    "hidden_act": "gelu",
+    "n_embd": 48,
+    "hidden_size": 48,
+    "n_head": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "n_inner": 40,
+    "vocab_size": 300,
+    "layer_norm_epsilon": 0.1,
+    "rms_norm_eps": 0.1,
+    "sliding_window": 5,
+    "dtype": "float32",
+    "id2label": {"0": "a"},
+    "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0},
+    "pad_token_id": 32,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "pruned_heads": {"0": [1]},
+    "label2id": {"a": 0},
+    "architectures": ["GPT2ForSequenceClassification"],
+    "max_window_layers": 1,
+    "n_positions": 96,
+    "max_position_embeddings": 96,
+    "summary_type": "mean",
+    "problem_type": "regression",
+    "initializer_range": 0.3,
+}
 
 
 def changed(key, value):
@@ -61,9 +104,27 @@ def loss_of(directory):
 
 
 def evaluate(directory, text):
-    out = subprocess.run([PROGRAM, "eval", directory, "--data", text, "--tokenizer", "bytes", "--precision", "fp32",
-                          "--seq-len", str(len(TEXT) - 1), "--memory", "256MiB", "--json"],
-                         capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [
+            PROGRAM,
+            "eval",
+            directory,
+            "--data",
+            text,
+            "--tokenizer",
+            "bytes",
+            "--precision",
+            "fp32",
+            "--seq-len",
+            str(len(TEXT) - 1),
+            "--memory",
+            "256MiB",
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     return out.returncode, json.loads(out.stdout)["loss"] if out.returncode == 0 else None, out.stderr
 
 
@@ -118,8 +179,14 @@ def test_each_key_changed(kind, tmp_path):
 
 def test_what_changes_nothing_is_kept(tmp_path):
     """Keys that no table knows are said once, when the run is made; an export has them, and all that change nothing."""
-    beside = {"my_key": {"a": [1, None]}, "other": 2.5, "attention_dropout": 0.25, "use_cache": False,
-              "task_specific_params": {"x": 1}, "is_causal": True}
+    beside = {
+        "my_key": {"a": [1, None]},
+        "other": 2.5,
+        "attention_dropout": 0.25,
+        "use_cache": False,
+        "task_specific_params": {"x": 1},
+        "is_causal": True,
+    }
     make(tmp_path / "model", {"model_type": "llama", **ROTARY, **beside})
     (tmp_path / "drive").mkdir()
     (tmp_path / "text").write_bytes(TEXT)
@@ -129,9 +196,26 @@ def test_what_changes_nothing_is_kept(tmp_path):
         assert out.returncode == 0, out.stderr
         return out.stderr
 
-    said = run("train", "--model", tmp_path / "model", "--tokenizer", "bytes", "--data", tmp_path / "text",
-               "--steps", 1, "--seq-len", 8, "--batch", 1, "--drive", tmp_path / "drive", "--out", tmp_path / "run")
-    assert said.count('does not know 2 keys of the configuration') == 1 and '"my_key", "other"' in said
+    said = run(
+        "train",
+        "--model",
+        tmp_path / "model",
+        "--tokenizer",
+        "bytes",
+        "--data",
+        tmp_path / "text",
+        "--steps",
+        1,
+        "--seq-len",
+        8,
+        "--batch",
+        1,
+        "--drive",
+        tmp_path / "drive",
+        "--out",
+        tmp_path / "run",
+    )
+    assert said.count("does not know 2 keys of the configuration") == 1 and '"my_key", "other"' in said
     assert "does not know" not in run("train", "--resume", tmp_path / "run", "--steps", 2)
     run("export", tmp_path / "run", "--out", tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())

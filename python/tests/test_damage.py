@@ -36,9 +36,13 @@ def written(data):
 
 def reshaped(path):
     from safetensors.torch import load_file, save_file
+
     tensors = load_file(path)
-    save_file({name: torch.zeros(3, 5) if n == 0 else t for n, (name, t) in enumerate(sorted(tensors.items()))}, path,
-              {"format": "pt"})
+    save_file(
+        {name: torch.zeros(3, 5) if n == 0 else t for n, (name, t) in enumerate(sorted(tensors.items()))},
+        path,
+        {"format": "pt"},
+    )
 
 
 def flipped(path):
@@ -57,25 +61,29 @@ def elsewhere(path):
 
 def loaded(directory, run):
     from transformers import AutoModelForCausalLM
+
     with longshore.init(run, memory="64MiB"):
         return AutoModelForCausalLM.from_pretrained(directory)
 
 
-@pytest.mark.parametrize("kind, file, damage, said", [
-    ("one", "model.safetensors", cut, "is damaged.*incomplete|is damaged.*not fully covered"),
-    ("one", "model.safetensors", written(b""), "is damaged.*header"),
-    ("one", "model.safetensors", written(b"\xff" * 5000), "is damaged.*header"),
-    ("shards", WEIGHTS, cut, "is damaged"),
-    ("shards", WEIGHTS, elsewhere, "is damaged"),
-    ("shards", WEIGHTS, os.unlink, ""),
-    ("shards", WEIGHTS, reshaped, r"is of shape \[3, 5\] there, and \[48\] in the model"),
-    ("shards", INDEX, written(b"{ no"), "is damaged"),
-    ("shards", INDEX, written(b""), "is damaged"),
-    ("shards", INDEX, written(b"{}"), "weight_map"),
-    ("torch", BIN, cut, "is damaged.*not what torch.save"),
-    ("torch", BIN, written(b"\x12" * 5000), "is damaged"),
-    ("torch", BIN, flipped, "is damaged"),
-])
+@pytest.mark.parametrize(
+    "kind, file, damage, said",
+    [
+        ("one", "model.safetensors", cut, "is damaged.*incomplete|is damaged.*not fully covered"),
+        ("one", "model.safetensors", written(b""), "is damaged.*header"),
+        ("one", "model.safetensors", written(b"\xff" * 5000), "is damaged.*header"),
+        ("shards", WEIGHTS, cut, "is damaged"),
+        ("shards", WEIGHTS, elsewhere, "is damaged"),
+        ("shards", WEIGHTS, os.unlink, ""),
+        ("shards", WEIGHTS, reshaped, r"is of shape \[3, 5\] there, and \[48\] in the model"),
+        ("shards", INDEX, written(b"{ no"), "is damaged"),
+        ("shards", INDEX, written(b""), "is damaged"),
+        ("shards", INDEX, written(b"{}"), "weight_map"),
+        ("torch", BIN, cut, "is damaged.*not what torch.save"),
+        ("torch", BIN, written(b"\x12" * 5000), "is damaged"),
+        ("torch", BIN, flipped, "is damaged"),
+    ],
+)
 def test_weights(kind, file, damage, said, whole, tmp_path):
     directory = tmp_path / "model"
     directory.mkdir()

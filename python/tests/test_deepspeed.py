@@ -37,8 +37,9 @@ def said(tmp_path, **more):
 def made(tmp_path, seed, dropout=0.1, **more):
     torch.manual_seed(seed)
     model = gpt2(dropout=dropout)
-    return deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                config=said(tmp_path, **more))[0].train()
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=said(tmp_path, **more))[
+        0
+    ].train()
 
 
 def loop(engine, batches):
@@ -54,8 +55,11 @@ def loop(engine, batches):
 def test_a_loop_is_that_of_the_engine(tmp_path, seed):
     engine = made(tmp_path, seed)
     losses = loop(engine, tokens(8))
-    assert (engine.global_steps == engine.engine.step_number == 4 and engine.micro_steps == 8
-            and engine.global_samples == 16)
+    assert (
+        engine.global_steps == engine.engine.step_number == 4
+        and engine.micro_steps == 8
+        and engine.global_samples == 16
+    )
     torch.manual_seed(seed)
     (tmp_path / "drive").mkdir()
     with longshore.wrap(
@@ -82,8 +86,9 @@ def test_train_batch_and_a_loader(tmp_path, seed):
         torch.manual_seed(seed)
         model = gpt2(dropout=0.1)
         data = [{k: v[0] for k, v in b.items()} for b in tokens(16, batch=1)]
-        engine, _, loader, scheduler = deepspeed.initialize(model=model, training_data=data,
-                                                            config=said(tmp_path / str(n)))
+        engine, _, loader, scheduler = deepspeed.initialize(
+            model=model, training_data=data, config=said(tmp_path / str(n))
+        )
         assert len(loader) == 8 and engine.lr_scheduler is scheduler
         engine.train()
         if n:
@@ -107,8 +112,9 @@ def test_checkpoints_go_on_with_the_same_bits(tmp_path, seed):
     later = loop(engine, batches[4:])
     digest = engine.engine.digest()
     path, client = engine.load_checkpoint(tmp_path / "out")  # in the same process, after later steps
-    assert (path.endswith("global_step2") and client == {"epoch": 3, "best": torch.tensor(1.5)}
-            and engine.global_steps == 2)
+    assert (
+        path.endswith("global_step2") and client == {"epoch": 3, "best": torch.tensor(1.5)} and engine.global_steps == 2
+    )
     assert loop(engine, batches[4:]) == later and engine.engine.digest() == digest
     engine.destroy()
     again = made(tmp_path, seed + 1)  # another job, whose own run is not needed then
@@ -268,8 +274,9 @@ def test_a_scheduler_that_only_the_optimizer_knows(tmp_path, seed, through):
     engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=given, config=config)
     before = [p.detach().clone() for p in engine.module.parameters()]
     for step in range(4):
-        assert (engine.get_lr() == [known.param_groups[0]["lr"]] == [optimizer.param_groups[0]["lr"]]
-                == [1e-2 * step / 4])
+        assert (
+            engine.get_lr() == [known.param_groups[0]["lr"]] == [optimizer.param_groups[0]["lr"]] == [1e-2 * step / 4]
+        )
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()
         scheduler.step()
@@ -296,10 +303,14 @@ def test_what_is_refused_by_name(tmp_path, seed):
 
     refused("gradient_cliping.*did you mean gradient_clipping", lambda c: c.update(gradient_cliping=1))
     refused(r"zero_optimization\.stge.*did you mean stage", lambda c: c["zero_optimization"].update(stge=3))
-    refused(r"offload_param\.nvme_pth.*did you mean nvme_path",
-            lambda c: c["zero_optimization"]["offload_param"].update(nvme_pth="x"))
-    refused(r"device: 'nvm' is not one of none.*did you mean nvme",
-            lambda c: c["zero_optimization"]["offload_param"].update(device="nvm"))
+    refused(
+        r"offload_param\.nvme_pth.*did you mean nvme_path",
+        lambda c: c["zero_optimization"]["offload_param"].update(nvme_pth="x"),
+    )
+    refused(
+        r"device: 'nvm' is not one of none.*did you mean nvme",
+        lambda c: c["zero_optimization"]["offload_param"].update(device="nvm"),
+    )
     refused("optimizer.type: 'Lamb'", lambda c: c.update(optimizer={"type": "Lamb"}))
     refused("weight_decy.*did you mean weight_decay", lambda c: c["optimizer"]["params"].update(weight_decy=1))
     refused("tensor_parallel.*not supported", lambda c: c.update(tensor_parallel={"autotp_size": 2}))
@@ -418,15 +429,26 @@ def test_schedules():
     s = deepspeed.lr_schedules
     assert rates(s.WarmupLR(optimizer(), 0.0, 1.0, 4, "linear"), 6) == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
     logarithmic = rates(s.WarmupLR(optimizer(), 0.1, 1.0, 10), 12)
-    assert (logarithmic[0] == 0.1 and math.isclose(logarithmic[4], 0.1 + 0.9 * math.log(5) / math.log(10))
-            and logarithmic[11] == 1.0)
+    assert (
+        logarithmic[0] == 0.1
+        and math.isclose(logarithmic[4], 0.1 + 0.9 * math.log(5) / math.log(10))
+        and logarithmic[11] == 1.0
+    )
     decays = rates(s.WarmupDecayLR(optimizer(), 8, 0.0, 1.0, 4, "linear"), 9)
     assert decays == [0.0, 0.25, 0.5, 0.75, 1.0, 0.75, 0.5, 0.25, 0.0]
     cosine = rates(s.WarmupCosineLR(optimizer(), 8, 0.0, 4, 0.1, "linear"), 9)
-    assert (cosine[:4] == [0.0, 0.125, 0.25, 0.375] and math.isclose(cosine[5], 0.5 * (0.1 + 0.9 * 0.5))
-            and math.isclose(cosine[8], 0.05))
-    assert rates(s.LRRangeTest(optimizer(), 0.1, 2, 1.0, True), 5) == [0.1, 0.2, 0.2, 0.30000000000000004,
-                                                                       0.30000000000000004]
+    assert (
+        cosine[:4] == [0.0, 0.125, 0.25, 0.375]
+        and math.isclose(cosine[5], 0.5 * (0.1 + 0.9 * 0.5))
+        and math.isclose(cosine[8], 0.05)
+    )
+    assert rates(s.LRRangeTest(optimizer(), 0.1, 2, 1.0, True), 5) == [
+        0.1,
+        0.2,
+        0.2,
+        0.30000000000000004,
+        0.30000000000000004,
+    ]
     cycle = s.OneCycle(optimizer(), 0.0, 1.0, decay_lr_rate=1.0, cycle_first_step_size=2, decay_step_size=1)
     went = rates(cycle, 7)
     assert went[:4] == [0.5, 1.0, 0.5, 0.0] or went[:3] == [0.5, 1.0, 0.5]
@@ -474,8 +496,15 @@ def test_the_launcher(tmp_path, seed):
     for option in ("--deepspeed", "--deepspeed_config"):
         launchers = ["--num_accelerators=1", "-H", "hosts", "--no_local_rank", "-q", "--bind_core_list", "0"]
         done = subprocess.run(
-            [sys.executable, "-m", "longshore.deepspeed", *launchers, str(tmp_path / "train.py"), option,
-             str(tmp_path / "ds.json")],
+            [
+                sys.executable,
+                "-m",
+                "longshore.deepspeed",
+                *launchers,
+                str(tmp_path / "train.py"),
+                option,
+                str(tmp_path / "ds.json"),
+            ],
             capture_output=True,
             text=True,
             env=env,
@@ -485,8 +514,11 @@ def test_the_launcher(tmp_path, seed):
         assert "step=2, skipped=0" in done.stderr
         digests.add(done.stdout.split("DIGEST ")[1].split()[0])
     assert len(digests) == 1
-    for options, why in ((["--num_gpus", "2"], "one process"), (["--autotuning", "run"], "memory is planned"),
-                         (["--no_python"], "by itself")):
+    for options, why in (
+        (["--num_gpus", "2"], "one process"),
+        (["--autotuning", "run"], "memory is planned"),
+        (["--no_python"], "by itself"),
+    ):
         command = [sys.executable, "-m", "longshore.deepspeed", *options, str(tmp_path / "train.py")]
         refused = subprocess.run(command, capture_output=True, text=True, env=env)
         assert refused.returncode == 2 and why in refused.stderr

@@ -91,8 +91,9 @@ def test_a_plateau_is_left_to_the_script(tmp_path, seed):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     config = {"train_micro_batch_size_per_gpu": 2, "longshore": {"run": str(tmp_path / "run")}}
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-    engine, _, _, scheduler = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=plateau,
-                                                   config=config)
+    engine, _, _, scheduler = deepspeed.initialize(
+        model=model, optimizer=optimizer, lr_scheduler=plateau, config=config
+    )
     for batch, metric in zip(tokens(3), (1.0, 2.0, 0.5)):
         engine.backward(engine(**batch).loss)
         engine.step()
@@ -124,8 +125,14 @@ def test_a_step_that_is_not_finite_is_skipped(tmp_path, seed, dtype, caplog):
         engine.backward(loss * float("nan") if number else loss)
         engine.step()
         assert torch.equal(safe_get_full_fp32_param(engine.module.lm_head.weight), before) is (number > 0)
-        told.append((engine.was_step_applied(), engine.global_steps, engine.skipped_steps,
-                     engine.lr_scheduler.last_batch_iteration))
+        told.append(
+            (
+                engine.was_step_applied(),
+                engine.global_steps,
+                engine.skipped_steps,
+                engine.lr_scheduler.last_batch_iteration,
+            )
+        )
     assert told == [(True, 1, 0, 0), (False, 2, 1, 0), (False, 3, 2, 0)]
     assert caplog.text.count("is skipped") == 2
     engine.destroy()

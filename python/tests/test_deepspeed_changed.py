@@ -62,8 +62,11 @@ def test_what_a_run_keeps_is_said(tmp_path, seed, by_name, caplog):
     engine.save_checkpoint(tmp_path / "out")
     engine.destroy()
     assert "continues as it was made" not in caplog.text
-    other = ({"longshore": {"moments": "8bit"}, "bf16": {"enabled": True, "auto_cast": True}} if by_name
-             else {"longshore": {"moments": "8bit"}})
+    other = (
+        {"longshore": {"moments": "8bit"}, "bf16": {"enabled": True, "auto_cast": True}}
+        if by_name
+        else {"longshore": {"moments": "8bit"}}
+    )
     engine = made(tmp_path, seed, "a" if by_name else "b", **other)
     engine.load_checkpoint(tmp_path / "out")
     step(engine)

@@ -37,8 +37,12 @@ def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
     loop(other, batches[6:])
     own = other.engine.state.path
     _, client = other.load_checkpoint(tmp_path / "out")
-    assert (client == {"epoch": 3} and other.engine.state.path == own and other.engine.step_number == 4
-            and other.global_steps == 2)
+    assert (
+        client == {"epoch": 3}
+        and other.engine.state.path == own
+        and other.engine.step_number == 4
+        and other.global_steps == 2
+    )
     assert loop(other, batches[4:8]) == loop(engine, batches[4:8])
     assert same(masters(engine), masters(other)) and same(moments(engine), moments(other))
     other.destroy()
@@ -87,8 +91,15 @@ def test_what_loads_a_checkpoint_is_in_it(trainer, tmp_path, seed, monkeypatch, 
     if trainer:
         from longshore.transformers import Trainer, TrainingArguments
 
-        args = TrainingArguments(str(out), run=str(tmp_path / "run"), memory="64MiB", max_steps=3, save_steps=1,
-                                 report_to=[], disable_tqdm=True)
+        args = TrainingArguments(
+            str(out),
+            run=str(tmp_path / "run"),
+            memory="64MiB",
+            max_steps=3,
+            save_steps=1,
+            report_to=[],
+            disable_tqdm=True,
+        )
         rows = [{key: value[0] for key, value in tokens(1)[0].items()}] * 4
         of = Trainer(gpt2(), args, train_dataset=rows)
         of.train()
@@ -108,8 +119,9 @@ def test_what_loads_a_checkpoint_is_in_it(trainer, tmp_path, seed, monkeypatch, 
     monkeypatch.chdir(out)
     with pytest.raises(OSError, match="model.safetensors"):
         AutoModelForCausalLM.from_pretrained(".")
-    (command,) = [line.split()
-                  for line in (out / "README.txt").read_text().splitlines() if line.startswith("    python -m ")]
+    (command,) = [
+        line.split() for line in (out / "README.txt").read_text().splitlines() if line.startswith("    python -m ")
+    ]
     monkeypatch.setattr(sys, "argv", command[2:])
     if trainer:
         zero_to_fp32.main()

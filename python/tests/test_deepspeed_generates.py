@@ -166,8 +166,10 @@ def test_where_a_second_model_lies(tmp_path, seed, caplog, monkeypatch):
     config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}
     # as TRL writes it, where offload_optimizer alone had a path
     follower = deepspeed.initialize(model=gpt2(), config=config)[0]
-    assert (os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme")
-            and "its state lies beside the first one's" in caplog.text)
+    assert (
+        os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme")
+        and "its state lies beside the first one's" in caplog.text
+    )
     assert "runs of earlier jobs" not in caplog.text and caplog.text.count("nvme_path: made") == 1
     for of in (engine, follower):
         of.destroy()

@@ -17,8 +17,9 @@ BASE = {
     "longshore": {"run": "/none/run"},
     "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
     "scheduler": {"type": "WarmupLR", "params": {}},
-    "zero_optimization": {which: {"device": "none", "nvme_path": f"/{which}"}
-                          for which in ("offload_param", "offload_optimizer")},
+    "zero_optimization": {
+        which: {"device": "none", "nvme_path": f"/{which}"} for which in ("offload_param", "offload_optimizer")
+    },
     **{monitor: {"enabled": True} for monitor in ("tensorboard", "csv_monitor", "wandb")},
 }
 OTHER = {
@@ -110,8 +111,9 @@ def test_defaults_are_those_of_deepspeed(tmp_path):
     ):
         numbers = configuration.hyper({"type": kind, "params": params})
         assert expected.items() <= {**defaults_of(expected["optimizer"]), **numbers}.items()
-    with pytest.raises(deepspeed.ConfigError, match="zero_optimization.stage: must be a whole number from 0 to 3, "
-                                                    "and is 4"):
+    with pytest.raises(
+        deepspeed.ConfigError, match="zero_optimization.stage: must be a whole number from 0 to 3, and is 4"
+    ):
         settings({"longshore": {"run": "/none"}, "zero_optimization": {"stage": 4}})
     with pytest.raises(deepspeed.ConfigError, match="bf16.enabled and fp16.enabled"):
         settings({"longshore": {"run": "/none"}, "bf16": {"enabled": True}, "fp16": {"enabled": True}})
@@ -120,8 +122,11 @@ def test_defaults_are_those_of_deepspeed(tmp_path):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_auto_cast(tmp_path, seed, precision):
     model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(2)])
-    config = {"longshore": {"run": str(tmp_path / "run")}, "optimizer": {"type": "Adam"},
-              precision: {"enabled": True, "auto_cast": True}}
+    config = {
+        "longshore": {"run": str(tmp_path / "run")},
+        "optimizer": {"type": "Adam"},
+        precision: {"enabled": True, "auto_cast": True},
+    }
     engine = deepspeed.initialize(model=model, config=config)[0]
     engine.backward(engine(torch.randn(2, 8)).float().square().mean())
     engine.step()
@@ -162,11 +167,17 @@ def test_what_is_printed(tmp_path, seed, caplog):
         ("optimizer.params.betas", [0.9], "optimizer.params.betas must be two numbers from 0 to below 1, and is .0.9."),
         ("scheduler.params", [1], "scheduler.params: must be an object"),
         ("scheduler.params.warmup_min_lr", "0", "scheduler.params.warmup_min_lr: '0' is a text, and must be a number"),
-        ("scheduler.type", "ReduceLROnPlatau",
-         "scheduler.type: 'ReduceLROnPlatau' is not supported; .*mean ReduceLROnPlateau"),
+        (
+            "scheduler.type",
+            "ReduceLROnPlatau",
+            "scheduler.type: 'ReduceLROnPlatau' is not supported; .*mean ReduceLROnPlateau",
+        ),
         ("scheduler.type", "LRScheduler", "scheduler.type: 'LRScheduler' is not supported"),
-        ("zero_optimization.offload_param", {"device": "nvme", "nvme_path": 3},
-         "zero_optimization.offload_param.nvme_path: 3 is not a text"),
+        (
+            "zero_optimization.offload_param",
+            {"device": "nvme", "nvme_path": 3},
+            "zero_optimization.offload_param.nvme_path: 3 is not a text",
+        ),
         ("longshore.run", 3, "longshore.run: 3 is not a text"),
         ("longshore.drives", [3], "longshore.drives: .3. must be a text or a list of texts"),
         ("csv_monitor", {"enabled": True, "output_path": 3}, "csv_monitor.output_path: 3 is not a text"),
@@ -192,8 +203,10 @@ def test_what_is_no_configuration_is_named(tmp_path, seed):
         (tmp_path, "cannot be read as the configuration of DeepSpeed"),
         (tmp_path / "binary.json", "binary.json: cannot be read"),
         (tmp_path / "comma.json", "comma.json: is not JSON"),
-        ({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "comma.json")}}},
-         "nvme_path: .*comma.json: a directory"),
+        (
+            {"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": str(tmp_path / "comma.json")}}},
+            "nvme_path: .*comma.json: a directory",
+        ),
     ):
         with pytest.raises(deepspeed.ConfigError, match=said):
             deepspeed.initialize(model=gpt2(layers=1), config=config)
@@ -204,13 +217,19 @@ def test_what_is_no_configuration_is_named(tmp_path, seed):
 
 def test_keys_that_are_paths_and_a_second_model(tmp_path, seed):
     """As TRL has them for its reference model."""
-    config = {"zero_optimization": {"stage": 3}, "zero_optimization.reduce_bucket_size": 9,
-              "zero_optimization.stage": 2}
+    config = {
+        "zero_optimization": {"stage": 3},
+        "zero_optimization.reduce_bucket_size": 9,
+        "zero_optimization.stage": 2,
+    }
     config["longshore.run"] = str(tmp_path / "run")
-    assert settings(config) == settings({"zero_optimization": {"stage": 3},
-                                         "longshore": {"run": str(tmp_path / "run")}})
-    for wrong, said in (({"zero_optimization.stag": 3}, "zero_optimization.stag: is not a key"),
-                        ({"bf16": 3, "bf16.enabled": True}, "bf16: must be an object")):
+    assert settings(config) == settings(
+        {"zero_optimization": {"stage": 3}, "longshore": {"run": str(tmp_path / "run")}}
+    )
+    for wrong, said in (
+        ({"zero_optimization.stag": 3}, "zero_optimization.stag: is not a key"),
+        ({"bf16": 3, "bf16.enabled": True}, "bf16: must be an object"),
+    ):
         with pytest.raises(deepspeed.ConfigError, match=said):
             settings({**config, **wrong})
     engine = deepspeed.initialize(model=gpt2(layers=1), config=config)[0]

@@ -17,7 +17,7 @@ NAMES = os.path.join(os.path.dirname(deepspeed.__file__), "..", "integrations", 
 USES = {  # what scripts do with a name: what the sentence says works instead
     ("moe.layer", "MoE", lambda kind: kind(hidden_size=8)): "experts of an ordinary nn.Module",
     ("moe.utils", "split_params_into_different_moe_groups_for_optimizer", lambda call: call([])): "experts of an "
-                                                                                                  "ordinary nn.Module",
+    "ordinary nn.Module",
     ("pipe", "PipelineModule", lambda kind: kind(layers=[])): "engine.train_batch",
     ("runtime.pipe.topology", "ProcessTopology", lambda kind: kind([], [])): "engine.train_batch",
     ("", "PipelineModule", lambda kind: kind(layers=[])): "engine.train_batch",
@@ -101,19 +101,25 @@ deepspeed.moe.layer.MoE(8)
 
 def test_every_name_is_imported_under_the_launcher(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "longshore.deepspeed", "train.py", NAMES], cwd=tmp_path, capture_output=True, text=True
+    )
     assert "deepspeed.pipeline: DeepSpeed" in done.stdout and "did you mean deepspeed.pipe" in done.stdout, done.stderr
     assert done.returncode == 1 and "deepspeed.moe.layer.MoE: does nothing under Longshore" in done.stderr
 
 
-@pytest.mark.parametrize("arguments, why", [
-    (["nothere.py"], "nothere.py: does not exist"),
-    (["."], r"\.: is a directory without a __main__.py"),
-    (["--deepspeed", "ds.json", "train.py"],
-     "--deepspeed: is not an option of this launcher; give the script's options after SCRIPT"),
-    (["--num_gpus", "2", "train.py"], "one process owns a run"),
-])
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        (["nothere.py"], "nothere.py: does not exist"),
+        (["."], r"\.: is a directory without a __main__.py"),
+        (
+            ["--deepspeed", "ds.json", "train.py"],
+            "--deepspeed: is not an option of this launcher; give the script's options after SCRIPT",
+        ),
+        (["--num_gpus", "2", "train.py"], "one process owns a run"),
+    ],
+)
 def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, why):
     from longshore.deepspeed import __main__ as launcher
 

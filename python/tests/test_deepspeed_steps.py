@@ -25,8 +25,9 @@ def config(path, accumulate=1, **more):
 
 
 def made(model, path, accumulate=1, **more):
-    return deepspeed.initialize(model=model, model_parameters=model.parameters(),
-                                config=config(path, accumulate, **more))[0]
+    return deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config(path, accumulate, **more)
+    )[0]
 
 
 def net(seed, sizes=(6, 16, 16, 1)):
@@ -83,8 +84,9 @@ def test_two_engines_drop_as_pytorch_does(tmp_path, how):
     critic, maker = net(0), net(1, (6, 16, 6, 6))
     optimizers = [torch.optim.Adam(m.parameters(), lr=1e-2) for m in (critic, maker)]
     apart = copy.deepcopy((critic, maker))
-    expected = rounds(critic, maker, plains,
-                      *(lambda loss, o=o: (loss.backward(), o.step(), o.zero_grad()) for o in optimizers))
+    expected = rounds(
+        critic, maker, plains, *(lambda loss, o=o: (loss.backward(), o.step(), o.zero_grad()) for o in optimizers)
+    )
     engines = [made(model, tmp_path / str(n)) for n, model in enumerate(apart)]
     got = rounds(*engines, ours, *(lambda loss, e=e: (e.backward(loss), e.step()) for e in engines))
     assert got == pytest.approx(expected, rel=1e-4)
@@ -99,8 +101,9 @@ def test_a_plain_engine_drops_as_pytorch_does(tmp_path, how):
         ours = longshore.Engine.drop_gradients
     plain = net(0)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.0)
-    with longshore.wrap(copy.deepcopy(plain), run=tmp_path / "run", drives=[tmp_path], lr=1e-2,
-                        weight_decay=0.0) as engine:
+    with longshore.wrap(
+        copy.deepcopy(plain), run=tmp_path / "run", drives=[tmp_path], lr=1e-2, weight_decay=0.0
+    ) as engine:
         for number, x in enumerate(batches(6)):
             a, b = engine(x).square().mean(), plain(x).square().mean()
             assert a.item() == pytest.approx(b.item(), rel=1e-4)

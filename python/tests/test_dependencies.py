@@ -67,9 +67,14 @@ def closure(name, found):
     if distribution.name.lower() in found:
         return
     top = (distribution.read_text("top_level.txt") or "").split()
-    found[distribution.name.lower()] = {*top,
-                                        *(part.partition(".")[0] for f in distribution.files
-                                          or () if (part := f.parts[0]) and f.suffix in (".py", ".so"))}
+    found[distribution.name.lower()] = {
+        *top,
+        *(
+            part.partition(".")[0]
+            for f in distribution.files or ()
+            if (part := f.parts[0]) and f.suffix in (".py", ".so")
+        ),
+    }
     for required in distribution.requires or ():
         if "extra ==" not in required:
             closure(re.match(r"[\w.-]+", required)[0], found)
@@ -85,7 +90,11 @@ def test_trains_with_what_is_required_alone(without, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(NOTHING_ELSE + TRAINING)
     path = os.pathsep.join(p for p in sys.path if p)
-    out = subprocess.run([sys.executable, script, tmp_path / "run", ",".join(sorted(allowed))], capture_output=True,
-                         text=True, timeout=HANGS_SECONDS,
-                         env={**os.environ, "PYTHONPATH": path})
+    out = subprocess.run(
+        [sys.executable, script, tmp_path / "run", ",".join(sorted(allowed))],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_SECONDS,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert out.returncode == 0, out.stderr

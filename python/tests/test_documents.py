@@ -20,19 +20,29 @@ import longshore
 from models import HANGS_SECONDS
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md", "docs/python.md", "docs/deepspeed.md", "docs/faster.md", "docs/when-it-fails.md",
-         "docs/python-internals.md"]
+PAGES = [
+    "README.md",
+    "docs/python.md",
+    "docs/deepspeed.md",
+    "docs/faster.md",
+    "docs/when-it-fails.md",
+    "docs/python-internals.md",
+]
 LANGUAGES = {"python", "sh", "json", "text"}
 NOT_RUN = {  # beginnings of lines of a shell's block
     "make": "builds, and is what runs this test",
     "pip install": "installs from the sources: scripts/python-test does it",
     "longshore train ... ": "shows where hosts stand, which are not here",
 }
-SHORTER = {"--steps 500": "--steps 2", "--steps 1000": "--steps 2", "--seq-len 256": "--seq-len 32",
-           "--memory 1GiB": "--memory 512MiB"}
+SHORTER = {
+    "--steps 500": "--steps 2",
+    "--steps 1000": "--steps 2",
+    "--seq-len 256": "--seq-len 32",
+    "--memory 1GiB": "--memory 512MiB",
+}
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 
-STAND_INS = '''
+STAND_INS = """
 import sys
 import torch
 sys.path.insert(0, TESTS)
@@ -42,22 +52,25 @@ pretrained("gpt2")
 loader = tokens(2)
 dataset = [{k: v[0] for k, v in batch.items()} for batch in tokens(4)]
 model = gpt2()
-'''
+"""
 OF_PAGE = {
     "docs/faster.md": "micro_batches, model_of_your_own = loader, gpt2()",
-    "docs/python.md": '''
+    "docs/python.md": """
 def make():
     return torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
 data = [torch.randn(4, 16) for _ in range(4)]
 import subprocess
 subprocess.run(["longshore", "train", "--init", "gpt2-tiny", "--data", "book.txt", "--seq-len", "16", "--steps", "1",
                 "--drive", PLACE + "nvme0", "--memory", "512MiB", "--out", "runs/c"], check=True)
-''',
+""",
 }
-DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
-             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-             "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "PLACE/nvme0"}}}
-TRAIN = '''
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 2,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "PLACE/nvme0"}},
+}
+TRAIN = """
 import argparse, deepspeed, torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--deepspeed")
@@ -67,7 +80,7 @@ for _ in range(2):
     engine.backward(engine(torch.randn(1, 8)).square().mean())
     engine.step()
 print("steps", engine.global_steps)
-'''
+"""
 
 
 def pretrained(directory):
@@ -76,6 +89,7 @@ def pretrained(directory):
     import transformers
 
     from models import gpt2
+
     gpt2().save_pretrained(directory)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({chr(97 + i): i for i in range(26)}, []))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -85,8 +99,10 @@ def pretrained(directory):
 def blocks(page):
     """(language, line, text) of each fenced block."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [(m.group(1), text[:m.start()].count("\n") + 2, m.group(2))
-            for m in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)]
+    return [
+        (m.group(1), text[: m.start()].count("\n") + 2, m.group(2))
+        for m in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+    ]
 
 
 def lines_to_run(text):
@@ -122,24 +138,28 @@ def test_commands_within_sentences_are_there():
     text = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
     for command in sorted(set(re.findall(r"`longshore ([a-z][^`]*)`", text))):
         words = command.split()
-        asked = subprocess.run([PROGRAM, *words[:1 + (words[0] in ("drive", "bench"))], "--help"], capture_output=True,
-                               text=True)
+        asked = subprocess.run(
+            [PROGRAM, *words[: 1 + (words[0] in ("drive", "bench"))], "--help"], capture_output=True, text=True
+        )
         assert asked.returncode == 0, command
-        assert [f for f in re.findall(r"--[a-z][a-z0-9-]+", command) if f != "--help"
-                and f not in asked.stdout] == [], command
+        assert [
+            f for f in re.findall(r"--[a-z][a-z0-9-]+", command) if f != "--help" and f not in asked.stdout
+        ] == [], command
 
 
 def test_what_is_not_run_is_there():
-    lines = [line for page in PAGES for language, _, text in blocks(page) if language == "sh"
-             for line in text.splitlines()]
+    lines = [
+        line for page in PAGES for language, _, text in blocks(page) if language == "sh" for line in text.splitlines()
+    ]
     assert [start for start in NOT_RUN if not any(line.startswith(start) for line in lines)] == []
 
 
 def rows(page, heading):
     """Cells of the table below a heading."""
     section = (ROOT / page).read_text(encoding="utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [[cell.strip() for cell in line.split("|")[1:-1]]
-            for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")][
+        2:
+    ]
 
 
 def test_every_option_has_a_row():
@@ -170,7 +190,7 @@ def test_messages_are_those_of_the_sources():
     assert [m for m in quoted if m.replace("300MiB?", "") not in said] == []
 
 
-PASTE = '''
+PASTE = """
 import code, socket, sys
 def refuse(*a, **k): raise OSError("there is no network here")
 socket.socket.connect = refuse
@@ -181,18 +201,21 @@ console = Paste()
 for line in sys.stdin.read().splitlines():
     console.push(line)
 assert not console.push(""), "not whole"
-'''
+"""
 
 
 def test_the_first_block_is_pasted(tmp_path):
     """Into an interpreter, in an empty directory, without a network."""
-    text, same = (next(text for language, _, text in blocks(page) if language == "python")
-                  for page in ("README.md", "docs/python.md"))
+    text, same = (
+        next(text for language, _, text in blocks(page) if language == "python")
+        for page in ("README.md", "docs/python.md")
+    )
     code_lines = [re.sub(" *#.*", "", line) for line in text.splitlines()]
     assert code_lines == [re.sub(" *#.*", "", line) for line in same.splitlines()]
     assert len([line for line in code_lines if line]) <= 10
-    done = subprocess.run([sys.executable, "-c", PASTE], input=text, cwd=tmp_path, capture_output=True, text=True,
-                          timeout=HANGS_SECONDS)
+    done = subprocess.run(
+        [sys.executable, "-c", PASTE], input=text, cwd=tmp_path, capture_output=True, text=True, timeout=HANGS_SECONDS
+    )
     losses = [float(loss) for loss in re.findall(r"^step \d+  loss (\S+)  norm \S+$", done.stdout, re.MULTILINE)]
     assert done.returncode == 0 and len(losses) == 20 and losses[-1] < losses[0] / 5, done.stdout + done.stderr
     assert (tmp_path / "runs" / "first" / "run.json").exists()
@@ -206,8 +229,13 @@ def test_a_page_from_its_top(page, tmp_path):
     pytest.importorskip("accelerate")
     pytest.importorskip("peft")
     place, work = str(tmp_path / "mnt") + "/", tmp_path / "work"
-    for directory in (work, tmp_path / "mnt" / "nvme0", tmp_path / "mnt" / "nvme1", tmp_path / "mnt" / "local",
-                      tmp_path / "bin"):
+    for directory in (
+        work,
+        tmp_path / "mnt" / "nvme0",
+        tmp_path / "mnt" / "nvme1",
+        tmp_path / "mnt" / "local",
+        tmp_path / "bin",
+    ):
         directory.mkdir(parents=True)
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "bin" / "longshore").symlink_to(PROGRAM)
@@ -221,17 +249,24 @@ def test_a_page_from_its_top(page, tmp_path):
         if language == "json":
             json.loads(text)
         elif language == "python":
-            script.append(f"print('{page}:{line}', file=sys.stderr, flush=True)\nexec(compile({text!r}, "
-                          f"'{page}:{line}', 'exec'))")
+            script.append(
+                f"print('{page}:{line}', file=sys.stderr, flush=True)\nexec(compile({text!r}, '{page}:{line}', 'exec'))"
+            )
         elif language == "sh":
-            command = "\n".join(lines_to_run(text)).replace("build/longshore", "longshore").replace("scripts/",
-                                                                                                    f"{ROOT}/scripts/")
+            command = (
+                "\n".join(lines_to_run(text))
+                .replace("build/longshore", "longshore")
+                .replace("scripts/", f"{ROOT}/scripts/")
+            )
             for said, here in SHORTER.items():
                 command = command.replace(said, here)
-            script.append(f"import subprocess; subprocess.run(['bash', '-euc', {command!r}], check=True, "
-                          "stdin=subprocess.DEVNULL)")
+            script.append(
+                f"import subprocess; subprocess.run(['bash', '-euc', {command!r}], check=True, "
+                "stdin=subprocess.DEVNULL)"
+            )
     (tmp_path / "page.py").write_text("\n".join(script))
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, tmp_path / "page.py"], cwd=work, env=env, capture_output=True, text=True,
-                          timeout=HANGS_SECONDS)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "page.py"], cwd=work, env=env, capture_output=True, text=True, timeout=HANGS_SECONDS
+    )
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]

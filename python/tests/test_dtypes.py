@@ -36,7 +36,7 @@ class Layer(nn.Module):
         h = self.norm(x.to(self.norm.weight.dtype))
         shares = self.router(h.to(self.router.weight.dtype)).softmax(-1)
         h = h.to(x.dtype)
-        h = sum(expert(h) * shares[..., n:n + 1].to(x.dtype) for n, expert in enumerate(self.experts))
+        h = sum(expert(h) * shares[..., n : n + 1].to(x.dtype) for n, expert in enumerate(self.experts))
         return x + nn.functional.linear(h, self.weight) * (self.scale * self.fixed).to(x.dtype)
 
 
@@ -45,8 +45,11 @@ class Mixed(nn.Module):
 
     def __init__(self, most, few):
         super().__init__()
-        self.table, self.layers, self.last = nn.Embedding(96, 48), nn.ModuleList(Layer()
-                                                                                 for _ in range(3)), nn.LayerNorm(48)
+        self.table, self.layers, self.last = (
+            nn.Embedding(96, 48),
+            nn.ModuleList(Layer() for _ in range(3)),
+            nn.LayerNorm(48),
+        )
         self.head = nn.Linear(48, 96, bias=False)
         self.head.weight = self.table.weight
         nn.init.normal_(self.table.weight, std=0.1)
@@ -69,10 +72,12 @@ class Plain:
 
     def __init__(self, model, storage=None, **how):
         self.model, self.storage = copy.deepcopy(model), storage
-        self.pairs = [(p, p.detach().float().clone().requires_grad_())
-                      for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW([master for _, master in self.pairs],
-                                           **{"lr": 1e-3, "weight_decay": 0.1, **how})
+        self.pairs = [
+            (p, p.detach().float().clone().requires_grad_()) for p in self.model.parameters() if p.requires_grad
+        ]
+        self.optimizer = torch.optim.AdamW(
+            [master for _, master in self.pairs], **{"lr": 1e-3, "weight_decay": 0.1, **how}
+        )
         self.take()
 
     @torch.no_grad()
@@ -118,8 +123,9 @@ def dtypes(model):
 @pytest.mark.parametrize("most, few, storage", [(BF16, FP32, None), (FP32, BF16, None), (FP32, BF16, "bf16")], ids=str)
 def test_two_dtypes_as_in_pytorch_whatever_is_kept(most, few, storage, tmp_path, seed, monkeypatch):
     digests, before = set(), None
-    for n, (slots, gradients, how) in enumerate([(None, None, {}), (1, 0, {}),
-                                                 (2, None, {"activations": "drives", "activation_room": "16MiB"})]):
+    for n, (slots, gradients, how) in enumerate(
+        [(None, None, {}), (1, 0, {}), (2, None, {"activations": "drives", "activation_room": "16MiB"})]
+    ):
         torch.manual_seed(seed)
         model = Mixed(most, few)
         plain, before = Plain(model, storage), dtypes(model)
@@ -158,12 +164,15 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
         assert torch.equal(router.detach(), changed)
         engine.save_pretrained(tmp_path / "out", moments=True)
     saved = load_file(tmp_path / "out" / "model.safetensors")
-    assert ({name: t.dtype for name, t in saved.items()} == {name: before[name] for name in saved}
-            and len(saved) == len(before))
+    assert {name: t.dtype for name, t in saved.items()} == {name: before[name] for name in saved} and len(saved) == len(
+        before
+    )
     other = Mixed(BF16, FP32)
     other.load_state_dict(saved, strict=False)
-    with (longshore.resume(tmp_path / "run", Mixed(FP32, FP32)) as engine,
-          engine_for(other, tmp_path, "other", moments_from=tmp_path / "out") as again):
+    with (
+        longshore.resume(tmp_path / "run", Mixed(FP32, FP32)) as engine,
+        engine_for(other, tmp_path, "other", moments_from=tmp_path / "out") as again,
+    ):
         for p, q in zip(engine.module.parameters(), again.module.parameters()):
             assert p.dtype == q.dtype and torch.equal(parameter_state.read(p, "v"), parameter_state.read(q, "v"))
 
@@ -189,21 +198,32 @@ def test_too_much_of_the_other_dtype_is_refused_by_name(tmp_path, seed, monkeypa
     monkeypatch.setattr(blocks, "BESIDE_BYTES", 20000)
     with pytest.raises(longshore.LongshoreError) as said:
         longshore.wrap(Mixed(BF16, FP32), run=tmp_path / "run")
-    assert re.search("most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and "
-                     "at most 19.53KiB may "
-                     r"\(table.weight 18KiB, .*\.\.\.\); load the model as float32", str(said.value))
-    with pytest.raises(longshore.LongshoreError,
-                       match="most parameters are bfloat16, and .* autocast_adapter_dtype=False"):
-        longshore.wrap(peft.get_peft_model(llama().bfloat16(), peft.LoraConfig(target_modules=["q_proj"], r=32)),
-                       run=tmp_path / "run")
+    assert re.search(
+        "most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and "
+        "at most 19.53KiB may "
+        r"\(table.weight 18KiB, .*\.\.\.\); load the model as float32",
+        str(said.value),
+    )
+    with pytest.raises(
+        longshore.LongshoreError, match="most parameters are bfloat16, and .* autocast_adapter_dtype=False"
+    ):
+        longshore.wrap(
+            peft.get_peft_model(llama().bfloat16(), peft.LoraConfig(target_modules=["q_proj"], r=32)),
+            run=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("make, said", [
-    (torch.Tensor.half, "float16; load or make the model as float32"),
-    (torch.Tensor.double, "float64; make the model as float32"),
-    (torch.Tensor.to, "complex64; keep the real"),
-    (torch.Tensor.byte, "uint8; load the model without quantization_config")], ids=str)
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (torch.Tensor.half, "float16; load or make the model as float32"),
+        (torch.Tensor.double, "float64; make the model as float32"),
+        (torch.Tensor.to, "complex64; keep the real"),
+        (torch.Tensor.byte, "uint8; load the model without quantization_config"),
+    ],
+    ids=str,
+)
 def test_other_dtypes_are_refused_by_name(make, said, tmp_path, seed):
     model = gpt2(layers=2)
     value = model.transformer.h[1].mlp.c_fc.bias.detach()
@@ -239,11 +259,25 @@ def test_routers_that_transformers_keeps_in_fp32(tmp_path, seed):
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
     config = DeepseekV3Config(
-        vocab_size=96, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=3,
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        num_hidden_layers=3,
         num_attention_heads=4,
-        num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
-        first_k_dense_replace=1, q_lora_rank=16,
-        kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, initializer_range=0.2)
+        num_key_value_heads=4,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+        q_lora_rank=16,
+        kv_lora_rank=8,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=8,
+        v_head_dim=8,
+        initializer_range=0.2,
+    )
     DeepseekV3ForCausalLM(config).save_pretrained(tmp_path / "model")
     with longshore.init(tmp_path / "run"):
         model = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "model", dtype=BF16)

@@ -35,8 +35,9 @@ def three(kind, **numbers):
 
     def make(model):
         parts = model.layers[:2], model.layers[2:4], nn.ModuleList([*model.layers[4:], model.head])
-        return kind([{"params": [*part.parameters()], "lr": rate} for part, rate in zip(parts, (1e-3, 3e-3, 2e-3))],
-                    **numbers)
+        return kind(
+            [{"params": [*part.parameters()], "lr": rate} for part, rate in zip(parts, (1e-3, 3e-3, 2e-3))], **numbers
+        )
 
     return make
 
@@ -114,8 +115,17 @@ def other_numbers(optimizer, model, i):
     optimizer.param_groups[2]["lr"] = torch.tensor(1e-3 * i)
 
 
-EDITS = [taken_out_and_put_back, taken_out_and_added, filtered, by_turns, rotated, merged, another_list, without_any,
-         other_numbers]
+EDITS = [
+    taken_out_and_put_back,
+    taken_out_and_added,
+    filtered,
+    by_turns,
+    rotated,
+    merged,
+    another_list,
+    without_any,
+    other_numbers,
+]
 
 
 def train(call, model, optimizer, edit, first=0, last=9):
@@ -133,14 +143,23 @@ def train(call, model, optimizer, edit, first=0, last=9):
 def numbers_of(optimizer, model):
     """The groups with names instead of parameters."""
     names = {id(p): name for name, p in model.named_parameters()}
-    return [{k: [names[id(p)] for p in v] if k == "params" else float(v) if isinstance(v, torch.Tensor) else v
-             for k, v in group.items()} for group in optimizer.param_groups]
+    return [
+        {
+            k: [names[id(p)] for p in v] if k == "params" else float(v) if isinstance(v, torch.Tensor) else v
+            for k, v in group.items()
+        }
+        for group in optimizer.param_groups
+    ]
 
 
-@pytest.mark.parametrize("kind, edit", [*((kind, edit) for kind in ("AdamW", "SGD") for edit in EDITS),
-                                        *((kind, edit) for kind in ("Adam", "Adagrad")
-                                          for edit in (taken_out_and_added, other_numbers))],
-                         ids=lambda edit: getattr(edit, "__name__", edit))
+@pytest.mark.parametrize(
+    "kind, edit",
+    [
+        *((kind, edit) for kind in ("AdamW", "SGD") for edit in EDITS),
+        *((kind, edit) for kind in ("Adam", "Adagrad") for edit in (taken_out_and_added, other_numbers)),
+    ],
+    ids=lambda edit: getattr(edit, "__name__", edit),
+)
 def test_edited_groups_train_as_in_torch(kind, edit, tmp_path):
     plain = wide()
     expected = KINDS[kind](plain)
@@ -169,8 +188,9 @@ def test_a_resumed_run_has_them_as_they_were(edit, tmp_path):
 
     with longshore.resume(tmp_path / "run", Wide) as engine:
         kept_groups = [{k: v for k, v in group.items() if k != "foreach"} for group in before]
-        assert [{k: v for k, v in group.items() if k != "foreach"}
-                for group in numbers_of(engine.optimizer, engine.module)] == kept_groups
+        assert [
+            {k: v for k, v in group.items() if k != "foreach"} for group in numbers_of(engine.optimizer, engine.module)
+        ] == kept_groups
         if kept is not None:  # what the script keeps beside the groups is its own to make again
 
             def again(value):
@@ -210,8 +230,14 @@ def test_what_no_group_has_is_in_the_norm_of_all_gradients(clip, tmp_path):
         norms.append(float(nn.utils.clip_grad_norm_(plain.parameters(), 0.5)))
         expected.step()
         plain.zero_grad()
-    with longshore.wrap(model, run=tmp_path / "run", memory="64MiB", groups=optimizer.param_groups,
-                        weight_decay=0.1, clip=0.5 * (clip == "wrap")) as engine:
+    with longshore.wrap(
+        model,
+        run=tmp_path / "run",
+        memory="64MiB",
+        groups=optimizer.param_groups,
+        weight_decay=0.1,
+        clip=0.5 * (clip == "wrap"),
+    ) as engine:
         for batch in EDITED:
             (engine(batch) - 1).square().mean().backward()
             if clip == "torch":
@@ -234,16 +260,19 @@ def test_what_cannot_be_honoured_is_refused_before_the_step(tmp_path):
         (engine(EDITED[0]) - 1).square().mean().backward()
         first = optimizer.param_groups[0]
         for change, match in (
-                (lambda group: group["params"].append(twice), "layers.2.weight is in the groups twice"),
-                (lambda group: group["params"].append(foreign), "an optimizer of their own"),
-                (lambda group: group.update(params=(p for p in [])), '"params" must be a list'),
-                (lambda group: group.update(lr=math.nan), r"param_groups\[0\]\.lr=nan"),
-                (lambda group: group.update(lr="0.1"), r"param_groups\[0\]\.lr='0\.1'"),
-                (lambda group: group.update(betas=(0.9, torch.tensor(math.inf))), r"param_groups\[0\]\.betas="),
-                (lambda group: group.pop("lr"), r"param_groups\[0\] has no 'lr'; optimizer.add_param_group"),
-                *((lambda group, key=key: group.update({key: True}), rf"param_groups\[0\]\.{key}=True is not supported")
-                  for key in ("amsgrad", "maximize", "differentiable")),
-                (lambda group: group.update(decoupled_weight_decay=False), "decoupled_weight_decay=False")):
+            (lambda group: group["params"].append(twice), "layers.2.weight is in the groups twice"),
+            (lambda group: group["params"].append(foreign), "an optimizer of their own"),
+            (lambda group: group.update(params=(p for p in [])), '"params" must be a list'),
+            (lambda group: group.update(lr=math.nan), r"param_groups\[0\]\.lr=nan"),
+            (lambda group: group.update(lr="0.1"), r"param_groups\[0\]\.lr='0\.1'"),
+            (lambda group: group.update(betas=(0.9, torch.tensor(math.inf))), r"param_groups\[0\]\.betas="),
+            (lambda group: group.pop("lr"), r"param_groups\[0\] has no 'lr'; optimizer.add_param_group"),
+            *(
+                (lambda group, key=key: group.update({key: True}), rf"param_groups\[0\]\.{key}=True is not supported")
+                for key in ("amsgrad", "maximize", "differentiable")
+            ),
+            (lambda group: group.update(decoupled_weight_decay=False), "decoupled_weight_decay=False"),
+        ):
             kept = {**first, "params": [*first["params"]]}
             change(first)
             with pytest.raises(longshore.LongshoreError, match=match):

@@ -41,18 +41,26 @@ def ended(tmp_path, text, *arguments, launcher=()):
     script = tmp_path / "script.py"
     script.write_text(text)
     path = os.pathsep.join(p for p in sys.path if p)
-    return subprocess.run([sys.executable, *launcher, script, *arguments], capture_output=True, text=True,
-                          timeout=HANGS_SECONDS, env={**os.environ, "PYTHONPATH": path})
+    return subprocess.run(
+        [sys.executable, *launcher, script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_SECONDS,
+        env={**os.environ, "PYTHONPATH": path},
+    )
 
 
-@pytest.mark.parametrize("end, status", [
-    ("engine = trained(1e38)", 120),  # an update that is not finite
-    ("trained(1e38)", 120),
-    ("engine = trained(1e38); sys.exit(3)", 120),
-    ("engine = trained(1e-3)", 0),
-    ("engine = trained(1e-3); sys.exit(3)", 3),
-    ("engine = trained(1e38); sys.stderr = None", 120),
-])
+@pytest.mark.parametrize(
+    "end, status",
+    [
+        ("engine = trained(1e38)", 120),  # an update that is not finite
+        ("trained(1e38)", 120),
+        ("engine = trained(1e38); sys.exit(3)", 120),
+        ("engine = trained(1e-3)", 0),
+        ("engine = trained(1e-3); sys.exit(3)", 3),
+        ("engine = trained(1e38); sys.stderr = None", 120),
+    ],
+)
 def test_a_plain_script(end, status, tmp_path):
     run = tmp_path / "run"
     out = ended(tmp_path, BEGINNING + end, run)

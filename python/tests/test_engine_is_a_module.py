@@ -47,9 +47,14 @@ def make(request, tmp_path, monkeypatch):
 
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
-HOLDERS = {"tower": Tower, "sequential": lambda m: nn.Sequential(m, nn.Linear(4, 2)),
-           "list": lambda m: nn.ModuleList([m]), "dict": lambda m: nn.ModuleDict({"a": m}),
-           "parallel": lambda m: Tower(nn.DataParallel(m)), "two deep": lambda m: nn.Sequential(Tower(m))}
+HOLDERS = {
+    "tower": Tower,
+    "sequential": lambda m: nn.Sequential(m, nn.Linear(4, 2)),
+    "list": lambda m: nn.ModuleList([m]),
+    "dict": lambda m: nn.ModuleDict({"a": m}),
+    "parallel": lambda m: Tower(nn.DataParallel(m)),
+    "two deep": lambda m: nn.Sequential(Tower(m)),
+}
 
 
 @pytest.mark.parametrize("kind", HOLDERS)
@@ -136,8 +141,11 @@ def test_an_optimizer_of_an_outer_modules_parameters_is_refused(make):
     optimizer = torch.optim.SGD(held.parameters(), lr=0.1)
     held(X).sum().backward()
     head = held.head.weight.detach().clone()
-    with pytest.raises(longshore.LongshoreError, match=r"0.weight: is updated by engine.step\(\) and engine.optimizer; "
-                                                       r".* make SGD of the parameters that are not in engine"):
+    with pytest.raises(
+        longshore.LongshoreError,
+        match=r"0.weight: is updated by engine.step\(\) and engine.optimizer; "
+        r".* make SGD of the parameters that are not in engine",
+    ):
         optimizer.step()
     assert torch.equal(head, held.head.weight)
     torch.optim.SGD(held.head.parameters(), lr=0.1).step()  # what the message says
@@ -168,8 +176,9 @@ def test_functional_call_of_an_engine(make):
     for model, call in ((net(), lambda m: nn.Sequential(m)), (nn.Linear(8, 4), lambda m: m)):
         plain, engine = copy.deepcopy(model).eval(), call(make(model)).eval()
         values = {n: 2 * p.detach() for n, p in call(plain).named_parameters()}
-        assert torch.equal(torch.func.functional_call(engine, values, X),
-                           torch.func.functional_call(call(plain), values, X))
+        assert torch.equal(
+            torch.func.functional_call(engine, values, X), torch.func.functional_call(call(plain), values, X)
+        )
         assert torch.equal(engine(X), plain(X))
 
 
@@ -224,10 +233,13 @@ def test_accelerate_takes_an_engine(precision, make, tmp_path):
     found = []
     for model, optimizer in _pair(make):
         accelerate.state.AcceleratorState._reset_state(True)
-        accelerator, losses = accelerate.Accelerator(cpu=True, mixed_precision=precision,
-                                                     gradient_accumulation_steps=2), []
-        prepared, optimizer, loader = accelerator.prepare(model, optimizer,
-                                                          torch.utils.data.DataLoader(DATA, batch_size=None))
+        accelerator, losses = (
+            accelerate.Accelerator(cpu=True, mixed_precision=precision, gradient_accumulation_steps=2),
+            [],
+        )
+        prepared, optimizer, loader = accelerator.prepare(
+            model, optimizer, torch.utils.data.DataLoader(DATA, batch_size=None)
+        )
 
         def epoch():
             for x in loader:
@@ -248,8 +260,10 @@ def test_accelerate_takes_an_engine(precision, make, tmp_path):
         epoch()
         assert losses[8:] == losses[4:8]  # the state came back
         accelerator.save_model(prepared, where)
-        assert (accelerator.get_state_dict(prepared).keys() == net().state_dict().keys()
-                and accelerator.unwrap_model(prepared) is model)
+        assert (
+            accelerator.get_state_dict(prepared).keys() == net().state_dict().keys()
+            and accelerator.unwrap_model(prepared) is model
+        )
         accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
         losses.append(loss_of(prepared, DATA[0]).item())
         found.append(losses)
@@ -259,13 +273,26 @@ def test_accelerate_takes_an_engine(precision, make, tmp_path):
 
 def test_transformers_own_trainer_takes_an_engine_with_its_optimizer(tmp_path, seed):
     transformers = pytest.importorskip("transformers")
-    args = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[], max_steps=4,
-                                          per_device_train_batch_size=2, logging_steps=1, disable_tqdm=True)
+    args = transformers.TrainingArguments(
+        str(tmp_path / "out"),
+        use_cpu=True,
+        report_to=[],
+        max_steps=4,
+        per_device_train_batch_size=2,
+        logging_steps=1,
+        disable_tqdm=True,
+    )
     rows = [{key: value[0] for key, value in batch.items()} for batch in tokens(8, batch=1)]
     engine, found = gpt2(), []
     plain = copy.deepcopy(engine)
-    engine = engine_for(engine, tmp_path, optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3), lr=None,
-                        weight_decay=None, clip=0.0)
+    engine = engine_for(
+        engine,
+        tmp_path,
+        optimizer=torch.optim.AdamW(engine.parameters(), lr=1e-3),
+        lr=None,
+        weight_decay=None,
+        clip=0.0,
+    )
     for model, optimizer in (plain, torch.optim.AdamW(plain.parameters(), lr=1e-3)), (engine, engine.optimizer):
         trainer = transformers.Trainer(model, args, train_dataset=rows, optimizers=(optimizer, None))
         trainer.train()
@@ -302,8 +329,9 @@ def test_fabric_takes_an_engine(precision, make, tmp_path):
     _same(found)
 
 
-@pytest.mark.parametrize("more", [{}, {"precision": "bf16-mixed"},
-                                  {"accumulate_grad_batches": 2, "gradient_clip_val": 0.05}])
+@pytest.mark.parametrize(
+    "more", [{}, {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.05}]
+)
 def test_lightning_takes_an_engine(more, make, tmp_path):
     lightning = pytest.importorskip("lightning")
 
@@ -325,8 +353,15 @@ def test_lightning_takes_an_engine(more, make, tmp_path):
     found, loader = [], torch.utils.data.DataLoader(DATA, batch_size=None)
     for model, optimizer in _pair(make):
         module = Module(model, optimizer)
-        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, default_root_dir=tmp_path,
-                                    enable_progress_bar=False, enable_model_summary=False, **more)
+        trainer = lightning.Trainer(
+            max_epochs=2,
+            accelerator="cpu",
+            logger=False,
+            default_root_dir=tmp_path,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            **more,
+        )
         trainer.fit(module, loader, loader)
         saved = torch.load(trainer.checkpoint_callback.best_model_path, weights_only=False)["state_dict"]
         assert saved.keys() == {f"net.{name}": 0 for name in net().state_dict()}.keys()

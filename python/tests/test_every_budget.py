@@ -87,8 +87,13 @@ def products_of_layers_and_views(m, call, optimizer):
         loss = F.mse_loss(call(x), t)
         for one, other in zip(m.layers, m.layers[1:]):
             w, (upper, lower), flat = one.a.weight, other.a.weight.chunk(2), one.norm.weight.view(-1)
-            loss = loss + 1e-2 * ((w @ other.a.weight.t()).square().mean() + (upper @ lower.T).sum()
-                                  + w[3, 5:].pow(2).sum() + (flat * flat).sum() + w.T[0].exp().sum())
+            loss = loss + 1e-2 * (
+                (w @ other.a.weight.t()).square().mean()
+                + (upper @ lower.T).sum()
+                + w[3, 5:].pow(2).sum()
+                + (flat * flat).sum()
+                + w.T[0].exp().sum()
+            )
         yield step(optimizer, loss)
 
 
@@ -142,9 +147,15 @@ def grad_norm(m, call, optimizer):
         y = call(x)
         losses = torch.stack([F.mse_loss(y, t), y.abs().mean()])
         (weights.detach() * losses).sum().backward(retain_graph=True)
-        norms = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(
-            w * loss, shared, retain_graph=True, create_graph=True)]).norm() for w, loss in zip(weights, losses)])
-        found, = torch.autograd.grad((norms - norms.mean().detach()).abs().sum(), weights)
+        norms = torch.stack(
+            [
+                torch.cat(
+                    [g.flatten() for g in torch.autograd.grad(w * loss, shared, retain_graph=True, create_graph=True)]
+                ).norm()
+                for w, loss in zip(weights, losses)
+            ]
+        )
+        (found,) = torch.autograd.grad((norms - norms.mean().detach()).abs().sum(), weights)
         with torch.no_grad():
             weights -= 0.1 * found
         optimizer.step()
@@ -192,7 +203,7 @@ class Adjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        x, = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             return None, *torch.autograd.grad(ctx.part(x), (x, *ctx.ps), gradient)
@@ -263,6 +274,7 @@ def test_a_penalty_of_tied_weights_in_micro_batches(together, slots, tmp_path, s
 @pytest.mark.parametrize("slots", BUDGETS)
 def test_gradients_that_a_loss_of_train_batch_asks_for(slots, tmp_path, seed, monkeypatch):
     with engine_for(Deep(), tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
+
         def loss_fn(output, batch):
             return torch.autograd.grad(output.sum(), [*engine.module.layers.parameters()], create_graph=True)[0].sum()
 
@@ -297,10 +309,18 @@ def test_autograd_grad_alone_is_no_pass_of_a_step(slots, tmp_path, seed, monkeyp
 def test_what_asks_for_no_value(slots, tmp_path, seed, monkeypatch):
     with engine_for(Deep(), tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
         p, before = engine.module.layers[1].a.weight, engine.fetched_bytes
-        for made in (torch.zeros_like(p), torch.ones_like(p), torch.empty_like(p), torch.full_like(p, 2.0),
-                     torch.rand_like(p), torch.randn_like(p), torch.zeros(144).view_as(p),
-                     torch.zeros(1, 1).expand_as(p), torch.zeros(144).reshape_as(p),
-                     torch.zeros(12, 12).double().type_as(p)):
+        for made in (
+            torch.zeros_like(p),
+            torch.ones_like(p),
+            torch.empty_like(p),
+            torch.full_like(p, 2.0),
+            torch.rand_like(p),
+            torch.randn_like(p),
+            torch.zeros(144).view_as(p),
+            torch.zeros(1, 1).expand_as(p),
+            torch.zeros(144).reshape_as(p),
+            torch.zeros(12, 12).double().type_as(p),
+        ):
             assert made.shape == p.shape and made.dtype == p.dtype and not made.requires_grad
             assert type(made) is torch.Tensor
         assert p.new_zeros(3).shape == p.new_tensor([1.0, 2, 3]).shape == (3,) and p.new_full((2,), 5).sum() == 10
@@ -348,7 +368,7 @@ class Within(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            of_other, = torch.autograd.grad(ctx.other(x).sum(), x)
+            (of_other,) = torch.autograd.grad(ctx.other(x).sum(), x)
         return gradient @ weight + of_other, gradient.t() @ x.detach(), None
 
 

@@ -15,8 +15,9 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
 
 def run(*arguments):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    out = subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, env=env,
-                         timeout=HANGS_SECONDS)
+    out = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, env=env, timeout=HANGS_SECONDS
+    )
     assert out.returncode == 0, out.stderr
     return out.stdout
 
@@ -27,8 +28,11 @@ def test_any_module(tmp_path):
 
 
 def test_public_functions_have_docstrings_and_hints():
-    done = subprocess.run([sys.executable, EXAMPLES.parents[1] / "scripts" / "python-reference", "--check"],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES.parents[1] / "scripts" / "python-reference", "--check"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -38,9 +42,9 @@ def prepared(tmp_path, model):
     transformers = pytest.importorskip("transformers")
     directory, text = tmp_path / "model", tmp_path / "text"
     model.save_pretrained(directory)
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0,
-                                                                  **{chr(97 + i): i + 1 for i in range(26)}},
-                                                                 unk_token="[UNK]"))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"[UNK]": 0, **{chr(97 + i): i + 1 for i in range(26)}}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(directory)
     text.write_text("the quick brown fox jumps over the lazy dog " * 20)
@@ -49,16 +53,35 @@ def prepared(tmp_path, model):
 
 def qwen2():
     from transformers import Qwen2Config, Qwen2ForCausalLM
-    return Qwen2ForCausalLM(Qwen2Config(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                                        num_attention_heads=4,
-                                        num_key_value_heads=2, max_position_embeddings=64))
+
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=32,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        )
+    )
 
 
 def test_trainer(tmp_path, seed):
     pytest.importorskip("accelerate")
     transformers, directory, text = prepared(tmp_path, qwen2())
-    command = (EXAMPLES / "trainer_qwen2.py", directory, text, tmp_path / "out", "--steps", 2, "--seq-len", 16,
-               "--memory", "64MiB")
+    command = (
+        EXAMPLES / "trainer_qwen2.py",
+        directory,
+        text,
+        tmp_path / "out",
+        "--steps",
+        2,
+        "--seq-len",
+        16,
+        "--memory",
+        "64MiB",
+    )
     said = run(*command)
     assert "perplexity" in said and "memory 64MiB" in said and said.splitlines()[-1].startswith("digest ")
     shutil.rmtree(tmp_path / "out" / "checkpoint-2")
@@ -69,8 +92,18 @@ def test_trainer(tmp_path, seed):
 def test_lora(tmp_path, seed):
     peft = pytest.importorskip("peft")
     transformers, directory, text = prepared(tmp_path, qwen2())
-    run(EXAMPLES / "lora.py", directory, text, tmp_path / "out", "--run", tmp_path / "run", "--steps", 2, "--seq-len",
-        16)
+    run(
+        EXAMPLES / "lora.py",
+        directory,
+        text,
+        tmp_path / "out",
+        "--run",
+        tmp_path / "run",
+        "--steps",
+        2,
+        "--seq-len",
+        16,
+    )
     base = transformers.AutoModelForCausalLM.from_pretrained(directory)
     adapted = peft.PeftModel.from_pretrained(base, tmp_path / "out").state_dict()
     assert any(value.abs().sum() > 0 for name, value in adapted.items() if "lora_B" in name)
@@ -82,7 +115,8 @@ def test_plain_loop_goes_on(tmp_path, seed):
     how = ["--batch", 2, "--seq-len", 16, "--lr", 1e-3]
     whole = run(EXAMPLES / "plain_loop.py", directory, text, "--run", tmp_path / "whole", "--steps", 4, *how)
     run(EXAMPLES / "plain_loop.py", directory, text, "--run", tmp_path / "parts", "--steps", 2, *how)
-    rest = run(EXAMPLES / "plain_loop.py", "--run", tmp_path / "parts", "--steps", 4, "--export", tmp_path / "out",
-               *how)
+    rest = run(
+        EXAMPLES / "plain_loop.py", "--run", tmp_path / "parts", "--steps", 4, "--export", tmp_path / "out", *how
+    )
     assert whole.splitlines()[-1] == rest.splitlines()[-1] and whole.splitlines()[-1].startswith("digest ")
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.n_layer == 3

@@ -34,9 +34,11 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     elements = sum(p.numel() for p in engine.module.parameters())
     engine.backward(engine(**tokens(1)[0]).loss)
     engine.step()
-    assert repr(engine) == (f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters "
-                            f"on {', '.join(engine.state.drives)}, memory "
-                            f"{longshore.native.readable(engine.memory().budget)}>")
+    assert repr(engine) == (
+        f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters "
+        f"on {', '.join(engine.state.drives)}, memory "
+        f"{longshore.native.readable(engine.memory().budget)}>"
+    )
     memory = engine.memory()
     assert repr(memory) == str(memory)
     engine.close()
@@ -48,9 +50,16 @@ def _hold(thing):
     return {"best": [thing]}
 
 
-@pytest.mark.parametrize("duplicate",
-                         [copy.copy, copy.deepcopy, pickle.dumps, lambda engine: copy.deepcopy(_hold(engine)),
-                                       lambda engine: torch.save(_hold(engine), os.devnull)])
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.copy,
+        copy.deepcopy,
+        pickle.dumps,
+        lambda engine: copy.deepcopy(_hold(engine)),
+        lambda engine: torch.save(_hold(engine), os.devnull),
+    ],
+)
 def test_an_engine_that_is_not_copied_trains_on(duplicate, tmp_path, seed):
     with engine_for(Cnn(), tmp_path) as engine:
         with pytest.raises(TypeError, match="an Engine cannot be copied or pickled.*deepcopy.engine.module"):
@@ -65,10 +74,22 @@ def test_what_is_public(tmp_path, seed):
     assert sorted(n for n in dir(longshore) if not n.startswith("_")) == sorted(longshore.__all__)
     assert longshore.__version__.count(".") == 2
     with engine_for(Cnn(), tmp_path) as engine:
-        assert {"backward", "step", "module", "optimizer", "accumulate", "memory", "close", "step_number",
-                "training"} <= set(dir(engine))
-        assert not {n for n in dir(engine) if n.startswith("_")
-                    or n in ("streams", "layout", "how", "plan", "state", "lineage", "patience", "gone")}
+        assert {
+            "backward",
+            "step",
+            "module",
+            "optimizer",
+            "accumulate",
+            "memory",
+            "close",
+            "step_number",
+            "training",
+        } <= set(dir(engine))
+        assert not {
+            n
+            for n in dir(engine)
+            if n.startswith("_") or n in ("streams", "layout", "how", "plan", "state", "lineage", "patience", "gone")
+        }
         assert all(hasattr(engine, name) for name in dir(engine))
 
 
@@ -80,17 +101,20 @@ def test_what_the_module_has_is_passed_on(tmp_path, seed):
         assert list(engine.modules())[:2] == [engine, model] and list(engine.children()) == [model]
         assert engine.state_dict().keys() == model.state_dict().keys()
         x = tokens(1)[0]["input_ids"]
-        assert torch.equal(engine.generate(x, max_new_tokens=2, do_sample=False),
-                           model.generate(x, max_new_tokens=2, do_sample=False))
+        assert torch.equal(
+            engine.generate(x, max_new_tokens=2, do_sample=False), model.generate(x, max_new_tokens=2, do_sample=False)
+        )
         engine.training = False
         assert not model.training and engine.train().training and model.training
         assert engine.to("cpu") is engine and engine.float() is engine and engine.apply(lambda m: None) is engine
         for convert in (engine.half, lambda: engine.to(torch.bfloat16)):
-            with pytest.raises(longshore.AbsentParameterError,
-                               match="convert, resize and replace parameters before longshore.wrap"):
+            with pytest.raises(
+                longshore.AbsentParameterError, match="convert, resize and replace parameters before longshore.wrap"
+            ):
                 convert()
-        with pytest.raises(AttributeError,
-                           match="there is no paramters here, and its module, a GPT2LMHeadModel, has none"):
+        with pytest.raises(
+            AttributeError, match="there is no paramters here, and its module, a GPT2LMHeadModel, has none"
+        ):
             engine.paramters
         assert not hasattr(engine, "_hf_peft_config_loaded") and not hasattr(engine, "__deepcopy__")
         engine.backward(engine.forward(**tokens(1)[0]).loss)
@@ -124,8 +148,9 @@ def test_who_wraps_a_model_takes_no_engine(tmp_path, seed):
             longshore.wrap(engine)
         with pytest.raises(ValueError, match="deepspeed.initialize: this is an Engine, .*: give the model itself"):
             deepspeed.initialize(model=engine, config={})
-        with pytest.raises(ValueError,
-                           match="Trainer: this is an Engine, .*: give the model itself: the Trainer wraps it"):
+        with pytest.raises(
+            ValueError, match="Trainer: this is an Engine, .*: give the model itself: the Trainer wraps it"
+        ):
             Trainer(engine, TrainingArguments(str(tmp_path / "out")))
 
 
@@ -143,8 +168,10 @@ def test_the_package_as_a_program(installed, monkeypatch, capsys, tmp_path):
     if installed:
         (tmp_path / "longshore").touch(0o755)
     said = run()
-    assert (said.startswith(f"longshore {longshore.__version__}: the program")
-            and "python -m longshore.deepspeed SCRIPT" in said)
+    assert (
+        said.startswith(f"longshore {longshore.__version__}: the program")
+        and "python -m longshore.deepspeed SCRIPT" in said
+    )
     if installed:
         with pytest.raises(SystemExit):
             run("inspect", "a")

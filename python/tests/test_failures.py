@@ -25,6 +25,7 @@ def was_planned(failure):
 
 def failing_at(monkeypatch, planned):
     """Lets the call of C, or the request, that planned["left"] counts down to fail."""
+
     def before(name):
         if planned["left"] is not None:
             planned["left"] -= 1
@@ -33,8 +34,9 @@ def failing_at(monkeypatch, planned):
                 raise Planned(f"planned: {name}")
 
     call, begin, end = native.call, native.Wait.__init__, native.Wait.result
-    monkeypatch.setattr(native, "call",
-                        lambda function, *args, **how: (before(str(function)), call(function, *args, **how))[1])
+    monkeypatch.setattr(
+        native, "call", lambda function, *args, **how: (before(str(function)), call(function, *args, **how))[1]
+    )
 
     def init(self, *args, **how):
         self._wait = None
@@ -61,9 +63,15 @@ def test_failures_of_any_call(slots, together, tmp_path, seed, monkeypatch):
     failing_at(monkeypatch, planned)
     for disturbed in (False, True):
         torch.manual_seed(seed)
-        with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, f"run{disturbed}", slots=slots,
-                        gradient_bytes=0 if slots == 1 else None,
-                        monkeypatch=monkeypatch, clip=0.5 if slots == 1 else 0) as engine:
+        with engine_for(
+            gpt2(dropout=0.1, layers=2),
+            tmp_path,
+            f"run{disturbed}",
+            slots=slots,
+            gradient_bytes=0 if slots == 1 else None,
+            monkeypatch=monkeypatch,
+            clip=0.5 if slots == 1 else 0,
+        ) as engine:
             engine.train()
             at = 0
             while engine.step_number < len(batches):

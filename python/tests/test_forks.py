@@ -113,9 +113,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_child_ends_as_it_likes_and_may_outlive_its_parent(tmp_path, seed):
     (tmp_path / "drive").mkdir()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    with subprocess.Popen([sys.executable, "-c", FORKING.format(tests=os.path.dirname(__file__)), tmp_path / "run",
-                           tmp_path / "drive"],
-                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING.format(tests=os.path.dirname(__file__)), tmp_path / "run", tmp_path / "drive"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as process:
         *said, digest = [process.stdout.readline().strip() for _ in range(4)]
         assert all("forked" in line for line in said)
         assert process.wait(HANGS_SECONDS) == -signal.SIGKILL

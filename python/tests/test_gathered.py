@@ -36,8 +36,9 @@ CHANGES = {
     "norm": lambda ps: clip_grad_norm_(ps, 0.1),
     "value": lambda ps: clip_grad_value_(ps, 1e-3),
     "foreach": lambda ps: torch._foreach_mul_([p.grad for p in ps], 0.5),
-    "foreach, each its own": lambda ps: torch._foreach_mul_([p.grad for p in ps],
-                                                            [1 / (n + 1) for n in range(len(ps))]),
+    "foreach, each its own": lambda ps: torch._foreach_mul_(
+        [p.grad for p in ps], [1 / (n + 1) for n in range(len(ps))]
+    ),
     "old way": old_way,
     "a part": a_part,
 }
@@ -52,8 +53,9 @@ def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradie
     # eps is far above the rounding of the smallest gradients, which would otherwise move their weights by a whole lr on
     # some processors
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1, eps=1e-4)
-    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0,
-                    eps=1e-4) as engine:
+    with engine_for(
+        model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0, eps=1e-4
+    ) as engine:
         engine.accumulate = accumulate
         for _ in range(3):
             for batch in tokens(accumulate):
@@ -64,22 +66,24 @@ def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradie
             ours, theirs = ([p for p in m.parameters() if p.requires_grad] for m in (model, plain))
             assert [p.grad is None for p in ours] == [p.grad is None for p in theirs]
             for p, q in zip(ours, theirs):
-                assert q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4,
-                                                        atol=1e-7 + 1e-5 * q.grad.abs().max().item())
+                assert q.grad is None or torch.allclose(
+                    p.grad, q.grad, rtol=1e-4, atol=1e-7 + 1e-5 * q.grad.abs().max().item()
+                )
             ours, theirs = ([p for p in ps if p.grad is not None] for ps in (ours, theirs))
             assert torch.allclose(clip_grad_norm_(ours, 1e9), clip_grad_norm_(theirs, 1e9))
             CHANGES[change](ours)
             CHANGES[change](theirs)
             norm = torch.nn.utils.get_total_norm([p.grad for p in theirs if p.grad is not None]).item()
             assert engine.grad_norm() == pytest.approx(norm, rel=1e-4)
-            assert engine.gradients.held_bytes <= max(engine.gradients.room,
-                                                      4 * max(engine.layout.elems(n)
-                                                              for n in range(len(engine.layout.blocks))))
+            assert engine.gradients.held_bytes <= max(
+                engine.gradients.room, 4 * max(engine.layout.elems(n) for n in range(len(engine.layout.blocks)))
+            )
             assert engine.step().grad_norm == pytest.approx(norm, rel=1e-4)
             for p, q in zip(ours, theirs):  # also after the step, until the next pass
                 assert (p.grad is None) == (q.grad is None)
-                assert q.grad is None or torch.allclose(p.grad, q.grad, rtol=1e-4,
-                                                        atol=1e-7 + 1e-5 * q.grad.abs().max().item())
+                assert q.grad is None or torch.allclose(
+                    p.grad, q.grad, rtol=1e-4, atol=1e-7 + 1e-5 * q.grad.abs().max().item()
+                )
             optimizer.step()
             optimizer.zero_grad()
 
@@ -138,8 +142,9 @@ def test_copies_of_a_gradient_cannot_be_written(tmp_path, seed, monkeypatch):
         g = p_grad(engine)
         assert g.shape == (48,) and g.dtype == torch.float32 and isinstance(g, torch.Tensor)
         for write in (lambda: g[:3].zero_(), lambda: g.view(2, -1).mul_(0), lambda: [x.zero_() for x in g]):
-            with pytest.raises(longshore.AbsentParameterError,
-                               match=r"h.0.ln_1.weight.grad: this is a copy.*parameter.grad"):
+            with pytest.raises(
+                longshore.AbsentParameterError, match=r"h.0.ln_1.weight.grad: this is a copy.*parameter.grad"
+            ):
                 write()
         with pytest.raises(ValueError, match="read-only"):
             g.numpy()[0] = 1
@@ -161,8 +166,10 @@ def test_a_loop_as_it_is(slots, gradient_bytes, checkpoints, tmp_path, seed, mon
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": checkpoints})
         model.enable_input_require_grads()
     plain = copy.deepcopy(model)
-    with engine_for(model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch,
-                    clip=0) as engine:
+    with engine_for(
+        model, tmp_path, slots=slots, gradient_bytes=gradient_bytes, monkeypatch=monkeypatch, clip=0
+    ) as engine:
+
         def loop(model, optimizer, losses):
             model.train()
             for n in range(3):
@@ -198,10 +205,9 @@ def test_a_loop_of_accelerate(tmp_path, seed):
         accelerate.state.GradientState._reset_state()
         accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
         scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4)
-        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer,
-                                                                  torch.utils.data.DataLoader(tokens(6),
-                                                                                              batch_size=None),
-                                                                  scheduler)
+        model, optimizer, loader, scheduler = accelerator.prepare(
+            model, optimizer, torch.utils.data.DataLoader(tokens(6), batch_size=None), scheduler
+        )
         losses = []
         for batch in loader:
             with accelerator.accumulate(model):
@@ -217,7 +223,8 @@ def test_a_loop_of_accelerate(tmp_path, seed):
 
     with engine_for(model, tmp_path, clip=0) as engine:
         assert loop(engine.module.train(), engine.optimizer) == pytest.approx(
-            loop(plain.train(), torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)), rel=2e-6)
+            loop(plain.train(), torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.1)), rel=2e-6
+        )
         assert engine.step_number == 3
         scaler = torch.amp.GradScaler("cpu")
         scaler.scale(engine(**tokens(1)[0]).loss).backward()

@@ -20,8 +20,16 @@ TRACED = TREE / "build" / "python" / "traced" / "_native.abi3.so"
 def test_golden_trainings(tmp_path):
     writes = os.environ.get("GOLDEN") == "write"
     cases = golden.grid(golden.EXACT) if writes or os.environ.get("GRID") == "all" else golden.pairs(golden.EXACT)
-    command = [sys.executable, golden.__file__, "--native", str(TRACED), "--budgets", str(COMMITTED), str(tmp_path),
-               *cases]
+    command = [
+        sys.executable,
+        golden.__file__,
+        "--native",
+        str(TRACED),
+        "--budgets",
+        str(COMMITTED),
+        str(tmp_path),
+        *cases,
+    ]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     if writes:
         COMMITTED.write_text("".join(f"{line}\n" for line in found))

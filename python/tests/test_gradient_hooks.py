@@ -12,9 +12,11 @@ from longshore.step import parameter_state
 from test_loop import engine_for
 from test_together import Net, mean
 
-WAYS = {"backward": lambda engine, batches: [engine.backward(mean(engine, x)) for x in batches],
-        "loss.backward": lambda engine, batches: [(mean(engine, x) / 3).backward() for x in batches],
-        "together": lambda engine, batches: engine.backward_together(batches, lambda x: mean(engine, x))}
+WAYS = {
+    "backward": lambda engine, batches: [engine.backward(mean(engine, x)) for x in batches],
+    "loss.backward": lambda engine, batches: [(mean(engine, x) / 3).backward() for x in batches],
+    "together": lambda engine, batches: engine.backward_together(batches, lambda x: mean(engine, x)),
+}
 
 
 @pytest.mark.parametrize("room", [None, 0])
@@ -28,7 +30,8 @@ def test_hooks_see_the_sum_so_far(way, before, room, tmp_path, seed, monkeypatch
     def hook(model, seen):
         for name, p in model.named_parameters():
             p.register_post_accumulate_grad_hook(
-                lambda p, name=name: seen.setdefault(name, []).append(p.grad.detach().clone()))
+                lambda p, name=name: seen.setdefault(name, []).append(p.grad.detach().clone())
+            )
 
     hook(plain, expected)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
@@ -77,9 +80,11 @@ def test_what_hooks_make_of_a_gradient_counts(how, way, tmp_path, seed):
     plain = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
-        handles = [m.get_parameter(name).register_post_accumulate_grad_hook(how)
-                   for m in (model, plain)
-                   for name in ("layers.1.inner.weight", "layers.1.inner.bias", "heads.0.weight")]
+        handles = [
+            m.get_parameter(name).register_post_accumulate_grad_hook(how)
+            for m in (model, plain)
+            for name in ("layers.1.inner.weight", "layers.1.inner.bias", "heads.0.weight")
+        ]
         engine.accumulate = 3
         for step in range(3):
             if step == 2:
@@ -108,8 +113,9 @@ def test_sums_of_bfloat16(tmp_path, seed):
         for scale in (1.0, 1e-3, 1e-3):
             engine.backward(engine(torch.ones(5, 8, dtype=torch.bfloat16)).float().sum() * scale)
         assert [g.dtype for g in seen] == [torch.bfloat16] * 3
-        assert (torch.equal(model.stem.bias.grad, seen[2])
-                and not torch.equal(parameter_state.gradient(model.stem.bias), seen[2].float()))
+        assert torch.equal(model.stem.bias.grad, seen[2]) and not torch.equal(
+            parameter_state.gradient(model.stem.bias), seen[2].float()
+        )
         torch.testing.assert_close(model.stem.weight.grad + 0, 8 * seen[0][:, None].expand(8, 8), rtol=2e-2, atol=1e-2)
 
 
@@ -118,11 +124,13 @@ def test_steps_within_backward_are_refused(tmp_path, seed):
     model = Net()
     others = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
     with engine_for(model, tmp_path) as engine:
-        for what, match in ((lambda p: engine.optimizer.step(), "engine.step: backward.. is still run"),
-                            (lambda p: engine.optimizer.zero_grad(), "optimizer.zero_grad: backward.. is still run"),
-                            (lambda p: others[p].step(), "is updated by engine.step"),
-                            (lambda p: p.data.add_(p.grad, alpha=-0.1), "heads.0.*was changed"),
-                            (lambda p: p.add_(p.grad, alpha=-0.1), "heads.0.*was changed")):
+        for what, match in (
+            (lambda p: engine.optimizer.step(), "engine.step: backward.. is still run"),
+            (lambda p: engine.optimizer.zero_grad(), "optimizer.zero_grad: backward.. is still run"),
+            (lambda p: others[p].step(), "is updated by engine.step"),
+            (lambda p: p.data.add_(p.grad, alpha=-0.1), "heads.0.*was changed"),
+            (lambda p: p.add_(p.grad, alpha=-0.1), "heads.0.*was changed"),
+        ):
             handle = model.heads[0].weight.register_post_accumulate_grad_hook(what)
             with pytest.raises(longshore.LongshoreError, match=match):
                 engine.backward(mean(engine, torch.ones(5, 8)))

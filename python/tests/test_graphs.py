@@ -74,7 +74,15 @@ def test_a_hook_of_a_parameter_of_several_turns(tmp_path, seed, monkeypatch):
     for together in (False, True):
         torch.manual_seed(seed)
         seen.append([])
-        told.append(trained(Tied(torch.float32, False), tmp_path, f"run{together}", monkeypatch, together,
-                            lambda g: seen[-1].append(g.clone()) or g * 2))
+        told.append(
+            trained(
+                Tied(torch.float32, False),
+                tmp_path,
+                f"run{together}",
+                monkeypatch,
+                together,
+                lambda g: seen[-1].append(g.clone()) or g * 2,
+            )
+        )
     assert told[0][0] == told[1][0] and told[0][1] == pytest.approx(told[1][1])
     assert len(seen[0]) == 9 and all(map(torch.equal, *seen))

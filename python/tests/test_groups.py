@@ -99,8 +99,11 @@ def test_deepspeed_counts_them_in_stage_0_alone(tmp_path, seed, stage, together)
 
 def test_what_zero_leaves_out_is_not_added_in_silence(tmp_path, seed):
     model, inside, left_out = made(seed)
-    config = {"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 1},
-              "longshore": {"run": str(tmp_path / "run")}}
+    config = {
+        "train_micro_batch_size_per_gpu": 3,
+        "zero_optimization": {"stage": 1},
+        "longshore": {"run": str(tmp_path / "run")},
+    }
     engine = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(inside, **HYPER), config=config)[0]
     engine.optimizer.add_param_group({"params": left_out})
     engine.backward(loss_of(engine(BATCHES[0])))
@@ -149,12 +152,14 @@ def test_what_is_frozen_at_the_moment_keeps_its_state(kind, tmp_path):
                 torch.testing.assert_close(ours["state"][index][key], torch.as_tensor(value), rtol=1e-4, atol=1e-6)
         engine.optimizer.load_state_dict(ours)  # the values of before, of what is frozen, too
         again = copy.deepcopy(engine.optimizer.state_dict())["state"]
-        assert all(torch.equal(value, again[i][key])
-                   for i, entry in ours["state"].items() for key, value in entry.items())
+        assert all(
+            torch.equal(value, again[i][key]) for i, entry in ours["state"].items() for key, value in entry.items()
+        )
         for both in (plain, model):
             both.layers[1].requires_grad_(True)
-        assert (train(engine, model, optimizer, as_they_are, 2)
-                == pytest.approx(train(plain, plain, expected, as_they_are, 2), rel=3e-5))
+        assert train(engine, model, optimizer, as_they_are, 2) == pytest.approx(
+            train(plain, plain, expected, as_they_are, 2), rel=3e-5
+        )
 
 
 def test_a_step_where_nothing_has_a_gradient_does_nothing(tmp_path):
@@ -178,12 +183,16 @@ def test_a_changed_count_is_refused(tmp_path):
         p = model.layers[0].weight
         entry = engine.optimizer.state[p]
         assert float(entry["step"]) == entry["step"].item() == 2 and entry["step"].shape == ()
-        for change in (lambda: entry["step"].zero_(), lambda: entry["step"].add_(1), lambda: entry["step"].fill_(7),
-                       lambda: entry.update(step=torch.tensor(0.0)),
-                       lambda: entry.__setitem__("step", torch.tensor(0.0)),
-                       lambda: engine.optimizer.state.__setitem__(p, {**entry, "step": torch.tensor(0.0)}),
-                       lambda: engine.optimizer.state.__setitem__(p, {}),
-                       lambda: engine.optimizer.state.__setitem__(p, engine.optimizer.state[model.head.weight])):
+        for change in (
+            lambda: entry["step"].zero_(),
+            lambda: entry["step"].add_(1),
+            lambda: entry["step"].fill_(7),
+            lambda: entry.update(step=torch.tensor(0.0)),
+            lambda: entry.__setitem__("step", torch.tensor(0.0)),
+            lambda: engine.optimizer.state.__setitem__(p, {**entry, "step": torch.tensor(0.0)}),
+            lambda: engine.optimizer.state.__setitem__(p, {}),
+            lambda: engine.optimizer.state.__setitem__(p, engine.optimizer.state[model.head.weight]),
+        ):
             with pytest.raises(longshore.LongshoreError, match="load_state_dict"):
                 change()
         engine.optimizer.state[p] = engine.optimizer.state[p]
@@ -191,8 +200,9 @@ def test_a_changed_count_is_refused(tmp_path):
         assert float(entry["step"]) == 3  # as torch.optim's, which counts in place
 
 
-@pytest.mark.parametrize("way", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))],
-                         ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "way", [copy.deepcopy, lambda optimizer: pickle.loads(pickle.dumps(optimizer))], ids=["deepcopy", "pickle"]
+)
 def test_a_copy_is_torchs_own_with_the_values_of_then(way, tmp_path):
     plain, model = wide(), wide()
     expected, given = KINDS["AdamW"](plain), KINDS["AdamW"](model)

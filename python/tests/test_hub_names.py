@@ -10,10 +10,24 @@ import longshore
 from test_loop import engine_for
 
 transformers = pytest.importorskip("transformers")
-SMALL = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
-         "num_key_value_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0}
-VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 8,
-          "patch_size": 4}
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
 
 
 def experts(name, **more):
@@ -23,21 +37,24 @@ def experts(name, **more):
 
 def llava():
     text = transformers.LlamaConfig(**SMALL)
-    return transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**VISION), text_config=text, image_token_id=5))
+    return transformers.LlavaForConditionalGeneration(
+        transformers.LlavaConfig(
+            vision_config=transformers.CLIPVisionConfig(**VISION), text_config=text, image_token_id=5
+        )
+    )
 
 
 def qwen2_vl():
     text = {**SMALL, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}
     vision = {"depth": 2, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4, "mlp_ratio": 2}
-    return transformers.Qwen2VLForConditionalGeneration(transformers.Qwen2VLConfig(text_config=text,
-                                                                                   vision_config=vision))
+    return transformers.Qwen2VLForConditionalGeneration(
+        transformers.Qwen2VLConfig(text_config=text, vision_config=vision)
+    )
 
 
 MODELS = {
     "mixtral": lambda: experts("Mixtral", num_local_experts=3),
-    "qwen2_moe": lambda: experts("Qwen2Moe", num_experts=3, moe_intermediate_size=8,
-                                 shared_expert_intermediate_size=8),
+    "qwen2_moe": lambda: experts("Qwen2Moe", num_experts=3, moe_intermediate_size=8, shared_expert_intermediate_size=8),
     "qwen3_moe": lambda: experts("Qwen3Moe", num_experts=3, moe_intermediate_size=8, head_dim=8),
     "olmoe": lambda: experts("Olmoe", num_experts=3),
     "llava": llava,
@@ -46,8 +63,7 @@ MODELS = {
 
 
 def files(directory):
-    return {name: value for path in sorted(directory.glob("*.safetensors"))
-            for name, value in load_file(path).items()}
+    return {name: value for path in sorted(directory.glob("*.safetensors")) for name, value in load_file(path).items()}
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -67,7 +83,8 @@ def test_the_names_are_those_of_the_hub(name, tmp_path, seed):
         assert ours.keys() == expected.keys()
         assert all(torch.equal(ours[key], expected[key]) for key in expected)
     assert json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())["weight_map"].keys() == (
-        expected.keys())
+        expected.keys()
+    )
     half = files(tmp_path / "half")
     assert half.keys() == expected.keys()
     assert all(torch.equal(half[key], expected[key].to(half[key].dtype)) for key in expected)

@@ -48,8 +48,11 @@ def test_what_is_kept_is_a_copy(tmp_path, seed):
     batch = tokens(1)[0]
     with engine_for(model, tmp_path, clip=0) as engine:
         loss = engine(**batch).loss
-        kept = [model.state_dict(), {n: p.detach() for n, p in model.named_parameters()},
-                {n: p.data for n, p in model.named_parameters()}]
+        kept = [
+            model.state_dict(),
+            {n: p.detach() for n, p in model.named_parameters()},
+            {n: p.data for n, p in model.named_parameters()},
+        ]
         engine.backward(loss)
         assert engine.gradients.has_sent()
         for _ in range(2):
@@ -160,8 +163,9 @@ class Handing(Layers):
         return x @ self.layers[0].handed.t()
 
 
-@pytest.mark.skipif(not hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"),
-                    reason="of later versions of PyTorch")
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_set_storage_data_ptr_access_error_msg"), reason="of later versions of PyTorch"
+)
 @pytest.mark.parametrize("storage", ["fp32", "bf16"])
 @pytest.mark.parametrize("detaches", [False, True])
 def test_views_that_nobody_sees(detaches, storage, tmp_path, seed, monkeypatch):
@@ -171,8 +175,9 @@ def test_views_that_nobody_sees(detaches, storage, tmp_path, seed, monkeypatch):
     with torch.no_grad():
         expected = plain(x)
     for slots in (1, 2, 3):
-        with engine_for(copy.deepcopy(model), tmp_path, f"run{slots}", slots=slots, monkeypatch=monkeypatch,
-                        storage=storage) as engine:
+        with engine_for(
+            copy.deepcopy(model), tmp_path, f"run{slots}", slots=slots, monkeypatch=monkeypatch, storage=storage
+        ) as engine:
             for grad in (False, True):
                 with torch.set_grad_enabled(grad):
                     if slots == 3:
@@ -196,7 +201,7 @@ def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
     x = torch.randn(4, 16, requires_grad=True)
 
     def loss_of(model):
-        slope, = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
         return (slope.norm() - 1).square()
 
     compared(Layers(), tmp_path, monkeypatch, loss_of)
@@ -206,11 +211,17 @@ def test_gradients_of_gradients(tmp_path, seed, monkeypatch):
 def test_transforms(slots, tmp_path, seed, monkeypatch):
     """Of those that take hooks of what is saved."""
     model, x = Layers(), torch.randn(4, 16)
-    expected = (torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1],
-                torch.autograd.functional.jacobian(model, x))
+    expected = (
+        torch.func.vmap(model)(x),
+        torch.func.jvp(model, (x,), (x,))[1],
+        torch.autograd.functional.jacobian(model, x),
+    )
     with engine_for(model, tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
-        found = (torch.func.vmap(model)(x), torch.func.jvp(model, (x,), (x,))[1],
-                 torch.autograd.functional.jacobian(model, x))
+        found = (
+            torch.func.vmap(model)(x),
+            torch.func.jvp(model, (x,), (x,))[1],
+            torch.autograd.functional.jacobian(model, x),
+        )
         assert all(torch.equal(a, b) for a, b in zip(found, expected))
         assert torch.equal(engine(x), expected[0])
 
@@ -231,7 +242,7 @@ def test_other_values_by_functional_call(kind, tmp_path, seed, monkeypatch):
         others = values(model)
         out = torch.func.functional_call(model, others, (x,))
         some = torch.func.functional_call(model, {"layers.1.weight": others["layers.1.weight"]}, (x,))
-        slope, = torch.autograd.grad(out.square().mean(), others["layers.1.weight"])
+        (slope,) = torch.autograd.grad(out.square().mean(), others["layers.1.weight"])
         return out, some, slope
 
     with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
@@ -313,8 +324,9 @@ def test_what_resident_holds_stays(tmp_path, seed, monkeypatch):
     with engine_for(model, tmp_path, slots=1, monkeypatch=monkeypatch) as engine:
         with longshore.resident(first):
             view = first.data
-            with pytest.raises(longshore.LongshoreError,
-                               match="transformer.h.1: .*transformer.h.0, which longshore.resident.* holds"):
+            with pytest.raises(
+                longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0, which longshore.resident.* holds"
+            ):
                 engine(**batch)
             with pytest.raises(longshore.LongshoreError, match="transformer.h.1: .*transformer.h.0"):
                 with longshore.resident(second):
@@ -399,6 +411,7 @@ def test_a_state_that_cannot_be_kept(tmp_path, seed):
 
 def test_a_state_that_cannot_be_put_back(tmp_path, seed, monkeypatch):
     """Nothing reads parameters of a run that is closed again."""
+
     def load_state_dict(state):
         raise ValueError("of another kind")
 
@@ -479,9 +492,14 @@ def test_engines_that_are_dropped(tmp_path, seed):
 def test_engines_that_are_dropped_with_a_step_begun(tmp_path, seed):
     """In whatever order the collector comes to what they are made of."""
     for n in range(3):
-        engine = engine_for(gpt2(layers=2), tmp_path, f"run{n}", storage="bf16" if n else None,
-                            activations="drives" if n > 1 else "memory",
-                            activation_room="64MiB")
+        engine = engine_for(
+            gpt2(layers=2),
+            tmp_path,
+            f"run{n}",
+            storage="bf16" if n else None,
+            activations="drives" if n > 1 else "memory",
+            activation_room="64MiB",
+        )
         engine.accumulate = 2
         for batch in tokens(3):
             engine.backward(engine(**batch).loss)

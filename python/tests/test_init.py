@@ -40,11 +40,17 @@ def directories(engine):
 # ---- what is refused before a model is loaded
 
 
-@pytest.mark.parametrize("how, kind, said", [
-    ({"drives": "typo"}, longshore.LongshoreError, "typo: nothing is there: mount the drive"),
-    ({"drives": ["there", "no/typo"]}, longshore.LongshoreError, "no/typo: does not exist"),
-    ({"memory": "lots"}, ValueError, "memory='lots': not a size"), ({"memory": 0.5}, ValueError, "0.5 is not a size"),
-    ({"memory": True}, ValueError, "True is not a size"), ({"memory": float("inf")}, ValueError, "inf is not a size")])
+@pytest.mark.parametrize(
+    "how, kind, said",
+    [
+        ({"drives": "typo"}, longshore.LongshoreError, "typo: nothing is there: mount the drive"),
+        ({"drives": ["there", "no/typo"]}, longshore.LongshoreError, "no/typo: does not exist"),
+        ({"memory": "lots"}, ValueError, "memory='lots': not a size"),
+        ({"memory": 0.5}, ValueError, "0.5 is not a size"),
+        ({"memory": True}, ValueError, "True is not a size"),
+        ({"memory": float("inf")}, ValueError, "inf is not a size"),
+    ],
+)
 def test_what_is_wrong_is_refused_before_a_model_is_made(how, kind, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
@@ -58,8 +64,10 @@ def test_a_run_that_is_there(tmp_path, seed):
     run = tmp_path / "run"
     with engine_for(layers(4), tmp_path):
         for overwrite in (False, True):
-            with (pytest.raises(longshore.BusyError, match="an engine of this process"),
-                  longshore.init(run, overwrite=overwrite)):
+            with (
+                pytest.raises(longshore.BusyError, match="an engine of this process"),
+                longshore.init(run, overwrite=overwrite),
+            ):
                 pytest.fail("a model would be loaded now")
     for begin in (lambda: longshore.init(run).__enter__(), lambda: longshore.wrap(layers(4), run=run)):
         with pytest.raises(longshore.ExistsError) as refused:
@@ -77,7 +85,7 @@ def test_a_drive_that_is_anothers(tmp_path, seed):
     """Named with whose it is; a directory is shared."""
     shared = tmp_path / "run-drive"
     with engine_for(layers(4), tmp_path) as engine:
-        volume, = engine.state.drives
+        (volume,) = engine.state.drives
     before = (tmp_path / "run" / "run.json").read_bytes()
     for overwrite in (False, True):
         with pytest.raises(longshore.LongshoreError, match=f"{volume}: holds the state of the run .*run"):
@@ -109,8 +117,9 @@ def test_a_run_that_was_moved_names_the_command_for_it(tmp_path, caplog):
     with pytest.raises(longshore.LongshoreError) as refused:
         longshore.wrap(layers(4), run=moved, drives=tmp_path, overwrite=True)
     assert "say once that it is not a copy" in caplog.text
-    assert str(refused.value).endswith(f"; if it is the run itself, `longshore snapshot {moved} NAME --not-a-copy` "
-                                       "says so")
+    assert str(refused.value).endswith(
+        f"; if it is the run itself, `longshore snapshot {moved} NAME --not-a-copy` says so"
+    )
 
 
 def test_every_advice_of_the_library_has_words_here():
@@ -185,8 +194,9 @@ def test_another_run_at_wrap_counts_and_is_said(tmp_path, seed, caplog):
 @contextlib.contextmanager
 def tmpfs(path, size):
     path.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True,
-                           text=True)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, text=True
+    )
     if mount.returncode:
         pytest.skip(f"nothing can be mounted here: {mount.stderr.strip()}")
     try:
@@ -201,8 +211,10 @@ def test_a_drive_that_is_too_small_is_named(load, tmp_path, seed, monkeypatch):
     monkeypatch.setattr(init_on_disk, "LEAST_BYTES", 1 << 10)
     gpt2().save_pretrained(tmp_path / "saved")
     with tmpfs(tmp_path / "small", "128k") as small:
-        with pytest.raises(longshore.LongshoreError,
-                           match="needs .*KiB, .*/small has .*; free space, or add a drive: longshore.init.*drives="):
+        with pytest.raises(
+            longshore.LongshoreError,
+            match="needs .*KiB, .*/small has .*; free space, or add a drive: longshore.init.*drives=",
+        ):
             with longshore.init(tmp_path / "run", drives=small):
                 type(gpt2()).from_pretrained(tmp_path / "saved", dtype=torch.bfloat16) if load else layers()
         (tmp_path / "large").mkdir()
@@ -212,14 +224,21 @@ def test_a_drive_that_is_too_small_is_named(load, tmp_path, seed, monkeypatch):
         del model
 
 
-@pytest.mark.parametrize("fallocate, pwrite, said", [
-    (errno.ENOSPC, None, "needs 100KiB, .*/run-drive has "), (errno.EDQUOT, None, "Disk quota exceeded"),
-    (errno.EOPNOTSUPP, errno.ENOSPC, "needs 100KiB"), (errno.EINVAL, errno.EDQUOT, "Disk quota exceeded"),
-    (errno.EOPNOTSUPP, None, None)])
+@pytest.mark.parametrize(
+    "fallocate, pwrite, said",
+    [
+        (errno.ENOSPC, None, "needs 100KiB, .*/run-drive has "),
+        (errno.EDQUOT, None, "Disk quota exceeded"),
+        (errno.EOPNOTSUPP, errno.ENOSPC, "needs 100KiB"),
+        (errno.EINVAL, errno.EDQUOT, "Disk quota exceeded"),
+        (errno.EOPNOTSUPP, None, None),
+    ],
+)
 def test_room_is_taken_on_every_file_system(fallocate, pwrite, said, tmp_path, seed, monkeypatch):
     def failing(number):
         def call(*args):
             raise OSError(number, os.strerror(number))
+
         return call
 
     expected = layers()
@@ -253,8 +272,11 @@ def test_weights_stay_on_the_file_systems_of_the_drives(tmp_path, caplog, monkey
 
 
 def said(caplog):
-    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING
-            and "is trained by PyTorch alone" in r.getMessage()]
+    return [
+        r.getMessage()
+        for r in caplog.records
+        if r.levelno == logging.WARNING and "is trained by PyTorch alone" in r.getMessage()
+    ]
 
 
 @pytest.mark.parametrize("train", ["backward", "optimizer", "adapters"])
@@ -343,18 +365,23 @@ def test_the_trainer_of_transformers(ours, tmp_path, seed, caplog):
     assert len(said(caplog)) == (not ours)
     if ours:
         trainer.engine.close()
-        with pytest.raises(longshore.ExistsError,
-                           match="train.resume_from_checkpoint=True. continues it, .*overwrite_run=True"):
-            kind(gpt2(layers=1), arguments(str(tmp_path / "out"), run=str(tmp_path / "run"), **how),
-                 train_dataset=data).train()
+        with pytest.raises(
+            longshore.ExistsError, match="train.resume_from_checkpoint=True. continues it, .*overwrite_run=True"
+        ):
+            kind(
+                gpt2(layers=1), arguments(str(tmp_path / "out"), run=str(tmp_path / "run"), **how), train_dataset=data
+            ).train()
 
 
 @pytest.mark.parametrize("initialized", [False, True])
 def test_the_init_of_deepspeed(initialized, tmp_path, seed, caplog):
     from longshore import deepspeed
 
-    config = {"train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-              "longshore": {"run": str(tmp_path / "run")}}
+    config = {
+        "train_batch_size": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "longshore": {"run": str(tmp_path / "run")},
+    }
     with deepspeed.zero.Init(config_dict_or_path=config):
         model = layers()
     if initialized:
@@ -371,26 +398,42 @@ def test_the_init_of_deepspeed(initialized, tmp_path, seed, caplog):
 # ---- sizes
 
 
-@pytest.mark.parametrize("memory, hint",
-                         [(300, "; did you mean 300MiB?"), ("8", "; did you mean 8GiB?"),
-                                          ("8192", "did you mean 8192MiB?"), ("1e3", "1000 bytes"), ("200KiB", None)])
+@pytest.mark.parametrize(
+    "memory, hint",
+    [
+        (300, "; did you mean 300MiB?"),
+        ("8", "; did you mean 8GiB?"),
+        ("8192", "did you mean 8192MiB?"),
+        ("1e3", "1000 bytes"),
+        ("200KiB", None),
+    ],
+)
 def test_too_little_memory_has_the_minimum_and_a_hint(memory, hint, tmp_path, seed):
     with pytest.raises(longshore.BudgetError, match="minimum [0-9.]+ MiB") as refused:
         longshore.wrap(layers(), run=tmp_path / "run", memory=memory)
     assert hint in str(refused.value) if hint else "did you mean" not in str(refused.value)
 
 
-@pytest.mark.parametrize("value, nbytes",
-                         [("8GB", 8 * 10**9), ("8 GiB", 8 << 30), ("8g", 8 << 30), (1e9, 10**9), ("1.5GiB", 3 << 29),
-                          (5, 5),
-                                           ("9007199254740993", 2**53 + 1)])
+@pytest.mark.parametrize(
+    "value, nbytes",
+    [
+        ("8GB", 8 * 10**9),
+        ("8 GiB", 8 << 30),
+        ("8g", 8 << 30),
+        (1e9, 10**9),
+        ("1.5GiB", 3 << 29),
+        (5, 5),
+        ("9007199254740993", 2**53 + 1),
+    ],
+)
 def test_sizes(value, nbytes):
     assert native.size(value) == nbytes
 
 
-@pytest.mark.parametrize("value",
-                         [0.5, "0.5", 1.5, True, False, 0, -1, "-8GiB", "inf", float("nan"), "nan", 2**63, "8EiB", "",
-                          "8 GiB!", [8]])
+@pytest.mark.parametrize(
+    "value",
+    [0.5, "0.5", 1.5, True, False, 0, -1, "-8GiB", "inf", float("nan"), "nan", 2**63, "8EiB", "", "8 GiB!", [8]],
+)
 def test_what_is_no_size(value):
     with pytest.raises(ValueError, match="not a size"):
         native.size(value)

@@ -24,8 +24,9 @@ def one(engine, batch):
 def trained(tmp_path, seed, monkeypatch, disturb, name, together=False, steps=3):
     """The digest after some steps with dropout in one slot, disturbed before the second."""
     torch.manual_seed(seed)
-    with engine_for(gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0,
-                    monkeypatch=monkeypatch) as engine:
+    with engine_for(
+        gpt2(dropout=0.1, layers=2), tmp_path, name, slots=1, gradient_bytes=0, monkeypatch=monkeypatch
+    ) as engine:
         engine.train()
         for i, batch in enumerate(tokens(steps, length=6)):
             if i == 1 and disturb is not None:
@@ -102,8 +103,9 @@ def breaking(where, what):
 def test_exceptions_leave_nothing_behind(together, tmp_path, seed, monkeypatch):
     expected = trained(tmp_path, seed, monkeypatch, None, "plain", together)
     places = ["layer's forward", "before the layer's own hooks", "layer's backward", "gradient"]
-    for n, (where, what) in enumerate([(place, KeyboardInterrupt()) for place in places]
-                                      + [(places[0], Planned()), (places[3], Planned())]):
+    for n, (where, what) in enumerate(
+        [(place, KeyboardInterrupt()) for place in places] + [(places[0], Planned()), (places[3], Planned())]
+    ):
         came = trained(tmp_path, seed, monkeypatch, breaking(where, what), f"run{n}", together)
         assert came == expected, (where, what)
 
@@ -167,8 +169,9 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
     rnd, batches = random.Random(seed), tokens(8, length=6)
     before, came, tries, started = signal.getsignal(signal.SIGTERM), [], 8, 0
     torch.manual_seed(seed)
-    engine = engine_for(gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0,
-                        monkeypatch=monkeypatch)
+    engine = engine_for(
+        gpt2(dropout=0.1, layers=2), tmp_path, "run", slots=1, gradient_bytes=0, monkeypatch=monkeypatch
+    )
 
     def close(signum, frame):
         came.append(signum)  # maybe behind the last step: it cannot be said when
@@ -182,8 +185,12 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
             if engine.state is None:
                 engine = longshore.resume(tmp_path / "run")
             engine.train()
-            timer, tries = threading.Timer(rnd.uniform(0, 0.1), signal.pthread_kill,
-                                           (threading.main_thread().ident, signal.SIGTERM)), tries - 1
+            timer, tries = (
+                threading.Timer(
+                    rnd.uniform(0, 0.1), signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM)
+                ),
+                tries - 1,
+            )
             try:
                 if tries > 0:
                     started += 1

@@ -31,8 +31,9 @@ def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, mon
         monkeypatch.setattr(memory_plan, "plan", smaller)
     drive = tmp_path / f"{name}-drive"
     drive.mkdir()
-    return longshore.wrap(model, run=tmp_path / name, drives=[drive],
-                          **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how})
+    return longshore.wrap(
+        model, run=tmp_path / name, drives=[drive], **{"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0, **how}
+    )
 
 
 @pytest.mark.parametrize("kind", LANGUAGE)
@@ -75,9 +76,9 @@ def wide(n=3, width=896):
     return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(n)])
 
 
-@pytest.mark.parametrize("how",
-                         [{}, {"clip": 0.5}, {"storage": "bf16"}, {"moments": "8bit"},
-                          {"optimizer": "sgd", "momentum": 0.9}])
+@pytest.mark.parametrize(
+    "how", [{}, {"clip": 0.5}, {"storage": "bf16"}, {"moments": "8bit"}, {"optimizer": "sgd", "momentum": 0.9}]
+)
 def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how):
     digests, read = set(), []
     for n, spare in enumerate([0, 6 << 20, 1 << 30]):
@@ -219,6 +220,7 @@ def test_clipping_after_speculation_is_exact(tmp_path, seed, monkeypatch):
 def test_norms_a_little_above_clip_send_the_state_once_a_step(tmp_path, seed):
     """What was sent as if nothing is clipped would be sent again. A step that remembers no norms sends the same
     bits."""
+
     def steps(name, clip, resumes=()):
         torch.manual_seed(seed)
         engine, norms, sent, before = engine_for(gpt2(), tmp_path, name, clip=clip, lr=1e-5), [], [], 0
@@ -253,10 +255,10 @@ def test_train_batch_is_the_ordinary_loop(tmp_path, seed, monkeypatch, slots):
             batches = tokens(8)
             for first in range(0, 8, 4):
                 if n:
-                    result = engine.train_batch(batches[first:first + 4])
+                    result = engine.train_batch(batches[first : first + 4])
                 else:
                     engine.accumulate = 4
-                    for batch in batches[first:first + 4]:
+                    for batch in batches[first : first + 4]:
                         engine.backward(engine(**batch).loss)
                     result = engine.step()
             assert result.step == 2
@@ -275,8 +277,9 @@ class Scaled(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True)
-                                           for _ in range(2)])
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, batch_first=True) for _ in range(2)]
+        )
 
     def forward(self, x):
         for layer in self.layers:
@@ -307,14 +310,18 @@ def test_threads_of_micro_batches_are_as_their_callers(tmp_path, seed):
     assert digests[0] == digests[1]
 
 
-@pytest.mark.parametrize("kind",
-                         [dict, collections.UserDict, lambda b: types.MappingProxyType(b), lambda b: [b["input_ids"]]],
-                         ids=["dict", "UserDict", "mapping", "list"])
+@pytest.mark.parametrize(
+    "kind",
+    [dict, collections.UserDict, lambda b: types.MappingProxyType(b), lambda b: [b["input_ids"]]],
+    ids=["dict", "UserDict", "mapping", "list"],
+)
 def test_what_a_micro_batch_may_be(kind, tmp_path, seed):
     """BatchEncoding, which collators of transformers give, is a UserDict."""
     with engine_for(gpt2(), tmp_path) as engine:
-        assert engine.train_batch([kind(b) for b in tokens(2)],
-                                  lambda output, batch: output.logits.square().mean()).step == 1
+        assert (
+            engine.train_batch([kind(b) for b in tokens(2)], lambda output, batch: output.logits.square().mean()).step
+            == 1
+        )
 
 
 def test_micro_batches_of_several_shapes(tmp_path, seed, monkeypatch):

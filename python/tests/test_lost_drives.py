@@ -18,8 +18,10 @@ from longshore.run import memory_plan
 from longshore.run.state import State
 from test_program import PROGRAM
 
-pytestmark = [pytest.mark.skipif(not PROGRAM, reason="the program is not installed"),
-              pytest.mark.usefixtures("one_thread")]
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM, reason="the program is not installed"),
+    pytest.mark.usefixtures("one_thread"),
+]
 STEPS = 6
 
 
@@ -29,8 +31,10 @@ class FarSide:
     def __init__(self, place, monkeypatch):
         self.pids, self.down, self.losses = place / "pids", place / "down", 0
         rsh = place / "rsh"
-        rsh.write_text(f"#!/bin/sh\n[ ! -e {self.down} ] || exit 255\nshift\necho $$ >>{self.pids}\nexec '{PROGRAM}' "
-                       "drive serve --stdio\n")
+        rsh.write_text(
+            f"#!/bin/sh\n[ ! -e {self.down} ] || exit 255\nshift\necho $$ >>{self.pids}\nexec '{PROGRAM}' "
+            "drive serve --stdio\n"
+        )
         rsh.chmod(0o755)
         monkeypatch.setenv("LONGSHORE_RSH", str(rsh))
         for name in ("far", "near"):
@@ -69,13 +73,18 @@ def break_at(engine, where, far):
         layer.register_forward_pre_hook(lambda module, args: far.kill() if due() else None)
     elif where == "backward":
         layer.mlp.register_full_backward_hook(lambda module, *grads: far.kill() if due() else None)
-    return (lambda engine: far.kill() if due() else None) if where == "stepped" else \
-        (lambda engine: (engine.settle(), far.kill() if due() else None)) if where == "settled" else lambda engine: None
+    return (
+        (lambda engine: far.kill() if due() else None)
+        if where == "stepped"
+        else (lambda engine: (engine.settle(), far.kill() if due() else None))
+        if where == "settled"
+        else lambda engine: None
+    )
 
 
-@pytest.mark.parametrize("how",
-                         [{}, {"compress": "top5%", "compress_after": 2}, {"moments": "8bit"}, {"storage": "bf16"}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "how", [{}, {"compress": "top5%", "compress_after": 2}, {"moments": "8bit"}, {"storage": "bf16"}], ids=str
+)
 @pytest.mark.parametrize("where", ["forward", "backward", "stepped", "settled"])
 def test_the_step_goes_on(where, how, far, tmp_path, seed):
     want = undisturbed(tmp_path, seed, **how)
@@ -123,8 +132,7 @@ def test_gradients_on_the_drives_are_made_again(far, tmp_path, seed):
     """With no room for gradients in memory those of the step are lost with the link; what is committed is not."""
     want = undisturbed(tmp_path, seed, slots=1)
     with kept(1), make(tmp_path / "run", far.drives, seed) as engine:
-        with pytest.raises(longshore.LongshoreError,
-                           match="is back.*(make the step again|the engine is at step)"):
+        with pytest.raises(longshore.LongshoreError, match="is back.*(make the step again|the engine is at step)"):
             train(engine, STEPS, seed, after=break_at(engine, "backward", far))
         assert 0 < engine.step_number < STEPS
     with kept(1), longshore.resume(tmp_path / "run") as engine:
@@ -163,13 +171,20 @@ def _weight(engine):
     return engine.module.transformer.h[0].mlp.c_fc.weight
 
 
-@pytest.mark.parametrize("use",
-                         [lambda e: e.snapshot(), lambda e: e.digest(), _save, lambda e: _weight(e).norm(),
-                          lambda e: e.module.state_dict(),
-                                 lambda e: longshore.step.parameter_state.read(_weight(e), "m"),
-                          lambda e: e.drop_gradients(),
-                                 lambda e: e.settle()],
-                         ids=["snapshot", "digest", "save", "value", "all", "moment", "drop", "settle"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda e: e.snapshot(),
+        lambda e: e.digest(),
+        _save,
+        lambda e: _weight(e).norm(),
+        lambda e: e.module.state_dict(),
+        lambda e: longshore.step.parameter_state.read(_weight(e), "m"),
+        lambda e: e.drop_gradients(),
+        lambda e: e.settle(),
+    ],
+    ids=["snapshot", "digest", "save", "value", "all", "moment", "drop", "settle"],
+)
 @pytest.mark.parametrize("settled", [True, False])
 def test_between_steps(use, settled, far, tmp_path, seed):
     want = undisturbed(tmp_path, seed)
@@ -189,6 +204,7 @@ def test_between_steps(use, settled, far, tmp_path, seed):
 @pytest.mark.parametrize("when", ["settled", "before", "within", "after"])
 def test_a_write_among_them(when, far, tmp_path, seed):
     """Values that are written by hand are a step of their own, which is whole or not made, or part of the last one."""
+
     def write(engine, lost):
         if engine.step_number == 3:
             if when == "settled":
@@ -210,10 +226,13 @@ def test_a_write_among_them(when, far, tmp_path, seed):
     assert far.losses and longshore.verify(tmp_path / "run") == want
 
 
-@pytest.mark.parametrize("where,settled", [("store_values", True), ("carry", True), ("masters", True),
-                                           ("store_values", False), ("masters", False)])
+@pytest.mark.parametrize(
+    "where,settled",
+    [("store_values", True), ("carry", True), ("masters", True), ("store_values", False), ("masters", False)],
+)
 def test_a_write_is_made_again(where, settled, far, tmp_path, seed):
     """Of what was written of several blocks nothing is left out, whenever the link breaks within."""
+
     def write(engine, lost):
         call, turns = getattr(State, where), []
 

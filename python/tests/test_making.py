@@ -56,16 +56,22 @@ def test_bad_input(tmp_path, seed):
         longshore.wrap(gpt2(), run=tmp_path / "run", drives=tmp_path / "run-drive")
 
 
-@pytest.mark.parametrize("how, said", [
-    ({"lr": -1}, "wrap: lr must be 0 or more, and is -1"), ({"lr": float("nan")}, "lr must be 0 or more, and is nan"),
-    ({"lr": "1e-3"}, "lr must be 0 or more, and is '1e-3'"),
-    ({"eps": "1e-8"}, "eps .* is '1e-8'"), ({"weight_decay": True}, "weight_decay .* is True"),
-    ({"clip": None}, "clip .* is None"),
-    ({"betas": (0.9, 1.5)}, "betas must be two numbers from 0 to below 1, and is .0.9, 1.5."),
-    ({"betas": 0.9}, "betas .* is 0.9"),
-    ({"groups": [{"params": [], "lr": -1}]}, "wrap: groups.0..lr must be 0 or more, and is -1"),
-    ({"groups": []}, "wrap: groups: is empty"),
-    ({"groups": [{"lr": 1}]}, "wrap: groups.0.: has no .params")])
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ({"lr": -1}, "wrap: lr must be 0 or more, and is -1"),
+        ({"lr": float("nan")}, "lr must be 0 or more, and is nan"),
+        ({"lr": "1e-3"}, "lr must be 0 or more, and is '1e-3'"),
+        ({"eps": "1e-8"}, "eps .* is '1e-8'"),
+        ({"weight_decay": True}, "weight_decay .* is True"),
+        ({"clip": None}, "clip .* is None"),
+        ({"betas": (0.9, 1.5)}, "betas must be two numbers from 0 to below 1, and is .0.9, 1.5."),
+        ({"betas": 0.9}, "betas .* is 0.9"),
+        ({"groups": [{"params": [], "lr": -1}]}, "wrap: groups.0..lr must be 0 or more, and is -1"),
+        ({"groups": []}, "wrap: groups: is empty"),
+        ({"groups": [{"lr": 1}]}, "wrap: groups.0.: has no .params"),
+    ],
+)
 def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_path, seed):
     model = gpt2(layers=1)
     with pytest.raises(ValueError, match=said):
@@ -73,13 +79,16 @@ def test_numbers_and_groups_that_no_optimizer_takes_are_named(how, said, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
-@pytest.mark.parametrize("optimizer, key", [("adamw", "amsgrad"), ("adam", "maximize"), ("sgd", "nesterov"),
-                                            ("sgd", "dampening"), ("adagrad", "lr_decay")])
+@pytest.mark.parametrize(
+    "optimizer, key",
+    [("adamw", "amsgrad"), ("adam", "maximize"), ("sgd", "nesterov"), ("sgd", "dampening"), ("adagrad", "lr_decay")],
+)
 def test_what_the_engine_does_not_do_is_refused_in_groups(optimizer, key, tmp_path, seed):
     model = gpt2(layers=1)
     with pytest.raises(longshore.LongshoreError, match=f"wrap: groups.0..{key}=1 is not supported"):
-        longshore.wrap(model, run=tmp_path / "a", optimizer=optimizer,
-                       groups=[{"params": list(model.parameters()), key: 1}])
+        longshore.wrap(
+            model, run=tmp_path / "a", optimizer=optimizer, groups=[{"params": list(model.parameters()), key: 1}]
+        )
     engine_for(model, tmp_path, optimizer=optimizer, groups=[{"params": list(model.parameters()), key: 0}]).close()
 
 
@@ -99,11 +108,15 @@ def views_of_one():
     return model
 
 
-@pytest.mark.parametrize("make, said", [
-    (scripted, "wrap: 1 is TorchScript"),
-    (lambda: torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(4)), "wrap: .* is TorchScript"),
-    (tied_by_memory, "wrap: 0.weight and 1.weight are two parameters that share memory"),
-    (views_of_one, "wrap: 0.weight and 1.weight are two parameters that share memory")])
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (scripted, "wrap: 1 is TorchScript"),
+        (lambda: torch.jit.trace(torch.nn.Linear(4, 4), torch.ones(4)), "wrap: .* is TorchScript"),
+        (tied_by_memory, "wrap: 0.weight and 1.weight are two parameters that share memory"),
+        (views_of_one, "wrap: 0.weight and 1.weight are two parameters that share memory"),
+    ],
+)
 def test_models_that_cannot_be_streamed_are_left_as_they_are(make, said, tmp_path, seed):
     model = make()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -128,17 +141,20 @@ def test_what_the_run_says(tmp_path, seed):
             with torch.no_grad():
                 engine(**batch)
             engine.backward(engine(**batch).loss)
-            engine.backward(engine(**batch).loss if n < 2
-                            else engine(inputs_embeds=torch.ones(1, 2, 48)).logits.square().mean())
+            engine.backward(
+                engine(**batch).loss if n < 2 else engine(inputs_embeds=torch.ones(1, 2, 48)).logits.square().mean()
+            )
             engine.step()
         engine.settle()
         took = time.time() - began
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3] and all(line["grad_norm"] > 0 and line["loss"] > 0
-                                                                 and line["lr"] == 0.25 for line in lines)
+    assert [line["step"] for line in lines] == [1, 2, 3] and all(
+        line["grad_norm"] > 0 and line["loss"] > 0 and line["lr"] == 0.25 for line in lines
+    )
     assert [line.get("tokens") for line in lines] == [48, 48, None]
-    assert 0 < sum(line["step_seconds"] for line in lines) < took and all(int(began) <= line["time"] <= began + took
-                                                                          for line in lines)
+    assert 0 < sum(line["step_seconds"] for line in lines) < took and all(
+        int(began) <= line["time"] <= began + took for line in lines
+    )
     kinds = ("gradients", "compressed", "parameters", "activations", "state", "control")
     for line in lines:
         assert line["link_bytes"] == sum(line[f"link_{kind}"] for kind in kinds) and line["resident_bytes"] > 2**26
@@ -159,15 +175,17 @@ def test_what_the_run_says_of_a_step_that_is_skipped(tmp_path, seed):
         engine.step()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["skipped"] and lines[0]["loss"] is None and lines[0]["grad_norm"] is None
-    assert (not lines[1]["skipped"] and lines[1]["loss"] is None and lines[1]["grad_norm"] > 0
-            and "tokens" not in lines[1])
+    assert (
+        not lines[1]["skipped"] and lines[1]["loss"] is None and lines[1]["grad_norm"] > 0 and "tokens" not in lines[1]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_a_dtype_that_is_not_kept_is_refused_by_name(dtype, tmp_path, seed):
     name = str(dtype).split(".")[1]
-    with pytest.raises(longshore.LongshoreError,
-                       match=f"one dtype, float32 or bfloat16: transformer.wte.weight is {name}"):
+    with pytest.raises(
+        longshore.LongshoreError, match=f"one dtype, float32 or bfloat16: transformer.wte.weight is {name}"
+    ):
         longshore.wrap(gpt2(layers=2).to(dtype), run=tmp_path / "a")
     with pytest.raises(ValueError, match="storage must be .*the parameters are torch.bfloat16"):
         longshore.wrap(gpt2(layers=2).bfloat16(), run=tmp_path / "a", storage="fp32")
@@ -185,8 +203,11 @@ def test_mapped_weights_go_from_memory_but_not_what_is_changed_of_them(tmp_path,
     def resident():
         with open("/proc/self/smaps", encoding="utf-8") as f:
             lines = iter(f)
-            return next(int(next(line for line in lines if line.startswith("Rss:")).split()[1])
-                        for line in lines if str(path) in line)
+            return next(
+                int(next(line for line in lines if line.startswith("Rss:")).split()[1])
+                for line in lines
+                if str(path) in line
+            )
 
     assert torch.equal(mapped[1001:], values[1001:])
     before = resident()

@@ -44,8 +44,11 @@ def test_memory_has_what_the_allocator_holds(tmp_path, seed):
         after = engine.memory()
         assert after.allocated - before.allocated >= more.nbytes
         text = str(after)
-        assert (repr(after) == text and f"{native.readable(after.allocated)} for PyTorch's tensors" in text
-                and f"{native.readable(after.kept)} kept" in text)
+        assert (
+            repr(after) == text
+            and f"{native.readable(after.allocated)} for PyTorch's tensors" in text
+            and f"{native.readable(after.kept)} kept" in text
+        )
 
 
 @needs_glibc
@@ -54,8 +57,9 @@ def test_what_is_kept_is_given_back(monkeypatch):
     del many[1::2], many[-1:]
     last = bytearray(60_000)  # what is free lies below it
     keeper, walks = allocator.Keeper(), []
-    monkeypatch.setattr(allocator, "give_back",
-                        lambda give_back=allocator.give_back: walks.append(give_back()) or walks[-1])
+    monkeypatch.setattr(
+        allocator, "give_back", lambda give_back=allocator.give_back: walks.append(give_back()) or walks[-1]
+    )
     monkeypatch.setattr(allocator, "LEAST_BYTES", 64 << 20)
     assert allocator.held()[1] >= 64 << 20
     keeper.rest()
@@ -148,8 +152,9 @@ def test_the_trainer_says_it(tmp_path, seed, capsys):
     pytest.importorskip("transformers")
     from longshore.transformers import Trainer, TrainingArguments
 
-    args = TrainingArguments(str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2,
-                             report_to=[], save_strategy="no")
+    args = TrainingArguments(
+        str(tmp_path / "out"), run=str(tmp_path / "run"), memory="64MiB", max_steps=2, report_to=[], save_strategy="no"
+    )
     trainer = Trainer(gpt2(), args, train_dataset=[{key: value[0] for key, value in tokens(1)[0].items()}] * 4)
     trainer.train()
     trainer.engine.close()

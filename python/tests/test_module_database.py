@@ -32,8 +32,9 @@ def database():
 def losses(model, call, step):
     out = []
     for _ in range(3):
-        args, kwargs = tree_map(lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t,
-                                (call.args, call.kwargs))
+        args, kwargs = tree_map(
+            lambda t: t.detach().clone() if isinstance(t, torch.Tensor) else t, (call.args, call.kwargs)
+        )
         found = [t for t in tree_leaves(model(*args, **kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
         loss = sum(t.square().mean() for t in found)
         step(loss)
@@ -64,6 +65,7 @@ def compare(info, sample, path):
 
     expected = losses(plain, sample.forward_input, step)
     with longshore.wrap(model, run=path, memory="64MiB", lr=1e-2, eps=EPS) as engine:
+
         def engine_step(loss):
             engine.backward(loss)
             engine.step()
@@ -86,8 +88,10 @@ def test_modules_of_pytorch(part, tmp_path, seed):
     assert trained >= 4
 
 
-LAZY = [(lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), "0.weight"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(affine=False)), "1.running_mean")]
+LAZY = [
+    (lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), "0.weight"),
+    (lambda: nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(affine=False)), "1.running_mean"),
+]
 
 
 @pytest.mark.parametrize("make, name", LAZY)
@@ -98,10 +102,17 @@ def test_a_lazy_module_is_run_first(make, name, tmp_path, seed):
     with pytest.raises(longshore.LongshoreError, match=said):
         longshore.wrap(model)
     with pytest.raises(longshore.LongshoreError, match=said):
-        Trainer(make(), TrainingArguments(tmp_path / "out", bf16=True, max_steps=1, report_to=[]),
-                train_dataset=[{"input": torch.ones(3)}]).train()
-    config = {"train_batch_size": 1, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
-              "longshore": {"run": str(tmp_path / "other")}}
+        Trainer(
+            make(),
+            TrainingArguments(tmp_path / "out", bf16=True, max_steps=1, report_to=[]),
+            train_dataset=[{"input": torch.ones(3)}],
+        ).train()
+    config = {
+        "train_batch_size": 1,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW"},
+        "longshore": {"run": str(tmp_path / "other")},
+    }
     with pytest.raises(longshore.LongshoreError, match=said):
         deepspeed.initialize(model=make(), config=config)
     model(torch.rand(2, 3))

@@ -39,6 +39,7 @@ def same(engine, expected):
 
 def copy_of(model, directory):
     from safetensors.torch import load_file
+
     for file in directory.glob("*.safetensors"):
         missing, unexpected = model.load_state_dict(load_file(file), strict=False)
         assert not unexpected
@@ -46,10 +47,17 @@ def copy_of(model, directory):
 
 
 @pytest.mark.parametrize("kind", LANGUAGE)
-@pytest.mark.parametrize("how",
-                         [{}, {"optimizer": "adam", "betas": (0.8, 0.9)}, {"optimizer": "sgd", "momentum": 0.9},
-                          {"optimizer": "sgd"},
-                                 {"optimizer": "adagrad"}], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"optimizer": "adam", "betas": (0.8, 0.9)},
+        {"optimizer": "sgd", "momentum": 0.9},
+        {"optimizer": "sgd"},
+        {"optimizer": "adagrad"},
+    ],
+    ids=str,
+)
 def test_the_next_step_is_the_same(kind, how, tmp_path, seed):
     with engine_for(LANGUAGE[kind](), tmp_path, **how) as engine:
         steps(engine, 2)
@@ -69,9 +77,10 @@ def test_the_next_step_is_the_same(kind, how, tmp_path, seed):
     assert said == {"optimizer": how.get("optimizer", "adamw"), "updates": norm, "fewer": {}}
 
 
-@pytest.mark.parametrize("was, now, sentence",
-                         [(0.9, 0.0, "momentum_buffer: exists, .* momentum="),
-                          (0.0, 0.9, "momentum_buffer: is missing, .* momentum=0")])
+@pytest.mark.parametrize(
+    "was, now, sentence",
+    [(0.9, 0.0, "momentum_buffer: exists, .* momentum="), (0.0, 0.9, "momentum_buffer: is missing, .* momentum=0")],
+)
 def test_a_momentum_is_neither_dropped_nor_made_up(was, now, sentence, tmp_path, seed):
     with engine_for(Branches(), tmp_path, optimizer="sgd", momentum=was) as engine:
         engine.backward(engine(torch.randn(2, 300), True).square().mean())
@@ -120,12 +129,17 @@ def test_what_is_new_begins_anew(tmp_path, seed):
     twin = copy_of(Branches(), tmp_path / "out")
     twin.new = nn.Parameter(torch.ones(300))
     with engine_for(other, tmp_path, "next", clip=0.0, weight_decay=0.0, moments_from=tmp_path / "out") as engine:
-        def counts(engine):
-            return {t.name: n for b, ns in zip(engine.layout.blocks, engine.cycle.counts)
-                    for t, n in zip(b.tensors, ns)}
 
-        assert (counts(engine)["layers.0.weight"] == 0 and counts(engine)["layers.1.weight"] == 3
-                and counts(engine)["new"] == 0)
+        def counts(engine):
+            return {
+                t.name: n for b, ns in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(b.tensors, ns)
+            }
+
+        assert (
+            counts(engine)["layers.0.weight"] == 0
+            and counts(engine)["layers.1.weight"] == 3
+            and counts(engine)["new"] == 0
+        )
         engine.backward(engine(x, True).mean() + (engine.module.new * x).sum())
         engine.step()
         step = was - engine.module.new.detach()
@@ -141,8 +155,9 @@ def test_of_8_bits(tmp_path, seed):
             engine.step()
         engine.save_pretrained(tmp_path / "out", moments=True)
         expected = longshore.step.parameter_state.read(engine.module.layers[0].weight, "m")
-    with engine_for(copy_of(Branches(), tmp_path / "out"), tmp_path, "next", moments="8bit",
-                    moments_from=tmp_path / "out") as engine:
+    with engine_for(
+        copy_of(Branches(), tmp_path / "out"), tmp_path, "next", moments="8bit", moments_from=tmp_path / "out"
+    ) as engine:
         now = longshore.step.parameter_state.read(engine.module.layers[0].weight, "m")
         assert (now - expected).abs().max() <= expected.abs().max() / 50
 
@@ -154,19 +169,57 @@ def test_from_the_program_and_back(tmp_path, seed):
     for name in places:
         (tmp_path / name).mkdir()
     gpt2().save_pretrained(tmp_path / "hf")
-    how = ["--data", text, "--batch", 2, "--seq-len", 32, "--precision", "fp32", "--tokenizer", "bytes", "--shuffle",
-           "off", "--lr", "1e-3",
-           "--schedule", "constant", "--warmup", 0, "--beta2", "0.999", "--weight-decay", 0, "--clip", 1, "--memory",
-           "512MiB", "--quiet"]
+    how = [
+        "--data",
+        text,
+        "--batch",
+        2,
+        "--seq-len",
+        32,
+        "--precision",
+        "fp32",
+        "--tokenizer",
+        "bytes",
+        "--shuffle",
+        "off",
+        "--lr",
+        "1e-3",
+        "--schedule",
+        "constant",
+        "--warmup",
+        0,
+        "--beta2",
+        "0.999",
+        "--weight-decay",
+        0,
+        "--clip",
+        1,
+        "--memory",
+        "512MiB",
+        "--quiet",
+    ]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     config["vocab_size"] = 300
     (tmp_path / "config.json").write_text(json.dumps(config))
-    program("train", "--init", tmp_path / "config.json", *how, "--drive", tmp_path / "a", "--out", tmp_path / "theirs",
-            "--steps", 4, "--stop-at", 2)
+    program(
+        "train",
+        "--init",
+        tmp_path / "config.json",
+        *how,
+        "--drive",
+        tmp_path / "a",
+        "--out",
+        tmp_path / "theirs",
+        "--steps",
+        4,
+        "--stop-at",
+        2,
+    )
     program("export", tmp_path / "theirs", "--dtype", "fp32", "--moments", "--out", tmp_path / "two")
     program("train", "--resume", tmp_path / "theirs", "--quiet")
     program("export", tmp_path / "theirs", "--dtype", "fp32", "--moments", "--out", tmp_path / "four")
     from transformers import AutoModelForCausalLM
+
     with longshore.init(tmp_path / "ours", drives=[tmp_path / "b"], memory="512MiB"):
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "two", dtype=torch.float32)
     x = torch.tensor([list(text.read_bytes()[:33])] * 2)
@@ -182,6 +235,7 @@ def test_from_the_program_and_back(tmp_path, seed):
     assert json.loads((tmp_path / "end" / "optimizer" / "optimizer.json").read_text())["updates"] == 4
     for where, tolerance in (("", 2e-6), ("optimizer/exp_avg", 1e-6), ("optimizer/exp_avg_sq", 1e-8)):
         from safetensors.torch import load_file
+
         one, other = (load_file(tmp_path / d / where / "model.safetensors") for d in ("four", "end"))
         assert one.keys() == other.keys()
         for name in one:
@@ -206,8 +260,13 @@ def test_bad_input(tmp_path, seed):
     refused("moments of adamw, not of sgd", optimizer="sgd")
     refused("holds no moments", model=Cnn())
     refused(r"transformer.wte.weight is of shape \[96, 48\] there, and \[97, 48\]", model=_resized(97))
-    for text in ("{", "[]", '{"optimizer": "adamw"}', '{"optimizer": "adamw", "updates": true}',
-                 '{"optimizer": "adamw", "updates": 1, "fewer": {"a": 2}}'):
+    for text in (
+        "{",
+        "[]",
+        '{"optimizer": "adamw"}',
+        '{"optimizer": "adamw", "updates": true}',
+        '{"optimizer": "adamw", "updates": 1, "fewer": {"a": 2}}',
+    ):
         said.write_text(text)
         refused("optimizer.json: does not say which")
     said.write_text('{"optimizer": "adamw", "updates": 1}')

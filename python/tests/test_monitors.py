@@ -45,7 +45,7 @@ def test_monitors(kind, read, tmp_path, seed, monkeypatch):
     rates = [engine.get_lr()[0]]
     engine.destroy()
     told = read(tmp_path / "DeepSpeedJobName")
-    expected = [(4 * n + 4, sum(losses[2 * n:2 * n + 2]) / 2) for n in range(3)]  # by samples
+    expected = [(4 * n + 4, sum(losses[2 * n : 2 * n + 2]) / 2) for n in range(3)]  # by samples
     assert [step for step, _ in told[LABELS[0]]] == [step for step, _ in told[LABELS[1]]] == [4, 8, 12]
     assert [value for _, value in told[LABELS[0]]] == pytest.approx([value for _, value in expected], rel=1e-6)
     assert told[LABELS[1]][-1][1] == pytest.approx(rates[0], rel=1e-6)

@@ -15,8 +15,9 @@ BATCHES = [torch.randn(8, 16, generator=torch.Generator().manual_seed(i)) for i 
 
 def made(seed=0):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)),
-                         nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(16, 16), nn.ReLU(), nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), nn.Linear(16, 4)
+    )
 
 
 def steps(model, optimizer, batches, scheduler=None):
@@ -43,8 +44,10 @@ def two_groups(kind, **numbers):
 
     def make(model):
         first, *rest = list(model.children())
-        return kind([{"params": list(first.parameters()), "lr": 3e-3},
-                     {"params": [p for m in rest for p in m.parameters()]}], **numbers)
+        return kind(
+            [{"params": list(first.parameters()), "lr": 3e-3}, {"params": [p for m in rest for p in m.parameters()]}],
+            **numbers,
+        )
 
     return make
 
@@ -52,13 +55,18 @@ def two_groups(kind, **numbers):
 OPTIMIZERS = {
     "AdamW": two_groups(torch.optim.AdamW, lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9)),
     "Adam": two_groups(torch.optim.Adam, lr=1e-2, weight_decay=0.1, eps=1e-4),
-    "Adam, decoupled": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1,
-                                                      decoupled_weight_decay=True),
+    "Adam, decoupled": lambda model: torch.optim.Adam(
+        model.parameters(), lr=1e-2, weight_decay=0.1, decoupled_weight_decay=True
+    ),
     "SGD": two_groups(torch.optim.SGD, lr=1e-1),
     "SGD, momentum": two_groups(torch.optim.SGD, lr=1e-1, momentum=0.9, weight_decay=0.01),
     "SGD, momentum of a group": lambda model: torch.optim.SGD(
-        [{"params": [p for p in model.parameters() if p.ndim > 1], "momentum": 0.9},
-         {"params": [p for p in model.parameters() if p.ndim == 1]}], lr=1e-1),
+        [
+            {"params": [p for p in model.parameters() if p.ndim > 1], "momentum": 0.9},
+            {"params": [p for p in model.parameters() if p.ndim == 1]},
+        ],
+        lr=1e-1,
+    ),
     "Adagrad": two_groups(torch.optim.Adagrad, lr=1e-2),
     "Adagrad, that begins with a sum": two_groups(torch.optim.Adagrad, lr=1e-2, initial_accumulator_value=0.5),
 }
@@ -82,16 +90,21 @@ def test_one_that_is_given_is_taken_with_its_groups_and_its_state(kind, before, 
         assert engine.step_number == 5 - before and scheduler.get_last_lr() == schedule.get_last_lr()
         same(model, plain)
     with longshore.resume(tmp_path / "run", made) as engine:
-        assert steps(engine, engine.optimizer, BATCHES[5:7]) == pytest.approx(steps(plain, expected, BATCHES[5:7]),
-                                                                              rel=1e-5)
+        assert steps(engine, engine.optimizer, BATCHES[5:7]) == pytest.approx(
+            steps(plain, expected, BATCHES[5:7]), rel=1e-5
+        )
 
 
-@pytest.mark.parametrize("kind, numbers",
-                         [(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-                          (functools.partial(torch.optim.AdamW, lr=1e-2), {}),
-                                           (torch.optim.Adagrad, {}),
-                          (lambda parameters: torch.optim.Adam(parameters, lr=1e-2), {})],
-                         ids=["SGD", "AdamW", "Adagrad", "Adam"])
+@pytest.mark.parametrize(
+    "kind, numbers",
+    [
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        (functools.partial(torch.optim.AdamW, lr=1e-2), {}),
+        (torch.optim.Adagrad, {}),
+        (lambda parameters: torch.optim.Adam(parameters, lr=1e-2), {}),
+    ],
+    ids=["SGD", "AdamW", "Adagrad", "Adam"],
+)
 def test_what_makes_an_optimizer_gives_its_own_numbers(kind, numbers, tmp_path, seed):
     model, plain = made(), made()
     with longshore.wrap(model, run=tmp_path / "run", memory="64MiB", optimizer=kind, **numbers) as engine:
@@ -120,8 +133,9 @@ REFUSED = {
     "nesterov=True": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
     "dampening=0.5": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5),
     "lr_decay=0.1": lambda model: torch.optim.Adagrad(model.parameters(), lr_decay=0.1),
-    "RMSprop is not supported; torch.optim's AdamW, Adam, SGD and Adagrad":
-        lambda model: torch.optim.RMSprop(model.parameters()),
+    "RMSprop is not supported; torch.optim's AdamW, Adam, SGD and Adagrad": lambda model: torch.optim.RMSprop(
+        model.parameters()
+    ),
     "Own has a step.. of its own": lambda model: Own(model.parameters()),
     "hooks of AdamW's step": with_a_hook,
     r"param_groups\[0\] has a parameter of shape \[3, 5\] that is not the model's": of_another_model,
@@ -140,8 +154,9 @@ def test_numbers_beside_an_optimizer_are_refused(tmp_path, seed):
     model = made()
     for more in ({"lr": 1e-3}, {"weight_decay": 0.01}, {"groups": list(model.parameters())}):
         with pytest.raises(ValueError, match=f"wrap: {next(iter(more))}: the optimizer that was given says it"):
-            longshore.wrap(model, run=tmp_path / "run", memory="64MiB", optimizer=torch.optim.AdamW(model.parameters()),
-                           **more)
+            longshore.wrap(
+                model, run=tmp_path / "run", memory="64MiB", optimizer=torch.optim.AdamW(model.parameters()), **more
+            )
     with pytest.raises(ValueError, match="wrap: optimizer='unheardof'"):
         longshore.wrap(model, run=tmp_path / "run", memory="64MiB", optimizer="unheardof")
 
@@ -185,8 +200,9 @@ def test_the_checkpoint_of_an_ordinary_loop(kind, whose, tmp_path, seed, monkeyp
         other.load_state_dict(saved["model"])
         again.load_state_dict(copy.deepcopy(saved["optimizer"]))  # which PyTorch goes on writing into
         twin = copy.deepcopy(plain)
-        assert steps(other, again, BATCHES[3:6]) == pytest.approx(steps(twin, _of(expected, twin, kind), BATCHES[3:6]),
-                                                                  rel=1e-4)
+        assert steps(other, again, BATCHES[3:6]) == pytest.approx(
+            steps(twin, _of(expected, twin, kind), BATCHES[3:6]), rel=1e-4
+        )
     else:
         saved = through_a_file({"model": plain.state_dict(), "optimizer": expected.state_dict()})
     model = made(7)
@@ -238,15 +254,19 @@ def test_each_tensor_has_its_own_moments_and_count(tmp_path, seed):
             optimizer.zero_grad()
 
     go(plain, expected, range(3))
-    with longshore.wrap(model, run=tmp_path / "run", memory="64MiB",
-                        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3)) as engine:
+    with longshore.wrap(
+        model, run=tmp_path / "run", memory="64MiB", optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3)
+    ) as engine:
         go(engine, engine.optimizer, range(1))
         with longshore.resident(model, write=True):
             model.load_state_dict(plain.state_dict())
         engine.optimizer.load_state_dict(expected.state_dict())
         state = engine.optimizer.state
-        assert len(state) == 5 and model.layers[1].weight not in state and [float(e["step"])
-                                                                            for e in state.values()] == [2, 3, 3, 3, 3]
+        assert (
+            len(state) == 5
+            and model.layers[1].weight not in state
+            and [float(e["step"]) for e in state.values()] == [2, 3, 3, 3, 3]
+        )
         go(plain, expected, range(3, 6))
         go(engine, engine.optimizer, range(3, 6))
         for p, q in zip(model.parameters(), plain.parameters()):
@@ -285,20 +305,28 @@ def test_the_state_is_no_place_to_keep_something_in(tmp_path, seed):
         entry = optimizer.state[p]
         kept, early = copy.deepcopy(optimizer.state_dict()), optimizer.state_dict()
         refused = pytest.raises(longshore.LongshoreError, match="load_state_dict")
-        for change in (lambda: entry["exp_avg"].zero_(), lambda: entry["exp_avg"][0].mul_(2),
-                       lambda: entry.update(exp_avg=1),
-                       lambda: entry.__setitem__("exp_avg", torch.zeros(16, 16)), lambda: optimizer.state.clear(),
-                       lambda: optimizer.state.__setitem__(p, {"mine": torch.zeros(1)}),
-                       lambda: setattr(optimizer, "state", {})):
+        for change in (
+            lambda: entry["exp_avg"].zero_(),
+            lambda: entry["exp_avg"][0].mul_(2),
+            lambda: entry.update(exp_avg=1),
+            lambda: entry.__setitem__("exp_avg", torch.zeros(16, 16)),
+            lambda: optimizer.state.clear(),
+            lambda: optimizer.state.__setitem__(p, {"mine": torch.zeros(1)}),
+            lambda: setattr(optimizer, "state", {}),
+        ):
             with refused:
                 change()
-        assert entry["exp_avg"].shape == p.shape and torch.equal(entry["exp_avg"] * 2,
-                                                                 longshore.step.parameter_state.read(p, "m") * 2)
+        assert entry["exp_avg"].shape == p.shape and torch.equal(
+            entry["exp_avg"] * 2, longshore.step.parameter_state.read(p, "m") * 2
+        )
         value = longshore.step.parameter_state.read(p, "m")
-        assert [torch.equal(e["exp_avg"], value)
-                for q, e in copy.deepcopy(optimizer.state).items() if q.shape == (16, 16)][0]
-        assert (torch.equal(torch.utils.dlpack.from_dlpack(entry["exp_avg"]), value)
-                and entry["exp_avg"].data_ptr() == entry["exp_avg"].data_ptr())
+        assert [
+            torch.equal(e["exp_avg"], value) for q, e in copy.deepcopy(optimizer.state).items() if q.shape == (16, 16)
+        ][0]
+        assert (
+            torch.equal(torch.utils.dlpack.from_dlpack(entry["exp_avg"]), value)
+            and entry["exp_avg"].data_ptr() == entry["exp_avg"].data_ptr()
+        )
         assert entry["exp_avg"].tolist() == value.tolist() and (entry["exp_avg"].numpy() == value.numpy()).all()
         steps(engine, optimizer, BATCHES[1:2])
         with pytest.raises(longshore.LongshoreError, match="of step 1, and the engine is at step 2"):
@@ -334,8 +362,9 @@ def test_a_state_that_there_is_no_room_for_is_named(tmp_path, seed, monkeypatch)
                 raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(longshore.step.optimizer_state.tempfile, "TemporaryFile", lambda **how: Full())
-        with pytest.raises(longshore.LongshoreError,
-                           match="351.6KiB of layers.0.weight now: No space left on device; make room"):
+        with pytest.raises(
+            longshore.LongshoreError, match="351.6KiB of layers.0.weight now: No space left on device; make room"
+        ):
             through_a_file(engine.optimizer.state_dict())
 
 
@@ -357,15 +386,22 @@ def test_states_that_do_not_fit_are_refused(tmp_path, seed):
             assert engine.digest() == digest and engine.optimizer.param_groups[0]["lr"] == 1e-3
 
         def changed(**more):
-            return {**right, "state": {**right["state"], 2: {**right["state"][2], **more}},
-                    "param_groups": [{**right["param_groups"][0], "lr": 0.5}]}
+            return {
+                **right,
+                "state": {**right["state"], 2: {**right["state"][2], **more}},
+                "param_groups": [{**right["param_groups"][0], "lr": 0.5}],
+            }
 
         refused("amsgrad=True", state_of(lambda p: torch.optim.AdamW(p, amsgrad=True)))
-        refused("'momentum_buffer' is not a state of adamw, which has exp_avg",
-                state_of(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)))
+        refused(
+            "'momentum_buffer' is not a state of adamw, which has exp_avg",
+            state_of(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+        )
         refused("decoupled_weight_decay", state_of(lambda p: torch.optim.Adam(p, weight_decay=0.1)))
-        refused("groups of .1, 7. parameters",
-                state_of(lambda p: torch.optim.AdamW([{"params": [next(p := iter(list(p)))]}, {"params": list(p)}])))
+        refused(
+            "groups of .1, 7. parameters",
+            state_of(lambda p: torch.optim.AdamW([{"params": [next(p := iter(list(p)))]}, {"params": list(p)}])),
+        )
         refused("2.0.weight: has no exp_avg_sq", changed(exp_avg_sq=None))
         refused("2.0.weight: is of shape .3. there", changed(exp_avg=torch.zeros(3)))
         refused("2.0.weight: step 0.5", changed(step=torch.tensor(0.5)))
@@ -395,11 +431,13 @@ def test_load_state_dict_of_the_model_a_part_or_what_is_around_it(how, tmp_path,
     model, plain = Wide(), Wide()
     other = {name: value + 0.5 for name, value in plain.state_dict().items()}
     with longshore.wrap(model, run=tmp_path / "run", **{"memory": "16MiB", **how}) as engine:
+
         def agrees(expected, step):
             assert engine.step_number == step
             for name, value in expected.items():
-                assert torch.allclose(model.get_parameter(name).detach() + 0, value,
-                                      rtol=2**-8 if "storage" in how else 0, atol=0), name
+                assert torch.allclose(
+                    model.get_parameter(name).detach() + 0, value, rtol=2**-8 if "storage" in how else 0, atol=0
+                ), name
 
         before = {name: value.clone() for name, value in model.state_dict().items()}
         model.load_state_dict(plain.state_dict())
@@ -415,8 +453,10 @@ def test_load_state_dict_of_the_model_a_part_or_what_is_around_it(how, tmp_path,
         model.load_state_dict(model.state_dict())
         agrees(before, 5)
         digest = engine.digest()
-        for wrong, said in (({**other, "layers.0.bias": torch.zeros(3)}, "size mismatch for layers.0.bias"),
-                            ({**other, "seldom": torch.full((300,), torch.nan)}, "seldom: holds a value")):
+        for wrong, said in (
+            ({**other, "layers.0.bias": torch.zeros(3)}, "size mismatch for layers.0.bias"),
+            ({**other, "seldom": torch.full((300,), torch.nan)}, "seldom: holds a value"),
+        ):
             with pytest.raises((RuntimeError, longshore.NotFiniteError), match=said):
                 model.load_state_dict(wrong)
             assert engine.digest() == digest
@@ -453,9 +493,14 @@ def test_lightning_goes_on_from_its_checkpoints(tmp_path, seed):
     def part(ours, steps, path):
         model, saved = made(), tmp_path / f"{ours} {steps}"
         engine = longshore.wrap(model, run=saved / "run", memory="64MiB", lr=1e-2) if ours else None
-        trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False,
-                                    enable_progress_bar=False,
-                                    enable_model_summary=False)
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
         module = Module(model, engine)
         trainer.fit(module, torch.utils.data.DataLoader(BATCHES[:6], batch_size=None), ckpt_path=path)
         trainer.save_checkpoint(saved / "it.ckpt")
@@ -482,7 +527,7 @@ def test_accelerate_goes_on_from_its_checkpoints(tmp_path, seed):
             prepared = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7))
             if stage:
                 accelerator.load_state(tmp_path / f"saved {ours}")
-            losses += steps(*prepared[:2], BATCHES[3 * stage:3 * stage + 3], prepared[2])
+            losses += steps(*prepared[:2], BATCHES[3 * stage : 3 * stage + 3], prepared[2])
             if not stage:
                 accelerator.save_state(tmp_path / f"saved {ours}")
             if ours:

@@ -74,8 +74,12 @@ def test_each_call_fails_once(tmp_path, seed):
     library, log = tmp_path / "fail_io.so", tmp_path / "failed"
     subprocess.run(["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, FAIL_IO, "-ldl"], check=True)
     (tmp_path / "over").mkdir()
-    done = subprocess.run([sys.executable, __file__, tmp_path / "over", str(seed), log], capture_output=True, text=True,
-                          env={**os.environ, "LD_PRELOAD": str(library), "FAIL_IO_LOG": str(log)})
+    done = subprocess.run(
+        [sys.executable, __file__, tmp_path / "over", str(seed), log],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LD_PRELOAD": str(library), "FAIL_IO_LOG": str(log)},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout.split()[-1]) > 50
 
@@ -115,13 +119,19 @@ def test_negative_second_moments_are_refused(kind, name, tmp_path, seed):
         assert engine.digest() == before
         engine.save_pretrained(tmp_path / "saved", moments=True)
     from safetensors.torch import load_file, save_file
+
     [file] = (tmp_path / "saved" / "optimizer" / name).glob("*.safetensors")
     moments = load_file(file)
     moments["1.weight"][0, 0] = -1e-30
     save_file(moments, file)
     with refused:
-        longshore.wrap(model(seed), run=tmp_path / "other", memory="64MiB", moments_from=tmp_path / "saved",
-                       optimizer=kind.__name__.lower())
+        longshore.wrap(
+            model(seed),
+            run=tmp_path / "other",
+            memory="64MiB",
+            moments_from=tmp_path / "saved",
+            optimizer=kind.__name__.lower(),
+        )
     assert not (tmp_path / "other").exists()
 
 

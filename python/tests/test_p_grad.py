@@ -37,8 +37,9 @@ def pair(request, tmp_path, seed, monkeypatch):
     plain = Two()
     model = copy.deepcopy(plain)
     little = {"slots": 1, "gradient_bytes": 0} if request.param == "little" else {}
-    with engine_for(model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9,
-                    **little) as engine:
+    with engine_for(
+        model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9, **little
+    ) as engine:
         if little:
             engine.plan.spare_bytes = 0
         optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
@@ -191,9 +192,15 @@ def test_writes_in_part_count_or_are_refused(pair, request):
         for row in g:
             row.mul_(0.5)
 
-    for write in (rows, lambda g: g.view(-1)[:3].zero_(), lambda g: g[0].mul_(2), lambda g: g.numpy().fill(1e-2),
-                  lambda g: torch.from_dlpack(g).mul_(0.5), lambda g: g.data.t()[1].add_(0.1),
-                  lambda g: g.untyped_storage().fill_(0)):
+    for write in (
+        rows,
+        lambda g: g.view(-1)[:3].zero_(),
+        lambda g: g[0].mul_(2),
+        lambda g: g.numpy().fill(1e-2),
+        lambda g: torch.from_dlpack(g).mul_(0.5),
+        lambda g: g.data.t()[1].add_(0.1),
+        lambda g: g.untyped_storage().fill_(0),
+    ):
         for model, optimizer in reversed(pair):
             loss_of(model, X[0]).backward()
             p = next(iter(model.parameters()))
@@ -216,8 +223,13 @@ def test_a_copy_of_a_parameter_beside_its_gradient(pair):
     for model, _ in pair:
         loss_of(model, X[0]).backward()
         p = next(iter(model.parameters()))
-        dots.append([(p.detach() * p.grad).sum().item(), (p.grad * p.detach()).sum().item(),
-                     torch.dot(p.detach().flatten(), p.grad.flatten()).item()])
+        dots.append(
+            [
+                (p.detach() * p.grad).sum().item(),
+                (p.grad * p.detach()).sum().item(),
+                torch.dot(p.detach().flatten(), p.grad.flatten()).item(),
+            ]
+        )
     assert dots[0] == pytest.approx(dots[1], rel=1e-5) and dots[0][0]
 
 
@@ -250,6 +262,7 @@ def test_what_a_hook_keeps_is_p_grad(pair):
 
 def test_the_dtype_is_the_parameters(tmp_path, seed, monkeypatch):
     """What is only read changes no bit of a bf16 model's step, whose sums are fp32."""
+
     def masked(p):
         p.grad = p.grad * (torch.arange(p.numel()).view_as(p) % 2).to(p.dtype)
 
@@ -346,8 +359,9 @@ def test_a_gradient_from_before_wrap_is_in_the_first_step(little, tmp_path, seed
     model.load_state_dict(plain.state_dict())
     loss_of(model, X[0]).backward()
     kept = model.head.weight.grad
-    with engine_for(model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9,
-                    **little) as engine:
+    with engine_for(
+        model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9, **little
+    ) as engine:
         assert model.head.weight.grad is kept and model.towers[1].weight.grad is None
         optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
         pair = (plain, optimizer), (engine, engine.optimizer)
@@ -382,6 +396,7 @@ def test_a_function_that_works_in_place(pair):
 
 def test_a_pass_that_fails_half_way(pair):
     """What it has left is not shown, so no step is made of it; zero_grad() begins anew."""
+
     def broken(gradient):
         raise ValueError("half way")
 

@@ -15,11 +15,21 @@ from test_loop import engine_for
 
 def untied():
     from transformers import LlamaConfig, LlamaForCausalLM
-    return LlamaForCausalLM(LlamaConfig(vocab_size=9000, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
-                                        num_attention_heads=4,
-                                        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0,
-                                        eos_token_id=0,
-                                        attention_dropout=0.1))
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=9000,
+            hidden_size=48,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            bos_token_id=0,
+            eos_token_id=0,
+            attention_dropout=0.1,
+        )
+    )
 
 
 class NoList(nn.Module):
@@ -69,8 +79,9 @@ def test_what_is_left_over_takes_turns(make, storage, tmp_path, seed):
             with torch.no_grad():
                 losses.append(engine.eval()(**tokens(1)[0]).loss.item())
             engine.train()
-        resumed = longshore.resume(tmp_path / f"run{n}", None if make is untied else make,
-                                   memory=memory if n else "1GiB")
+        resumed = longshore.resume(
+            tmp_path / f"run{n}", None if make is untied else make, memory=memory if n else "1GiB"
+        )
         with resumed as engine:
             engine.train()
             for batch in tokens(2):

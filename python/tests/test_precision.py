@@ -19,46 +19,97 @@ from test_dtypes import BF16, FP32, dtypes
 
 
 def deepseek():
-    return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(
-        vocab_size=96, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
-        first_k_dense_replace=1, q_lora_rank=16,
-        kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, initializer_range=0.2))
+    return transformers.DeepseekV3ForCausalLM(
+        transformers.DeepseekV3Config(
+            vocab_size=96,
+            hidden_size=32,
+            intermediate_size=48,
+            moe_intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            first_k_dense_replace=1,
+            q_lora_rank=16,
+            kv_lora_rank=8,
+            qk_nope_head_dim=8,
+            qk_rope_head_dim=8,
+            v_head_dim=8,
+            initializer_range=0.2,
+        )
+    )
 
 
 def qwen2():
-    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
-        vocab_size=96, hidden_size=64, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=8192, rope_theta=1e6))
+    return transformers.Qwen2ForCausalLM(
+        transformers.Qwen2Config(
+            vocab_size=96,
+            hidden_size=64,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=8192,
+            rope_theta=1e6,
+        )
+    )
 
 
 def resnet():
-    return transformers.ResNetForImageClassification(transformers.ResNetConfig(
-        num_channels=3, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=96))
+    return transformers.ResNetForImageClassification(
+        transformers.ResNetConfig(
+            num_channels=3, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=96
+        )
+    )
 
 
 def ernie():
-    return transformers.Ernie4_5_MoeForCausalLM(transformers.Ernie4_5_MoeConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2, moe_num_experts=4, moe_k=2, moe_layer_start_index=0, moe_num_shared_experts=1,
-        head_dim=8))
+    return transformers.Ernie4_5_MoeForCausalLM(
+        transformers.Ernie4_5_MoeConfig(
+            vocab_size=96,
+            hidden_size=32,
+            intermediate_size=48,
+            moe_intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            moe_num_experts=4,
+            moe_k=2,
+            moe_layer_start_index=0,
+            moe_num_shared_experts=1,
+            head_dim=8,
+        )
+    )
 
 
 def engine_of(surface, model, tmp_path, batch):
     """What one step of the Trainer, or of a script for DeepSpeed, leaves."""
     if surface == "trainer":
-        args = TrainingArguments(tmp_path / "out", run=tmp_path / "run", bf16=True, max_steps=1, report_to=[],
-                                 disable_tqdm=True, save_strategy="no",
-                                 learning_rate=0.0, weight_decay=0.0)
+        args = TrainingArguments(
+            tmp_path / "out",
+            run=tmp_path / "run",
+            bf16=True,
+            max_steps=1,
+            report_to=[],
+            disable_tqdm=True,
+            save_strategy="no",
+            learning_rate=0.0,
+            weight_decay=0.0,
+        )
         trainer = Trainer(model, args, train_dataset=[{name: value[0] for name, value in batch.items()}] * 8)
         trainer.train()
         return trainer.engine
-    config = {"train_batch_size": 2, "bf16": {"enabled": True}, "gradient_clipping": 0.0,
-              "optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
-              "zero_optimization": {"stage": 3}, "longshore": {"run": str(tmp_path / "run")}}
+    config = {
+        "train_batch_size": 2,
+        "bf16": {"enabled": True},
+        "gradient_clipping": 0.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.0}},
+        "zero_optimization": {"stage": 3},
+        "longshore": {"run": str(tmp_path / "run")},
+    }
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     engine.backward(engine(**batch).loss)
     engine.step()
@@ -71,8 +122,11 @@ def test_a_model_is_as_transformers_loads_it(make, surface, tmp_path, seed):
     model = make()
     model.save_pretrained(tmp_path / "model")
     loaded = type(model).from_pretrained(tmp_path / "model", dtype=BF16).eval()
-    batch = ({"pixel_values": torch.randn(2, 3, 16, 16).bfloat16(), "labels": torch.tensor([1, 2])} if make is resnet
-             else tokens(1)[0])
+    batch = (
+        {"pixel_values": torch.randn(2, 3, 16, 16).bfloat16(), "labels": torch.tensor([1, 2])}
+        if make is resnet
+        else tokens(1)[0]
+    )
     engine = engine_of(surface, model, tmp_path, batch)
     model.eval()
     assert dtypes(model) == dtypes(loaded)
@@ -89,11 +143,19 @@ def test_a_model_is_as_transformers_loads_it(make, surface, tmp_path, seed):
 def test_a_trainer_goes_on_with_two_dtypes(tmp_path, seed):
     def trainer(name):
         torch.manual_seed(seed)
-        args = TrainingArguments(tmp_path / name / "out", run=tmp_path / name / "run", bf16=True, max_steps=3,
-                                 save_steps=2, report_to=[],
-                                 disable_tqdm=True, learning_rate=1e-2)
-        return Trainer(deepseek(), args,
-                       train_dataset=[{name: value[0] for name, value in batch.items()} for batch in tokens(8)])
+        args = TrainingArguments(
+            tmp_path / name / "out",
+            run=tmp_path / name / "run",
+            bf16=True,
+            max_steps=3,
+            save_steps=2,
+            report_to=[],
+            disable_tqdm=True,
+            learning_rate=1e-2,
+        )
+        return Trainer(
+            deepseek(), args, train_dataset=[{name: value[0] for name, value in batch.items()} for batch in tokens(8)]
+        )
 
     whole = trainer("whole")
     whole.train()
@@ -158,8 +220,9 @@ def test_adapters_stay_as_peft_makes_them(tmp_path, seed, caplog, monkeypatch):
     assert dtypes(model) == before and FP32 in before.values() and not caplog.records
     whole = adapted(llama())
     precision.cast(whole, BF16)
-    assert ({p.dtype for p in whole.parameters()} == {BF16}
-            and whole.base_model.model.model.rotary_emb.inv_freq.dtype == FP32)
+    assert {p.dtype for p in whole.parameters()} == {
+        BF16
+    } and whole.base_model.model.model.rotary_emb.inv_freq.dtype == FP32
     monkeypatch.setattr(precision, "BESIDE_BYTES", 1000)
     precision.cast(model, BF16)
     assert {p.dtype for p in model.parameters()} == {BF16}

@@ -82,6 +82,7 @@ def test_transformers_loads_what_is_saved(kind, tmp_path, seed):
 
 def test_buffers_are_saved_too(tmp_path, seed):
     from safetensors.torch import load_file
+
     with engine_for(Cnn(), tmp_path) as engine:
         engine.train()
         engine.backward(engine(torch.randn(4, 1, 8, 8)).square().mean())
@@ -99,8 +100,10 @@ def test_buffers_are_saved_too(tmp_path, seed):
 @pytest.mark.parametrize("shards", [None, "8KiB"])
 def test_transformers_loads_buffers(shards, tmp_path, seed):
     from transformers import ResNetConfig, ResNetForImageClassification
-    model = ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1],
-                                                      layer_type="basic"))
+
+    model = ResNetForImageClassification(
+        ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    )
     with engine_for(model, tmp_path) as engine:
         engine.train()
         engine.backward(engine(torch.randn(2, 3, 16, 16)).logits.square().mean())
@@ -118,10 +121,21 @@ def test_runs_of_the_program_and_back(tmp_path, seed):
     model.save_pretrained(tmp_path / "hf")
     for name in ("drive", "back"):
         (tmp_path / name).mkdir()
-    program("import", tmp_path / "hf", "--drive", tmp_path / "drive", "--out", tmp_path / "theirs", "--precision",
-            "fp32", "--tokenizer", "bytes")
-    with pytest.raises(longshore.LongshoreError,
-                       match="theirs: was made by longshore train: .*longshore export .*from_pretrained"):
+    program(
+        "import",
+        tmp_path / "hf",
+        "--drive",
+        tmp_path / "drive",
+        "--out",
+        tmp_path / "theirs",
+        "--precision",
+        "fp32",
+        "--tokenizer",
+        "bytes",
+    )
+    with pytest.raises(
+        longshore.LongshoreError, match="theirs: was made by longshore train: .*longshore export .*from_pretrained"
+    ):
         longshore.resume(tmp_path / "theirs")
     program("export", tmp_path / "theirs", "--dtype", "fp32", "--out", tmp_path / "exported")
     loaded = type(model).from_pretrained(tmp_path / "exported")
@@ -133,8 +147,18 @@ def test_runs_of_the_program_and_back(tmp_path, seed):
         expected = {name: p.detach().clone() for name, p in engine.module.named_parameters()}
     said = subprocess.run([PROGRAM, "train", "--resume", str(tmp_path / "ours")], capture_output=True, text=True)
     assert said.returncode and "ours: was made by longshore.torch: continue it there, or save it there" in said.stderr
-    program("import", tmp_path / "saved", "--drive", tmp_path / "back", "--out", tmp_path / "again", "--precision",
-            "fp32", "--tokenizer", "bytes")
+    program(
+        "import",
+        tmp_path / "saved",
+        "--drive",
+        tmp_path / "back",
+        "--out",
+        tmp_path / "again",
+        "--precision",
+        "fp32",
+        "--tokenizer",
+        "bytes",
+    )
     program("export", tmp_path / "again", "--dtype", "fp32", "--out", tmp_path / "end")
     for name, p in type(model).from_pretrained(tmp_path / "end").named_parameters():
         assert torch.equal(p, expected[name]), name

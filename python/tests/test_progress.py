@@ -90,8 +90,11 @@ def test_a_bar_in_a_terminal(monkeypatch, caplog):
             clock.now = second
             shown.add(4 << 20)
     said = terminal.getvalue()
-    assert (said.startswith("longshore: a model, on a drive\n") and "longshore: copying: 100%" in said
-            and "100M/100M" in said)
+    assert (
+        said.startswith("longshore: a model, on a drive\n")
+        and "longshore: copying: 100%" in said
+        and "100M/100M" in said
+    )
     assert not records(caplog)
     assert progress._bar_class() is not None  # which is nobody's now
 
@@ -137,9 +140,14 @@ def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
     # instead of its thread
     monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])
     longshore.resume(how["run"], nn.Sequential(*[nn.Linear(200, 200) for _ in range(3)])).close()
-    wanted = {"init": "making the model: ", "wrap": "writing the initial state: ", "resume": "opening ",
-              "save_pretrained": "saving out: ",
-              "snapshot": "snapshot one: ", "step": "step 1: 1 layers of 6 layers"}
+    wanted = {
+        "init": "making the model: ",
+        "wrap": "writing the initial state: ",
+        "resume": "opening ",
+        "save_pretrained": "saving out: ",
+        "snapshot": "snapshot one: ",
+        "step": "step 1: 1 layers of 6 layers",
+    }
     assert any(text.startswith(wanted[what]) for text in records(caplog)), records(caplog)
     if what == "wrap":
         head = next(text for text in records(caplog) if text.startswith("Sequential of 120600 parameters: "))
@@ -168,6 +176,7 @@ def test_steps_end_however_they_end(tmp_path, monkeypatch, caplog):
 
 def test_an_interrupt_while_something_is_saved(tmp_path, monkeypatch):
     with engine_for(gpt2(), tmp_path) as engine:
+
         def interrupt(self):
             raise KeyboardInterrupt
 

@@ -24,8 +24,11 @@ def uploads(monkeypatch, tmp_path):
     done = []
 
     def upload_folder(self, *, folder_path, path_in_repo=None, ignore_patterns=None, run_as_future=False, **others):
-        there = [os.path.relpath(os.path.join(where, name), folder_path)
-                 for where, _, names in os.walk(folder_path) for name in names]
+        there = [
+            os.path.relpath(os.path.join(where, name), folder_path)
+            for where, _, names in os.walk(folder_path)
+            for name in names
+        ]
         there = list(filter_repo_objects(there, ignore_patterns=ignore_patterns))
         weights = {}
         for name in there:
@@ -35,6 +38,7 @@ def uploads(monkeypatch, tmp_path):
         info = CommitInfo(commit_url=COMMIT, commit_message="", commit_description="", oid="0")
         if run_as_future:
             from concurrent.futures import Future
+
             future = Future()
             future.set_result(info)
             return future
@@ -42,8 +46,18 @@ def uploads(monkeypatch, tmp_path):
 
     def create_commit(self, repo_id, operations, **others):
         names = {operation.path_in_repo: operation.path_or_fileobj for operation in operations}
-        done.append((None, sorted(names), {k: v for name, path in names.items() if name.endswith(".safetensors")
-                                           for k, v in load_file(path).items()}))
+        done.append(
+            (
+                None,
+                sorted(names),
+                {
+                    k: v
+                    for name, path in names.items()
+                    if name.endswith(".safetensors")
+                    for k, v in load_file(path).items()
+                },
+            )
+        )
         return CommitInfo(commit_url=COMMIT, commit_message="", commit_description="", oid="0")
 
     monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
@@ -115,7 +129,13 @@ def test_overwritten_when_asked(tmp_path, seed):
         engine.save_pretrained(tmp_path / "out", moments=True, overwrite=True)
         engine.save_pretrained(tmp_path / "out", moments=True, overwrite=True)
         assert {p.name for p in (tmp_path / "out").iterdir()} == {
-            "model.safetensors", "config.json", "generation_config.json", "mine.bin", "training_args.bin", "optimizer"}
+            "model.safetensors",
+            "config.json",
+            "generation_config.json",
+            "mine.bin",
+            "training_args.bin",
+            "optimizer",
+        }
         engine.save_pretrained(tmp_path / "out", max_shard_size="100KB", overwrite=True)
         assert not (tmp_path / "out" / "optimizer").exists()  # moments of weights that are gone
         assert not (tmp_path / "out" / "model.safetensors").exists()

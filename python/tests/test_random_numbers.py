@@ -33,7 +33,7 @@ class Noisy(nn.Module):
             drawn += [mask.flatten(), torch.randn(4) if self.training else torch.zeros(4)]
             if self.everywhere and self.training:
                 drawn.append(torch.tensor([random.random(), numpy.random.random_sample()]))
-            x = layer(x) * mask[:x.shape[0]] + x
+            x = layer(x) * mask[: x.shape[0]] + x
         if self.keeps:
             self.drawn = torch.cat([t.detach().double() for t in drawn])
         return x
@@ -75,8 +75,17 @@ def states():
 
 # ---- passes that are made again
 
-WAYS = ["no gradients, then gradients", "gradients, then none", "twice", "five times", "manual_seed", "fork_rng",
-        "a copy", "two engines", "evaluation between"]
+WAYS = [
+    "no gradients, then gradients",
+    "gradients, then none",
+    "twice",
+    "five times",
+    "manual_seed",
+    "fork_rng",
+    "a copy",
+    "two engines",
+    "evaluation between",
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -183,11 +192,12 @@ def _with(module, mask):
 
 def _masked(module, x, parts):
     for layer, mask in zip(module.layers, parts):
-        x = layer(x) * mask[:x.shape[0]] + x
+        x = layer(x) * mask[: x.shape[0]] + x
     return x
 
 
 # ---- what a run promises
+
 
 def _numbers_of(first, step, number):
     """What a pass draws of this run's seed, step and pass."""
@@ -229,6 +239,7 @@ def test_a_pass_that_draws_nothing_moves_nothing(make, seed):
 @pytest.mark.parametrize("kind", ["loop", "together"])
 def test_a_resumed_run_goes_on_with_the_same_numbers(kind, tmp_path, seed):
     """Also of what the script draws, and of two engines side by side."""
+
     def steps(engines, count):
         for _ in range(count):
             for engine in engines:
@@ -294,6 +305,7 @@ def test_micro_batches_together_draw_what_the_loop_draws(again, tmp_path, seed):
 
 # ---- several engines
 
+
 def test_engines_that_are_open_at_once_draw_different_numbers(tmp_path, seed):
     found = []
     for again in range(2):
@@ -324,6 +336,7 @@ def test_known_states_take_little_memory(make, seed, monkeypatch):
 
 
 # ---- and otherwise
+
 
 def test_a_pass_that_fails_leaves_the_scripts_numbers(make, seed):
     engine = make(Noisy())
@@ -369,8 +382,12 @@ def test_a_step_that_is_run_again_draws_the_same(kind, make, seed):
 
 def test_deepspeeds_engine(tmp_path, seed):
     from longshore import deepspeed
-    config = {"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-              "longshore": {"run": str(tmp_path / "run"), "memory": "64MiB"}}
+
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "longshore": {"run": str(tmp_path / "run"), "memory": "64MiB"},
+    }
     engine, *_ = deepspeed.initialize(model=Noisy(False).train(), config=config)
     for _ in range(2):
         state = torch.get_rng_state()

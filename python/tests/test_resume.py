@@ -22,8 +22,9 @@ def test_a_model_that_needs_values_to_be_made(tmp_path, seed):
     x = torch.randn(2, 8)
     with longshore.wrap(make(), run=tmp_path / "run") as engine, torch.no_grad():
         expected = engine(x)
-    with pytest.raises(longshore.LongshoreError,
-                       match="run: the model cannot be made without values .*give resume.. the module itself"):
+    with pytest.raises(
+        longshore.LongshoreError, match="run: the model cannot be made without values .*give resume.. the module itself"
+    ):
         longshore.resume(tmp_path / "run", make)
     with longshore.resume(tmp_path / "run", make()) as engine, torch.no_grad():
         assert torch.equal(engine(x), expected)
@@ -36,9 +37,10 @@ def two_steps(engine, x):
     return engine.digest()
 
 
-@pytest.mark.parametrize("first", [2**63 - 1, 2**63, 2**64 - 1, -2**63])
+@pytest.mark.parametrize("first", [2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
 def test_a_run_that_was_killed_before_its_first_step(first, tmp_path, seed):
     """Whatever PyTorch was seeded with: a script without manual_seed() has 64 bits."""
+
     def model():
         return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8))
 
@@ -76,7 +78,7 @@ def test_a_seed_that_is_lost_is_said(tmp_path, seed, caplog):
 
 
 def test_numbers_of_a_configuration_stay_what_they_are(tmp_path, seed):
-    numbers = [10**30, -2**63 - 1, 2**64, 2**63 - 1, -2**63, 1e300, float("inf"), True, 0]
+    numbers = [10**30, -(2**63) - 1, 2**64, 2**63 - 1, -(2**63), 1e300, float("inf"), True, 0]
     model = torch.nn.Linear(8, 8)
     model.config = type("Config", (), {"to_dict": lambda self: {"numbers": numbers}})()
     with engine_for(model, tmp_path, "run") as engine:
@@ -91,8 +93,10 @@ def test_buffers_groups_and_random_states(tmp_path, seed):
         model = Cnn()
         for b in model.buffers():
             b.add_(1)  # not as they are made
-        groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.2},
-                  {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 5e-3}]
+        groups = [
+            {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.2},
+            {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0, "lr": 5e-3},
+        ]
         engine = engine_for(model, tmp_path, f"run{n}", groups=groups)
         for i in range(4):
             if n and i in (0, 2):
@@ -119,15 +123,18 @@ def test_a_rate_that_is_a_tensor_stays_one(tmp_path, seed):
     def model():
         return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
 
-    kinds = {"torch": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
-             "deepspeed": lambda o: WarmupCosineLR(o, 8, warmup_num_steps=3)}
+    kinds = {
+        "torch": lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
+        "deepspeed": lambda o: WarmupCosineLR(o, 8, warmup_num_steps=3),
+    }
     for name, kind in kinds.items():
         digests, rates = [], []
         for n, rate in enumerate((1e-2, torch.tensor(1e-2, dtype=torch.float64), torch.tensor([1e-2]))):
             torch.manual_seed(seed)
             new = model()
-            groups = [{"params": new[0].parameters()},
-                      {"params": new[1].parameters(), "lr": rate * 2}] if n < 2 else None
+            groups = (
+                [{"params": new[0].parameters()}, {"params": new[1].parameters(), "lr": rate * 2}] if n < 2 else None
+            )
             engine = engine_for(new, tmp_path, f"{name}{n}", lr=rate, groups=groups)
             scheduler = engine.follow("scheduler", kind(engine.optimizer))
             for i in range(5):
@@ -227,9 +234,11 @@ def test_a_drive_that_is_elsewhere(tmp_path, seed):
         digest = engine.digest()
     drive = tmp_path / "run-drive"
     drive.rename(tmp_path / "moved")
-    with pytest.raises(longshore.MissingError,
-                       match=f"{drive}/longshore-run-.* is missing.*; if it is elsewhere now, let its name lead there "
-                             "[(]a symbolic link, .*"):
+    with pytest.raises(
+        longshore.MissingError,
+        match=f"{drive}/longshore-run-.* is missing.*; if it is elsewhere now, let its name lead there "
+        "[(]a symbolic link, .*",
+    ):
         longshore.resume(tmp_path / "run")
     drive.symlink_to("moved")
     with longshore.resume(tmp_path / "run") as engine:
@@ -252,8 +261,9 @@ def test_the_budget_holds_when_resumed(tmp_path, seed, monkeypatch):
     """With the least memory, the drives take their least rings, too."""
     opened = []
     before = wrap.State.open.__func__
-    monkeypatch.setattr(wrap.State, "open",
-                        classmethod(lambda cls, run, **how: opened.append(how) or before(cls, run, **how)))
+    monkeypatch.setattr(
+        wrap.State, "open", classmethod(lambda cls, run, **how: opened.append(how) or before(cls, run, **how))
+    )
     with pytest.raises(longshore.BudgetError) as least:
         longshore.wrap(gpt2(), run=tmp_path / "none", memory="1MiB")
     with engine_for(gpt2(), tmp_path, memory=str(least.value).rsplit("minimum ", 1)[1]) as engine:
@@ -271,8 +281,9 @@ class WideNorm(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Linear(4, 12000), torch.nn.BatchNorm1d(12000),
-                                        torch.nn.Linear(12000, 2))
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(4, 12000), torch.nn.BatchNorm1d(12000), torch.nn.Linear(12000, 2)
+        )
 
     def forward(self, x):
         return self.body(x)
@@ -280,6 +291,7 @@ class WideNorm(torch.nn.Module):
 
 def test_many_statistics(tmp_path, seed):
     from safetensors.torch import load_file
+
     digests, states = [], []
     for n in range(2):
         torch.manual_seed(seed)
@@ -296,8 +308,11 @@ def test_many_statistics(tmp_path, seed):
         states.append({k: v.detach() * 1 for k, v in engine.module.state_dict().items()})
         engine.save_pretrained(tmp_path / f"out{n}")
         engine.close()
-    assert (digests[0] == digests[1] and states[0]["body.1.running_var"].std() > 0
-            and states[0]["body.1.num_batches_tracked"] == 3)
+    assert (
+        digests[0] == digests[1]
+        and states[0]["body.1.running_var"].std() > 0
+        and states[0]["body.1.num_batches_tracked"] == 3
+    )
     saved = {}
     for file in (tmp_path / "out1").glob("*.safetensors"):
         saved.update(load_file(file))
@@ -309,8 +324,11 @@ def test_many_statistics(tmp_path, seed):
 def test_statistics_of_a_skipped_step(tmp_path, seed):
     """They have gone on, small or large, as PyTorch's have."""
     for n, model in enumerate((WideNorm, Cnn)):
-        x, more = (torch.randn(5, 4), torch.randn(5, 4)) if model is WideNorm else (torch.randn(5, 1, 8, 8),
-                                                                                    torch.randn(5, 1, 8, 8))
+        x, more = (
+            (torch.randn(5, 4), torch.randn(5, 4))
+            if model is WideNorm
+            else (torch.randn(5, 1, 8, 8), torch.randn(5, 1, 8, 8))
+        )
         with engine_for(model(), tmp_path, f"run{n}", on_nonfinite="skip") as engine:
             engine.train()
             engine.backward(engine(x).square().mean())
@@ -334,11 +352,15 @@ class Constants(torch.nn.Module):
     def __init__(self, fill=True):
         super().__init__()
         self.body = torch.nn.Linear(4, 4)
-        values = {"rotary": torch.polar(torch.ones(16000), torch.rand(16000)),
-                  "edges": torch.randint(0, 9999, (2, 9000)),
-                  "wide": torch.rand(9000, dtype=torch.float64), "limits": torch.tensor([float("inf"), float("-inf")]),
-                  "turned": torch.rand(3, dtype=torch.complex128).conj(), "words": torch.arange(5).to(torch.uint16),
-                  "seen": torch.zeros((), dtype=torch.complex64)}
+        values = {
+            "rotary": torch.polar(torch.ones(16000), torch.rand(16000)),
+            "edges": torch.randint(0, 9999, (2, 9000)),
+            "wide": torch.rand(9000, dtype=torch.float64),
+            "limits": torch.tensor([float("inf"), float("-inf")]),
+            "turned": torch.rand(3, dtype=torch.complex128).conj(),
+            "words": torch.arange(5).to(torch.uint16),
+            "seen": torch.zeros((), dtype=torch.complex64),
+        }
         for name, value in values.items():
             self.register_buffer(name, value if fill else torch.zeros_like(value))
 
@@ -369,22 +391,33 @@ def test_a_sparse_buffer_is_named(kept, tmp_path, seed):
         engine_for(model, tmp_path).close()
 
 
-@pytest.mark.parametrize("value",
-                         [numpy.random.RandomState(3).permutation(40), numpy.random.RandomState(3).get_state(),
-                          numpy.float32(0.1),
-                                   numpy.array(True), numpy.empty((2, 0)), b"\0pickled", numpy.array(["a", "bc"]),
-                          {1: (2, b"")}], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [
+        numpy.random.RandomState(3).permutation(40),
+        numpy.random.RandomState(3).get_state(),
+        numpy.float32(0.1),
+        numpy.array(True),
+        numpy.empty((2, 0)),
+        b"\0pickled",
+        numpy.array(["a", "bc"]),
+        {1: (2, b"")},
+    ],
+    ids=str,
+)
 def test_states_of_loaders_come_back(value):
     came = commit_blob.back(json.loads(json.dumps(commit_blob.plain(value, "loader"))))
     numpy.testing.assert_equal(came, value)
-    assert not isinstance(value, numpy.ndarray) or not value.shape or (came.dtype == value.dtype
-                                                                       and came.flags.writeable)
+    assert (
+        not isinstance(value, numpy.ndarray) or not value.shape or (came.dtype == value.dtype and came.flags.writeable)
+    )
 
 
-@pytest.mark.parametrize("value",
-                         [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]),
-                          numpy.dtype("f4")],
-                         ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, numpy.array([object()]), numpy.zeros(2, dtype=[("a", "f4")]), numpy.dtype("f4")],
+    ids=lambda value: type(value).__name__,
+)
 def test_states_that_cannot_be_kept_are_named(value):
     with pytest.raises(longshore.LongshoreError, match="loader: its state holds a .*, which cannot be kept"):
         commit_blob.plain([value], "loader")
@@ -460,6 +493,10 @@ def test_counts_as_an_older_version_has_recorded_them(tmp_path, seed):
         saved.pop("behind", None)
         saved["counts"] = {"transformer.wte.weight": 1}
         commit_blob.restore(engine, saved, engine.state)
-        assert [c for b, block in zip(engine.cycle.counts, engine.layout.blocks)
-                for c, t in zip(b, block.tensors) if t.name == "transformer.wte.weight"] == [1]
+        assert [
+            c
+            for b, block in zip(engine.cycle.counts, engine.layout.blocks)
+            for c, t in zip(b, block.tensors)
+            if t.name == "transformer.wte.weight"
+        ] == [1]
         assert engine.cycle.counts[1] == [3] * len(engine.cycle.counts[1])

@@ -52,8 +52,10 @@ def expected(tmp_path_factory):
 @pytest.mark.parametrize("drives", ["directory", "two directories", "file", "memory", SSH])
 @pytest.mark.parametrize("slots, together", [(None, False), (None, True), (1, False), (1, True)], ids=str)
 def test_same_bits(slots, together, drives, moments, expected, tmp_path, seed, monkeypatch):
-    with kept(slots), make(tmp_path / "run", drives_of(drives, tmp_path / "drives", monkeypatch), seed,
-                           moments=moments) as engine:
+    with (
+        kept(slots),
+        make(tmp_path / "run", drives_of(drives, tmp_path / "drives", monkeypatch), seed, moments=moments) as engine,
+    ):
         assert train(engine, STEPS, seed, together) == expected(moments, seed)
 
 

@@ -63,10 +63,13 @@ def test_what_is_saved_is_what_transformers_saves(tmp_path, seed):
             engine.save_pretrained(tmp_path / "no", dtype="int8")
     assert sorted(p.name for p in tmp_path.iterdir() if "saving" in p.name) == []
     plain, ours = ({p.name for p in (tmp_path / d).iterdir()} for d in ("plain", "out"))
-    assert {n for n in ours if "safetensors" not in n} == {n for n in plain
-                                                           if "safetensors" not in n} | {"tokenizer.json"}
-    index = [json.loads((tmp_path / d / "model.safetensors.index.json").read_text())["weight_map"].keys()
-             for d in ("plain", "out")]
+    assert {n for n in ours if "safetensors" not in n} == {n for n in plain if "safetensors" not in n} | {
+        "tokenizer.json"
+    }
+    index = [
+        json.loads((tmp_path / d / "model.safetensors.index.json").read_text())["weight_map"].keys()
+        for d in ("plain", "out")
+    ]
     assert index[0] == index[1]  # the tied head is there once
     configs = [json.loads((tmp_path / d / "config.json").read_text()) for d in ("plain", "out", "half")]
     assert configs[0] == configs[1] and configs[2] == {**configs[0], "dtype": "bfloat16"}
@@ -101,15 +104,17 @@ def test_buffers_are_in_the_file_of_the_parameters(dtype, tmp_path, seed):
         expected = stepped(engine, lambda m: m(torch.randn(2, 1, 6, 6, dtype=dtype)).square().mean())
         engine.save_pretrained(tmp_path / "out")
         engine.save_pretrained(tmp_path / "sharded", max_shard_size="2KiB")
-    assert ([p.name for p in (tmp_path / "out").iterdir()] == ["model.safetensors"]
-            and len(list((tmp_path / "sharded").iterdir())) > 2)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["model.safetensors"] and len(
+        list((tmp_path / "sharded").iterdir())
+    ) > 2
     loaded = load_file(tmp_path / "out" / "model.safetensors")
     assert all(loaded[name].dtype == value.dtype for name, value in expected.items())
     same(load_model(Cnn(), loaded, dtype), expected)
     index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
     assert index.keys() == expected.keys()
-    assert all(torch.equal(load_file(tmp_path / "sharded" / file)[name], expected[name])
-               for name, file in index.items())
+    assert all(
+        torch.equal(load_file(tmp_path / "sharded" / file)[name], expected[name]) for name, file in index.items()
+    )
 
 
 def load_model(model, values, dtype):
@@ -153,10 +158,15 @@ def test_models_that_save_themselves(tmp_path, seed):
 @pytest.mark.parametrize("shard", [None, "10KB"])
 def test_models_of_diffusers(shard, tmp_path, seed):
     diffusers = pytest.importorskip("diffusers")
-    model = diffusers.UNet2DModel(sample_size=8, block_out_channels=(8, 16), layers_per_block=1,
-                                  down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-                                  up_block_types=("AttnUpBlock2D", "UpBlock2D"), norm_num_groups=4,
-                                  attention_head_dim=4)
+    model = diffusers.UNet2DModel(
+        sample_size=8,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        norm_num_groups=4,
+        attention_head_dim=4,
+    )
     model.save_pretrained(tmp_path / "plain", max_shard_size=shard or "10GB")
     with engine_for(model, tmp_path) as engine:
         expected = stepped(engine, lambda m: m(torch.randn(2, 3, 8, 8), 1).sample.square().mean())
@@ -175,9 +185,15 @@ def test_adapters_on_models_of_diffusers(tmp_path, seed):
     def unet():
         torch.manual_seed(seed)
         return diffusers.UNet2DConditionModel(
-            sample_size=8, block_out_channels=(8, 16), layers_per_block=1,
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), cross_attention_dim=8,
-            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), norm_num_groups=4, attention_head_dim=4)
+            sample_size=8,
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            cross_attention_dim=8,
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            norm_num_groups=4,
+            attention_head_dim=4,
+        )
 
     model, inputs = unet(), (torch.randn(1, 4, 8, 8), 1, torch.randn(1, 3, 8))
     model.requires_grad_(False)
@@ -201,8 +217,9 @@ def test_models_of_sentence_transformers(tmp_path, seed):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
     parts = importlib.import_module("sentence_transformers.models")
-    model = st.SentenceTransformer(modules=[parts.Transformer(str(tmp_path / "bert")), parts.Pooling(48),
-                                            parts.Dense(48, 8)], device="cpu")
+    model = st.SentenceTransformer(
+        modules=[parts.Transformer(str(tmp_path / "bert")), parts.Pooling(48), parts.Dense(48, 8)], device="cpu"
+    )
     with engine_for(model, tmp_path) as engine:
         batch = model.tokenize(["a b", "b a"])
         expected = stepped(engine, lambda m: m(dict(batch))["sentence_embedding"].square().mean())
@@ -240,8 +257,12 @@ def test_kills_while_saving(tmp_path, seed, at):
 @needs_program
 def test_the_program_exports_what_transformers_loads(tmp_path, seed):
     def exported(name, *more):
-        done = subprocess.run([PROGRAM, "export", tmp_path / name, "--out", tmp_path / f"{name}-out", *more],
-                              capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [PROGRAM, "export", tmp_path / name, "--out", tmp_path / f"{name}-out", *more],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return done.stderr
 
     model = gpt2()
@@ -266,8 +287,9 @@ def test_the_program_exports_what_transformers_loads(tmp_path, seed):
     assert "no config.json is written, because the run has recorded none for its Linear" in exported("linear")
     assert [p.name for p in (tmp_path / "linear-out").iterdir()] == ["model.safetensors"]
     peft = pytest.importorskip("peft")
-    adapted = peft.get_peft_model(gpt2(), peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"],
-                                                          fan_in_fan_out=True))
+    adapted = peft.get_peft_model(
+        gpt2(), peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["c_attn"], fan_in_fan_out=True)
+    )
     with engine_for(adapted, tmp_path, name="lora"):
         pass
     assert "because the run has adapters" in exported("lora")

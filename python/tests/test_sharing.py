@@ -18,8 +18,9 @@ PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 
 def made(path, drive, seed, **how):
     torch.manual_seed(seed)
-    engine = longshore.wrap(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), run=path, drives=[drive], memory="64MiB",
-                            **how)
+    engine = longshore.wrap(
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), run=path, drives=[drive], memory="64MiB", **how
+    )
     engine.backward(engine(torch.ones(1, 8)).sum())
     engine.step()
     return engine
@@ -39,8 +40,10 @@ def test_runs_share_a_directory(tmp_path, seed):
         with made(path, drive, seed + 2, overwrite=True) as engine:
             assert engine.digest() != first
     assert len(list(drive.iterdir())) == 3
-    with pytest.raises(longshore.ExistsError,
-                       match=f"{of_b.name}: holds the state of the run {tmp_path / 'b'}, at step 1; name another path"):
+    with pytest.raises(
+        longshore.ExistsError,
+        match=f"{of_b.name}: holds the state of the run {tmp_path / 'b'}, at step 1; name another path",
+    ):
         made(tmp_path / "c", of_b, seed, overwrite=True)
     assert not (tmp_path / "c").exists()
     assert longshore.verify(tmp_path / "b") == digest
@@ -52,10 +55,12 @@ def test_snapshots_share_what_is_frozen(tmp_path, seed, caplog):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     drive = tmp_path / "drive"
     drive.mkdir()
-    config = transformers.GPT2Config(vocab_size=96, n_embd=192, n_layer=2, n_head=4, n_positions=32, bos_token_id=0,
-                                     eos_token_id=0)
-    model = peft.get_peft_model(transformers.GPT2LMHeadModel(config),
-                                peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
+    config = transformers.GPT2Config(
+        vocab_size=96, n_embd=192, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0
+    )
+    model = peft.get_peft_model(
+        transformers.GPT2LMHeadModel(config), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
     base = 4 * sum(p.numel() for p in model.parameters() if not p.requires_grad)
     inputs = torch.arange(32).view(1, 32)
 

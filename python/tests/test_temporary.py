@@ -60,16 +60,26 @@ def backwards(engine, step, how):
 @pytest.mark.parametrize("how", ["plain", "engine", "together"])
 def test_sharpness_aware_minimization(how, tmp_path, seed, monkeypatch):
     """With layers that take turns in a slot, and with all in memory; whatever computes the gradients."""
-    steps = [tokens(4)[n:n + 2] for n in (0, 2)]
+    steps = [tokens(4)[n : n + 2] for n in (0, 2)]
     model = gpt2()
     plain = copy.deepcopy(model)
     expected = sharp_in_pytorch(plain, steps, lr=1e-2, weight_decay=0.1)
     digests = set()
     for slots in 1, 3:
         ours = copy.deepcopy(model)
-        with monkeypatch.context() as patched, engine_for(ours, tmp_path, f"run{slots}", slots=slots,
-                                                          gradient_bytes=0 if slots == 1 else None,
-                                                          monkeypatch=patched, lr=1e-2, clip=0) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(
+                ours,
+                tmp_path,
+                f"run{slots}",
+                slots=slots,
+                gradient_bytes=0 if slots == 1 else None,
+                monkeypatch=patched,
+                lr=1e-2,
+                clip=0,
+            ) as engine,
+        ):
             engine.accumulate, parameters, losses = 2, list(ours.parameters()), []
             for step in steps:
                 backwards(engine, step, how)
@@ -93,16 +103,22 @@ def test_averages_for_an_evaluation(how, tmp_path, seed, monkeypatch):
     model, digests = gpt2(), []
     for n in range(2):
         ours = copy.deepcopy(model)
-        with monkeypatch.context() as patched, engine_for(ours, tmp_path, f"run{n}", monkeypatch=patched,
-                                                          **how) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(ours, tmp_path, f"run{n}", monkeypatch=patched, **how) as engine,
+        ):
             for batch in tokens(2):
                 engine.backward(engine(**batch).loss)
                 if n:
                     other = {name: p.detach() * 0.9 for name, p in ours.named_parameters()}
                     plain = copy.deepcopy(ours)
                     plain.load_state_dict(other, strict=False)
-                    for give in (lambda p, v: p.data.copy_(v), lambda p, v: setattr(p, "data", v),
-                                 lambda p, v: p.detach().numpy().__setitem__(..., v), None):
+                    for give in (
+                        lambda p, v: p.data.copy_(v),
+                        lambda p, v: setattr(p, "data", v),
+                        lambda p, v: p.detach().numpy().__setitem__(..., v),
+                        None,
+                    ):
                         loss = engine(**batch).loss.item()
                         with longshore.resident(ours, write="temporary"):
                             for name, p in ours.named_parameters() if give else ():
@@ -111,8 +127,10 @@ def test_averages_for_an_evaluation(how, tmp_path, seed, monkeypatch):
                                 ours.load_state_dict(plain.state_dict())
                             with torch.no_grad():
                                 assert torch.equal(engine(**batch).loss, plain(**batch).loss)
-                                assert all(torch.equal(value, plain.state_dict()[name])
-                                           for name, value in ours.state_dict().items())
+                                assert all(
+                                    torch.equal(value, plain.state_dict()[name])
+                                    for name, value in ours.state_dict().items()
+                                )
                         assert engine(**batch).loss.item() == loss
                 assert engine.step().step == engine.step_number
             digests.append(engine.digest())
@@ -144,7 +162,7 @@ def test_within_each_other_and_after_exceptions(tmp_path, seed):
             assert torch.equal(p * 1, was + 1)
             p.sub_(1)
         assert torch.equal(p.detach() * 1, was) and torch.equal(engine(**batch).loss, loss)
-        with pytest.raises(ValueError, match="False, True or \"temporary\""):
+        with pytest.raises(ValueError, match='False, True or "temporary"'):
             with longshore.resident(p, write="always"):
                 pass
         with longshore.resident(p):
@@ -165,11 +183,14 @@ def test_what_cannot_be_within_it(tmp_path, seed):
     with engine_for(model, tmp_path) as engine:
         engine.backward(engine(**batch).loss)
         with longshore.resident(p, write="temporary"):
-            for refused in (engine.step, engine.optimizer.step, lambda: engine.train_batch([batch]),
-                            lambda: engine.save_pretrained(tmp_path / "out"),
-                            lambda: model.load_state_dict(plain.state_dict()),
-                            lambda: contextlib.ExitStack().enter_context(longshore.resident(model.lm_head,
-                                                                                            write=True))):
+            for refused in (
+                engine.step,
+                engine.optimizer.step,
+                lambda: engine.train_batch([batch]),
+                lambda: engine.save_pretrained(tmp_path / "out"),
+                lambda: model.load_state_dict(plain.state_dict()),
+                lambda: contextlib.ExitStack().enter_context(longshore.resident(model.lm_head, write=True)),
+            ):
                 with pytest.raises(longshore.LongshoreError, match='write="temporary".*leave it first'):
                     refused()
         assert engine.grad_norm() == pytest.approx(norm, rel=1e-5)
@@ -196,9 +217,12 @@ def test_graphs_and_views_have_the_values_that_they_were_made_of(tmp_path, seed,
             kept = p.data
         engine.backward(loss)
         assert engine.grad_norm() == pytest.approx(norm, rel=1e-5)
-        assert torch.equal(kept,
-                           plain.lm_head.weight * 2 if kept.shape == plain.lm_head.weight.shape
-                           else dict(plain.named_parameters())[p.longshore.name] * 2)
+        assert torch.equal(
+            kept,
+            plain.lm_head.weight * 2
+            if kept.shape == plain.lm_head.weight.shape
+            else dict(plain.named_parameters())[p.longshore.name] * 2,
+        )
         engine.drop_gradients()
         with longshore.resident(model, write="temporary"), torch.no_grad():
             for p, q in zip(model.parameters(), plain.parameters()):
@@ -209,8 +233,9 @@ def test_graphs_and_views_have_the_values_that_they_were_made_of(tmp_path, seed,
         plain.zero_grad()
         plain(**batch).loss.backward()
         engine.backward(loss)
-        assert engine.grad_norm() == pytest.approx(torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9).item(),
-                                                   rel=1e-5)
+        assert engine.grad_norm() == pytest.approx(
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1e9).item(), rel=1e-5
+        )
 
 
 def test_changes_between_graphs_that_send_activations(tmp_path, seed):
@@ -251,8 +276,9 @@ def test_its_memory_is_the_budgets(tmp_path, seed):
             assert engine.memory().parameters >= engine.streams.memory.nbytes + 4 * 800 * 801 * 4
             engine.backward(engine(x).square().mean())
             assert engine.memory().held <= engine.memory().budget
-            with pytest.raises(longshore.BudgetError,
-                               match=r"temporary.*needs 9.*MiB, and of memory=60MiB .* is left: give "):
+            with pytest.raises(
+                longshore.BudgetError, match=r"temporary.*needs 9.*MiB, and of memory=60MiB .* is left: give "
+            ):
                 with contextlib.ExitStack() as many:
                     for _ in range(9):
                         many.enter_context(longshore.resident(model, write="temporary"))

@@ -129,7 +129,8 @@ def hooks_for_a_pass(model, x, i):
 
 def hook_of_all_modules(model, x, i):
     handle = nn.modules.module.register_module_forward_hook(
-        lambda module, args, out: out * (1.0 + i) if isinstance(module, nn.Linear) else None)
+        lambda module, args, out: out * (1.0 + i) if isinstance(module, nn.Linear) else None
+    )
     try:
         return mean(model, x)
     finally:
@@ -173,11 +174,25 @@ def counts_at_the_beginning(model, x, i):
     return mean(model, x)
 
 
-ALL = [task, scale_that_is_a_tensor, class_of_the_model, entry_of_a_dict, list_in_place, plain_object,
-       within_a_plain_object, reference_without_adapters,
-       only_the_last_adapter_off, frozen_for_a_pass, hooks_for_a_pass, hook_of_all_modules, evaluated_reference,
-       head_put_in_place,
-       losses_collected_in_a_list, counts_at_the_end, counts_at_the_beginning]
+ALL = [
+    task,
+    scale_that_is_a_tensor,
+    class_of_the_model,
+    entry_of_a_dict,
+    list_in_place,
+    plain_object,
+    within_a_plain_object,
+    reference_without_adapters,
+    only_the_last_adapter_off,
+    frozen_for_a_pass,
+    hooks_for_a_pass,
+    hook_of_all_modules,
+    evaluated_reference,
+    head_put_in_place,
+    losses_collected_in_a_list,
+    counts_at_the_end,
+    counts_at_the_beginning,
+]
 
 
 def trained(model, loss_of, batches):
@@ -194,9 +209,11 @@ def trained(model, loss_of, batches):
 
 
 @pytest.mark.parametrize("loss_of", ALL, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("room",
-                         [{}, {"slots": 1, "gradient_bytes": 0, "activations": "drives", "activation_room": "64MiB"}],
-                         ids=["", "little"])
+@pytest.mark.parametrize(
+    "room",
+    [{}, {"slots": 1, "gradient_bytes": 0, "activations": "drives", "activation_room": "64MiB"}],
+    ids=["", "little"],
+)
 def test_what_a_pass_changes_of_modules(loss_of, room, tmp_path, seed, monkeypatch):
     model = Net()
     model.said["collected"] = []
@@ -204,6 +221,7 @@ def test_what_a_pass_changes_of_modules(loss_of, room, tmp_path, seed, monkeypat
     plain, batches = copy.deepcopy(model), list(torch.randn(4, 5, 8))
     expected, plain = trained(plain, loss_of, batches)
     with engine_for(model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, **room) as engine:
+
         def of_number(i):
             return loss_of(engine.module, batches[i], i)
 

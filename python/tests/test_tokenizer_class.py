@@ -13,17 +13,40 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoTokenizer
 
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
-pytestmark = [pytest.mark.skipif(not PROGRAM, reason="the program is not installed"),
-              pytest.mark.skipif(int(transformers.__version__.split(".")[0]) < 5,
-                                 reason="classes make their own rules from transformers 5 on")]
+pytestmark = [
+    pytest.mark.skipif(not PROGRAM, reason="the program is not installed"),
+    pytest.mark.skipif(
+        int(transformers.__version__.split(".")[0]) < 5, reason="classes make their own rules from transformers 5 on"
+    ),
+]
 
 TEXT = "The ship comes in at dawn 1234 5678, and the crew's crates are carried o'er the quay. I'LL go."
-QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-MODEL = {"vocab_size": 500, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
-         "num_attention_heads": 2, "num_key_value_heads": 2, "n_embd": 32, "n_layer": 1, "n_head": 2}
-CLASSES = [None, "GPT2Tokenizer", "GPT2TokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast",
-           "PreTrainedTokenizerFast", "TokenizersBackend", "LlamaTokenizer", "LlamaTokenizerFast"]
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MODEL = {
+    "vocab_size": 500,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "n_embd": 32,
+    "n_layer": 1,
+    "n_head": 2,
+}
+CLASSES = [
+    None,
+    "GPT2Tokenizer",
+    "GPT2TokenizerFast",
+    "Qwen2Tokenizer",
+    "Qwen2TokenizerFast",
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+]
 FLAGS = ["single_word", "lstrip", "rstrip", "normalized", "special"]
 ADDED = ["<|im_start|>", "</s>", "[INST]", " [INST]", "ship", "ABC", "e\u0301x"]
 PIECES = ["a", "ship ", " ", "The", "1", "23", "\n", "_", ".", "I'LL ", "o'er", " \n\n "]
@@ -32,15 +55,26 @@ PIECES = ["a", "ship ", " ", "The", "1", "23", "\n", "_", ".", "I'LL ", "o'er", 
 def byte_level():
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    t.train_from_iterator([TEXT] * 3, trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"],
-                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    t.train_from_iterator(
+        [TEXT] * 3,
+        trainers.BpeTrainer(
+            vocab_size=400,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     prefix = random.random() < 0.5
     t.normalizer = random.choice([normalizers.Sequence([]), normalizers.NFC(), normalizers.Lowercase()])
     split = pre_tokenizers.Split(Regex(QWEN2), "isolated")
-    t.pre_tokenizer = random.choice([
-        pre_tokenizers.ByteLevel(prefix), pre_tokenizers.ByteLevel(prefix, use_regex=False),
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(prefix)]),
-        pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(prefix, use_regex=False)])])
+    t.pre_tokenizer = random.choice(
+        [
+            pre_tokenizers.ByteLevel(prefix),
+            pre_tokenizers.ByteLevel(prefix, use_regex=False),
+            pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(prefix)]),
+            pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(prefix, use_regex=False)]),
+        ]
+    )
     return t, {"eos_token": "<|endoftext|>"}, CLASSES, ["gpt2", "llama", "mistral", "qwen2"]
 
 
@@ -48,15 +82,22 @@ def sentencepiece():
     names = ["<unk>", "<s>", "</s>"]
     t = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    t.train_from_iterator([TEXT] * 3, trainers.BpeTrainer(vocab_size=320, show_progress=False,
-                          special_tokens=names + [f"<0x{i:02X}>" for i in range(256)]))
+    t.train_from_iterator(
+        [TEXT] * 3,
+        trainers.BpeTrainer(
+            vocab_size=320, show_progress=False, special_tokens=names + [f"<0x{i:02X}>" for i in range(256)]
+        ),
+    )
     t = Tokenizer.from_str(json.dumps({**json.loads(t.to_str()), "added_tokens": []}))
     t.add_special_tokens([AddedToken(name, special=True) for name in names])
     prepend = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     scheme, split = random.choice(["always", "first", "never"]), random.random() < 0.5
-    t.normalizer, t.pre_tokenizer = random.choice([
-        (prepend, pre_tokenizers.Sequence([])),
-        (normalizers.Sequence([]), pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split))])
+    t.normalizer, t.pre_tokenizer = random.choice(
+        [
+            (prepend, pre_tokenizers.Sequence([])),
+            (normalizers.Sequence([]), pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)),
+        ]
+    )
     t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     classes = [None, "LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend"]
     return t, {"eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}, classes, ["llama", "mistral"]
@@ -81,8 +122,24 @@ def write(directory, tokenizer, config, model):
 
 
 def train(directory, text, run, *more):
-    return program("train", "--init", directory, "--data", text, "--seq-len", 2, "--batch", 1, "--steps", 1, "--memory",
-                   "256MiB", "--out", run, *more)
+    return program(
+        "train",
+        "--init",
+        directory,
+        "--data",
+        text,
+        "--seq-len",
+        2,
+        "--batch",
+        1,
+        "--steps",
+        1,
+        "--memory",
+        "256MiB",
+        "--out",
+        run,
+        *more,
+    )
 
 
 @pytest.mark.parametrize("kind", [byte_level, sentencepiece])
@@ -110,7 +167,7 @@ def test_the_class_counts_as_in_transformers(kind, tmp_path, seed):
         loaded.split_special_tokens = True
         wanted = loaded(text, add_special_tokens=False)["input_ids"]
         train(tmp_path / "model", tmp_path / "text", tmp_path / "run", "--drive", "ram:", "--overwrite", "--quiet")
-        assert ids_of(tmp_path / "run")[:len(wanted)] == wanted, (number, family, config, model, text)
+        assert ids_of(tmp_path / "run")[: len(wanted)] == wanted, (number, family, config, model, text)
         by_class += "Tokenizer" in json.loads((tmp_path / "run" / "run.json").read_text())["tokenizer"]
     assert 0 < by_class < 30
 
@@ -119,8 +176,12 @@ def test_runs_keep_their_rules(tmp_path, seed):
     """A run goes on with the class it began with; one made before classes counted goes on with tokenizer.json alone."""
     tokenizer = byte_level()[0]
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Sequence([]), pre_tokenizers.ByteLevel(False)
-    write(tmp_path / "model", tokenizer, {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
-          {"model_type": "gpt2", **MODEL})
+    write(
+        tmp_path / "model",
+        tokenizer,
+        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True},
+        {"model_type": "gpt2", **MODEL},
+    )
     (tmp_path / "text").write_text("ship comes in at dawn")
     (tmp_path / "drive").mkdir()
     train(tmp_path / "model", tmp_path / "text", tmp_path / "run", "--drive", tmp_path / "drive")
@@ -149,4 +210,4 @@ def test_an_added_token_that_a_normalizer_empties(flags, tmp_path):
     tokenizer.encode_special_tokens = True
     wanted = tokenizer.encode(text, add_special_tokens=False).ids
     train(tmp_path / "model", tmp_path / "text", tmp_path / "run", "--drive", "ram:", "--quiet")
-    assert ids_of(tmp_path / "run")[:len(wanted)] == wanted
+    assert ids_of(tmp_path / "run")[: len(wanted)] == wanted

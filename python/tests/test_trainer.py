@@ -73,8 +73,9 @@ def test_the_numbers_are_those_of_transformers(tmp_path, seed):
 
     data = Sentences(40)
     plain = transformers.Trainer(
-        model(seed, 0.0), arguments(transformers.TrainingArguments, tmp_path / "plain", use_cpu=True),
-        train_dataset=data
+        model(seed, 0.0),
+        arguments(transformers.TrainingArguments, tmp_path / "plain", use_cpu=True),
+        train_dataset=data,
     )
     plain.train()
     digests = []
@@ -180,8 +181,9 @@ def test_best_model_bf16_and_what_is_refused(tmp_path, seed):
         TrainingArguments(output_dir=str(tmp_path), fp16=True)
     with pytest.raises(longshore.LongshoreError, match="optim: lion"):
         Trainer(
-            model(seed), TrainingArguments(output_dir=str(tmp_path / "x"), optim="lion_8bit", report_to=[]),
-            train_dataset=Sentences(4)
+            model(seed),
+            TrainingArguments(output_dir=str(tmp_path / "x"), optim="lion_8bit", report_to=[]),
+            train_dataset=Sentences(4),
         ).train()
 
 
@@ -213,12 +215,23 @@ def test_metrics_callbacks_smoothing_and_lengths_are_those_of_transformers(tmp_p
         (transformers.Trainer, transformers.TrainingArguments, {"use_cpu": True}),
         (Trainer, TrainingArguments, {"run": str(tmp_path / "run"), "memory": "1GiB"}),
     ):
-        args = arguments(arguments_kind, tmp_path / kind.__module__, label_smoothing_factor=0.1, eval_strategy="steps",
-                         eval_steps=3, **by_length(), **more)
+        args = arguments(
+            arguments_kind,
+            tmp_path / kind.__module__,
+            label_smoothing_factor=0.1,
+            eval_strategy="steps",
+            eval_steps=3,
+            **by_length(),
+            **more,
+        )
         seen = Seen()
         trainer = kind(
-            model(seed, 0.0), args, train_dataset=Sentences(40), eval_dataset=Sentences(6, 4), compute_metrics=right,
-            callbacks=[seen]
+            model(seed, 0.0),
+            args,
+            train_dataset=Sentences(40),
+            eval_dataset=Sentences(6, 4),
+            compute_metrics=right,
+            callbacks=[seen],
         )
         trainer.train()
         metrics = trainer.evaluate()
@@ -288,8 +301,10 @@ def test_unchanged_with_deepspeed(tmp_path, seed):
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
         "bf16": {"enabled": "auto"},
-        "optimizer": {"type": "AdamW",
-                      "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+        },
         "zero_optimization": {
             "stage": 3,
             "reduce_bucket_size": "auto",

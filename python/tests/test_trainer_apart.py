@@ -151,13 +151,20 @@ def own_model(base):
     return lambda model, *args, **kwargs: base(Own(model), *args, **kwargs)
 
 
-APART = {"Changes.training_step()": changes_inputs, "InPlace.training_step()": changes_inputs_in_place,
-         "Counts.training_step()": counts,
-         "Keeps.compute_loss()": keeps, "Decorated.compute_loss()": decorated,
-         "Samples.get_batch_samples()": samples_of_its_own,
-         "Theirs.training_step()": of_two_bases, "compute_loss_func": loss_func, "Between.on_substep_end()": callback,
-         "Trainer.compute_loss()": method_of_the_instance, "a hook of transformer.h.1": hooked_model,
-         "Own, a Own": own_model}
+APART = {
+    "Changes.training_step()": changes_inputs,
+    "InPlace.training_step()": changes_inputs_in_place,
+    "Counts.training_step()": counts,
+    "Keeps.compute_loss()": keeps,
+    "Decorated.compute_loss()": decorated,
+    "Samples.get_batch_samples()": samples_of_its_own,
+    "Theirs.training_step()": of_two_bases,
+    "compute_loss_func": loss_func,
+    "Between.on_substep_end()": callback,
+    "Trainer.compute_loss()": method_of_the_instance,
+    "a hook of transformer.h.1": hooked_model,
+    "Own, a Own": own_model,
+}
 
 
 def told(how, base, kind, place, seed, data=None, **more):
@@ -177,11 +184,13 @@ def told(how, base, kind, place, seed, data=None, **more):
 def test_one_after_the_other(name, tmp_path, seed, caplog):
     from longshore.transformers import Trainer, TrainingArguments
 
-    expected, _ = told(APART[name], transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed,
-                       use_cpu=True)
+    expected, _ = told(
+        APART[name], transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed, use_cpu=True
+    )
     with caplog.at_level(logging.INFO, "longshore"):
-        got, trainer = told(APART[name], Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"),
-                            memory="1GiB")
+        got, trainer = told(
+            APART[name], Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"), memory="1GiB"
+        )
     assert sum(got, []) == pytest.approx(sum(expected, []), rel=1e-4)
     said = [r.getMessage() for r in caplog.records if "one after the other" in r.getMessage()]
     assert len(said) == 1 and said[0].startswith(name) and not hasattr(trainer, "_longshore_losses")
@@ -198,9 +207,16 @@ def test_what_is_transformers_own_goes_together(tmp_path, seed, caplog):
         return Own
 
     with caplog.at_level(logging.INFO, "longshore"):
-        _, trainer = told(of_their_own, Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"),
-                          memory="1GiB",
-                          label_smoothing_factor=0.1)
+        _, trainer = told(
+            of_their_own,
+            Trainer,
+            TrainingArguments,
+            tmp_path,
+            seed,
+            run=str(tmp_path / "run"),
+            memory="1GiB",
+            label_smoothing_factor=0.1,
+        )
     assert len(trainer._longshore_losses) == 3 and "one after the other" not in caplog.text
 
 
@@ -210,18 +226,34 @@ def test_insisting(tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
     def plain(base):
-        return type("Plain", (base,), {"compute_loss": lambda self, model, inputs, **more: model(**inputs).loss * 2,
-                                       "training_step": lambda self, *args: base.training_step(self, *args)})
+        return type(
+            "Plain",
+            (base,),
+            {
+                "compute_loss": lambda self, model, inputs, **more: model(**inputs).loss * 2,
+                "training_step": lambda self, *args: base.training_step(self, *args),
+            },
+        )
 
-    expected, _ = told(plain, transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed,
-                       use_cpu=True)
-    got, trainer = told(plain, Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"), memory="1GiB",
-                        layer_major=True)
+    expected, _ = told(
+        plain, transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed, use_cpu=True
+    )
+    got, trainer = told(
+        plain, Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"), memory="1GiB", layer_major=True
+    )
     assert sum(got, []) == pytest.approx(sum(expected, []), rel=1e-4) and len(trainer._longshore_losses) == 3
     for n, how in enumerate((changes_inputs, changes_inputs_in_place, samples_of_its_own)):
         with pytest.raises(longshore.LongshoreError, match="layer_major=True: .*training_step.. got other inputs"):
-            told(how, Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / f"run{n}"), memory="1GiB",
-                 layer_major=True)
+            told(
+                how,
+                Trainer,
+                TrainingArguments,
+                tmp_path,
+                seed,
+                run=str(tmp_path / f"run{n}"),
+                memory="1GiB",
+                layer_major=True,
+            )
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -235,8 +267,9 @@ class Stream(torch.utils.data.IterableDataset):
 def test_a_remainder_of_streamed_data(how, tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
-    expected, _ = told(how, transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed, Stream(),
-                       use_cpu=True)
+    expected, _ = told(
+        how, transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed, Stream(), use_cpu=True
+    )
     got, _ = told(how, Trainer, TrainingArguments, tmp_path, seed, Stream(), run=str(tmp_path / "run"), memory="1GiB")
     assert len(expected) == 3 and sum(got, []) == pytest.approx(sum(expected, []), rel=1e-4)
 
@@ -268,12 +301,20 @@ DEEPSPEED = {"plain_trainer": False, "keeps": True, "counts": False, "changes_in
 def test_with_deepspeed(tmp_path, seed):
     (tmp_path / "train.py").write_text(SCRIPT.format(tests=os.path.dirname(__file__), seed=seed))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py"], cwd=tmp_path, capture_output=True,
-                          text=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-m", "longshore.deepspeed", "train.py"], cwd=tmp_path, capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     out, together = json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
     assert together == {name: name == "plain_trainer" for name in DEEPSPEED}
     for name, streamed in DEEPSPEED.items():
-        expected, _ = told(globals()[name], transformers.Trainer, transformers.TrainingArguments, tmp_path / name, seed,
-                           Stream() if streamed else None, use_cpu=True)
+        expected, _ = told(
+            globals()[name],
+            transformers.Trainer,
+            transformers.TrainingArguments,
+            tmp_path / name,
+            seed,
+            Stream() if streamed else None,
+            use_cpu=True,
+        )
         assert [line[0] for line in out[name]] == pytest.approx([line[0] for line in expected], rel=1e-4), name

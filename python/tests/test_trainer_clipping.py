@@ -40,19 +40,26 @@ class Clips(transformers.TrainerCallback):
         torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
 
 
-@pytest.mark.parametrize("callback, norm",
-                         [(Changes([1e9, 0.05, 1e9]), 1.0), (Changes([0.05, 0.0, 0.05]), 1.0),
-                          (Changes([0.0, 0.05, 0.0]), 0.0),
-                                            (Halves(), 0.5), (Clips(), 0.0)],
-                         ids=["more", "none", "from none", "halves", "by itself"])
+@pytest.mark.parametrize(
+    "callback, norm",
+    [
+        (Changes([1e9, 0.05, 1e9]), 1.0),
+        (Changes([0.05, 0.0, 0.05]), 1.0),
+        (Changes([0.0, 0.05, 0.0]), 0.0),
+        (Halves(), 0.5),
+        (Clips(), 0.0),
+    ],
+    ids=["more", "none", "from none", "halves", "by itself"],
+)
 def test_clipped_as_transformers_does(callback, norm, tmp_path, seed):
     from longshore.transformers import Trainer, TrainingArguments
 
     keeps = [Keeps(), Keeps()]
     more = {"max_grad_norm": norm, "optim": "sgd"}
     how = [functools.partial(functools.partial, callbacks=[callback, keep]) for keep in keeps]
-    expected, _ = told(how[0], transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed,
-                       use_cpu=True, **more)
+    expected, _ = told(
+        how[0], transformers.Trainer, transformers.TrainingArguments, tmp_path / "plain", seed, use_cpu=True, **more
+    )
     got, _ = told(how[1], Trainer, TrainingArguments, tmp_path, seed, run=str(tmp_path / "run"), memory="1GiB", **more)
     assert sum(got, []) == pytest.approx(sum(expected, []), rel=1e-4)
     for name, w in keeps[0].weights.items():

@@ -14,8 +14,17 @@ from test_trainer import Sentences, by_length, model
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-TIMES = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "eval_runtime", "train_loss",
-         "eval_samples_per_second", "eval_steps_per_second", "total_flos", "eval_model_preparation_time")
+TIMES = (
+    "train_runtime",
+    "train_samples_per_second",
+    "train_steps_per_second",
+    "eval_runtime",
+    "train_loss",
+    "eval_samples_per_second",
+    "eval_steps_per_second",
+    "total_flos",
+    "eval_model_preparation_time",
+)
 
 
 class Masks:
@@ -68,14 +77,26 @@ def interrupt():
 
 CASES = {
     "steps": {},
-    "epochs": {"num_train_epochs": 3, "max_steps": -1, "eval_strategy": "epoch", "save_strategy": "epoch",
-               "logging_strategy": "epoch"},
+    "epochs": {
+        "num_train_epochs": 3,
+        "max_steps": -1,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "logging_strategy": "epoch",
+    },
     "accumulation": {"gradient_accumulation_steps": 3, "logging_steps": 3},
     "lengths": {**by_length(), "num_train_epochs": 2, "max_steps": -1},
-    "best": {"load_best_model_at_end": True, "learning_rate": 0.05, "metric_for_best_model": "loss",
-             "greater_is_better": False},
-    "plateau": {"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.05,
-                "lr_scheduler_kwargs": {"patience": 0}},
+    "best": {
+        "load_best_model_at_end": True,
+        "learning_rate": 0.05,
+        "metric_for_best_model": "loss",
+        "greater_is_better": False,
+    },
+    "plateau": {
+        "lr_scheduler_type": "reduce_lr_on_plateau",
+        "learning_rate": 0.05,
+        "lr_scheduler_kwargs": {"patience": 0},
+    },
     "cosine": {"lr_scheduler_type": "cosine", "warmup_steps": 2, "eval_on_start": True},
     "stream": {"gradient_accumulation_steps": 2},
     "masks": {"gradient_accumulation_steps": 1},
@@ -86,16 +107,37 @@ CASES = {
 def trainer(name, place, seed, how=None, event="on_step_end", at=1, **more):
     from longshore.transformers import Trainer, TrainingArguments
 
-    given = {"output_dir": str(place / "out"), "run": str(place / "run"), "memory": "64MiB", "max_steps": 9,
-             "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "learning_rate": 1e-3,
-             "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3,
-             "report_to": [], "disable_tqdm": True, "seed": 11, "save_total_limit": 2, **CASES[name], **more}
+    given = {
+        "output_dir": str(place / "out"),
+        "run": str(place / "run"),
+        "memory": "64MiB",
+        "max_steps": 9,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 1e-3,
+        "logging_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": 11,
+        "save_total_limit": 2,
+        **CASES[name],
+        **more,
+    }
     callbacks = [Plateau()] + ([transformers.EarlyStoppingCallback(2)] if name == "best" else [])
     if how is not None:
         callbacks.append(Stops(event, at, how))
-    return Trainer(model(seed), TrainingArguments(**given), callbacks=callbacks, eval_dataset=Sentences(6, 4),
-                   train_dataset=Stream() if name == "stream" else Sentences(24),
-                   data_collator=Masks() if name.startswith("masks") else None)
+    return Trainer(
+        model(seed),
+        TrainingArguments(**given),
+        callbacks=callbacks,
+        eval_dataset=Sentences(6, 4),
+        train_dataset=Stream() if name == "stream" else Sentences(24),
+        data_collator=Masks() if name.startswith("masks") else None,
+    )
 
 
 def seen(trained):
@@ -111,9 +153,21 @@ def whole(name, place, seed, *callback):
     return told
 
 
-STOPS = [("on_step_end", 1), ("on_step_begin", 3), ("on_step_end", 5), ("on_evaluate", 1), ("on_evaluate", 2),
-         ("on_save", 1), ("on_log", 2), ("on_prediction_step", 2), ("on_epoch_end", 1), ("on_epoch_begin", 2),
-         ("on_substep_end", 3), ("on_optimizer_step", 4), ("on_train_end", 1)]
+STOPS = [
+    ("on_step_end", 1),
+    ("on_step_begin", 3),
+    ("on_step_end", 5),
+    ("on_evaluate", 1),
+    ("on_evaluate", 2),
+    ("on_save", 1),
+    ("on_log", 2),
+    ("on_prediction_step", 2),
+    ("on_epoch_end", 1),
+    ("on_epoch_begin", 2),
+    ("on_substep_end", 3),
+    ("on_optimizer_step", 4),
+    ("on_train_end", 1),
+]
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -197,8 +251,9 @@ def test_ignored_data_begins_anew_as_from_a_checkpoint(tmp_path, seed):
         with pytest.raises(KeyboardInterrupt):
             stopped.train()
         stopped.engine.close()
-        again = trainer("cosine", tmp_path / name, seed, ignore_data_skip=True,
-                        restore_callback_states_from_checkpoint=True)
+        again = trainer(
+            "cosine", tmp_path / name, seed, ignore_data_skip=True, restore_callback_states_from_checkpoint=True
+        )
         again.train(resume_from_checkpoint=True if name == "run" else str(tmp_path / name / "out" / "checkpoint-3"))
         told.append([line["loss"] for line in again.state.log_history if "loss" in line and line["step"] > 4])
         told.append(again.engine.digest())
@@ -225,8 +280,16 @@ def test_killed_again_and_again(number, tmp_path, seed):
     for kills in range(3):
         event = draw.choice(["on_step_end", "on_step_begin", "on_save", "on_evaluate", "on_prediction_step"])
         at = draw.randint(1, 3)
-        script = KILLED.format(tests=os.path.dirname(__file__), name=name, place=str(tmp_path / "killed"), seed=seed,
-                               signal=int(number), event=event, at=at, resumes=kills > 0)
+        script = KILLED.format(
+            tests=os.path.dirname(__file__),
+            name=name,
+            place=str(tmp_path / "killed"),
+            seed=seed,
+            signal=int(number),
+            event=event,
+            at=at,
+            resumes=kills > 0,
+        )
         done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
         assert done.returncode in (-number, 0), done.stderr[-2000:]
     again = trainer(name, tmp_path / "killed", seed)
@@ -236,10 +299,13 @@ def test_killed_again_and_again(number, tmp_path, seed):
 
 
 def test_a_run_keeps_its_precision_and_moments(tmp_path, seed, caplog):
-    for number, (first, then, said) in enumerate((
+    for number, (first, then, said) in enumerate(
+        (
             ({}, {"bf16": True}, "computes in fp32, and not bf16"),
             ({"bf16": True}, {}, "computes in bf16, and not fp32"),
-            ({"optim": "adamw_8bit"}, {}, "moments 8bit, and not fp32"))):
+            ({"optim": "adamw_8bit"}, {}, "moments 8bit, and not fp32"),
+        )
+    ):
         expected = whole("steps", tmp_path / "whole", seed) if not number else None
         stopped = trainer("steps", tmp_path / str(number), seed, interrupt, "on_step_begin", 4, **first)
         with pytest.raises(KeyboardInterrupt):
@@ -272,8 +338,11 @@ def test_a_wrapped_model_is_not_sent_to_the_meta_device(tmp_path, seed):
     made = model(seed)
     before = made.transformer.wte.weight.detach().clone()
     with longshore.wrap(made, run=str(tmp_path / "run")) as engine:
-        for send in (lambda: made.to("meta"), lambda: engine.to("meta"),
-                     lambda: made.transformer.to_empty(device="meta")):
+        for send in (
+            lambda: made.to("meta"),
+            lambda: engine.to("meta"),
+            lambda: made.transformer.to_empty(device="meta"),
+        ):
             with pytest.raises(longshore.LongshoreError, match=r"module\.to\(.meta.\) would lose it"):
                 send()
         assert torch.equal(made.transformer.wte.weight.detach() + 0, before)

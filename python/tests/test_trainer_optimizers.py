@@ -26,9 +26,14 @@ class Makes:
 
     def create_optimizer(self, *args):
         decays = [p for p in self.model.parameters() if p.ndim > 1]
-        self.optimizer = torch.optim.Adam([{"params": decays, "lr": 3e-3, "weight_decay": 0.1},
-                                           {"params": [p for p in self.model.parameters() if p.ndim == 1]}],
-                                          lr=1e-3, eps=1e-6)
+        self.optimizer = torch.optim.Adam(
+            [
+                {"params": decays, "lr": 3e-3, "weight_decay": 0.1},
+                {"params": [p for p in self.model.parameters() if p.ndim == 1]},
+            ],
+            lr=1e-3,
+            eps=1e-6,
+        )
         return self.optimizer
 
 
@@ -44,8 +49,9 @@ class Changes:
 
 class Schedules:
     def create_scheduler(self, num_training_steps, optimizer=None):
-        self.lr_scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer or self.optimizer, max_lr=1e-2,
-                                                                total_steps=num_training_steps + 1)
+        self.lr_scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer or self.optimizer, max_lr=1e-2, total_steps=num_training_steps + 1
+        )
         return self.lr_scheduler
 
 
@@ -132,7 +138,8 @@ def test_a_callback_edits_the_groups(tmp_path, seed):
     expected, ours = (trained(ours, None, tmp_path / "whole", {}, lambda model: gives, seed) for ours in (False, True))
     assert losses(ours) == pytest.approx(losses(expected), rel=1e-4)
     assert [len(group["params"]) for group in ours.engine.optimizer.param_groups] == [
-        len(group["params"]) for group in expected.optimizer.param_groups]
+        len(group["params"]) for group in expected.optimizer.param_groups
+    ]
     ours.engine.close()
     args = arguments(TrainingArguments, tmp_path, run=str(tmp_path / "run"), memory="1GiB")
     args.save_strategy, args.save_steps = transformers.trainer_utils.IntervalStrategy.STEPS, 2
@@ -161,8 +168,9 @@ def test_what_optim_args_say_is_taken_or_refused(tmp_path, seed):
         ours = trained(True, None, here, more, None, seed)
         assert losses(ours) == pytest.approx(losses(trained(False, None, here, more, None, seed)), rel=1e-4)
         ours.engine.close()
-    refused("optim_args: momentum has no effect with optim=adamw_torch", tmp_path, seed,
-            more={"optim_args": "momentum=0.9"})
+    refused(
+        "optim_args: momentum has no effect with optim=adamw_torch", tmp_path, seed, more={"optim_args": "momentum=0.9"}
+    )
 
 
 def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
@@ -172,16 +180,31 @@ def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
             return self.optimizer
 
     refused("RMSprop is not supported; torch.optim's AdamW, Adam, SGD and Adagrad", tmp_path, seed, Takes)
-    refused("SGD: nesterov=True", tmp_path, seed,
-            gives=lambda model: {"optimizer_cls_and_kwargs": (torch.optim.SGD, {**SGD[1], "nesterov": True})})
-    refused("AdamW: amsgrad=True", tmp_path, seed,
-            gives=lambda model: {"optimizers": (torch.optim.AdamW(model.parameters(), amsgrad=True), None)})
+    refused(
+        "SGD: nesterov=True",
+        tmp_path,
+        seed,
+        gives=lambda model: {"optimizer_cls_and_kwargs": (torch.optim.SGD, {**SGD[1], "nesterov": True})},
+    )
+    refused(
+        "AdamW: amsgrad=True",
+        tmp_path,
+        seed,
+        gives=lambda model: {"optimizers": (torch.optim.AdamW(model.parameters(), amsgrad=True), None)},
+    )
     refused("optim_target_modules: is for GaLore", tmp_path, seed, more={"optim_target_modules": "all-linear"})
     refused("optim: adafactor is not supported", tmp_path, seed, more={"optim": "adafactor"})
-    refused("Adafactor is not supported", tmp_path, seed,
-            gives=lambda model: {"optimizer_cls_and_kwargs": (transformers.Adafactor,
-                                                              {"lr": 1e-3, "relative_step": False,
-                                                               "scale_parameter": False})})
+    refused(
+        "Adafactor is not supported",
+        tmp_path,
+        seed,
+        gives=lambda model: {
+            "optimizer_cls_and_kwargs": (
+                transformers.Adafactor,
+                {"lr": 1e-3, "relative_step": False, "scale_parameter": False},
+            )
+        },
+    )
 
 
 def test_moments_of_8_bits_by_name(tmp_path, seed):
@@ -205,8 +228,9 @@ def test_a_run_goes_on_with_its_own_groups(tmp_path, seed):
     first.train()
     first.engine.close()
     args.max_steps = 3
-    with pytest.raises(longshore.LongshoreError,
-                       match="its parameter groups are not those of the AdamW: 2 of .*make the same groups"):
+    with pytest.raises(
+        longshore.LongshoreError, match="its parameter groups are not those of the AdamW: 2 of .*make the same groups"
+    ):
         own = type("Own", (Fewer, Trainer), {})
         own(model(seed), args, train_dataset=Sentences(40)).train(resume_from_checkpoint=True)
 
@@ -244,8 +268,9 @@ def test_under_deepspeed_the_optimizer_is_the_one_that_was_asked_for(tmp_path, s
     """Accelerate makes an Adam of all of them there."""
     (tmp_path / "train.py").write_text(SCRIPT.format(tests=os.path.dirname(__file__), path=str(tmp_path), seed=seed))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run([sys.executable, "-m", "longshore.deepspeed", "train.py"], cwd=tmp_path, capture_output=True,
-                          text=True, env=env)
+    done = subprocess.run(
+        [sys.executable, "-m", "longshore.deepspeed", "train.py"], cwd=tmp_path, capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     told, again, other = json.loads(done.stdout.split("RESULT ")[1].splitlines()[0])
     assert told == pytest.approx(losses(trained(False, None, tmp_path, {"optim": "sgd"}, None, seed)), rel=1e-4)
@@ -265,9 +290,12 @@ def test_a_second_trainer_of_the_model_trains_on(more, tmp_path, seed):
             it.to(torch.bfloat16)
         for stage in (0, 1, 2):
             where = {"run": str(tmp_path / f"run{stage}"), "memory": "1GiB"} if ours else {"use_cpu": True}
-            args = arguments(TrainingArguments if ours else transformers.TrainingArguments, tmp_path / f"{ours}{stage}",
-                             **where,
-                             **(more if ours else {k: v for k, v in more.items() if k != "bf16"}))
+            args = arguments(
+                TrainingArguments if ours else transformers.TrainingArguments,
+                tmp_path / f"{ours}{stage}",
+                **where,
+                **(more if ours else {k: v for k, v in more.items() if k != "bf16"}),
+            )
             args.max_steps, args.learning_rate, args.weight_decay = 2, 1e-3 * (stage + 1), 0.1 * stage
             trainer = kind(it, args, train_dataset=Sentences(40, 3 + stage))
             trainer.train()
@@ -280,8 +308,9 @@ def test_a_second_trainer_of_the_model_trains_on(more, tmp_path, seed):
     with pytest.raises(longshore.LongshoreError, match="another run= or output_dir, or save the model .*save_model"):
         Trainer(it, args, train_dataset=Sentences(40)).train()
     args.run, args.optim = str(tmp_path / "run3"), "adagrad"
-    with pytest.raises(longshore.LongshoreError,
-                       match="is asked for adagrad with .*give the next Trainer from_pretrained"):
+    with pytest.raises(
+        longshore.LongshoreError, match="is asked for adagrad with .*give the next Trainer from_pretrained"
+    ):
         Trainer(it, args, train_dataset=Sentences(40)).train()
     trainer.engine.close()
     for stage, digest in enumerate(digests):

@@ -44,12 +44,18 @@ def test_sft(tmp_path, kind, written):
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        "optimizer": {"type": "AdamW",
-                      "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+        },
         "scheduler": {
             "type": "WarmupDecayLR",
-            "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
-                       "total_num_steps": "auto"},
+            "params": {
+                "warmup_min_lr": "auto",
+                "warmup_max_lr": "auto",
+                "warmup_num_steps": "auto",
+                "total_num_steps": "auto",
+            },
         },
         "zero_optimization": {
             "stage": 3,
@@ -94,8 +100,9 @@ def test_sft(tmp_path, kind, written):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     saved = load_file(tmp_path / kind / written)
-    assert len(saved) >= {"lora": 6, "whole": 40}[kind] and all(value.any()
-                                                                for name, value in saved.items() if "lora_B" in name)
+    assert len(saved) >= {"lora": 6, "whole": 40}[kind] and all(
+        value.any() for name, value in saved.items() if "lora_B" in name
+    )
 
 
 GENERATES = """
@@ -125,18 +132,27 @@ print("LOG", json.dumps([[line["reward"], line["grad_norm"]] for line in trainer
 @pytest.mark.parametrize("kind", ["GRPO", "RLOO"])
 def test_generates_while_it_trains(tmp_path, kind):
     zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "nvme")}}
-    (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto",
-                                                  "zero_optimization": zero}))
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", "zero_optimization": zero})
+    )
     (tmp_path / "train.py").write_text(GENERATES.format(tests=os.path.dirname(__file__), kind=kind))
     env, found = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}, []
     for how in (["-m", "longshore.deepspeed", "train.py", "--deepspeed", "ds.json"], ["train.py", "--use_cpu"]):
         done = subprocess.run(
-            [sys.executable, *how,
-             *"--output_dir out --max_steps 2 --per_device_train_batch_size 4 --num_generations 2 "
-              "--max_completion_length 4 "
-             "--learning_rate 1e-2 --logging_steps 1 --report_to none --save_strategy no "
-             "--bf16 False --beta 0.1".split()],
-            cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANGS_SECONDS)
+            [
+                sys.executable,
+                *how,
+                *"--output_dir out --max_steps 2 --per_device_train_batch_size 4 --num_generations 2 "
+                "--max_completion_length 4 "
+                "--learning_rate 1e-2 --logging_steps 1 --report_to none --save_strategy no "
+                "--bf16 False --beta 0.1".split(),
+            ],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=HANGS_SECONDS,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(json.loads(next(line for line in done.stdout.splitlines() if line.startswith("LOG"))[4:]))
     for ours, theirs in zip(*found):

@@ -64,13 +64,15 @@ def test_what_is_written_stays(tmp_path, seed, moments, storage):
         assert torch.equal(utils.safe_get_full_fp32_param(p), torch.full(p.shape, 1.00001))
         assert torch.equal(utils.safe_get_full_optimizer_state(p, "exp_avg"), torch.full(p.shape, 0.25))
         assert torch.equal(utils.safe_get_full_optimizer_state(p, "exp_avg_sq"), torch.full(p.shape, 0.5))
-        assert all(torch.equal(a, b)
-                   for a, b in zip(before,
-                                   [utils.safe_get_full_fp32_param(other),
-                                    utils.safe_get_full_optimizer_state(other, "exp_avg")]))
-        assert torch.equal(p.detach(),
-                           torch.full(p.shape, 1.00001).to(torch.float32 if storage == "fp32"
-                                                           else torch.bfloat16).float())
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                before, [utils.safe_get_full_fp32_param(other), utils.safe_get_full_optimizer_state(other, "exp_avg")]
+            )
+        )
+        assert torch.equal(
+            p.detach(), torch.full(p.shape, 1.00001).to(torch.float32 if storage == "fp32" else torch.bfloat16).float()
+        )
         digest = engine.digest()
         with pytest.raises(longshore.LongshoreError, match="c_fc.weight: holds a negative second moment"):
             utils.safe_set_full_optimizer_state(p, -0.5, "exp_avg_sq")
@@ -125,20 +127,34 @@ def test_a_checkpoint_as_fp32(tmp_path, seed):
     train(engine)  # the run has gone on, and is open
     values = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(tmp_path / "out", tag="global_step1")
     assert all(torch.equal(values[name], value) for name, value in expected.items())
-    assert (torch.equal(values["lm_head.weight"], values["transformer.wte.weight"])
-            and values["lm_head.weight"].dtype == torch.float32)
+    assert (
+        torch.equal(values["lm_head.weight"], values["transformer.wte.weight"])
+        and values["lm_head.weight"].dtype == torch.float32
+    )
     trained = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(tmp_path / "out", exclude_frozen_parameters=True)
     assert set(values) - set(trained) == {"transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias"}
     assert not torch.equal(trained["lm_head.weight"], values["lm_head.weight"])
     engine.destroy()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-m", "longshore.deepspeed.zero_to_fp32", tmp_path / "out", tmp_path / "whole", "-t",
-               "global_step1", "--max_shard_size", "64KiB"]
+    command = [
+        sys.executable,
+        "-m",
+        "longshore.deepspeed.zero_to_fp32",
+        tmp_path / "out",
+        tmp_path / "whole",
+        "-t",
+        "global_step1",
+        "--max_shard_size",
+        "64KiB",
+    ]
     assert subprocess.run(command, env=env).returncode == 0
-    for change, why in (({4: tmp_path / "new", 6: "none"}, "none: is not a checkpoint"),
-                        ({4: tmp_path / "new", 8: "lots"}, "'lots': not a size")):
-        wrong = subprocess.run([change.get(n, word) for n, word in enumerate(command)], env=env, capture_output=True,
-                               text=True)
+    for change, why in (
+        ({4: tmp_path / "new", 6: "none"}, "none: is not a checkpoint"),
+        ({4: tmp_path / "new", 8: "lots"}, "'lots': not a size"),
+    ):
+        wrong = subprocess.run(
+            [change.get(n, word) for n, word in enumerate(command)], env=env, capture_output=True, text=True
+        )
         assert wrong.returncode == 1 and why in wrong.stderr and "Traceback" not in wrong.stderr
     assert not (tmp_path / "new").exists()
     shards = sorted(p.name for p in (tmp_path / "whole").glob("*.bin"))

@@ -30,8 +30,11 @@ class Block(nn.Module):
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem, self.layers, self.head = nn.Linear(8, 8), nn.ModuleList([self.block()
-                                                                            for _ in range(3)]), nn.Linear(8, 4)
+        self.stem, self.layers, self.head = (
+            nn.Linear(8, 8),
+            nn.ModuleList([self.block() for _ in range(3)]),
+            nn.Linear(8, 4),
+        )
         self.register_buffer("average", torch.zeros(8))
         self.plain, self.kept = torch.zeros(8), {"average": torch.zeros(8)}
 
@@ -132,8 +135,18 @@ class Closures(Net):
             layer.register_forward_hook(lambda module, args, out: out * now["factor"])
 
 
-ALL = [WrittenBefore, WrittenAfter, WrittenThroughData, NoBuffer, InAContainer, OfTheFirstLayer, SharedStatistics,
-       Global, GlobalThatAHookSets, Closures]
+ALL = [
+    WrittenBefore,
+    WrittenAfter,
+    WrittenThroughData,
+    NoBuffer,
+    InAContainer,
+    OfTheFirstLayer,
+    SharedStatistics,
+    Global,
+    GlobalThatAHookSets,
+    Closures,
+]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -161,7 +174,9 @@ class Norms(Net):
     def __init__(self):
         super().__init__()
         self.stem, self.head = (
-            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4)))
+            nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)),
+            nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4)),
+        )
 
     class block(Block):
         def __init__(self):
@@ -234,6 +249,13 @@ def test_only_parameters_with_hooks_are_compared():
     """Each compared container costs time at every turn of a micro-batch."""
     plain, hooked = nn.Linear(2, 2), nn.Linear(2, 2)
     hooked.weight.register_hook(lambda g: g)
-    found = [[place.container for group in ModuleChanges(model, []).groups for place in group.places
-              if "a hook of a parameter" in place.where] for model in (plain, hooked)]
+    found = [
+        [
+            place.container
+            for group in ModuleChanges(model, []).groups
+            for place in group.places
+            if "a hook of a parameter" in place.where
+        ]
+        for model in (plain, hooked)
+    ]
     assert found[0] == [] and len(found[1]) == 1 and found[1][0] is hooked.weight._backward_hooks

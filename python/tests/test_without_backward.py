@@ -17,8 +17,9 @@ def layers():
 
 
 def same(model, plain):
-    return all(torch.allclose(p.detach() + 0, q, rtol=1e-6, atol=1e-7)
-               for p, q in zip(model.parameters(), plain.parameters()))
+    return all(
+        torch.allclose(p.detach() + 0, q, rtol=1e-6, atol=1e-7) for p, q in zip(model.parameters(), plain.parameters())
+    )
 
 
 @pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
@@ -26,8 +27,9 @@ def test_a_step_of_nothing(on_nonfinite, tmp_path, seed):
     with engine_for(layers(), tmp_path, on_nonfinite=on_nonfinite) as engine:
         digest = engine.digest()
         engine(X).sum()  # forgotten: backward()
-        with pytest.raises(longshore.LongshoreError,
-                           match=r"step: there was no backward pass since step 0; .*engine.backward\("):
+        with pytest.raises(
+            longshore.LongshoreError, match=r"step: there was no backward pass since step 0; .*engine.backward\("
+        ):
             engine.step()
         engine.optimizer.step()  # which does nothing, as torch.optim's
         assert engine.step_number == 0 and engine.digest() == digest
@@ -89,10 +91,16 @@ def test_gradients_that_a_script_sets_itself(passes, slots, tmp_path, seed, monk
 
 def test_under_deepspeed(tmp_path, seed):
     model = layers()
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
-        "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-        "longshore": {"run": str(tmp_path / "run")}})
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=model.parameters(),
+        config={
+            "train_micro_batch_size_per_gpu": 3,
+            "gradient_accumulation_steps": 2,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "longshore": {"run": str(tmp_path / "run")},
+        },
+    )
     for _ in range(2):
         engine.backward(engine(X).sum())
         engine.step()

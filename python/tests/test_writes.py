@@ -88,14 +88,24 @@ WRITES = {
 @pytest.mark.parametrize("kind", WRITES)
 def test_a_codebook_that_forward_moves(kind, tmp_path, seed, monkeypatch):
     """In the first step, wherever it lies, whether it trains or not."""
-    for n, (trains, how) in enumerate([(False, {}), (True, {}), (False, {"storage": "bf16"}), (True, {"slots": 1}),
-                                       (False, {"slots": 1, "storage": "bf16"})]):
+    for n, (trains, how) in enumerate(
+        [
+            (False, {}),
+            (True, {}),
+            (False, {"storage": "bf16"}),
+            (True, {"slots": 1}),
+            (False, {"slots": 1, "storage": "bf16"}),
+        ]
+    ):
         model = Quantizer(WRITES[kind], trains)
-        with monkeypatch.context() as patched, engine_for(model, tmp_path, f"{kind}{n}", monkeypatch=patched,
-                                                          **how) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(model, tmp_path, f"{kind}{n}", monkeypatch=patched, **how) as engine,
+        ):
             before, value = engine.digest(), model.book.weight.detach() * 1
-            with pytest.raises(longshore.AbsentParameterError,
-                               match="^book.weight: .*forward.*register_buffer.*longshore.resident"):
+            with pytest.raises(
+                longshore.AbsentParameterError, match="^book.weight: .*forward.*register_buffer.*longshore.resident"
+            ):
                 engine.backward(engine(batches()[0]))
                 engine.step()
             engine.drop_gradients()
@@ -136,11 +146,17 @@ def test_a_codebook_whose_memory_is_kept(tmp_path, seed):
 @pytest.mark.parametrize("another", [None, 0])
 def test_a_layer_that_forward_moves(kind, another, tmp_path, seed, monkeypatch):
     for slots in 1, 3:
-        with monkeypatch.context() as patched, engine_for(InLayer(WRITES[kind], another), tmp_path, f"run{slots}",
-                                                          slots=slots, monkeypatch=patched) as engine:
+        with (
+            monkeypatch.context() as patched,
+            engine_for(
+                InLayer(WRITES[kind], another), tmp_path, f"run{slots}", slots=slots, monkeypatch=patched
+            ) as engine,
+        ):
             before = engine.digest()
-            with pytest.raises(longshore.AbsentParameterError,
-                               match=f"^layers.{1 if another is None else 0}.weight: .*(register_buffer|gradient)"):
+            with pytest.raises(
+                longshore.AbsentParameterError,
+                match=f"^layers.{1 if another is None else 0}.weight: .*(register_buffer|gradient)",
+            ):
                 engine.backward(engine(batches()[0]))
             engine.drop_gradients()
             assert engine.digest() == before
@@ -154,9 +170,13 @@ def test_what_is_only_looked_at_is_not_refused(tmp_path, seed):
         kept = p.data.clone()
         p.data.mul_(2)
         p.data.copy_(kept)
-        seen.append((float(p.data.sum()),
-                     {type(p), type(copy.deepcopy(p)), type(nn.Parameter(p)), type(nn.Parameter(p.data))},
-                     p.detach().numpy().sum()))
+        seen.append(
+            (
+                float(p.data.sum()),
+                {type(p), type(copy.deepcopy(p)), type(nn.Parameter(p)), type(nn.Parameter(p.data))},
+                p.detach().numpy().sum(),
+            )
+        )
 
     model, plain = Quantizer(look, True), Quantizer(look, True)
     plain.load_state_dict(model.state_dict())
@@ -201,9 +221,11 @@ def test_max_norm(kind, tmp_path, seed):
     ids = [torch.randint(50, (4, 3), generator=torch.Generator().manual_seed(i)) for i in range(4)]
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     with engine_for(model, tmp_path, optimizer="sgd", lr=0.1, weight_decay=0, clip=0) as engine:
-        with pytest.raises(longshore.AbsentParameterError,
-                           match=r"^table.weight: .*max_norm=None.*embedding_renorm_\(weight.data, ids, 0.5, "
-                                 r"1.0\).*resident"):
+        with pytest.raises(
+            longshore.AbsentParameterError,
+            match=r"^table.weight: .*max_norm=None.*embedding_renorm_\(weight.data, ids, 0.5, "
+            r"1.0\).*resident",
+        ):
             engine(ids[0])
         model.table.max_norm = None
         weight = model.table.weight
@@ -259,9 +281,11 @@ OUTSIDE = {
     "reset_parameters": lambda m: m[0].reset_parameters(),
     "renorm_": lambda m: m[0].weight.data.renorm_(2, 0, 0.5),
     "vector_to_parameters": lambda m: nn.utils.vector_to_parameters(
-        nn.utils.parameters_to_vector(m.parameters()).detach() * 0.5, m.parameters()),
-    "lerp": lambda m: torch._foreach_lerp_([p.data for p in m.parameters()],
-                                           [torch.zeros(p.shape) for p in m.parameters()], 0.1),
+        nn.utils.parameters_to_vector(m.parameters()).detach() * 0.5, m.parameters()
+    ),
+    "lerp": lambda m: torch._foreach_lerp_(
+        [p.data for p in m.parameters()], [torch.zeros(p.shape) for p in m.parameters()], 0.1
+    ),
     "prune": lambda m: m[0].weight.data.masked_fill_(m[0].weight.data.abs() < 0.1, 0),
 }
 
@@ -289,8 +313,9 @@ def test_changes_between_steps(kind, tmp_path, seed):
                 change(model)
             torch.set_rng_state(random)
             change(plain)
-            assert all(torch.allclose(p.detach() * 1, q, atol=1e-6)
-                       for p, q in zip(model.parameters(), plain.parameters()))
+            assert all(
+                torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in zip(model.parameters(), plain.parameters())
+            )
 
 
 class Contrast(nn.Module):
@@ -431,8 +456,9 @@ def test_writing_within_a_step_that_has_begun(begin, tmp_path, seed):
     weight = model[0].weight
     with engine_for(model, tmp_path, lr=1e-2, clip=0) as engine:
         engine.backward(engine(x).square().mean()) if begin == "engine" else engine(x).square().mean().backward()
-        with pytest.raises(longshore.LongshoreError,
-                           match='^0.weight: .*in the middle of a step.*zero_grad.*write="temporary"'):
+        with pytest.raises(
+            longshore.LongshoreError, match='^0.weight: .*in the middle of a step.*zero_grad.*write="temporary"'
+        ):
             with longshore.resident(weight, write=True):
                 weight.data.mul_(2)
         with pytest.raises(longshore.LongshoreError, match="^0.weight: .*in the middle of a step"):
@@ -451,15 +477,18 @@ def test_writing_within_a_step_that_has_begun(begin, tmp_path, seed):
 def test_layers_that_are_thawed(tmp_path, seed):
     """As the refusal says: what trains at wrap() is frozen after it, and thawed again; weight decay leaves it alone
     meanwhile."""
+
     def model():
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
 
     with engine_for(model().requires_grad_(False).append(nn.Linear(8, 8)), tmp_path, "frozen") as engine:
         engine.module[0].requires_grad_(True)
-        with pytest.raises(longshore.LongshoreError,
-                           match=r"^0.weight: is frozen.*requires_grad before wrap\(\).*freeze them after wrap\(\), "
-                                 r"and thaw them again"):
+        with pytest.raises(
+            longshore.LongshoreError,
+            match=r"^0.weight: is frozen.*requires_grad before wrap\(\).*freeze them after wrap\(\), "
+            r"and thaw them again",
+        ):
             engine(batches()[0])
     plain, ours = model(), model()
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
@@ -487,8 +516,9 @@ def test_adapters_that_are_activated_later(tmp_path, seed):
 
     with engine_for(model(), tmp_path, "frozen") as engine:
         engine.module.set_adapter("other")
-        with pytest.raises(longshore.LongshoreError,
-                           match="lora_A.other.*adapters that are not active yet.*freeze them after"):
+        with pytest.raises(
+            longshore.LongshoreError, match="lora_A.other.*adapters that are not active yet.*freeze them after"
+        ):
             engine(batches()[0])
     plain, ours = model(), model()
     for m in plain, ours:
@@ -513,8 +543,9 @@ def test_ranks_that_are_allocated(tmp_path, seed):
 
     def model():
         torch.manual_seed(seed)
-        config = peft.AdaLoraConfig(init_r=4, target_r=2, tinit=1, tfinal=1, deltaT=1, total_step=6,
-                                    target_modules=["0", "2"])
+        config = peft.AdaLoraConfig(
+            init_r=4, target_r=2, tinit=1, tfinal=1, deltaT=1, total_step=6, target_modules=["0", "2"]
+        )
         return peft.get_peft_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), config)
 
     plain, ours = model(), model()
@@ -533,7 +564,10 @@ def test_ranks_that_are_allocated(tmp_path, seed):
             with longshore.resident(adapters, write=True):
                 ours.base_model.update_and_allocate(n)
             engine.optimizer.zero_grad()
-        found = {name: (p, q)
-                 for (name, p), (_, q) in zip(ours.named_parameters(), plain.named_parameters()) if "lora_E" in name}
+        found = {
+            name: (p, q)
+            for (name, p), (_, q) in zip(ours.named_parameters(), plain.named_parameters())
+            if "lora_E" in name
+        }
         assert any((q == 0).any() for _, q in found.values())
         assert all(torch.allclose(p.detach() * 1, q, atol=1e-6) for p, q in found.values())

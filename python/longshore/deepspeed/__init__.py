@@ -123,10 +123,12 @@ def initialize(
             f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run {held.state.path}, "
             "and a model belongs to one engine: use that one. To evaluate before train(), use "
             "TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
-            "precompute_ref_log_probs out")
+            "precompute_ref_log_probs out"
+        )
     if mpu is not None or mesh_param is not None:
-        raise ConfigError("deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; "
-                          "leave them out")
+        raise ConfigError(
+            "deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; leave them out"
+        )
     given = next(
         (
             c
@@ -142,10 +144,12 @@ def initialize(
     init_distributed()
     monitor = Monitors(settings.monitors)
     how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
-    precision.cast(model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True,
-                   spool=zero.spool())
-    there = (settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json"))
-             and not settings.overwrite)
+    precision.cast(
+        model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool()
+    )
+    there = (
+        settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
+    )
     places: list[str] = []
     if there:
         if trains:
@@ -153,8 +157,11 @@ def initialize(
         try:
             engine = resume(settings.run, model, memory=settings.memory)
         except BusyError as e:
-            raise BusyError(f"longshore.run: {e}; if the script has several models, leave longshore.run out: nvme_path "
-                            "gives each a directory", e.code) from None
+            raise BusyError(
+                f"longshore.run: {e}; if the script has several models, leave longshore.run out: nvme_path "
+                "gives each a directory",
+                e.code,
+            ) from None
         say_what_stays(engine, settings)
         engine.how.update(clip=settings.clip, on_nonfinite="skip")
         settings.dtype = engine.how["compute"]
@@ -164,9 +171,14 @@ def initialize(
         places = [] if settings.run is not None else of_job(settings.nvme_paths)
         try:
             options: dict[str, Any] = {
-                **settings.said, "run": settings.run or places[0], "drives": settings.drives or places or None,
-                "overwrite": settings.overwrite, "clip": settings.clip, "on_nonfinite": "skip",
-                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer})}
+                **settings.said,
+                "run": settings.run or places[0],
+                "drives": settings.drives or places or None,
+                "overwrite": settings.overwrite,
+                "clip": settings.clip,
+                "on_nonfinite": "skip",
+                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
+            }
             engine = wrap(model, **options)
         except BaseException:
             leave(places)
@@ -191,16 +203,20 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
     if scheduler is not None:
         engine.lr_scheduler = engine.follow("lr_scheduler", scheduler)
     deepspeed_import.layer_major()
-    out = DeepSpeedEngine(engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there,
-                          trains=trains)
+    out = DeepSpeedEngine(
+        engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there, trains=trains
+    )
     loader = None
     if training_data is not None:
         sampler = None
         if hasattr(training_data, "__len__"):
             sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
         loader = torch.utils.data.DataLoader(
-            training_data, batch_size=settings.micro_batch, sampler=sampler, collate_fn=collate_fn,
-            drop_last=settings.drop_last
+            training_data,
+            batch_size=settings.micro_batch,
+            sampler=sampler,
+            collate_fn=collate_fn,
+            drop_last=settings.drop_last,
         )
         out.training_dataloader = loader
     global _last
@@ -226,8 +242,10 @@ def _scheduler(settings, given, optimizer):
     """The scheduler that initialize() was given, or the configuration's, or None."""
     if given is not None:
         if not callable(given) and not hasattr(given, "step"):
-            raise ValueError("deepspeed.initialize: lr_scheduler is a scheduler, or a function that makes one of the "
-                             f"optimizer, and not {given!r}")
+            raise ValueError(
+                "deepspeed.initialize: lr_scheduler is a scheduler, or a function that makes one of the "
+                f"optimizer, and not {given!r}"
+            )
         if isinstance(given, type) or not hasattr(given, "step"):
             return given(optimizer)
         return rebind(given, optimizer)
@@ -243,8 +261,10 @@ def _scheduler(settings, given, optimizer):
     kinds = {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
     kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
     if name not in kinds:
-        raise ConfigError(f"scheduler.type: {settings.scheduler.get('type')!r} is not supported; use one of "
-                          f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, or torch's{_config.meant(name, kinds)}")
+        raise ConfigError(
+            f"scheduler.type: {settings.scheduler.get('type')!r} is not supported; use one of "
+            f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, or torch's{_config.meant(name, kinds)}"
+        )
     for key, value in params.items():
         if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
             raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and must be a number")
@@ -284,10 +304,13 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 
 def init_inference(*args, **kwargs):
-    raise LongshoreError("deepspeed.init_inference: is not supported; use longshore.wrap(model, ...), then "
-                         "engine.module.generate()")
+    raise LongshoreError(
+        "deepspeed.init_inference: is not supported; use longshore.wrap(model, ...), then engine.module.generate()"
+    )
 
 
 def tp_model_init(*args, **kwargs):
-    raise LongshoreError("deepspeed.tp_model_init: tensor parallelism is not supported; Longshore trains a model "
-                         "larger than memory without it")
+    raise LongshoreError(
+        "deepspeed.tp_model_init: tensor parallelism is not supported; Longshore trains a model "
+        "larger than memory without it"
+    )

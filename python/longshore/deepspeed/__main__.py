@@ -11,7 +11,7 @@ import sys
 _WITH_VALUE = [("-i", "--include"), ("-e", "--exclude"), ("-H", "--hostfile")] + [
     (f"--{name}",)
     for name in "master_addr master_port node_rank launcher launcher_args ssh_port venv_script log_level "
-                "bind_core_list "
+    "bind_core_list "
     "enable_each_rank_log".split()
 ]
 _ALONE = [("-q", "--quiet")] + [
@@ -47,9 +47,9 @@ def main(argv=None):
         prog="python -m longshore.deepspeed",
         allow_abbrev=False,
         description="Runs a script in one process in which `import deepspeed` is Longshore. Its model and optimizer "
-                    "lie on the drives that "
+        "lie on the drives that "
         'the configuration names (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}). Options of the '
-        'launcher `deepspeed` may '
+        "launcher `deepspeed` may "
         "stay in front of SCRIPT.",
         epilog="Example: python -m longshore.deepspeed train.py --deepspeed ds.json",
     )
@@ -59,14 +59,25 @@ def main(argv=None):
         parser.add_argument(*options, metavar="X", help=argparse.SUPPRESS)
     for options in _ALONE:
         parser.add_argument(*options, action="store_true", help=argparse.SUPPRESS)
-    for option, instead in (("--no_python", "run it by itself"),
-                            ("--autotuning", "memory is planned from longshore.memory")):
-        parser.add_argument(option, nargs="?" if option == "--autotuning" else 0, action=_Refused, instead=instead,
-                            help=argparse.SUPPRESS)
+    for option, instead in (
+        ("--no_python", "run it by itself"),
+        ("--autotuning", "memory is planned from longshore.memory"),
+    ):
+        parser.add_argument(
+            option,
+            nargs="?" if option == "--autotuning" else 0,
+            action=_Refused,
+            instead=instead,
+            help=argparse.SUPPRESS,
+        )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...",
-                        help="its own arguments, --deepspeed and --deepspeed_config too")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="its own arguments, --deepspeed and --deepspeed_config too",
+    )
     said, others = parser.parse_known_args(argv)
     if others:
         parser.error(f"{others[0]}: is not an option of this launcher; give the script's options after SCRIPT")

@@ -24,8 +24,9 @@ def init_distributed(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from ..errors import LongshoreError
 
-        raise LongshoreError("WORLD_SIZE: several processes do not share a run; start one: python -m "
-                             "longshore.deepspeed train.py")
+        raise LongshoreError(
+            "WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py"
+        )
     if distributed.is_available() and not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 

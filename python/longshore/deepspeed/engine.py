@@ -54,8 +54,10 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches = 0  # of the present step so far
         self._steps_scheduler = engine.lr_scheduler is not None
         if isinstance(engine.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            say_once("lr_scheduler: ReduceLROnPlateau needs a metric: give it to step() as lr_kwargs, or step the "
-                     "scheduler in the script")
+            say_once(
+                "lr_scheduler: ReduceLROnPlateau needs a metric: give it to step() as lr_kwargs, or step the "
+                "scheduler in the script"
+            )
             self._steps_scheduler = False
         self._norm = None
         self._applied = False  # whether the last step() changed the parameters
@@ -64,12 +66,14 @@ class DeepSpeedEngine(nn.Module):
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         if settings.casts or settings.casts_all:
-            engine.module.register_forward_pre_hook(take_all if settings.casts_all else take_half, with_kwargs=True,
-                                                    prepend=True)
+            engine.module.register_forward_pre_hook(
+                take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True
+            )
         # DeepSpeed's optimizers take the norm of their groups only; without one, it is the whole model's
         if settings.stage or settings.dtype != "fp32":
-            engine.gradients.drop_of([p for p in engine.module.parameters() if p.requires_grad
-                                      and id(p) not in engine.optimizer.group_of])
+            engine.gradients.drop_of(
+                [p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine.optimizer.group_of]
+            )
         divide = Divide(self)
         for p in engine.module.parameters():
             if p.requires_grad:
@@ -86,8 +90,9 @@ class DeepSpeedEngine(nn.Module):
             return getattr(self.module, name)
         except AttributeError:
             kind = type(self.module).__name__
-            raise AttributeError(f"DeepSpeedEngine: neither the engine nor its model, a {kind}, has {name}",
-                                 name=name) from None
+            raise AttributeError(
+                f"DeepSpeedEngine: neither the engine nor its model, a {kind}, has {name}", name=name
+            ) from None
 
     global_steps, global_samples = counter("global_steps"), counter("global_samples")
     micro_steps, skipped_steps = counter("micro_steps"), counter("skipped_steps")
@@ -133,8 +138,9 @@ class DeepSpeedEngine(nn.Module):
         divided alike."""
         self._decide()
         if retain_graph:
-            raise LongshoreError("backward: retain_graph=True is not supported: add the losses, and call backward() "
-                                 "once")
+            raise LongshoreError(
+                "backward: retain_graph=True is not supported: add the losses, and call backward() once"
+            )
         parts = self.settings.accumulate if scale_wrt_gas else 1
         loss = loss / parts if parts != 1 else loss
         with self._timed("backward"), self._or_anew():
@@ -165,8 +171,9 @@ class DeepSpeedEngine(nn.Module):
     def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
         """Sets whether the present micro-batch is the last of its step. None leaves it to the configuration."""
         if not self.settings.managed:
-            raise LongshoreError("set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() "
-                                 "is the boundary")
+            raise LongshoreError(
+                "set_gradient_accumulation_boundary: managed_gradient_accumulation is false: step() is the boundary"
+            )
         self._boundary = is_boundary
 
     @contextlib.contextmanager
@@ -192,13 +199,18 @@ class DeepSpeedEngine(nn.Module):
         if not boundary:
             return
         if 0 < self.engine.cycle.backwards < self._micro_batches:
-            say_once("zero_grad() between the micro-batches of a step drops the gradients of the earlier ones: call it "
-                     "after the step, if at all")
+            say_once(
+                "zero_grad() between the micro-batches of a step drops the gradients of the earlier ones: call it "
+                "after the step, if at all"
+            )
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
-        samples = (self.train_batch_size() if self.settings.managed
-                   else self.settings.micro_batch * self.engine.cycle.backwards)
+        samples = (
+            self.train_batch_size()
+            if self.settings.managed
+            else self.settings.micro_batch * self.engine.cycle.backwards
+        )
         with self._timed("step"), self._or_anew():
             result = step()
         self._micro_batches = 0
@@ -229,15 +241,19 @@ class DeepSpeedEngine(nn.Module):
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print
         if self.settings.monitors:
-            self.monitor.write([("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])],
-                               self.counters.global_samples)
+            self.monitor.write(
+                [("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])],
+                self.counters.global_samples,
+            )
         if every and every != float("inf") and steps % every == 0:
-            times = (", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items())
-                     if self.settings.breakdown else "")
+            times = (
+                ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items())
+                if self.settings.breakdown
+                else ""
+            )
             logger.info(
                 f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, "
-                f"mom={self.get_mom()}, norm={self._norm:.6g}"
-                + (f", {times}" if times else "")
+                f"mom={self.get_mom()}, norm={self._norm:.6g}" + (f", {times}" if times else "")
             )
             if not self._said_memory:
                 self._said_memory = True
@@ -275,8 +291,9 @@ class DeepSpeedEngine(nn.Module):
         if self._micro_batches:
             say_once("save_checkpoint() between the micro-batches of a step: loading it begins with a whole step")
             counters["micro_steps"] -= self._micro_batches
-        checkpoint.save(self.engine, os.path.join(save_dir, tag),
-                        {"client_state": client_state or {}, "counters": counters})
+        checkpoint.save(
+            self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": counters}
+        )
         if save_latest:
             path = os.path.join(save_dir, "latest")
             with open(path + ".partial", "w", encoding="utf-8") as f:
@@ -300,8 +317,9 @@ class DeepSpeedEngine(nn.Module):
         counters and scheduler; both commit a step of its own run. Returns (directory, client_state), or (None, None)
         if there is no checkpoint."""
         if custom_load_fn is not None:
-            raise LongshoreError("load_checkpoint: custom_load_fn is not supported: a checkpoint has no state_dict "
-                                 "for it")
+            raise LongshoreError(
+                "load_checkpoint: custom_load_fn is not supported: a checkpoint has no state_dict for it"
+            )
         whole = load_optimizer_states and not load_module_only
         if not whole:
             self._decide()
@@ -315,17 +333,20 @@ class DeepSpeedEngine(nn.Module):
             logger.warning(f"{directory}: does not exist, so no checkpoint is loaded")
             return None, None
         if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
-            raise MissingError(f"{directory}: is not a checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns "
-                               "its own into weights")
-        scheduler = (self.lr_scheduler.state_dict() if self.lr_scheduler is not None
-                     and not load_lr_scheduler_states else None)
+            raise MissingError(
+                f"{directory}: is not a checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns its own into weights"
+            )
+        scheduler = (
+            self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
+        )
         before = self.engine.state.path
         unused = self._fresh and self.engine.step_number == 0
         followed = [] if load_module_only else ["deepspeed"]
         if followed and self.lr_scheduler is not None:
             followed.append("lr_scheduler")
-        extra = checkpoint.load(self.engine, directory, weights_only=not whole, followed=followed,
-                                any_optimizer=not self._trains)
+        extra = checkpoint.load(
+            self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=not self._trains
+        )
         self._micro_batches = 0
         if load_module_only:
             return directory, extra["client_state"]
@@ -361,13 +382,16 @@ class DeepSpeedEngine(nn.Module):
     module_state_dict = _zero3_consolidated_16bit_state_dict
 
     def save_16bit_model(
-        self, save_dir: str | os.PathLike, save_filename: str = "pytorch_model.bin",
-        exclude_frozen_parameters: bool = False
+        self,
+        save_dir: str | os.PathLike,
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
     ) -> bool:
         """Writes the parameters as one file. Returns False if the configuration does not ask for it, like DeepSpeed."""
         if self.settings.stage == 3 and not self.settings.gathers:
-            logger.warning(f"{save_filename} is not saved: "
-                           "zero_optimization.stage3_gather_16bit_weights_on_model_save is false")
+            logger.warning(
+                f"{save_filename} is not saved: zero_optimization.stage3_gather_16bit_weights_on_model_save is false"
+            )
             return False
         os.makedirs(save_dir, exist_ok=True)
         values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
@@ -380,8 +404,9 @@ class DeepSpeedEngine(nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None) -> None:
+    def save_pretrained(
+        self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None
+    ) -> None:
         """Streams the model into safetensors files: longshore.Engine.save_pretrained()."""
         self.engine.save_pretrained(directory, dtype, max_shard_size)
 
@@ -413,11 +438,15 @@ class DeepSpeedEngine(nn.Module):
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Changes gradient_accumulation_steps from the next step on. Call it only after a whole step."""
         if self._micro_batches:
-            raise LongshoreError("set_train_batch_size: call it after a whole step: the gradients of this step are "
-                                 "divided by the old number")
+            raise LongshoreError(
+                "set_train_batch_size: call it after a whole step: the gradients of this step are "
+                "divided by the old number"
+            )
         if train_batch_size % self.settings.micro_batch:
-            raise ValueError(f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, "
-                             f"{self.settings.micro_batch}")
+            raise ValueError(
+                f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, "
+                f"{self.settings.micro_batch}"
+            )
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
 
     def zero_optimization(self) -> bool:
@@ -460,8 +489,9 @@ class DeepSpeedEngine(nn.Module):
         return self
 
     def _apply(self, fn, recurse=True):
-        raise LongshoreError("the parameters lie on drives in the dtype that the configuration gives: set "
-                             "bf16.enabled there")
+        raise LongshoreError(
+            "the parameters lie on drives in the dtype that the configuration gives: set bf16.enabled there"
+        )
 
     def half(self) -> DeepSpeedEngine:
         return self.to(torch.float16)
@@ -472,8 +502,9 @@ class DeepSpeedEngine(nn.Module):
     def float(self) -> DeepSpeedEngine:
         return self.to(torch.float32)
 
-    def compile(self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None,
-                **kwargs: Any) -> None:
+    def compile(
+        self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None, **kwargs: Any
+    ) -> None:
         """Compiles each layer with torch.compile, or the whole model if it has no repeated layers."""
         layers = [name for name in self.engine.how["layers"] if name]
         if layers:
@@ -494,7 +525,9 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self.engine.streams.why = ("the engine is closed, for example by a second train() of its Trainer; call "
-                                   "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
-                                   "longshore.resume() opens the run again")
+        self.engine.streams.why = (
+            "the engine is closed, for example by a second train() of its Trainer; call "
+            "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
+            "longshore.resume() opens the run again"
+        )
         self.engine.close()

@@ -15,14 +15,35 @@ LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
 # the names of the schedules' parameters, which scripts import: WARMUP_MIN_LR is "warmup_min_lr"
-globals().update({name.upper(): name for name in (
-    "lr_range_test_min_lr", "lr_range_test_step_rate", "lr_range_test_step_size", "lr_range_test_staircase",
-    "cycle_min_lr", "cycle_max_lr",
-    "cycle_first_step_size", "cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count",
-    "decay_lr_rate",
-    "decay_step_size", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate", "warmup_min_lr", "warmup_max_lr",
-    "warmup_num_steps",
-    "warmup_type", "total_num_steps", "warmup_min_ratio", "cos_min_ratio")})
+globals().update(
+    {
+        name.upper(): name
+        for name in (
+            "lr_range_test_min_lr",
+            "lr_range_test_step_rate",
+            "lr_range_test_step_size",
+            "lr_range_test_staircase",
+            "cycle_min_lr",
+            "cycle_max_lr",
+            "cycle_first_step_size",
+            "cycle_second_step_size",
+            "cycle_first_stair_count",
+            "cycle_second_stair_count",
+            "decay_lr_rate",
+            "decay_step_size",
+            "cycle_min_mom",
+            "cycle_max_mom",
+            "decay_mom_rate",
+            "warmup_min_lr",
+            "warmup_max_lr",
+            "warmup_num_steps",
+            "warmup_type",
+            "total_num_steps",
+            "warmup_min_ratio",
+            "cos_min_ratio",
+        )
+    }
+)
 WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 
 
@@ -63,8 +84,9 @@ class _Schedule:
         return self._last_lr
 
     def step(self, last_batch_iteration: int | None = None) -> None:
-        self.last_batch_iteration = (self.last_batch_iteration + 1 if last_batch_iteration is None
-                                     else last_batch_iteration)
+        self.last_batch_iteration = (
+            self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
+        )
         self._write(self.get_lr())
 
     def state_dict(self) -> dict:
@@ -125,8 +147,10 @@ class OneCycle(_Schedule):
             raise ValueError("cycle_first_step_size must be above 0, and cycle_second_step_size 0 or more")
         self.first, self.second, self.total = first, second, first + second
         self.step_ratio = first / self.total
-        self.stairs = (cycle_first_stair_count,
-                       cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count)
+        self.stairs = (
+            cycle_first_stair_count,
+            cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count,
+        )
         self.decay_step_size = decay_step_size
         self.min_lrs = _of_groups(optimizer, cycle_min_lr, "cycle_min_lr")
         self.max_lrs = _of_groups(optimizer, cycle_max_lr, "cycle_max_lr")
@@ -151,8 +175,10 @@ class OneCycle(_Schedule):
         height, stairs = (within / ratio, self.stairs[0]) if rises else ((within - 1) / (ratio - 1), self.stairs[1])
         if stairs > 0:
             at = at % self.total
-            height = math.floor(at * stairs / self.first if at <= self.first
-                                else (self.total - at) * stairs / self.second) / stairs
+            height = (
+                math.floor(at * stairs / self.first if at <= self.first else (self.total - at) * stairs / self.second)
+                / stairs
+            )
         return height
 
     def _decayed(self):
@@ -208,8 +234,13 @@ class WarmupLR(_Warmup):
     """Raises the rates from the least to the largest, and keeps them there."""
 
     def __init__(
-        self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log",
-        last_batch_iteration=-1
+        self,
+        optimizer,
+        warmup_min_lr=0.0,
+        warmup_max_lr=None,
+        warmup_num_steps=1000,
+        warmup_type="log",
+        last_batch_iteration=-1,
     ):
         self._begin_warmup(warmup_num_steps, warmup_type)
         if warmup_max_lr is None:
@@ -264,8 +295,11 @@ class WarmupCosineLR(_Warmup):
         last_batch_iteration=-1,
     ):
         self._begin_warmup(warmup_num_steps, warmup_type)
-        self.total_num_steps, self.warmup_min_ratio, self.cos_min_ratio = (total_num_steps, warmup_min_ratio,
-                                                                           cos_min_ratio)
+        self.total_num_steps, self.warmup_min_ratio, self.cos_min_ratio = (
+            total_num_steps,
+            warmup_min_ratio,
+            cos_min_ratio,
+        )
         self.org_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self._begin(optimizer, last_batch_iteration, [0.0] * len(self.org_lrs))
 

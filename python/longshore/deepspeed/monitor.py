@@ -70,8 +70,9 @@ class _Wandb:
     def __init__(self, said):
         import wandb
 
-        self.run = wandb.init(project=said.get("project") or "deepspeed", group=said.get("group"),
-                              entity=said.get("team"))
+        self.run = wandb.init(
+            project=said.get("project") or "deepspeed", group=said.get("group"), entity=said.get("team")
+        )
 
     def write(self, values, samples):
         self.run.log(dict(values), step=samples)

@@ -7,8 +7,9 @@ from ..step.optimizer_table import OPTIMIZERS
 
 
 def _refuse_step(self, closure=None):
-    raise LongshoreError(f"{type(self).__name__}.step: give the optimizer to deepspeed.initialize(), whose engine "
-                         "makes the step")
+    raise LongshoreError(
+        f"{type(self).__name__}.step: give the optimizer to deepspeed.initialize(), whose engine makes the step"
+    )
 
 
 class DeepSpeedCPUAdam(torch.optim.AdamW):
@@ -39,6 +40,14 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
 FusedAdam = DeepSpeedCPUAdam
 
 
-globals().update({name: type(name, (known.torchs,), {"step": _refuse_step, "__module__": __name__,
-                                                     "__doc__": f"torch.optim's {known.torchs.__name__}."})
-                  for known in OPTIMIZERS.values() for name in known.deepspeed_classes})
+globals().update(
+    {
+        name: type(
+            name,
+            (known.torchs,),
+            {"step": _refuse_step, "__module__": __name__, "__doc__": f"torch.optim's {known.torchs.__name__}."},
+        )
+        for known in OPTIMIZERS.values()
+        for name in known.deepspeed_classes
+    }
+)

@@ -90,8 +90,11 @@ class Init:
         Init._depth -= 1
         self.stack.__exit__(*error)
         if self.enabled and Init._depth == 0 and error[0] is None:
-            init.watch(_spool, "deepspeed.zero.Init(): the model that was made in it",
-                        "deepspeed.initialize(model=...) makes one")
+            init.watch(
+                _spool,
+                "deepspeed.zero.Init(): the model that was made in it",
+                "deepspeed.initialize(model=...) makes one",
+            )
 
 
 def spool() -> Any:
@@ -159,8 +162,9 @@ def get_z3_leaf_modules(model: torch.nn.Module) -> list:
     return [module for module in model.modules() if z3_leaf_module(module)]
 
 
-def set_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True,
-                        flag: bool = True) -> list:
+def set_z3_leaf_modules(
+    model: torch.nn.Module, leaf_module_classes: list, raise_if_not_found: bool = True, flag: bool = True
+) -> list:
     """Marks the modules of these classes, or of classes with these names, and returns them.
 
     Raises ValueError if there are none, unless raise_if_not_found is False.

@@ -1,6 +1,6 @@
 """deepspeed.utils.zero_to_fp32: turns a checkpoint into fp32 weights files, also while its run is trained.
 
-    python -m longshore.deepspeed.zero_to_fp32 CHECKPOINTS OUT --safe_serialization
+python -m longshore.deepspeed.zero_to_fp32 CHECKPOINTS OUT --safe_serialization
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ def _export(state, directory):
 
 
 def get_fp32_state_dict_from_zero_checkpoint(
-    checkpoint_dir: str | os.PathLike, tag: str | None = None, exclude_frozen_parameters: bool = False,
-    lazy_mode: bool = False
+    checkpoint_dir: str | os.PathLike,
+    tag: str | None = None,
+    exclude_frozen_parameters: bool = False,
+    lazy_mode: bool = False,
 ) -> dict[str, torch.Tensor]:
     """{name: fp32 tensor} of a checkpoint's parameters and buffers.
 
@@ -89,8 +91,9 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     for number, shard in enumerate(shards, 1):
         file = stem + (f"-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "") + end
         index.update(dict.fromkeys(shard, file))
-        write({name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file),
-              safe_serialization)
+        write(
+            {name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization
+        )
     if len(shards) > 1:
         said = {"metadata": {"total_size": sum(value.nbytes for value in values.values())}, "weight_map": index}
         with open(os.path.join(output_dir, stem + end + ".index.json"), "w", encoding="utf-8") as f:
@@ -112,13 +115,14 @@ def load_state_dict_from_zero_checkpoint(
 def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="python -m longshore.deepspeed.zero_to_fp32",
-        description="Writes the fp32 parameters of a checkpoint for PyTorch."
+        description="Writes the fp32 parameters of a checkpoint for PyTorch.",
     )
     parser.add_argument("checkpoint_dir", help="directory with the checkpoint's directory and the file `latest`")
     parser.add_argument("output_dir")
     parser.add_argument("--max_shard_size", default="5GB", help="most bytes of a file")
-    parser.add_argument("--safe_serialization", action="store_true",
-                        help="model.safetensors instead of pytorch_model.bin")
+    parser.add_argument(
+        "--safe_serialization", action="store_true", help="model.safetensors instead of pytorch_model.bin"
+    )
     parser.add_argument("-t", "--tag", help="name of the checkpoint; by default the one that `latest` names")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
     said = vars(parser.parse_args(argv))

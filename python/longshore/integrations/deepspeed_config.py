@@ -31,35 +31,38 @@ def _keys(sections):
     return {section: set(names.split()) for section, names in sections.items()}
 
 
-SUPPORTED = _keys({
-    "": """
+SUPPORTED = _keys(
+    {
+        "": """
         train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
         scheduler bf16 bfloat16 fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore
         tensorboard csv_monitor wandb dataloader_drop_last aio managed_gradient_accumulation""",
-    "longshore": f"{' '.join(SECTION)} resume layer_major",
-    "optimizer": "type params",
-    "scheduler": "type params",
-    "zero_optimization": """
+        "longshore": f"{' '.join(SECTION)} resume layer_major",
+        "optimizer": "type params",
+        "scheduler": "type params",
+        "zero_optimization": """
         stage offload_param offload_optimizer stage3_gather_16bit_weights_on_model_save
         stage3_gather_fp16_weights_on_model_save gather_16bit_weights_on_model_save aio""",
-    "zero_optimization.offload_param": "device nvme_path",
-    "zero_optimization.offload_optimizer": "device nvme_path",
-    "bf16": "enabled auto_cast",
-    "bfloat16": "enabled auto_cast",
-    "fp16": "enabled auto_cast",
-    "tensorboard": "enabled output_path job_name",
-    "csv_monitor": "enabled output_path job_name",
-    "wandb": "enabled team group project",
-})
-HINTS = _keys({
-    "": """
+        "zero_optimization.offload_param": "device nvme_path",
+        "zero_optimization.offload_optimizer": "device nvme_path",
+        "bf16": "enabled auto_cast",
+        "bfloat16": "enabled auto_cast",
+        "fp16": "enabled auto_cast",
+        "tensorboard": "enabled output_path job_name",
+        "csv_monitor": "enabled output_path job_name",
+        "wandb": "enabled team group project",
+    }
+)
+HINTS = _keys(
+    {
+        "": """
         zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients gradient_predivide_factor
         communication_data_type seq_parallel_communication_data_type gradient_allreduce_op sparse_gradients
         disable_allgather dump_state memory_breakdown data_types compile comms_logger flops_profiler
         activation_checkpointing disable_python_gc log_level comms_config graph_harvesting vocabulary_size
         nebula use_data_before_expert_parallelism timers zero_allow_comm_data_type check_grad_overflow""",
-    "aio": "block_size queue_depth thread_count intra_op_parallelism single_submit overlap_events use_gds",
-    "zero_optimization": """
+        "aio": "block_size queue_depth thread_count intra_op_parallelism single_submit overlap_events use_gds",
+        "zero_optimization": """
         contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
         allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
         elastic_checkpoint sub_group_size round_robin_gradients stage3_prefetch_bucket_size
@@ -70,17 +73,18 @@ HINTS = _keys({
         memory_efficient_linear pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings
         enable_sanity_checks leaf_module cpu_offload_use_pin_memory grad_hooks module_granularity_threshold
         use_all_reduce_for_fetch_params allgather_sequential""",
-    "optimizer": "legacy_fusion",
-    "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
-    "zero_optimization.offload_optimizer": """
+        "optimizer": "legacy_fusion",
+        "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
+        "zero_optimization.offload_optimizer": """
         buffer_count pin_memory pipeline pipeline_read pipeline_write fast_init ratio cpuadam_cores_perc""",
-    "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states "
-            "bf16_master_weights_and_grads",
-    "fp16": """
+        "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states "
+        "bf16_master_weights_and_grads",
+        "fp16": """
         loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale opt_level
         fp16_master_weights_and_grads""",
-    "checkpoint": "tag_validation use_node_local_storage parallel_write writer",
-})
+        "checkpoint": "tag_validation use_node_local_storage parallel_write writer",
+    }
+)
 HINTS["bfloat16"] = HINTS["bf16"]
 REFUSED = {  # {key: what it would be, and what to do instead}; a key that asks for nothing is accepted
     "amp": "mixed precision by apex: use bf16",
@@ -119,13 +123,15 @@ REFUSED = {  # {key: what it would be, and what to do instead}; a key that asks 
 }
 _TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
-_FREE = set("""
+_FREE = set(
+    """
     optimizer.params scheduler.params data_types flops_profiler activation_checkpointing comms_logger compile
-    zero_optimization.leaf_module checkpoint.writer checkpoint.parallel_write nebula""".split())
+    zero_optimization.leaf_module checkpoint.writer checkpoint.parallel_write nebula""".split()
+)
 
 
 def meant(word, known, prefix=""):
-    """"; did you mean ...?" for an unknown word, to append to a message, or "" if no known word is similar."""
+    """ "; did you mean ...?" for an unknown word, to append to a message, or "" if no known word is similar."""
     near = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
@@ -137,8 +143,9 @@ def load(config):
     if hasattr(config, "config") and isinstance(config.config, dict):  # HfDeepSpeedConfig
         return config.config
     if not isinstance(config, (str, os.PathLike)):
-        raise ConfigError("the configuration of DeepSpeed must be a dict or the path of a JSON file, and not "
-                          f"{config!r}")
+        raise ConfigError(
+            f"the configuration of DeepSpeed must be a dict or the path of a JSON file, and not {config!r}"
+        )
     path = os.fspath(config)
     if os.path.exists(path):
         try:
@@ -197,16 +204,21 @@ def _check(config, where=""):
         elif key not in known and full not in SUPPORTED and full not in HINTS:
             key = str(key)
             everything = known | {k.rpartition(".")[2] for k in REFUSED if k.rpartition(".")[0] == where}
-            raise ConfigError(f"{full}: is not a key of DeepSpeed's "
-                              f"configuration{meant(key, everything) or '; take it out'}")
+            raise ConfigError(
+                f"{full}: is not a key of DeepSpeed's configuration{meant(key, everything) or '; take it out'}"
+            )
         else:
             if key in HINTS.get(where, set()) and value not in (None, "auto"):
                 hinted.append(full)
             inner = "aio" if key == "aio" else full
             if isinstance(value, dict) and full not in _FREE:
                 hinted += _check(value, inner)
-            elif not isinstance(value, dict) and value is not None and (inner in {**SUPPORTED, **HINTS}
-                                                                        or key == "params") and value != "auto":
+            elif (
+                not isinstance(value, dict)
+                and value is not None
+                and (inner in {**SUPPORTED, **HINTS} or key == "params")
+                and value != "auto"
+            ):
                 raise ConfigError(f"{full}: must be an object, and is {value!r}")
             if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
                 raise ConfigError(f"{full}: {value!r} is not a text")
@@ -328,12 +340,16 @@ def settings(config, places=()):
     config = _spread(config)
     hinted = _check(config)
     if hinted:
-        say_once(f'these keys have no effect here: {", ".join(hinted)}: memory is planned from "longshore": '
-                 f'{{"memory": SIZE}}')
+        say_once(
+            f'these keys have no effect here: {", ".join(hinted)}: memory is planned from "longshore": '
+            f'{{"memory": SIZE}}'
+        )
     autos = _autos(config)
     if autos:
-        say_once('"auto" is for transformers and Accelerate to fill in, and they did not: defaults are used for '
-                 f'{", ".join(autos)}')
+        say_once(
+            '"auto" is for transformers and Accelerate to fill in, and they did not: defaults are used for '
+            f"{', '.join(autos)}"
+        )
     out = Settings()
     out.said = {option: value for option in SECTION if (value := _get(config, f"longshore.{option}")) is not None}
     out.run, out.drives, out.memory = (out.said.get(option) for option in ("run", "drives", "memory"))
@@ -351,14 +367,18 @@ def settings(config, places=()):
             raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not one of none, cpu and nvme{said}")
         path = _get(config, f"zero_optimization.{which}.nvme_path")
         if device == "cpu":
-            say_once(f"zero_optimization.{which}.device: cpu: the state still lies on drives; as much as the budget "
-                     "allows stays in memory")
+            say_once(
+                f"zero_optimization.{which}.device: cpu: the state still lies on drives; as much as the budget "
+                "allows stays in memory"
+            )
         if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
             out.nvme_paths.append(os.fspath(path))
     if not out.run and not out.nvme_paths and places:
         out.nvme_paths = list(places)
-        say_once("no nvme_path is given for another model of this script: its state lies beside the first one's, in "
-                 f"{', '.join(places)}")
+        say_once(
+            "no nvme_path is given for another model of this script: its state lies beside the first one's, in "
+            f"{', '.join(places)}"
+        )
     if not out.run and not out.nvme_paths:
         raise ConfigError(
             'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": '
@@ -380,8 +400,10 @@ def settings(config, places=()):
         out.dtype, out.casts = "bf16", True
         say_once("fp16.enabled: computes in bfloat16, whose range needs no loss scale: loss_scale is 1")
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
-    out.gathers = any(_flag(config, f"zero_optimization.{prefix}_weights_on_model_save")
-                      for prefix in ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit"))
+    out.gathers = any(
+        _flag(config, f"zero_optimization.{prefix}_weights_on_model_save")
+        for prefix in ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit")
+    )
     out.steps_per_print = _number(config, "steps_per_print", float, 10, 0)
     out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
     out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}

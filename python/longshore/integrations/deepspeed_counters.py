@@ -18,5 +18,6 @@ class Counters:
 
 def counter(name):
     """A property of DeepSpeedEngine that reads and writes a counter."""
-    return property(lambda engine: getattr(engine.counters, name),
-                    lambda engine, value: setattr(engine.counters, name, value))
+    return property(
+        lambda engine: getattr(engine.counters, name), lambda engine, value: setattr(engine.counters, name, value)
+    )

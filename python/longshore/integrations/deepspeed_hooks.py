@@ -9,14 +9,16 @@ from ..torch_internals import tree_map
 
 def take_half(module, args, kwargs):
     """A forward hook that turns fp16 inputs into bfloat16, for scripts written for fp16."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t,
-                    (args, kwargs))
+    return tree_map(
+        lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs)
+    )
 
 
 def take_all(module, args, kwargs):
     """A forward hook that turns all floating-point inputs into bfloat16, for auto_cast."""
-    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
-                    (args, kwargs))
+    return tree_map(
+        lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, (args, kwargs)
+    )
 
 
 class Divide:

@@ -46,8 +46,10 @@ class _Distribution(importlib.metadata.Distribution):
 
     def read_text(self, filename):
         if filename in ("METADATA", "PKG-INFO"):
-            return (f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {VERSION}\nSummary: longshore.deepspeed stands "
-                    "in for it\n")
+            return (
+                f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {VERSION}\nSummary: longshore.deepspeed stands "
+                "in for it\n"
+            )
         return None
 
     def locate_file(self, path):
@@ -83,5 +85,6 @@ def layer_major():
     from ..deepspeed.engine import DeepSpeedEngine
     from . import trainer_steps
 
-    trainer_steps.extend(trainer.Trainer,
-                         lambda self: self.model_wrapped if isinstance(self.model_wrapped, DeepSpeedEngine) else None)
+    trainer_steps.extend(
+        trainer.Trainer, lambda self: self.model_wrapped if isinstance(self.model_wrapped, DeepSpeedEngine) else None
+    )

@@ -18,8 +18,14 @@ _REAL = {  # {module below deepspeed: module below longshore.deepspeed}
     **{name: name for name in ("accelerator", "checkpointing", "comm", "monitor", "ops", "utils", "zero")},
     "accelerator.real_accelerator": "accelerator",
     "comm.comm": "comm",
-    **{module: "ops" for module in deepspeed_names.of_classes(
-        "DeepSpeedCPUAdam", "FusedAdam", *(name for known in OPTIMIZERS.values() for name in known.deepspeed_classes))},
+    **{
+        module: "ops"
+        for module in deepspeed_names.of_classes(
+            "DeepSpeedCPUAdam",
+            "FusedAdam",
+            *(name for known in OPTIMIZERS.values() for name in known.deepspeed_classes),
+        )
+    },
     "runtime.activation_checkpointing.checkpointing": "checkpointing",
     "runtime.dataloader": "utils",
     "runtime.engine": "engine",
@@ -53,13 +59,18 @@ def _texts(name, values):
 
 _SMALL = {  # {module below deepspeed that has no file here: the names that work}
     "checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
-    "git_version_info": {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {},
-                         "accelerator_name": "cpu"},
+    "git_version_info": {
+        "version": VERSION,
+        "git_hash": None,
+        "git_branch": None,
+        "installed_ops": {},
+        "accelerator_name": "cpu",
+    },
     "runtime.utils": {"see_memory_usage": _see_memory_usage},
     "runtime.zero.config": {
-        "ZeroStageEnum": enum.IntEnum("ZeroStageEnum",
-                                      {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3,
-                                       "max_stage": 3})
+        "ZeroStageEnum": enum.IntEnum(
+            "ZeroStageEnum", {"disabled": 0, "optimizer_states": 1, "gradients": 2, "weights": 3, "max_stage": 3}
+        )
     },
     "runtime.zero.offload_config": {
         **_texts("OffloadDeviceEnum", "none cpu nvme"),
@@ -76,15 +87,16 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.prefix = prefix
 
     def _inner(self, name):
-        return name[len(self.prefix) + 1:]
+        return name[len(self.prefix) + 1 :]
 
     def find_spec(self, name, path=None, target=None):
         if name != self.prefix and not name.startswith(f"{self.prefix}."):
             return None
         inner = self._inner(name)
         if inner not in _REAL and not deepspeed_names.is_module(inner):
-            raise ModuleNotFoundError(f"deepspeed.{inner}: DeepSpeed {VERSION} has no such "
-                                      f"module{deepspeed_names.near(inner)}", name=name)
+            raise ModuleNotFoundError(
+                f"deepspeed.{inner}: DeepSpeed {VERSION} has no such module{deepspeed_names.near(inner)}", name=name
+            )
         spec = importlib.machinery.ModuleSpec(name, self, is_package=True)
         spec.origin = HERE
         return spec

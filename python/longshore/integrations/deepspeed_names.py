@@ -18,7 +18,7 @@ _INSTEAD = {  # {beginning of a name: what to use instead}
     "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
     "autotuning": 'memory is planned from "longshore": {"memory": SIZE}',
     "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads "
-                  "what they write",
+    "what they write",
     "comm": _IN_PROCESS + ", so that nothing is communicated; torch.distributed answers for it",
     "compile": "torch.compile of the model before initialize(), or engine.compile()",
     "compression": "torch.ao.quantization and torch.nn.utils.prune change a model before initialize()",
@@ -36,15 +36,15 @@ _INSTEAD = {  # {beginning of a name: what to use instead}
     "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
     "ops.transformer": "give initialize() the model as transformers has it",
     "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
-            "micro-batches",
+    "micro-batches",
     "profiling": 'torch.profiler sees everything, and "wall_clock_breakdown" prints times',
     "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that "
-               "it takes",
+    "it takes",
     "runtime.config": "give the dict, or the file, to deepspeed.initialize(config=...)",
     "runtime.data_pipeline": "torch.utils.data has loaders and samplers",
     "runtime.fp16": "bf16 and fp16 of the configuration are computed in bfloat16, without a loss scale",
     "runtime.pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
-                    "micro-batches",
+    "micro-batches",
     "runtime.sequence_parallel": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
     "sequence": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
     "utils.groups": _IN_PROCESS + ": deepspeed.comm.get_world_size() is 1",
@@ -125,12 +125,13 @@ def is_module(module):
 
 def of_classes(*classes):
     """The modules below deepspeed.ops that have one of these classes."""
-    return [module for module, names in _known().items() if module.startswith("ops.")
-            and not {*classes}.isdisjoint(names)]
+    return [
+        module for module, names in _known().items() if module.startswith("ops.") and not {*classes}.isdisjoint(names)
+    ]
 
 
 def near(module):
-    """"; did you mean ...?" for an unknown module, or ""."""
+    """ "; did you mean ...?" for an unknown module, or ""."""
     return meant(module, _known(), "deepspeed.")
 
 
@@ -147,7 +148,10 @@ def attach(module, *others):
                     return _placeholder(inner)
         known = [n for other in others for n in _known().get(other or ".", ())] + list(vars(module))
         hint = "" if name.startswith("_") else meant(name, known)
-        raise AttributeError(f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}",
-                             name=name, obj=module)
+        raise AttributeError(
+            f"module 'deepspeed{'.' if others[0] else ''}{others[0]}' has no attribute {name!r}{hint}",
+            name=name,
+            obj=module,
+        )
 
     module.__getattr__ = missing

@@ -18,16 +18,19 @@ def without_run(run, directory):
     module = transformers.trainer
     name = next((name for name in ("hf_api", "upload_folder") if hasattr(module, name)), None)
     if name is None:
-        raise LongshoreError("push_to_hub: this version of transformers is not known here; use "
-                             "engine.push_to_hub(REPOSITORY)")
+        raise LongshoreError(
+            "push_to_hub: this version of transformers is not known here; use engine.push_to_hub(REPOSITORY)"
+        )
     original = getattr(module, name)
 
     def leaving_out(upload):
         @functools.wraps(upload)
         def call(*args, **kwargs):
             given = kwargs.get("ignore_patterns") or []
-            return upload(*args, **{**kwargs, "ignore_patterns": [*([given] if isinstance(given, str) else given),
-                                                                  *left_out]})
+            return upload(
+                *args, **{**kwargs, "ignore_patterns": [*([given] if isinstance(given, str) else given), *left_out]}
+            )
+
         return call
 
     def api():

@@ -56,7 +56,8 @@ def of_job(nvme_paths):
         os.path.join(p, d)
         for p in nvme_paths
         for d in sorted(os.listdir(p))
-        if d.startswith("longshore-") and os.path.realpath(os.path.join(p, d)) not in _ours
+        if d.startswith("longshore-")
+        and os.path.realpath(os.path.join(p, d)) not in _ours
         and os.path.exists(os.path.join(p, d, "run.json"))
     ]
     if earlier:

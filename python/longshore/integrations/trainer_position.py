@@ -28,8 +28,16 @@ _log = logging.getLogger("longshore")
 _NAME = "trainer"  # under which a run keeps it
 _LOG_BYTES, _REST_BYTES = 32 << 10, 16 << 10  # of text, before it is packed; a step commits 64 KiB packed
 _FIELDS = [field.name for field in dataclasses.fields(transformers.TrainerState) if field.name != "log_history"]
-_PROGRESS = ("epoch", "global_step", "num_input_tokens_seen", "total_flos", "log_history", "best_metric",
-             "best_global_step", "best_model_checkpoint")
+_PROGRESS = (
+    "epoch",
+    "global_step",
+    "num_input_tokens_seen",
+    "total_flos",
+    "log_history",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+)
 # the Trainer's attributes for the mean of losses: the step of the last log line, the sum up to there, the first step
 _LOGGED, _TOTAL, _FIRST = "_globalstep_last_logged", "_total_loss_scalar", "_initial_global_step"
 _BEFORE_THE_STEP = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
@@ -66,35 +74,52 @@ class TrainerPosition(transformers.TrainerCallback):
         trainer = self.trainer
         try:
             self._noted = {
-                "state": {**{name: getattr(trainer.state, name) for name in _FIELDS},
-                          "total_flos": trainer.state.total_flos + trainer.current_flos},
-                "scheduler": trainer.lr_scheduler.state_dict(), "groups": param_groups.saved(trainer.engine.optimizer),
+                "state": {
+                    **{name: getattr(trainer.state, name) for name in _FIELDS},
+                    "total_flos": trainer.state.total_flos + trainer.current_flos,
+                },
+                "scheduler": trainer.lr_scheduler.state_dict(),
+                "groups": param_groups.saved(trainer.engine.optimizer),
                 "callbacks": [[type(c).__name__, c.state()] for c in self._exportable()],
-                "losses": self.losses, "norm": self.norm, "loss": self._loss,
-                "logged": vars(trainer)[_LOGGED], "total": vars(trainer)[_TOTAL]}
+                "losses": self.losses,
+                "norm": self.norm,
+                "loss": self._loss,
+                "logged": vars(trainer)[_LOGGED],
+                "total": vars(trainer)[_TOTAL],
+            }
             size = len(json.dumps(commit_blob.plain(self._noted, "the Trainer")))
             if size > _REST_BYTES:
-                raise LongshoreError(f"the states of scheduler and callbacks take {size} bytes, and {_REST_BYTES} is "
-                                     "the most")
+                raise LongshoreError(
+                    f"the states of scheduler and callbacks take {size} bytes, and {_REST_BYTES} is the most"
+                )
         except LongshoreError as why:
             self._noted = {"not": str(why)}
             if not self._said:
                 self._said = True
-                _log.warning("a step does not commit the Trainer's state: %s; train(resume_from_checkpoint=True) goes "
-                             "on from the last checkpoint", why)
+                _log.warning(
+                    "a step does not commit the Trainer's state: %s; train(resume_from_checkpoint=True) goes "
+                    "on from the last checkpoint",
+                    why,
+                )
             return
-        self._noted.update(log=self._last_lines(), epoch=self._epoch,
-                           drawn={kind: state for kind, state in self._drawn.items() if state != self._epoch.get(kind)})
+        self._noted.update(
+            log=self._last_lines(),
+            epoch=self._epoch,
+            drawn={kind: state for kind, state in self._drawn.items() if state != self._epoch.get(kind)},
+        )
 
     def _exportable(self):
-        return [c for c in [*self.trainer.callback_handler.callbacks, self.trainer.control]
-                if isinstance(c, ExportableState)]
+        return [
+            c
+            for c in [*self.trainer.callback_handler.callbacks, self.trainer.control]
+            if isinstance(c, ExportableState)
+        ]
 
     def _last_lines(self):
         """The newest lines of log_history that fit, as JSON."""
         history = self.trainer.state.log_history
-        del self._lines[len(history):]
-        self._lines += [json.dumps(line, default=_number) for line in history[len(self._lines):]]
+        del self._lines[len(history) :]
+        self._lines += [json.dumps(line, default=_number) for line in history[len(self._lines) :]]
         taken, size = [], 0
         for line in reversed(self._lines):
             size += len(line) + 1
@@ -126,10 +151,12 @@ class TrainerPosition(transformers.TrainerCallback):
         if last is not None and (int(last.rpartition("-")[2]) > at):
             return last
         if step and not at:
-            raise LongshoreError(f"{run}: is at step {step}, and has no state of a Trainer with it"
-                                 + (f" ({saved['not']})" if saved else "")
-                                 + f", and there is no checkpoint in {output}: longshore.resume() goes on with it in a "
-                                 "loop of your own; TrainingArguments(overwrite_run=True) begins anew")
+            raise LongshoreError(
+                f"{run}: is at step {step}, and has no state of a Trainer with it"
+                + (f" ({saved['not']})" if saved else "")
+                + f", and there is no checkpoint in {output}: longshore.resume() goes on with it in a "
+                "loop of your own; TrainingArguments(overwrite_run=True) begins anew"
+            )
         if not at:
             return None
         _log.info("%s: goes on from step %d", run, at)
@@ -140,8 +167,9 @@ class TrainerPosition(transformers.TrainerCallback):
     def checkpoint(self):
         """A directory that transformers takes for a checkpoint: it holds the Trainer's state."""
         saved = self.saved
-        state = transformers.TrainerState(**{k: v for k, v in saved["state"].items() if k in _FIELDS},
-                                          log_history=json.loads(saved["log"]))
+        state = transformers.TrainerState(
+            **{k: v for k, v in saved["state"].items() if k in _FIELDS}, log_history=json.loads(saved["log"])
+        )
         if self.trainer.args.ignore_data_skip:
             state.global_step += 1
         with tempfile.TemporaryDirectory(prefix="longshore-") as directory:
@@ -211,8 +239,7 @@ class TrainerPosition(transformers.TrainerCallback):
         self._leave()
         engine.drop_gradients()
         for name in _PROGRESS:
-            setattr(trainer.state, name,
-                    json.loads(saved["log"]) if name == "log_history" else saved["state"][name])
+            setattr(trainer.state, name, json.loads(saved["log"]) if name == "log_history" else saved["state"][name])
         trainer.current_flos = 0
         self._lines.clear()
         self._restore_callbacks()

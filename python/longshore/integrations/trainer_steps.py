@@ -45,8 +45,11 @@ def extend(trainer_class, engine_of):
     if "longshore_steps" in vars(trainer_class):
         return
     trainer_class.longshore_steps = True
-    own = {name: vars(trainer_class)[name]
-           for name in ("get_batch_samples", "training_step") if name in vars(trainer_class)}
+    own = {
+        name: vars(trainer_class)[name]
+        for name in ("get_batch_samples", "training_step")
+        if name in vars(trainer_class)
+    }
 
     def before(self, name):
         """The original method."""
@@ -76,14 +79,17 @@ def extend(trainer_class, engine_of):
             self._longshore_step = None
             return before(self, "training_step")(model, inputs, num_items_in_batch)
         if not made.next(inputs):
-            raise LongshoreError(f"layer_major=True: {type(self).__name__}.training_step() got other inputs than the "
-                                 "micro-batch has, but its first call has computed all micro-batches; leave "
-                                 "layer_major out to compute one after the other")
+            raise LongshoreError(
+                f"layer_major=True: {type(self).__name__}.training_step() got other inputs than the "
+                "micro-batch has, but its first call has computed all micro-batches; leave "
+                "layer_major out to compute one after the other"
+            )
         if made.losses is None:
             model.train()
             made.losses = self._longshore_losses = engine.backward_together(
-                made.samples, lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch),
-                divide=False
+                made.samples,
+                lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch),
+                divide=False,
             )
             made.note()
         if made.number == len(made.losses) and hasattr(engine, "step_together") and self.accelerator.sync_gradients:
@@ -102,8 +108,11 @@ def _goes_together(trainer, engine, methods):
     code = None if wanted else own_code_of(trainer, of_step.module, methods)
     if code is not None and not getattr(trainer, "longshore_said", False):
         trainer.longshore_said = True
-        _log.info("%s may keep something from one micro-batch to the next: those of a step are computed one after the "
-                  "other (layer_major=True computes them together, and fetches each layer once for all of them)", code)
+        _log.info(
+            "%s may keep something from one micro-batch to the next: those of a step are computed one after the "
+            "other (layer_major=True computes them together, and fetches each layer once for all of them)",
+            code,
+        )
     return code is None
 
 

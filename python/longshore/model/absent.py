@@ -12,14 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import AbsentParameterError, LongshoreError
-from ..torch_internals import (
-    DisableTorchFunctionSubclass,
-    has_storage,
-    storage_id,
-    tree_leaves,
-    tree_map,
-    version_of,
-)
+from ..torch_internals import DisableTorchFunctionSubclass, has_storage, storage_id, tree_leaves, tree_map, version_of
 from .write_tracking import CHANGE, IN_PASS, watch
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
@@ -28,39 +21,140 @@ _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to g
 # attributes that are about the tensor, not its value
 _ABOUT = {
     "__get__": {
-        "shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "layout", "ndim", "names", "is_meta",
-        "is_cpu", "is_cuda", "is_sparse", "is_quantized", "is_mps", "is_xla", "is_xpu", "is_nested", "itemsize",
-        "nbytes", "_version", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr", "retains_grad", "name",
-        "volatile", "_grad", "is_sparse_csr", "is_mkldnn", "is_vulkan", "is_maia", "is_mtia", "is_ipu", "is_hpu",
+        "shape",
+        "dtype",
+        "device",
+        "requires_grad",
+        "grad",
+        "is_leaf",
+        "grad_fn",
+        "layout",
+        "ndim",
+        "names",
+        "is_meta",
+        "is_cpu",
+        "is_cuda",
+        "is_sparse",
+        "is_quantized",
+        "is_mps",
+        "is_xla",
+        "is_xpu",
+        "is_nested",
+        "itemsize",
+        "nbytes",
+        "_version",
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
+        "output_nr",
+        "retains_grad",
+        "name",
+        "volatile",
+        "_grad",
+        "is_sparse_csr",
+        "is_mkldnn",
+        "is_vulkan",
+        "is_maia",
+        "is_mtia",
+        "is_ipu",
+        "is_hpu",
         "grad_dtype",
     },
-    "__set__": {"requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks", "_grad", "grad_dtype",
-                "names"},
+    "__set__": {
+        "requires_grad",
+        "grad",
+        "_backward_hooks",
+        "_post_accumulate_grad_hooks",
+        "_grad",
+        "grad_dtype",
+        "names",
+    },
     "__delete__": {"grad", "_grad"},
 }
 _METHODS = {
-    "size", "dim", "numel", "nelement", "ndimension", "element_size", "stride", "storage_offset", "is_floating_point",
-    "is_complex", "is_signed", "is_contiguous", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
-    "get_device", "is_inference", "__len__", "__hash__", "is_same_size", "_is_view",
-    "has_names", "is_coalesced", "is_conj", "is_neg", "__dir__", "is_shared", "is_pinned", "retain_grad",
+    "size",
+    "dim",
+    "numel",
+    "nelement",
+    "ndimension",
+    "element_size",
+    "stride",
+    "storage_offset",
+    "is_floating_point",
+    "is_complex",
+    "is_signed",
+    "is_contiguous",
+    "requires_grad_",
+    "register_hook",
+    "register_post_accumulate_grad_hook",
+    "get_device",
+    "is_inference",
+    "__len__",
+    "__hash__",
+    "is_same_size",
+    "_is_view",
+    "has_names",
+    "is_coalesced",
+    "is_conj",
+    "is_neg",
+    "__dir__",
+    "is_shared",
+    "is_pinned",
+    "retain_grad",
     "_has_compatible_shallow_copy_type",
 }
 # functions that ask for the shape and dtype of their first argument, or of all others
 _OF_FIRST = {
-    "zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros",
-    "new_ones", "new_empty", "new_full", "new_tensor", "new_empty_strided", "new", "result_type",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+    "new_zeros",
+    "new_ones",
+    "new_empty",
+    "new_full",
+    "new_tensor",
+    "new_empty_strided",
+    "new",
+    "result_type",
 }
 _OF_OTHERS = {"view_as", "expand_as", "reshape_as", "resize_as_", "type_as", "to"}
 _COPIES = {  # functions whose results have no gradient
-    "detach", "numpy", "tolist", "item", "__format__", "equal", "allclose", "isclose", "isfinite", "isnan", "isinf",
-    "argmax", "argmin", "eq", "ne", "lt", "le", "gt", "ge", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+    "detach",
+    "numpy",
+    "tolist",
+    "item",
+    "__format__",
+    "equal",
+    "allclose",
+    "isclose",
+    "isfinite",
+    "isnan",
+    "isinf",
+    "argmax",
+    "argmin",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "__eq__",
+    "__ne__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
     "count_nonzero",
 }
 
 
-_IN_PLACE = {"__setitem__"} | {f"__i{name}__"
-                               for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or",
-                                            "xor", "lshift", "rshift")}
+_IN_PLACE = {"__setitem__"} | {
+    f"__i{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
+}
 
 
 def is_about(func):
@@ -99,12 +193,16 @@ class Fetched(torch.Tensor):
         for written in tensors(target):
             if isinstance(written, Fetched) and func is torch.Tensor.requires_grad_:  # nn.Parameter() of it, mostly
                 if written.longshore_advice is not IN_PASS:
-                    raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the "
-                                               "drives; parametrize before longshore.wrap(), and clone() what is to "
-                                               "be a tensor of its own")
+                    raise AbsentParameterError(
+                        f"{written.longshore_name}: this is a copy of a value that lies on the "
+                        "drives; parametrize before longshore.wrap(), and clone() what is to "
+                        "be a tensor of its own"
+                    )
             elif isinstance(written, Fetched):
-                raise AbsentParameterError(f"{written.longshore_name}: this is a copy of a value that lies on the "
-                                           f"drives, and writing to it would be lost; {written.longshore_advice}")
+                raise AbsentParameterError(
+                    f"{written.longshore_name}: this is a copy of a value that lies on the "
+                    f"drives, and writing to it would be lost; {written.longshore_advice}"
+                )
         if func is torch.Tensor.__iter__:
             return iter(args[0].unbind(0))
         if func is torch.Tensor.__repr__:
@@ -199,16 +297,25 @@ def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_gr
     """torch.autograd.grad() of parameters that are not in memory: asks for their places in the graph."""
     inputs, (outputs, more) = _listed(inputs), tree_map(_plain_in_graph, (outputs, more))
     try:
-        found = torch.autograd.grad(outputs, [_place_in_graph(t) for t in inputs], create_graph=create_graph,
-                                    allow_unused=materialize_grads if allow_unused is None else allow_unused, **more)
+        found = torch.autograd.grad(
+            outputs,
+            [_place_in_graph(t) for t in inputs],
+            create_graph=create_graph,
+            allow_unused=materialize_grads if allow_unused is None else allow_unused,
+            **more,
+        )
     except RuntimeError as unused:
         if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in inputs):
             raise
-        raise LongshoreError("torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch "
-                             "is made layer by layer there; call backward() for each of them, and then step() (in a "
-                             "Trainer: layer_major=False)") from unused
-    return tuple(torch.zeros_like(t, requires_grad=create_graph) if g is None and materialize_grads else g
-                 for g, t in zip(found, inputs))
+        raise LongshoreError(
+            "torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch "
+            "is made layer by layer there; call backward() for each of them, and then step() (in a "
+            "Trainer: layer_major=False)"
+        ) from unused
+    return tuple(
+        torch.zeros_like(t, requires_grad=create_graph) if g is None and materialize_grads else g
+        for g, t in zip(found, inputs)
+    )
 
 
 def _backward(outputs, gradient=None, grad_tensors=None, inputs=None, **more):
@@ -261,8 +368,9 @@ class Absent(nn.Parameter):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "_has_compatible_shallow_copy_type" and isinstance(args[0], Absent) and args[1].is_meta:
-            _refuse(args[0], 'module.to("meta") would lose it',
-                    'make another module inside `with torch.device("meta"):`')
+            _refuse(
+                args[0], 'module.to("meta") would lose it', 'make another module inside `with torch.device("meta"):`'
+            )
         if is_about(func) or name in _OF_FIRST:
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
@@ -320,6 +428,7 @@ def _fetch_if_free(absents):
 
 def one_by_one(func, args, kwargs):
     """A _foreach_ function, for one tensor after the other, so that one copy at a time is in memory."""
+
     def nth(given, n):
         return [given[n]] if isinstance(given, (list, tuple)) else given
 

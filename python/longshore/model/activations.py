@@ -58,15 +58,19 @@ class Stayed:
 
     def __init__(self, tensor, mark=None):
         # detached, since a parameter may get other data for a while
-        self.tensor, self.version, self.mark = (tensor.detach() if hasattr(tensor, "longshore") else tensor,
-                                                version_of(tensor), mark)
+        self.tensor, self.version, self.mark = (
+            tensor.detach() if hasattr(tensor, "longshore") else tensor,
+            version_of(tensor),
+            mark,
+        )
 
     def value(self):
         if version_of(self.tensor) != self.version:
             raise RuntimeError(
                 f"one of the variables needed for gradient computation has been modified by an inplace operation: a "
                 f"{tuple(self.tensor.shape)} tensor is at version {version_of(self.tensor)}; expected version "
-                f"{self.version}")
+                f"{self.version}"
+            )
         return self.tensor
 
 
@@ -85,8 +89,9 @@ class Activations:
         self.state, self.waits = state, kind == "drives"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
-        options = native.new("struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes,
-                             adapts=not self.waits)
+        options = native.new(
+            "struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes, adapts=not self.waits
+        )
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
@@ -153,8 +158,10 @@ class Activations:
             return False  # a parameter's data may change without a new version
         if base(tensor) is tensor and tensor.nbytes != nbytes:
             return False  # its version is not its storage's, as with unsafe_chunk()
-        if tensor.nbytes * 8 < nbytes and (storage_id(storage), storage.data_ptr(),
-                                           version_of(tensor)) not in self.known:
+        if (
+            tensor.nbytes * 8 < nbytes
+            and (storage_id(storage), storage.data_ptr(), version_of(tensor)) not in self.known
+        ):
             return False  # a small part of a large storage, which may be in use anyway
         return storage.data_ptr() not in self.local.held
 
@@ -170,12 +177,18 @@ class Activations:
             warnings.warn(f"activations stay in memory from here on: {failure}", stacklevel=3)
             return None
         what = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
-        entry = Entry(self, key, what, -(-nbytes // lib.SHORE_BUFFER_ALIGN_BYTES) * lib.SHORE_BUFFER_ALIGN_BYTES,
-                      torch.multiprocessing.reductions.StorageWeakRef(storage))
+        entry = Entry(
+            self,
+            key,
+            what,
+            -(-nbytes // lib.SHORE_BUFFER_ALIGN_BYTES) * lib.SHORE_BUFFER_ALIGN_BYTES,
+            torch.multiprocessing.reductions.StorageWeakRef(storage),
+        )
         try:
             with torch.no_grad():
                 torch.frombuffer(ffi.buffer(memory[0], nbytes), dtype=torch.uint8).copy_(
-                    torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
+                    torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                )
             native.call(lib.shore_store_put, self.store, key)
         finally:
             self._release(key)
@@ -199,8 +212,10 @@ class Activations:
         entry = saved.entry
         with self.lock:
             if any(version_of(watch) for watch in entry.watches):
-                raise RuntimeError("one of the variables needed for gradient computation has been modified by an "
-                                   f"inplace operation: {entry.what}, as backward got it before")
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    f"inplace operation: {entry.what}, as backward got it before"
+                )
             memory = entry.given and entry.given()
             if memory is None:
                 memory = self._bring(entry)
@@ -226,8 +241,11 @@ class Activations:
             native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
             return own.bytes
         except LongshoreError as failure:
-            raise LongshoreError(f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the "
-                                 "gradients of this step and make it again", failure.code) from failure
+            raise LongshoreError(
+                f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the "
+                "gradients of this step and make it again",
+                failure.code,
+            ) from failure
 
     def _ahead(self, saved):
         """Prefetches what backward needs next: entries that were saved together with this one, and before it."""
@@ -254,6 +272,11 @@ class Activations:
 
 def _is_plain(tensor):
     """Whether a tensor is nothing but the bytes of its storage."""
-    return (type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-            and tensor.device.type != "meta"
-            and not tensor.is_conj() and not tensor.is_neg() and not tensor.is_inference())
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.is_inference()
+    )

@@ -23,8 +23,11 @@ def record(model):
         return None
     active = getattr(model, "active_adapters", None)
     said = {name: config.to_dict() for name, config in configs.items()}
-    return {"configs": json.loads(json.dumps(said, default=lambda v: sorted(v) if isinstance(v, set) else str(v))),
-            "active": list(active() if callable(active) else active or []), "wrapped": base_of(model) is not model}
+    return {
+        "configs": json.loads(json.dumps(said, default=lambda v: sorted(v) if isinstance(v, set) else str(v))),
+        "active": list(active() if callable(active) else active or []),
+        "wrapped": base_of(model) is not model,
+    }
 
 
 def put_on(base, recorded):
@@ -58,8 +61,12 @@ def put_on(base, recorded):
 def original_rows(model):
     """Returns {name: (module, adapter)} of buffers that state_dict() leaves out: where an adapter trains rows of a
     vocabulary, peft keeps the frozen originals in them."""
-    return {f"{name}.trainable_tokens_original.{adapter}": (module, adapter) for name, module in model.named_modules()
-            if type(module).__name__ == "TrainableTokensLayer" for adapter in module.trainable_tokens_original}
+    return {
+        f"{name}.trainable_tokens_original.{adapter}": (module, adapter)
+        for name, module in model.named_modules()
+        if type(module).__name__ == "TrainableTokensLayer"
+        for adapter in module.trainable_tokens_original
+    }
 
 
 def fill_original_rows(model):
@@ -72,8 +79,11 @@ def fill_original_rows(model):
 def saved_alone(model):
     """Whether save() writes adapters without the base: for a PeftModel, and for transformers' add_adapter()."""
     transformers = sys.modules.get("transformers")
-    injected = (getattr(model, "_hf_peft_config_loaded", False) and transformers is not None
-                and isinstance(model, transformers.PreTrainedModel))
+    injected = (
+        getattr(model, "_hf_peft_config_loaded", False)
+        and transformers is not None
+        and isinstance(model, transformers.PreTrainedModel)
+    )
     return injected or base_of(model) is not model
 
 
@@ -85,8 +95,10 @@ def save(model, directory, dtype=None, most_bytes=None):
         values = {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
     nbytes = sum(value.nbytes for value in values.values())
     if most_bytes is not None and nbytes > most_bytes:
-        raise ValueError(f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as "
-                         f"one file, of {native.readable(nbytes)}; leave it out")
+        raise ValueError(
+            f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as "
+            f"one file, of {native.readable(nbytes)}; leave it out"
+        )
     if base_of(model) is not model:
         model.save_pretrained(directory, state_dict=values)
     else:
@@ -130,9 +142,12 @@ def names_of(model):
     resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}
     lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
     if lost:
-        warnings.warn(f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: is trained, but belongs to no "
-                      "adapter, so peft does not save it; name it in modules_to_save of the adapter's configuration "
-                      "(the run keeps it)", stacklevel=4)
+        warnings.warn(
+            f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: is trained, but belongs to no "
+            "adapter, so peft does not save it; name it in modules_to_save of the adapter's configuration "
+            "(the run keeps it)",
+            stacklevel=4,
+        )
     return {name for name, value in there.items() if id(value) in saved | resized}
 
 
@@ -143,9 +158,12 @@ def refuse_merging(model):
 
     def refusing(name):
         def refuse(*args, **kwargs):
-            raise LongshoreError(f"{name}: the base lies on drives, and the run keeps the adapters apart; "
-                                 "engine.save_pretrained(DIR) writes them, and PeftModel.from_pretrained(BASE, "
-                                 "DIR).merge_and_unload() merges them, in memory")
+            raise LongshoreError(
+                f"{name}: the base lies on drives, and the run keeps the adapters apart; "
+                "engine.save_pretrained(DIR) writes them, and PeftModel.from_pretrained(BASE, "
+                "DIR).merge_and_unload() merges them, in memory"
+            )
+
         return refuse
 
     for name in ("merge_and_unload", "merge_adapter", "unmerge_adapter", "unload"):
@@ -161,7 +179,8 @@ def _allocating(model, allocate):
         if any(isinstance(p, Absent) for n, p in model.named_parameters() if "lora_" in n):
             raise AbsentParameterError(
                 "update_and_allocate: changes adapters; call it after step() and before zero_grad(), inside `with "
-                "longshore.resident(adapters, write=True):`")
+                "longshore.resident(adapters, write=True):`"
+            )
         return allocate(*args, **kwargs)
 
     return update_and_allocate

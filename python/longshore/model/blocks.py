@@ -56,8 +56,10 @@ class Block:
 
 
 def _is_list(module):
-    return isinstance(module, (nn.ModuleList, nn.Sequential)) and sum(1 for c in module.children()
-                                                                      if _has_parameters(c)) > 1
+    return (
+        isinstance(module, (nn.ModuleList, nn.Sequential))
+        and sum(1 for c in module.children() if _has_parameters(c)) > 1
+    )
 
 
 def _has_parameters(module):
@@ -131,8 +133,11 @@ def partition(model, layers=None):
                 for first in range(0, len(some), TENSORS_MOST):
                     suffix = ("" if dtype == compute else "." + NAME_OF[dtype]) + ("" if trains else ".frozen")
                     suffix += f"#{first // TENSORS_MOST}" if first else ""
-                    blocks.append(Block(name + suffix, some[first:first + TENSORS_MOST], layer and dtype == compute,
-                                        trains, name))
+                    blocks.append(
+                        Block(
+                            name + suffix, some[first : first + TENSORS_MOST], layer and dtype == compute, trains, name
+                        )
+                    )
 
     left, owners = [], {}
     inside = {name: next((layer for layer in layers if f"{name}.".startswith(f"{layer}.")), None) for name in modules}
@@ -142,8 +147,9 @@ def partition(model, layers=None):
     for name, module in modules.items():
         pairs = [(f"{name}.{n}" if name else n, p) for n, p in parameters_of(module).items() if p is not None]
         # parameters that modules of several layers use belong to no layer
-        shared = [(n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1
-                  and None not in owners[id(p)].values()]
+        shared = [
+            (n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1 and None not in owners[id(p)].values()
+        ]
         if inside[name] is None:
             left.append((name, pairs))
         elif shared:
@@ -165,20 +171,27 @@ def check(model):
     """Raises LongshoreError if a model cannot be streamed."""
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise LongshoreError(f"wrap: {name or type(model).__name__} is TorchScript, which has no hooks to fetch "
-                                 "its parameters; wrap the module that it was made of")
+            raise LongshoreError(
+                f"wrap: {name or type(model).__name__} is TorchScript, which has no hooks to fetch "
+                "its parameters; wrap the module that it was made of"
+            )
     _check_dtypes(model)
     for name, b in persistent_buffers(model).items():
         if b.layout != torch.strided:
-            raise LongshoreError(f"wrap: {name} is a buffer of layout {b.layout}, which a step cannot save; "
-                                 "register_buffer(..., persistent=False) it, and make it with the model")
+            raise LongshoreError(
+                f"wrap: {name} is a buffer of layout {b.layout}, which a step cannot save; "
+                "register_buffer(..., persistent=False) it, and make it with the model"
+            )
     # parameters that overlap in memory: an update of one would not reach the other
-    of_memory = sorted((p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel()
-                       and p.is_contiguous())
+    of_memory = sorted(
+        (p.data_ptr(), p.nbytes, name, p) for name, p in model.named_parameters() if p.numel() and p.is_contiguous()
+    )
     for (first, nbytes, name, p), (following, _, other, q) in zip(of_memory, of_memory[1:]):
         if following < first + nbytes and (p.requires_grad or q.requires_grad):
-            raise LongshoreError(f"wrap: {name} and {other} are two parameters that share memory; make them one "
-                                 "(a.weight = b.weight), or clone() one of them")
+            raise LongshoreError(
+                f"wrap: {name} and {other} are two parameters that share memory; make them one "
+                "(a.weight = b.weight), or clone() one of them"
+            )
 
 
 def _check_dtypes(model):
@@ -186,26 +199,34 @@ def _check_dtypes(model):
     parameters = {name: p for name, p in model.named_parameters() if p.numel()}
     for name, p in parameters.items():
         if p.dtype not in NAME_OF:
-            advice = ("load or make the model as float32, which holds all that float16 does" if p.dtype == torch.float16
-                      else
-                      "make the model as float32" if p.is_floating_point() else
-                      "keep the real and the imaginary part as two, torch.view_as_complex() joins them"
-                      if p.is_complex() else
-                      "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing "
-                      "trains it")
-            raise LongshoreError(f"wrap: a parameter has one dtype, float32 or bfloat16: {name} is "
-                                 f"{_said(p.dtype)}; {advice}")
+            advice = (
+                "load or make the model as float32, which holds all that float16 does"
+                if p.dtype == torch.float16
+                else "make the model as float32"
+                if p.is_floating_point()
+                else "keep the real and the imaginary part as two, torch.view_as_complex() joins them"
+                if p.is_complex()
+                else "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing "
+                "trains it"
+            )
+            raise LongshoreError(
+                f"wrap: a parameter has one dtype, float32 or bfloat16: {name} is {_said(p.dtype)}; {advice}"
+            )
     compute = dtype_of(model)
     beside = sorted(((p.nbytes, name) for name, p in parameters.items() if p.dtype != compute), reverse=True)
     if sum(nbytes for nbytes, _ in beside) > BESIDE_BYTES:
         other = _said(next(iter(NAME_OF.keys() - {compute})))
         names = ", ".join(f"{name} {readable(nbytes)}" for nbytes, name in beside[:3])
-        advice = ("make the adapters with autocast_adapter_dtype=False: masters are float32 anyway"
-                  if hasattr(model, "peft_config") else
-                  "load the model as float32: wrap(..., storage='bf16') fetches half of it")
-        raise LongshoreError(f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay "
-                             f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and at most "
-                             f"{readable(BESIDE_BYTES)} may ({names}{', ...' if len(beside) > 3 else ''}); {advice}")
+        advice = (
+            "make the adapters with autocast_adapter_dtype=False: masters are float32 anyway"
+            if hasattr(model, "peft_config")
+            else "load the model as float32: wrap(..., storage='bf16') fetches half of it"
+        )
+        raise LongshoreError(
+            f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay "
+            f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and at most "
+            f"{readable(BESIDE_BYTES)} may ({names}{', ...' if len(beside) > 3 else ''}); {advice}"
+        )
 
 
 def _said(dtype):
@@ -215,16 +236,22 @@ def _said(dtype):
 def mark_rest(blocks, model, compute):
     """Marks blocks outside of layers that may share slots with layers (may_share). They have dtype compute, belong to a
     module of PyTorch's own without tied parameters (an embedding, a head), and are not small beside the rest."""
-    modules, most = dict(model.named_modules(remove_duplicate=False)), max(sum(t.elems for t in b.tensors)
-                                                                           for b in blocks)
+    modules, most = (
+        dict(model.named_modules(remove_duplicate=False)),
+        max(sum(t.elems for t in b.tensors) for b in blocks),
+    )
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None
-        if (not block.layer and not block.buffers and block.dtype == compute
+        if (
+            not block.layer
+            and not block.buffers
+            and block.dtype == compute
             and type(module).__module__.startswith("torch.nn.modules")
             and not any(map(_has_parameters, module.children()))
-                and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
-            and 8 * sum(t.elems for t in block.tensors) > most):
+            and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
+            and 8 * sum(t.elems for t in block.tensors) > most
+        ):
             block.module, block.may_share = owner, True
 
 
@@ -232,18 +259,26 @@ def of_buffers(model, most_bytes):
     """Returns blocks of a model's persistent buffers (statistics of norms), if these take more than most_bytes. Leaves
     out buffers that are not finite or have no exact fp32 form."""
     exact = torch.float32, torch.bfloat16, torch.float16
-    tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in persistent_buffers(model).items()
-               if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())]
+    tensors = [
+        Tensor(name, tuple(b.shape), b.dtype, False, [name])
+        for name, b in persistent_buffers(model).items()
+        if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())
+    ]
     if sum(t.elems * t.dtype.itemsize for t in tensors) <= most_bytes:
         return []
-    return [Block(f"buffers#{first // TENSORS_MOST}", tensors[first:first + TENSORS_MOST], False, False, buffers=True)
-            for first in range(0, len(tensors), TENSORS_MOST)]
+    return [
+        Block(f"buffers#{first // TENSORS_MOST}", tensors[first : first + TENSORS_MOST], False, False, buffers=True)
+        for first in range(0, len(tensors), TENSORS_MOST)
+    ]
 
 
 def persistent_buffers(model):
     """Returns {name: buffer} of the buffers in a state_dict()."""
-    temporary = {f"{module_name}.{name}" if module_name else name
-                 for module_name, module in model.named_modules() for name in buffers_not_saved(module)}
+    temporary = {
+        f"{module_name}.{name}" if module_name else name
+        for module_name, module in model.named_modules()
+        for name in buffers_not_saved(module)
+    }
     return {name: b for name, b in model.named_buffers() if name not in temporary}
 
 

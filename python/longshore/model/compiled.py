@@ -21,12 +21,16 @@ def told(value):
         return None
     value = {} if value is True else {"backend": value} if isinstance(value, str) else value
     if not isinstance(value, dict):
-        raise ValueError(f"wrap: compile={value!r}; it must be True, the name of a backend (\"inductor\"), or a dict "
-                         f"of {', '.join(_KEYS)}")
+        raise ValueError(
+            f'wrap: compile={value!r}; it must be True, the name of a backend ("inductor"), or a dict '
+            f"of {', '.join(_KEYS)}"
+        )
     for key, given in value.items():
         if key not in _KEYS or not isinstance(given, (_KEYS[key], type(None))):
-            raise ValueError(f"wrap: compile: {key}={given!r} cannot be kept in a run; compile takes "
-                             f"{', '.join(_KEYS)} as torch.compile has them")
+            raise ValueError(
+                f"wrap: compile: {key}={given!r} cannot be kept in a run; compile takes "
+                f"{', '.join(_KEYS)} as torch.compile has them"
+            )
     return dict(value)
 
 
@@ -38,8 +42,10 @@ def compile_blocks(model, names, how):
     if how is None:
         return 0
     if not layers:
-        raise LongshoreError(f"compile: {type(model).__name__} has no layers that repeat: name modules with "
-                             "wrap(layers=[...]), or compile the model by its own compile() before wrap()")
+        raise LongshoreError(
+            f"compile: {type(model).__name__} has no layers that repeat: name modules with "
+            "wrap(layers=[...]), or compile the model by its own compile() before wrap()"
+        )
     if how.get("backend", "inductor") == "inductor":
         _refuse_without_compiler()
     modules = dict(model.named_modules())
@@ -56,8 +62,10 @@ def compile_blocks(model, names, how):
             modules[name].compile(**{k: v for k, v in how.items() if v is not None}, **more)
         except (RuntimeError, AssertionError) as why:
             raise ValueError(f"compile={how!r}: {why}") from why
-    progress.say(f"compiling {len(layers)} layers of {type(model).__name__} with "
-                 f"{how.get('backend') or 'inductor'} in the first step, which may take minutes")
+    progress.say(
+        f"compiling {len(layers)} layers of {type(model).__name__} with "
+        f"{how.get('backend') or 'inductor'} in the first step, which may take minutes"
+    )
     return len(layers)
 
 
@@ -70,5 +78,7 @@ def _refuse_without_compiler():
     try:
         cpp_builder.get_cpp_compiler()
     except InvalidCxxCompiler as why:
-        raise LongshoreError("compile: torch's inductor needs a C++ compiler, and finds none: apt install g++, or "
-                             "CXX=PATH, or compile=\"aot_eager\"") from why
+        raise LongshoreError(
+            "compile: torch's inductor needs a C++ compiler, and finds none: apt install g++, or "
+            'CXX=PATH, or compile="aot_eager"'
+        ) from why

@@ -24,8 +24,10 @@ def accelerators():
 
 def random_states():
     """Returns {kind: random generator states of its devices}."""
-    return {kind: [getattr(torch, kind).get_rng_state(n) for n in range(getattr(torch, kind).device_count())]
-            for kind in accelerators()}
+    return {
+        kind: [getattr(torch, kind).get_rng_state(n) for n in range(getattr(torch, kind).device_count())]
+        for kind in accelerators()
+    }
 
 
 def set_random_states(states):
@@ -63,7 +65,7 @@ class Slots:
         """Copies a slot from the host unless the device has its content. what: identifies the content."""
         computing = torch.accelerator.current_stream(self.device)
         if slot.put != what:
-            here, there = (memory.bytes[slot.base:slot.base + slot.nbytes] for memory in (self.host, self))
+            here, there = (memory.bytes[slot.base : slot.base + slot.nbytes] for memory in (self.host, self))
             if slot.used is not None:
                 self.stream.wait_event(slot.used)
             with self.stream:
@@ -136,5 +138,7 @@ def _landed(future):
     try:
         return future.exception(TIMEOUT_SECONDS)
     except TimeoutError:
-        return LongshoreError(f"the device has done nothing for {TIMEOUT_SECONDS:g} seconds (device_timeout), so it "
-                              "counts as lost; the committed state is good: continue with longshore.resume()")
+        return LongshoreError(
+            f"the device has done nothing for {TIMEOUT_SECONDS:g} seconds (device_timeout), so it "
+            "counts as lost; the committed state is good: continue with longshore.resume()"
+        )

@@ -53,8 +53,10 @@ def check(streams):
                         thawed, p.requires_grad = thawed or handle.name, False
             if handle.temporary:
                 if p.shape != handle.view.shape or p.dtype != handle.view.dtype:
-                    raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and "
-                                         f"{list(p.shape)} and {p.dtype} was put in its place")
+                    raise LongshoreError(
+                        f"{handle.name}: is {list(handle.view.shape)} and {handle.view.dtype}, and "
+                        f"{list(p.shape)} and {p.dtype} was put in its place"
+                    )
             elif streamed.present and is_elsewhere(p, handle):
                 wrong, p.data = wrong or handle.name, handle.view
                 handle.version = version_of(p)
@@ -63,14 +65,18 @@ def check(streams):
     if wrong:
         _refuse_replaced(wrong)
     if thawed:
-        raise LongshoreError(f"{thawed}: is frozen in this run, and stays frozen; set requires_grad before wrap() for "
-                             "parameters that train later (also of adapters that are not active yet), freeze them "
-                             "after wrap(), and thaw them again")
+        raise LongshoreError(
+            f"{thawed}: is frozen in this run, and stays frozen; set requires_grad before wrap() for "
+            "parameters that train later (also of adapters that are not active yet), freeze them "
+            "after wrap(), and thaw them again"
+        )
 
 
 def _refuse_replaced(name):
-    raise LongshoreError(f"{name}: was converted or replaced after wrap(), and has been put back; convert, resize, "
-                         f"prune, parametrize and replace parameters before wrap(); to give one other values, {CHANGE}")
+    raise LongshoreError(
+        f"{name}: was converted or replaced after wrap(), and has been put back; convert, resize, "
+        f"prune, parametrize and replace parameters before wrap(); to give one other values, {CHANGE}"
+    )
 
 
 def _put_back(streams):
@@ -91,9 +97,11 @@ def before_step(streams, what):
     """Raises LongshoreError if a step, or `what`, would not match the model as it looks now."""
     refuse_within_backward(what)
     if streams.copies_bytes:
-        raise LongshoreError(f"{what}: the values that `with longshore.resident(parameters, write=\"temporary\"):` "
-                             "gives parameters are not the run's, and it has not ended; leave it first "
-                             "(model.state_dict() and model.save_pretrained() have them)")
+        raise LongshoreError(
+            f'{what}: the values that `with longshore.resident(parameters, write="temporary"):` '
+            "gives parameters are not the run's, and it has not ended; leave it first "
+            "(model.state_dict() and model.save_pretrained() have them)"
+        )
     replaced = _put_back(streams)
     if replaced:
         _refuse_replaced(replaced)
@@ -101,8 +109,10 @@ def before_step(streams, what):
     there = set(engine.module.modules()) if engine is not None else ()
     for full, (module, _) in streams.owners.items() if engine is not None else ():
         if module not in there:
-            raise LongshoreError(f"{full}: its module is not in the model any more, and the run does not train "
-                                 "its replacement; replace modules before wrap()")
+            raise LongshoreError(
+                f"{full}: its module is not in the model any more, and the run does not train "
+                "its replacement; replace modules before wrap()"
+            )
 
 
 def refuse_within_backward(what):
@@ -124,8 +134,12 @@ class ModelHook:
         streams = self.streams
         streams.inside.enter(streams)
         check(streams)
-        if (streams.activations is not None and streams.inside.hooks is not None and not streams.inside.offloads
-            and torch.is_grad_enabled()):
+        if (
+            streams.activations is not None
+            and streams.inside.hooks is not None
+            and not streams.inside.offloads
+            and torch.is_grad_enabled()
+        ):
             streams.activations.begin(module, args, kwargs)
             streams.inside.offloads = True
 

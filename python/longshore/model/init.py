@@ -39,8 +39,13 @@ class InitContext:
 
 @answered
 @contextlib.contextmanager
-def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None = None, overwrite: bool = False,
-         resume: bool = False) -> Iterator[object]:
+def init(
+    run: str | os.PathLike,
+    drives: Drives = None,
+    memory: int | str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+) -> Iterator[object]:
     """A context in which a model is made or loaded without ever being in memory as a whole. wrap() then makes its run.
 
     Args:
@@ -64,16 +69,24 @@ def init(run: str | os.PathLike, drives: Drives = None, memory: int | str | None
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):
-        check(making.run, making.drives or [making.run], overwrite,
-              "; for a Trainer that resumes: longshore.init(..., resume=True)")
+        check(
+            making.run,
+            making.drives or [making.run],
+            overwrite,
+            "; for a Trainer that resumes: longshore.init(..., resume=True)",
+        )
     _current = making
     try:
         with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
             yield making
     finally:
         _current = None
-    watch(making.spool, f"longshore.init({making.run!r}): the model that was made in it",
-          "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one", making)
+    watch(
+        making.spool,
+        f"longshore.init({making.run!r}): the model that was made in it",
+        "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one",
+        making,
+    )
 
 
 def _named(run, caller):
@@ -102,16 +115,18 @@ def check(run, drives, overwrite, more=""):
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
     # the run's own directory is made with the run
     fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)
-    native.call(lib.shore_run_check, native.path_bytes(os.path.abspath(run)),
-                native.new("struct shore_run_making", fleet=fleet))
+    native.call(
+        lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet)
+    )
 
 
 def refuse_run(run, overwrite, resuming, overwriting, more=""):
     """Raises ExistsError if a run exists. resuming, overwriting: what a user writes instead."""
     open_engines.refuse_second(run)
     if is_run(run) and not overwrite:
-        raise ExistsError(f"{run}: holds a run: {resuming} continues it, {overwriting} begins anew{more}",
-                          lib.SHORE_EEXISTS)
+        raise ExistsError(
+            f"{run}: holds a run: {resuming} continues it, {overwriting} begins anew{more}", lib.SHORE_EEXISTS
+        )
 
 
 def places(run, drives):
@@ -122,8 +137,12 @@ def places(run, drives):
             found.append(_directory(drive))
     if not found:
         found = [_directory(run)]
-        _log.warning("%s: no drive of the run is a file system of this machine, so weights that are loaded lie in "
-                     "files of %s until they are on the drives", run, found[0])
+        _log.warning(
+            "%s: no drive of the run is a file system of this machine, so weights that are loaded lie in "
+            "files of %s until they are on the drives",
+            run,
+            found[0],
+        )
     return list(dict.fromkeys(found))
 
 
@@ -146,19 +165,28 @@ def place(making, run, drives, memory, overwrite):
     making: the InitContext; None: the model was made outside of init()."""
     if making is None:
         if run is None:
-            raise ValueError("wrap: where is the state to live? Give run=DIRECTORY, or make the model inside "
-                             "longshore.init(DIRECTORY)")
+            raise ValueError(
+                "wrap: where is the state to live? Give run=DIRECTORY, or make the model inside "
+                "longshore.init(DIRECTORY)"
+            )
         run = _named(run, "wrap")
         return run, drives_of(drives) or [run], memory, bool(overwrite)
     other = run is not None and os.path.realpath(run) != os.path.realpath(making.run)
     if other:
-        _log.warning("wrap: run=%r counts, and not %r of the longshore.init() that the model was made in",
-                     os.fspath(run), making.run)
+        _log.warning(
+            "wrap: run=%r counts, and not %r of the longshore.init() that the model was made in",
+            os.fspath(run),
+            making.run,
+        )
     if overwrite is None:
         overwrite = making.overwrite and not other
     run = _named(run, "wrap") if run is not None else making.run
-    return (run, drives_of(drives) or making.drives or [run], making.memory if memory is None else memory,
-            bool(overwrite))
+    return (
+        run,
+        drives_of(drives) or making.drives or [run],
+        making.memory if memory is None else memory,
+        bool(overwrite),
+    )
 
 
 # ---- the init() and the engine of a model ----------------------------------------------------------------------------
@@ -168,8 +196,10 @@ def of(model):
     """Returns the InitContext in which a model, or a part of it, was made, or None."""
     found = [w.making for w in _unwrapped if w.making is not None and any(m in w.modules for m in model.modules())]
     if len(found) > 1:
-        raise LongshoreError(f"wrap: the model has parts of longshore.init({found[0].run!r}) and of "
-                             f"longshore.init({found[1].run!r}); make all of it in one")
+        raise LongshoreError(
+            f"wrap: the model has parts of longshore.init({found[0].run!r}) and of "
+            f"longshore.init({found[1].run!r}); make all of it in one"
+        )
     return found[0] if found else None
 
 
@@ -197,9 +227,11 @@ class _Watch:
         self.what, self.instead, self.making, self.trained = what, instead, making, False
         self.modules: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # {module: hooks of its parameters}
         for module in modules:
-            self.modules[module] = [p.register_post_accumulate_grad_hook(self._say)
-                                    for p in parameters_of(module).values()
-                                    if p is not None and not is_lazy(p) and p.requires_grad and p.is_leaf]
+            self.modules[module] = [
+                p.register_post_accumulate_grad_hook(self._say)
+                for p in parameters_of(module).values()
+                if p is not None and not is_lazy(p) and p.requires_grad and p.is_leaf
+            ]
         self._steps = register_optimizer_step_pre_hook(self._before_step)
 
     def _before_step(self, optimizer, args, kwargs):
@@ -221,9 +253,11 @@ class _Watch:
             self.trained = True
             self._unhook(list(self.modules))
             self._steps.remove()
-            _log.warning("%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process "
-                         "ends; %s", self.what,
-                         self.instead)
+            _log.warning(
+                "%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process ends; %s",
+                self.what,
+                self.instead,
+            )
 
     def _unhook(self, modules):
         for module in modules:
@@ -247,5 +281,8 @@ class _Watch:
 def _say_what_is_gone():
     for watched in _unwrapped:
         if watched.trained:
-            _log.warning("%s was trained, but was never an engine's: no run was made, and what was trained is gone "
-                         "unless the script has saved it", watched.what)
+            _log.warning(
+                "%s was trained, but was never an engine's: no run was made, and what was trained is gone "
+                "unless the script has saved it",
+                watched.what,
+            )

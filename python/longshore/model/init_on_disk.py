@@ -80,8 +80,10 @@ class Spool:
             except OSError as failure:
                 why = "" if failure.errno == errno.ENOSPC else f" ({os.strerror(failure.errno)})"
                 has.append(f"{directory} has {native.readable(_free_bytes(directory))}{why}")
-        self.failure = LongshoreError(f"no room for the model: a parameter needs {native.readable(nbytes)}, "
-                                      f"{', '.join(has)}; free space, or add a drive: {self.more}")
+        self.failure = LongshoreError(
+            f"no room for the model: a parameter needs {native.readable(nbytes)}, "
+            f"{', '.join(has)}; free space, or add a drive: {self.more}"
+        )
         raise self.failure
 
     def take(self, tensor):
@@ -121,7 +123,7 @@ def _free_bytes(directory):
 
 def _take_room(fd, nbytes):
     with contextlib.suppress(OSError):  # Btrfs rewrites elsewhere, where there may be no room, unless told not to
-        flags, = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(struct.calcsize("l"))))
+        (flags,) = struct.unpack("l", fcntl.ioctl(fd, _GETFLAGS, bytes(struct.calcsize("l"))))
         fcntl.ioctl(fd, _SETFLAGS, struct.pack("l", flags | _NOCOW))
     try:
         os.posix_fallocate(fd, 0, nbytes)
@@ -131,7 +133,7 @@ def _take_room(fd, nbytes):
         zeros = memoryview(bytes(1 << 20))
         at = 0
         while at < nbytes:
-            at += os.pwrite(fd, zeros[:nbytes - at], at)
+            at += os.pwrite(fd, zeros[: nbytes - at], at)
         os.fsync(fd)  # a file system that writes late reports only now that there is no room
 
 
@@ -151,8 +153,13 @@ def spooling(directories, more):
 
     def register_parameter(self, name, param):
         before(self, name, param)
-        if (param is not None and param.device.type == "cpu" and param.nbytes >= LEAST_BYTES and not spool.has(param)
-                and param.dtype in (torch.float32, torch.bfloat16, torch.float16)):
+        if (
+            param is not None
+            and param.device.type == "cpu"
+            and param.nbytes >= LEAST_BYTES
+            and not spool.has(param)
+            and param.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        ):
             param.data = spool.take(param.data)
 
     def init(self, *args, **how):
@@ -165,12 +172,18 @@ def spooling(directories, more):
 
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 first reads shapes only
-        whole = (isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
-                 and not how.get("mmap"))
+        whole = (
+            isinstance(f, (str, os.PathLike))
+            and os.path.basename(f).startswith("pytorch_model")
+            and not how.get("mmap")
+        )
         if whole and not shapes and os.path.exists(f) and unreadable_weights.is_old(f):
-            refused.append(LongshoreError(
-                f"{os.fspath(f)}: can only be read into memory as a whole; convert it once on a machine with enough "
-                "memory: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"))
+            refused.append(
+                LongshoreError(
+                    f"{os.fspath(f)}: can only be read into memory as a whole; convert it once on a machine with "
+                    "enough memory: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"
+                )
+            )
             raise refused[0]
         return load_before(f, *args, **how)
 

@@ -27,12 +27,17 @@ class Loading:
         if not prefix or module is self.model():  # the outermost module that belongs to the engine
             self._forget()
             self.top, self.errors = weakref.ref(module), error_msgs
-        self.coming = {id(p): state_dict[prefix + name] for name, p in parameters_of(module).items()
-                       if prefix + name in state_dict and getattr(p, "longshore", None) is not None}
+        self.coming = {
+            id(p): state_dict[prefix + name]
+            for name, p in parameters_of(module).items()
+            if prefix + name in state_dict and getattr(p, "longshore", None) is not None
+        }
         if self.coming and local_metadata.get("assign_to_params_buffers"):
             self._forget()
-            raise AbsentParameterError("load_state_dict(assign=True): the parameters lie on drives, and their "
-                                       "objects cannot be replaced; without assign=True, their values are written")
+            raise AbsentParameterError(
+                "load_state_dict(assign=True): the parameters lie on drives, and their "
+                "objects cannot be replaced; without assign=True, their values are written"
+            )
 
     def takes(self, param, value):
         """Whether PyTorch is loading this value into this parameter; if so, keeps it until the end."""

@@ -28,8 +28,9 @@ def cast(model, dtype, buffers=False, spool=None):
     except for a few parameters, these keep their dtype."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
-    kept = _beside(model, dtype, loaded) | (set() if buffers
-                                            or dtype != torch.bfloat16 else _with_statistics(model, loaded))
+    kept = _beside(model, dtype, loaded) | (
+        set() if buffers or dtype != torch.bfloat16 else _with_statistics(model, loaded)
+    )
     for p in model.parameters():
         to = loaded.get(id(p), dtype)
         others = id(p) in kept or getattr(p, "longshore", None) is not None or p.is_meta
@@ -68,8 +69,10 @@ def _cast_buffers(model, dtype, loaded, all_that_are_saved):
     if rounded:
         _log.warning(f"these buffers are rounded to {said}: {_names(rounded)}")
     if stay:
-        _log.info(f"these buffers keep their dtype, beside parameters of {said}: {_names(stay)}; convert them where "
-                  f"the model adds them to what it computes in {said}")
+        _log.info(
+            f"these buffers keep their dtype, beside parameters of {said}: {_names(stay)}; convert them where "
+            f"the model adds them to what it computes in {said}"
+        )
 
 
 def _names(names):
@@ -81,21 +84,30 @@ def _beside(model, dtype, loaded):
     than wrap() accepts, it keeps none: their masters are float32 anyway."""
     if dtype != torch.bfloat16 or dtype_of(model) != dtype:
         return set()
-    few = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32
-           and loaded.get(id(p)) != torch.float32}
+    few = {
+        name: p
+        for name, p in model.named_parameters()
+        if p.dtype == torch.float32 and loaded.get(id(p)) != torch.float32
+    }
     nbytes = sum(p.nbytes for p in few.values())
     if nbytes <= BESIDE_BYTES:
         return {id(p) for p in few.values()}
-    _log.warning(f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and "
-                 f"{readable(BESIDE_BYTES)} of float32 may stay in memory: {_names(list(few))}")
+    _log.warning(
+        f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and "
+        f"{readable(BESIDE_BYTES)} of float32 may stay in memory: {_names(list(few))}"
+    )
     return set()
 
 
 def _with_statistics(model, loaded):
     """Returns the ids of parameters of norms whose statistics keep their dtype: PyTorch wants both in one dtype."""
     norms = (module for module in model.modules() if isinstance(module, BatchNorm))
-    return {id(p) for module in norms if module.running_mean is not None and id(module.running_mean) not in loaded
-            for p in module.parameters(recurse=False)}
+    return {
+        id(p)
+        for module in norms
+        if module.running_mean is not None and id(module.running_mean) not in loaded
+        for p in module.parameters(recurse=False)
+    }
 
 
 def _as_loaded(model, dtype):
@@ -112,11 +124,15 @@ def _of_pretrained(model, dtype):
     """Returns the same as _as_loaded() for one model of transformers."""
     # transformers 4 matches whole parts of a name
     form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"
-    strict = [form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None)
-              or ()]
+    strict = [
+        form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    ]
     there = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    saved, made, out = ({*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)},
-                        _made_in(model, dtype), {})
+    saved, made, out = (
+        {*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)},
+        _made_in(model, dtype),
+        {},
+    )
     for full, t in there:
         name = _OF_PEFT.sub("", full)
         if full in saved and any(re.search(part, name) for part in strict):
@@ -132,8 +148,9 @@ def _made_in(model, dtype):
     configs = [config]
     for inner in configs:
         inner.dtype = dtype
-        configs += [c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ()))
-                    if c is not None]
+        configs += [
+            c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ())) if c is not None
+        ]
     try:
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
@@ -143,5 +160,7 @@ def _made_in(model, dtype):
     finally:
         torch.set_default_dtype(before)
         random_numbers.put(random)
-    return {name: t.dtype
-            for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]}
+    return {
+        name: t.dtype
+        for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]
+    }

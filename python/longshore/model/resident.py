@@ -34,8 +34,9 @@ def _put_in_place(blocks):
         if p.data_ptr() != handle.view.data_ptr():
             given, p.data = p.data, handle.view
             if given.shape != handle.view.shape:
-                raise LongshoreError(f"{handle.name}: is {list(handle.view.shape)}, and {list(given.shape)} was put "
-                                     "in its place")
+                raise LongshoreError(
+                    f"{handle.name}: is {list(handle.view.shape)}, and {list(given.shape)} was put in its place"
+                )
             handle.view.copy_(given)
 
 
@@ -72,7 +73,7 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
     write="temporary", BudgetError if there is no memory for a copy of the parameters.
     """
     if write not in (False, True, "temporary"):
-        raise ValueError(f"resident: write={write!r}; it must be False, True or \"temporary\"")
+        raise ValueError(f'resident: write={write!r}; it must be False, True or "temporary"')
     by_streams: dict = {}
     for p in {id(p): p for p in _handles(parameters)}.values():
         handle = getattr(p, "longshore", None)
@@ -80,8 +81,9 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
             by_streams.setdefault(id(handle.streams), (handle.streams, []))[1].append(p)
     with contextlib.ExitStack() as all_of_them:
         for streams, some in by_streams.values():
-            all_of_them.enter_context(temporary(streams, some) if write == "temporary"
-                                      else _resident(streams, some, write))
+            all_of_them.enter_context(
+                temporary(streams, some) if write == "temporary" else _resident(streams, some, write)
+            )
         yield
 
 
@@ -92,7 +94,8 @@ def _refuse_sharing(blocks):
         if other is not b:
             raise LongshoreError(
                 f"resident: {other.block.name} and {b.block.name} do not fit into memory together: give more memory, "
-                "or use one after the other")
+                "or use one after the other"
+            )
 
 
 @contextlib.contextmanager

@@ -53,8 +53,10 @@ class SavedAbsent:
 def _check(streamed, updates):
     """Raises LongshoreError if a step has changed the block since, as PyTorch does after a change in place."""
     if streamed.updates != updates:
-        raise LongshoreError(f"backward: {streamed.block.name} has been updated since the forward pass; call step() "
-                             "after backward() of every loss, or compute the loss again")
+        raise LongshoreError(
+            f"backward: {streamed.block.name} has been updated since the forward pass; call step() "
+            "after backward() of every loss, or compute the loss again"
+        )
 
 
 class Places:
@@ -72,8 +74,8 @@ class Places:
     def view(self, at, dtype, shape):
         """Makes a tensor at an offset. On the host it has a storage of its own, whose users can be counted."""
         if self.mirror is not None:
-            return self.bytes[at:at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
-        memory = memoryview(self.memory.whole)[at:at + shape.numel() * dtype.itemsize]
+            return self.bytes[at : at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+        memory = memoryview(self.memory.whole)[at : at + shape.numel() * dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def detach_views(self, parameters):
@@ -81,22 +83,27 @@ class Places:
         values."""
         for p, handle in parameters if self.mirror is None else ():
             if users(handle.view) != handle.users:
-                kept, handle.view = handle.view, self.view(handle.view.data_ptr() - self.base, handle.view.dtype,
-                                                           handle.view.shape)
+                kept, handle.view = (
+                    handle.view,
+                    self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape),
+                )
                 with DisableTorchFunctionSubclass():
                     if not handle.temporary:
                         p.data = handle.view
-                refuse_access(kept,
-                              f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
-                        "layer has gone or has been updated; make it again, or keep a copy of it")
+                refuse_access(
+                    kept,
+                    f"{handle.name}: a view of it, or a tensor that shares its memory, is used after its "
+                    "layer has gone or has been updated; make it again, or keep a copy of it",
+                )
 
     def slot_of(self, tensor):
         """Returns the slot that a tensor lies in, or None."""
         if tensor.device != self.bytes.device or not has_storage(tensor):
             return None
         at = tensor.data_ptr() - self.base
-        return (self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes
-                and self.slots else None)
+        return (
+            self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
+        )
 
     def place_of(self, tensor, sources=None):
         """Returns the Place of a tensor, a SavedAbsent for an absent parameter or a copy of one (sources: as in
@@ -108,8 +115,9 @@ class Places:
             source = sources.get(storage_id(tensor.untyped_storage())) if sources and has_storage(tensor) else None
             return None if source is None else SavedAbsent.of(tensor, source)
         if slot.holds is None:
-            raise LongshoreError("a view of a parameter is computed with after its layer has gone; make it again, or "
-                                 "make a copy of it")
+            raise LongshoreError(
+                "a view of a parameter is computed with after its layer has gone; make it again, or make a copy of it"
+            )
         place = Place()
         place.streamed, place.updates, place.at = slot.holds, slot.holds.updates, tensor.data_ptr() - self.base
         place.dtype, place.shape, place.stride = tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
@@ -121,8 +129,9 @@ class Places:
         _check(streamed, place.updates)
         if not streamed.present:
             self.bring(streamed)
-        value = torch.as_strided(self.bytes.view(place.dtype), place.shape, place.stride,
-                                 place.at // place.dtype.itemsize)
+        value = torch.as_strided(
+            self.bytes.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize
+        )
         # a graph made in this backward may keep it, and a script's Function may compute with other blocks meanwhile
         keeps = torch.is_grad_enabled() or not streamed.stays and in_scripts_function()
         return value.clone() if keeps else value
@@ -130,6 +139,7 @@ class Places:
     def copy_out(self, found, parameters=(), copy=torch.clone):
         """Replaces tensors in a tree by copies if they lie in a slot that another block may reuse. parameters: are left
         as they are; copy: makes a copy."""
+
         def leaves(t):
             if not isinstance(t, torch.Tensor) or isinstance(t, Absent) or any(t is p for p in parameters):
                 return False

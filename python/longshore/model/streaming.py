@@ -81,8 +81,11 @@ class Streams:
             self.pool.append(Slot(at, side, storage != compute))
             at += side
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
-        slot_of = {b: self.pool[n % self.slots * len(sides) + side]
-                   for n, numbers in enumerate(self.layers) for side, b in enumerate(numbers)}
+        slot_of = {
+            b: self.pool[n % self.slots * len(sides) + side]
+            for n, numbers in enumerate(self.layers)
+            for side, b in enumerate(numbers)
+        }
         self.blocks = []
         for b, block in enumerate(layout.blocks):
             if block.buffers:
@@ -121,11 +124,17 @@ class Streams:
         buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
         for pool, buffer in zip(pools, buffers):
             pool.nbuffers, pool.buffers = 1, buffer
-        options = native.new("struct shore_pages_options", ranges=ranges, nranges=len(self.blocks), pools=pools,
-                             kind=FETCH[self.storage],
-                             npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0)
-        self.pages = ffi.gc(native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options),
-                            lib.shore_pages_close)
+        options = native.new(
+            "struct shore_pages_options",
+            ranges=ranges,
+            nranges=len(self.blocks),
+            pools=pools,
+            kind=FETCH[self.storage],
+            npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0,
+        )
+        self.pages = ffi.gc(
+            native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close
+        )
         self.state = state
         self.contents += 1
         for streamed in self.blocks:  # memory may hold blocks of another state
@@ -220,8 +229,12 @@ class Streams:
             self.mirror.fill(streamed.slot)
         try:
             if streamed.widens:
-                native.call(lib.shore_pages_take, self.pages, streamed.number,
-                            ffi.cast("float *", self.base + streamed.slot.base))
+                native.call(
+                    lib.shore_pages_take,
+                    self.pages,
+                    streamed.number,
+                    ffi.cast("float *", self.base + streamed.slot.base),
+                )
                 streamed.step = self.state.step
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
@@ -242,8 +255,9 @@ class Streams:
                 raise LongshoreError(f"{streamed.block.name}: {self.why}")
             old = streamed.slot.holds
             if old is not None and old is not streamed:
-                self._refuse_to_evict(old,
-                                      f"{streamed.block.name}: does not fit into memory together with {old.block.name}")
+                self._refuse_to_evict(
+                    old, f"{streamed.block.name}: does not fit into memory together with {old.block.name}"
+                )
                 self.hide(old)
                 old.step, streamed.evicted = -1, old if old.pins else None
                 if not old.pins:
@@ -265,11 +279,15 @@ class Streams:
         if old.resident_pins:
             raise LongshoreError(f"{why}, which longshore.resident() holds: leave that first, or give more memory")
         if self.inside.others_compute():
-            raise LongshoreError(f"{why}, with which another thread may compute: use the model in one thread after "
-                                 "the other, or give more memory")
+            raise LongshoreError(
+                f"{why}, with which another thread may compute: use the model in one thread after "
+                "the other, or give more memory"
+            )
         if old.recomputer is not None and old.recomputer() is not None and old.recomputer() is checkpoint_that_saves():
-            raise LongshoreError(f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, "
-                                 "use_reentrant=True, or give more memory")
+            raise LongshoreError(
+                f"{why}, with which it is computed again in one checkpoint: checkpoint each layer, "
+                "use_reentrant=True, or give more memory"
+            )
 
     def saving(self, sources):
         """The context of an operation on copies of absent parameters: autograd saves their places. sources: {the id of
@@ -294,8 +312,12 @@ class Streams:
             return
         with self.lock:
             old = streamed.slot.holds
-            if (streamed.widens and streamed.step == self.state.step or self.mirror is not None
-                and not self.mirror.may_fill(streamed.slot)):
+            if (
+                streamed.widens
+                and streamed.step == self.state.step
+                or self.mirror is not None
+                and not self.mirror.may_fill(streamed.slot)
+            ):
                 return
             if old is not None and old is not streamed:
                 if old.pins or self.inside.others_compute():
@@ -336,9 +358,10 @@ class Streams:
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
-            recovery.persist(self.engine(),
-                             lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
-            values = buffer.view(streamed.storage)[first - segment * SEGMENT:][:n]
+            recovery.persist(
+                self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result()
+            )
+            values = buffer.view(streamed.storage)[first - segment * SEGMENT :][:n]
             return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
 
     # ---- a step
@@ -459,6 +482,7 @@ class Streams:
         if type(packed) in (Stayed, SavedAbsent):
             return packed.value()
         if self.activations is None:
-            raise LongshoreError("backward: the engine of this graph is closed, and so are the drives that its "
-                                 "activations went to")
+            raise LongshoreError(
+                "backward: the engine of this graph is closed, and so are the drives that its activations went to"
+            )
         return self.activations.unpack(packed)

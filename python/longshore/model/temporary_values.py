@@ -41,9 +41,11 @@ def _room(engine, nbytes):
     free = max(budget - plan.total_bytes - streams.copies_bytes - engine.gradients.shown.most_bytes, 0)
     if nbytes > free:
         raise BudgetError(
-            f"resident(write=\"temporary\"): a copy of these parameters needs {native.readable(nbytes)}, and of "
+            f'resident(write="temporary"): a copy of these parameters needs {native.readable(nbytes)}, and of '
             f"memory={native.readable(budget)} {native.readable(free)} is left: give "
-            f"{native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters", lib.SHORE_EBUDGET)
+            f"{native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters",
+            lib.SHORE_EBUDGET,
+        )
     streams.copies_bytes += nbytes
     plan.spare_bytes = min(spare, free - nbytes)
     try:

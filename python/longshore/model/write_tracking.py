@@ -13,11 +13,15 @@ from torch import nn
 
 from ..torch_internals import storage_users, version_of
 
-CHANGE = ("change it inside `with longshore.resident(parameter, write=True):`, which commits it (with that step, if it "
-          "comes right after step()), or write=\"temporary\", at whose end it is put back")
-IN_PASS = ("keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or "
-           "change the parameter right after step(), inside `with longshore.resident(parameter, write=True):`, which "
-           "commits it with that step")
+CHANGE = (
+    "change it inside `with longshore.resident(parameter, write=True):`, which commits it (with that step, if it "
+    'comes right after step()), or write="temporary", at whose end it is put back'
+)
+IN_PASS = (
+    "keep what a module changes itself in a buffer (register_buffer), which is saved with every step, or "
+    "change the parameter right after step(), inside `with longshore.resident(parameter, write=True):`, which "
+    "commits it with that step"
+)
 LOOK_BYTES = 16 << 20  # the largest parameter whose checksum is compared in the first pass
 
 
@@ -83,8 +87,9 @@ def changed(p, handle):
 def is_elsewhere(p, handle):
     """Whether a script has assigned other data to a parameter."""
     view = handle.view
-    return (p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape
-            or p.stride() != view.stride())
+    return (
+        p.data_ptr() != view.data_ptr() or p.dtype != view.dtype or p.shape != view.shape or p.stride() != view.stride()
+    )
 
 
 def say_lost(streams, handle):
@@ -92,7 +97,9 @@ def say_lost(streams, handle):
     for full in handle.block.block.tensors[handle.index].names:
         module, name = streams.owners[full]
         if name == "weight" and getattr(module, "max_norm", None) is not None:
-            return (f"{full}: its module renormalizes it in forward (max_norm), which would be lost; give the module "
-                    "max_norm=None, and before each forward call torch.embedding_renorm_(weight.data, ids, "
-                    f"{module.max_norm}, {module.norm_type}) inside `with longshore.resident(weight, write=True):`")
+            return (
+                f"{full}: its module renormalizes it in forward (max_norm), which would be lost; give the module "
+                "max_norm=None, and before each forward call torch.embedding_renorm_(weight.data, ids, "
+                f"{module.max_norm}, {module.norm_type}) inside `with longshore.resident(weight, write=True):`"
+            )
     return f"{handle.name}: was changed in forward or backward, which would be lost; {IN_PASS}"

@@ -42,8 +42,9 @@ def read(directory):
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except FileNotFoundError:
-        stopped = (", because a save or delete was interrupted; delete it, or save it again" if _others(directory)
-                   else "")
+        stopped = (
+            ", because a save or delete was interrupted; delete it, or save it again" if _others(directory) else ""
+        )
         raise MissingError(f"{directory}: is not a checkpoint of Longshore: it has no {FILE}{stopped}") from None
     except ValueError:
         raise LongshoreError(f"{path}: is damaged: not JSON") from None
@@ -95,8 +96,11 @@ def say_weights(engine, directory, tag, ways):
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
         if not f.read().startswith(first):
             return  # the user's own README
-    loads, out = (("here, so that from_pretrained() loads the directory", ".") if "config.json" in there
-                  else ("into another directory", "OUT"))
+    loads, out = (
+        ("here, so that from_pretrained() loads the directory", ".")
+        if "config.json" in there
+        else ("into another directory", "OUT")
+    )
     with open(path, "w", encoding="utf-8") as f:
         f.write(f"""{first}: they lie in a snapshot of the run
 {engine.state.path}, which {FILE} names.
@@ -109,8 +113,9 @@ This puts them {loads}:
 """)
     if engine.state.path not in _weights_told:
         _weights_told.add(engine.state.path)
-        logging.getLogger("longshore").info("%s: has no weights, but a snapshot of the run: %s there says what loads "
-                                            "them", directory, README)
+        logging.getLogger("longshore").info(
+            "%s: has no weights, but a snapshot of the run: %s there says what loads them", directory, README
+        )
 
 
 def shares_blocks(directory):
@@ -132,8 +137,9 @@ def _bytes_of(state):
     """
     layout, info = lib.shore_run_layout(state.run), native.new("struct shore_run_info")
     lib.shore_run_info(state.run, info)
-    frozen = sum(block.segments
-                 for block in layout.blocks[0:layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS)
+    frozen = sum(
+        block.segments for block in layout.blocks[0 : layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS
+    )
     # bytes of a frozen element: its master, and with 8-bit moments the code of m's zero
     bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5
     return (layout.segments - frozen) * lib.shore_fleet_state_bytes(state.fleet), frozen * native.SEGMENT * bytes_kept
@@ -144,15 +150,22 @@ def _warn_of_disk(state):
     if state.path in _disk_told:
         return
     _disk_told.add(state.path)
-    places = {d if os.path.isdir(d) else os.path.dirname(d) for d in state.drives if os.path.exists(d)
-              and not stat.S_ISBLK(os.stat(d).st_mode)}
+    places = {
+        d if os.path.isdir(d) else os.path.dirname(d)
+        for d in state.drives
+        if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)
+    }
     whole = sorted(place for place in places if not shares_blocks(place))
     if whole:
         each, frozen = _bytes_of(state)
         once = f", and the first {native.readable(frozen)} more for frozen parameters, shared by all" if frozen else ""
         logging.getLogger("longshore").warning(
             "each checkpoint takes up to %s of disk%s: %s cannot share blocks between files, as XFS and btrfs can; "
-            "keep few of them (save_total_limit)", native.readable(each), once, ", ".join(whole))
+            "keep few of them (save_total_limit)",
+            native.readable(each),
+            once,
+            ", ".join(whole),
+        )
 
 
 def made_with(run):
@@ -165,8 +178,10 @@ def same_optimizer(run, wanted):
     """Raises LongshoreError if a run was made with another optimizer than `wanted`."""
     made = made_with(run).get("optimizer", wanted)
     if made != wanted:
-        raise LongshoreError(f"{run}: its optimizer is {made}, and not {wanted}: use {made}, or make another run "
-                             "with its parameters alone")
+        raise LongshoreError(
+            f"{run}: its optimizer is {made}, and not {wanted}: use {made}, or make another run "
+            "with its parameters alone"
+        )
 
 
 def load(engine, directory, weights_only=False, followed=(), any_optimizer=False):
@@ -183,8 +198,10 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
         if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
-            raise MissingError(f"{directory}: is a snapshot of the run {run}, which does not exist; if it was moved, "
-                               f"write its new path into {FILE}")
+            raise MissingError(
+                f"{directory}: is a snapshot of the run {run}, which does not exist; if it was moved, "
+                f"write its new path into {FILE}"
+            )
         run = engine.state.path  # perhaps the moved run; reopen() fails if it does not have the snapshot
     if weights_only:
         step = _take_over(engine, run, said["snapshot"], followed)
@@ -201,8 +218,9 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
                 raise
             step = _take_over(engine, run, said["snapshot"])
     if step != said["step"]:
-        raise LongshoreError(f"{directory}: is of step {said['step']}, but the snapshot {said['snapshot']} of {run} "
-                             f"is of step {step}")
+        raise LongshoreError(
+            f"{directory}: is of step {said['step']}, but the snapshot {said['snapshot']} of {run} is of step {step}"
+        )
     if not weights_only:
         commit_blob.restore_groups(said, engine)
     _engines.add(engine)
@@ -223,9 +241,11 @@ def _take_over(engine, run, snapshot, followed=None):
     try:
         other.layout.continue_as(engine.layout, run)
         if followed is None and other.kinds != engine.state.kinds:
-            raise LongshoreError(f"{run}: another engine works on it, and it has another optimizer or other moments "
-                                 f"than {engine.state.path}, so it cannot be copied there; close that engine, or ask "
-                                 "for the same optimizer")
+            raise LongshoreError(
+                f"{run}: another engine works on it, and it has another optimizer or other moments "
+                f"than {engine.state.path}, so it cannot be copied there; close that engine, or ask "
+                "for the same optimizer"
+            )
         for number, block in enumerate(engine.layout.blocks):
             if not block.buffers:  # restore_buffers() sets buffers, and the step stores them
                 engine.state.copy(other, number, masters=followed is not None)
@@ -322,8 +342,10 @@ def reopen(engine, run, snapshot=None):
     try:
         state.layout.continue_as(engine.layout, run)
         if engine.compression and not state.made.residual:
-            raise LongshoreError(f"{run}: was made without compress, and has no room for the gradients that "
-                                 "compression leaves out; resume without compress, or make a new run")
+            raise LongshoreError(
+                f"{run}: was made without compress, and has no room for the gradients that "
+                "compression leaves out; resume without compress, or make a new run"
+            )
         engine.state = state
         engine.layout = engine.streams.layout = state.layout
         engine.streams.open(state)

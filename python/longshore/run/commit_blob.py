@@ -32,8 +32,11 @@ def _bytes(data):
 def tensor_out(t):
     """A tensor as JSON."""
     t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return {"dtype": str(t.dtype), "shape": list(t.shape),
-            "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b"")}
+    return {
+        "dtype": str(t.dtype),
+        "shape": list(t.shape),
+        "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b""),
+    }
 
 
 def tensor_in(o):
@@ -77,6 +80,7 @@ def back(value):
             return base64.b64decode(value["__bytes__"])
         if "__array__" in value:
             import numpy
+
             dtype, shape, data = value["__array__"]
             return numpy.frombuffer(bytearray(base64.b64decode(data)), dtype=dtype).reshape(shape)
         if "__tuple__" in value:
@@ -88,8 +92,10 @@ def back(value):
 def random_states():
     """random_numbers.now(), as JSON."""
     state, (version, numbers, gauss), numpy, devices = random_numbers.now()
-    out = {"python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
-           "torch": tensor_out(state)}
+    out = {
+        "python": [version, _bytes(b"".join(n.to_bytes(4, "little") for n in numbers)), gauss],
+        "torch": tensor_out(state),
+    }
     if devices:
         out["devices"] = {kind: [tensor_out(state) for state in states] for kind, states in devices.items()}
     if numpy is not None and numpy[0] == "MT19937":
@@ -102,15 +108,18 @@ def set_random_states(states):
     """Restores what random_states() returned."""
     version, numbers, gauss = states["python"]
     raw = base64.b64decode(numbers)
-    random.setstate((version, tuple(int.from_bytes(raw[i:i + 4], "little") for i in range(0, len(raw), 4)), gauss))
+    random.setstate((version, tuple(int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4)), gauss))
     torch.set_rng_state(tensor_in(states["torch"]))
-    device.set_random_states({kind: [tensor_in(state) for state in each]
-                              for kind, each in states.get("devices", {}).items()})
+    device.set_random_states(
+        {kind: [tensor_in(state) for state in each] for kind, each in states.get("devices", {}).items()}
+    )
     if "numpy" in states:
         import numpy
+
         keys, pos, has_gauss, cached = states["numpy"]
-        numpy.random.set_state(("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss,
-                                cached))
+        numpy.random.set_state(
+            ("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached)
+        )
     random_numbers.forget()
 
 
@@ -165,8 +174,9 @@ def _behind(layout, steps, counts):
 
     The list has no names, because thousands of experts may miss updates.
     """
-    behind = [steps - counts[b][i] for b, block in enumerate(layout.blocks)
-              for i, t in enumerate(block.tensors) if t.trains]
+    behind = [
+        steps - counts[b][i] for b, block in enumerate(layout.blocks) for i, t in enumerate(block.tensors) if t.trains
+    ]
     return behind if any(behind) else []
 
 
@@ -186,10 +196,12 @@ def finish(engine, out):
         parts = {**out, **{f"buffer {name}": b["bytes"] for name, b in out["buffers"].items()}}
         del parts["buffers"]
         sizes = {k: len(json.dumps(v)) for k, v in parts.items()}
-        raise LongshoreError(f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the "
-                             "most: "
-                             + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
-                             + "; use register_buffer(..., persistent=False) for buffers that need not be kept")
+        raise LongshoreError(
+            f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the "
+            "most: "
+            + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
+            + "; use register_buffer(..., persistent=False) for buffers that need not be kept"
+        )
     return blob
 
 
@@ -209,10 +221,12 @@ def store_buffers(engine):
                 b = buffers.get(tensor.name)
                 if b is None or tuple(b.shape) != tensor.shape or b.dtype != tensor.dtype:
                     now = "gone" if b is None else f"{list(b.shape)} {b.dtype}"
-                    raise LongshoreError(f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at "
-                                         f"wrap(), is {now}, and is too large to change: give it its last shape before "
-                                         "wrap(), or register_buffer(..., persistent=False)")
-                value.view(torch.float32)[at:at + tensor.elems] = b.detach().reshape(-1)
+                    raise LongshoreError(
+                        f"{tensor.name}: this buffer was {list(tensor.shape)} {tensor.dtype} at "
+                        f"wrap(), is {now}, and is too large to change: give it its last shape before "
+                        "wrap(), or register_buffer(..., persistent=False)"
+                    )
+                value.view(torch.float32)[at : at + tensor.elems] = b.detach().reshape(-1)
             engine.state.begin_store(number, value)
     return any(block.buffers for block in layout.blocks)
 
@@ -226,7 +240,7 @@ def restore_buffers(engine, position, state):
         whole = state.masters(number)
         value = whole.view(torch.float32)
         for tensor, at in zip(block.tensors, layout.offsets[number]):
-            put(tensor.name, value[at:at + tensor.elems].view(tensor.shape).to(tensor.dtype))
+            put(tensor.name, value[at : at + tensor.elems].view(tensor.shape).to(tensor.dtype))
     for name, value in saved.items():
         put(name, tensor_in(value))
 
@@ -237,8 +251,10 @@ def _putting(model, names):
     names: all names that will be put. A buffer with only one of them stays the same object if it can. Otherwise every
     module that shares it gets the new one.
     """
-    there, modules = (dict(model.named_buffers(remove_duplicate=False)),
-                      dict(model.named_modules(remove_duplicate=False)))
+    there, modules = (
+        dict(model.named_buffers(remove_duplicate=False)),
+        dict(model.named_modules(remove_duplicate=False)),
+    )
     same = {}
     for name, b in there.items():
         same.setdefault(id(b), []).append(name)
@@ -265,8 +281,10 @@ def unfit_buffers(model, saved, state):
     A buffer fits if it has the size of the run's start, or if its module loads other sizes, as observers do.
     saved: the result of of().
     """
-    modules, buffers = (dict(model.named_modules(remove_duplicate=False)),
-                        dict(model.named_buffers(remove_duplicate=False)))
+    modules, buffers = (
+        dict(model.named_modules(remove_duplicate=False)),
+        dict(model.named_buffers(remove_duplicate=False)),
+    )
     made, wrong = _made_with(state).get("buffers", {}), []
     for name, b in saved.get("buffers", {}).items():
         owner, _, last = name.rpartition(".")
@@ -304,8 +322,9 @@ def _first_seed(state):
     exact = int.from_bytes(base64.b64decode(states["torch"]["bytes"])[:8], sys.byteorder) if states else 0
     if float(exact) == seed:
         return exact
-    logging.getLogger("longshore").warning("%s: run.json has rounded the seed to %r: from now on, dropout draws "
-                                           "other numbers", state.path, seed)
+    logging.getLogger("longshore").warning(
+        "%s: run.json has rounded the seed to %r: from now on, dropout draws other numbers", state.path, seed
+    )
     return min(int(seed), 2**64 - 1)
 
 
@@ -315,8 +334,9 @@ def restore(engine, saved, state):
     engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # older blobs have counts instead
     for counts, block in zip(engine.cycle.counts, engine.layout.blocks):
-        counts[:] = [engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0)
-                     for tensor in block.tensors]
+        counts[:] = [
+            engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors
+        ]
         counts[:] = [by_name.get(tensor.name, count) for tensor, count in zip(block.tensors, counts)]
     for name, thing in engine.followed.items():
         restore_followed(saved, name, thing)

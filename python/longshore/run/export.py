@@ -21,11 +21,26 @@ from . import commit_blob, hub_names
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int64: "I64",
-          torch.int32: "I32",
-          torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64"}
-_NAMES.update({getattr(torch, name): short
-               for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64")) if hasattr(torch, name)})
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+    torch.complex64: "C64",
+}
+_NAMES.update(
+    {
+        getattr(torch, name): short
+        for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64"))
+        if hasattr(torch, name)
+    }
+)
 _WEIGHTS = r".*\.safetensors(\.index\.json)?|.*(?<!training_args)\.bin"
 _REPLACED = r"(pytorch_model|model|diffusion_pytorch_model|adapter_model)\b.*|optimizer$"  # by overwrite=True
 _READ = {short: dtype for dtype, short in _NAMES.items()}
@@ -48,19 +63,27 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     if os.path.exists(os.path.join(directory, "optimizer", "optimizer.json")):
         weights.append("optimizer")  # moments of those weights
     if weights and not overwrite or os.path.isfile(directory):
-        raise ExistsError(f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
-                          "directory" + (", or use overwrite=True" if weights else ""))
+        raise ExistsError(
+            f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
+            "directory" + (", or use overwrite=True" if weights else "")
+        )
     adapted = adapters.saved_alone(engine.module) and not whole
     if moments and adapted:
-        raise ValueError("save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
-                         "and resume() continues with them")
+        raise ValueError(
+            "save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
+            "and resume() continues with them"
+        )
     engine.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
-            adapters.save(engine.module, partial, dtype and _TORCH[dtype],
-                          max_shard_size and native.size(max_shard_size, "max_shard_size"))
+            adapters.save(
+                engine.module,
+                partial,
+                dtype and _TORCH[dtype],
+                max_shard_size and native.size(max_shard_size, "max_shard_size"),
+            )
         elif not whole and _is_diffusers(engine.module) and getattr(engine.module, "_hf_peft_config_loaded", False):
             _save_lora(engine, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(engine.module):
@@ -68,8 +91,13 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         else:
             export(engine, partial, dtype, max_shard_size, moments)
             if not whole:
-                hub_names.rewrite(engine.module, partial, _map, _NAMES,
-                                  max_shard_size and native.size(max_shard_size, "max_shard_size"))
+                hub_names.rewrite(
+                    engine.module,
+                    partial,
+                    _map,
+                    _NAMES,
+                    max_shard_size and native.size(max_shard_size, "max_shard_size"),
+                )
                 _describe(engine, partial, dtype)
         _put_in_place(partial, directory, there, [name for name in weights if re.match(_REPLACED, name)])
     except BaseException:
@@ -93,9 +121,10 @@ def _put_in_place(partial, directory, there, old):
             shutil.rmtree(os.path.join(directory, name))
         elif name.endswith("index.json") or name not in os.listdir(partial):
             os.remove(os.path.join(directory, name))
-    for name in sorted(os.listdir(partial),
-                       key=lambda name: (name.endswith("index.json") or name.startswith("model"),
-                                         name.endswith("index.json"), name)):
+    for name in sorted(
+        os.listdir(partial),
+        key=lambda name: (name.endswith("index.json") or name.startswith("model"), name.endswith("index.json"), name),
+    ):
         os.replace(os.path.join(partial, name), os.path.join(directory, name))
     os.rmdir(partial)
 
@@ -119,10 +148,15 @@ def _saves_itself(model):
 def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
     extras, keep = _extras(commit_blob.small_buffers(engine))
-    how = native.new("struct shore_run_exporting", converted=dtype is not None, dtype=_DTYPES[dtype or "fp32"],
-                     shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"),
-                     moments=moments,
-                     nextras=len(extras), extras=extras)
+    how = native.new(
+        "struct shore_run_exporting",
+        converted=dtype is not None,
+        dtype=_DTYPES[dtype or "fp32"],
+        shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"),
+        moments=moments,
+        nextras=len(extras),
+        extras=extras,
+    )
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
         try:
@@ -138,8 +172,10 @@ def _extras(buffers):
     out, keep = ffi.new("struct shore_extra[]", len(buffers)), []
     for extra, (name, b) in zip(out, buffers.items()):
         if b.dtype not in _NAMES:
-            raise LongshoreError(f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors cannot store; "
-                                 "use another dtype, or register_buffer(..., persistent=False)")
+            raise LongshoreError(
+                f"save_pretrained: {name} is a buffer of {b.dtype}, which safetensors cannot store; "
+                "use another dtype, or register_buffer(..., persistent=False)"
+            )
         value = b.detach().contiguous()
         extra.name = label = ffi.new("char[]", name.encode())
         extra.type = dtype = ffi.new("char[]", _NAMES[b.dtype].encode())
@@ -208,9 +244,14 @@ def _let_save(engine, directory, dtype, max_shard_size, moments):
     """Calls the model's own save_pretrained() while its parameters are mapped from a file."""
     model = engine.module
     takes = inspect.signature(model.save_pretrained).parameters
-    _refuse(model,
-            {"dtype": dtype, "moments": moments or None,
-             "max_shard_size": None if "max_shard_size" in takes else max_shard_size})
+    _refuse(
+        model,
+        {
+            "dtype": dtype,
+            "moments": moments or None,
+            "max_shard_size": None if "max_shard_size" in takes else max_shard_size,
+        },
+    )
     with mapped(engine, os.path.dirname(directory)):
         model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
 
@@ -224,15 +265,18 @@ def _save_lora(engine, directory, asked):
     _refuse(model, asked)
     with mapped(engine, os.path.dirname(directory)):
         for name in model.peft_config:
-            model.save_lora_adapter(directory if len(model.peft_config) == 1 else os.path.join(directory, name),
-                                    adapter_name=name)
+            model.save_lora_adapter(
+                directory if len(model.peft_config) == 1 else os.path.join(directory, name), adapter_name=name
+            )
 
 
 def _refuse(model, asked):
     for name, value in asked.items():
         if value is not None:
-            raise ValueError(f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, "
-                             f"and takes no {name}; leave it out")
+            raise ValueError(
+                f"save_pretrained: {name}={value!r}: a {type(model).__name__} writes its files itself, "
+                f"and takes no {name}; leave it out"
+            )
 
 
 @contextlib.contextmanager
@@ -272,14 +316,18 @@ def _map(path):
     for name, t in sorted(json.loads(memory[8:header]).items()):
         if name != "__metadata__":
             (first, last), dtype = t["data_offsets"], _READ[t["dtype"]]
-            data = memoryview(memory)[header + first:header + last]
+            data = memoryview(memory)[header + first : header + last]
             yield name, (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).view(t["shape"])
 
 
 def _say_updates(engine, path):
     """Adds each tensor's number of updates to optimizer.json. They differ if a step had no gradient for a tensor."""
-    counts = {t.name: n for block, ns in zip(engine.layout.blocks, engine.cycle.counts)
-              for t, n in zip(block.tensors, ns) if t.trains}
+    counts = {
+        t.name: n
+        for block, ns in zip(engine.layout.blocks, engine.cycle.counts)
+        for t, n in zip(block.tensors, ns)
+        if t.trains
+    }
     most = max(counts.values())
     with open(path, encoding="utf-8") as f:
         said = json.load(f)

@@ -62,9 +62,11 @@ def rewrite(model, directory, load, short_names, most_bytes):
             return
         groups = _groups(revert, shapes, wanted)
     except (RuntimeError, ValueError, KeyError, IndexError, AttributeError, NotImplementedError) as why:
-        raise LongshoreError(f"save_pretrained: transformers cannot give {type(model).__name__} the names of the Hub "
-                             f"({why}); zero_to_fp32 and engine.state_dict() give the weights under the model's own "
-                             "names") from why
+        raise LongshoreError(
+            f"save_pretrained: transformers cannot give {type(model).__name__} the names of the Hub "
+            f"({why}); zero_to_fp32 and engine.state_dict() give the weights under the model's own "
+            "names"
+        ) from why
     for path in files:
         os.remove(path)
     _write(directory, groups, tensors, revert, short_names, most_bytes)
@@ -109,11 +111,17 @@ def _write(directory, groups, tensors, revert, short_names, most_bytes):
             if most_bytes is not None and shards[-1] and size + nbytes > most_bytes:
                 shards.append({})
                 size = 0
-            shards[-1][name] = {"dtype": short_names[t.dtype], "shape": list(t.shape),
-                                "data_offsets": [size, size + nbytes]}
+            shards[-1][name] = {
+                "dtype": short_names[t.dtype],
+                "shape": list(t.shape),
+                "data_offsets": [size, size + nbytes],
+            }
             size, total = size + nbytes, total + nbytes
-    names = (["model.safetensors"] if len(shards) == 1 else
-             [f"model-{n + 1:05}-of-{len(shards):05}.safetensors" for n in range(len(shards))])
+    names = (
+        ["model.safetensors"]
+        if len(shards) == 1
+        else [f"model-{n + 1:05}-of-{len(shards):05}.safetensors" for n in range(len(shards))]
+    )
     values = (item for sources, made in groups for item in _ordered(revert({n: tensors[n] for n in sources}), made))
     with Progress("saving under the names of the Hub", total) as shown:
         for file, shard in zip(names, shards):
@@ -129,8 +137,14 @@ def _write(directory, groups, tensors, revert, short_names, most_bytes):
                 os.fsync(f.fileno())
     if len(shards) > 1:
         with open(os.path.join(directory, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
-            json.dump({"metadata": {"total_size": total},
-                       "weight_map": {name: file for file, shard in zip(names, shards) for name in shard}}, f, indent=2)
+            json.dump(
+                {
+                    "metadata": {"total_size": total},
+                    "weight_map": {name: file for file, shard in zip(names, shards) for name in shard},
+                },
+                f,
+                indent=2,
+            )
 
 
 def _ordered(values, names):

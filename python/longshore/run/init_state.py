@@ -31,18 +31,24 @@ class Moments:
         planes = {plane: name for name, plane in known.states.items()}
         if known.takes_momentum:
             self._refuse_other_momentum(os.path.join(self.path, planes["m"]), momentum)
-        self._files = [self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None
-                       for plane in "mv"]
+        self._files = [
+            self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None
+            for plane in "mv"
+        ]
 
     def _refuse_other_momentum(self, path, momentum):
         """Checks that SGD has saved momentum if and only if wrap() was given momentum."""
         there = os.path.isdir(path)
         if there and not momentum:
-            raise LongshoreError(f"{path}: exists, so these are moments of SGD with momentum: give wrap(..., "
-                                 "momentum=...), or leave moments_from out")
+            raise LongshoreError(
+                f"{path}: exists, so these are moments of SGD with momentum: give wrap(..., "
+                "momentum=...), or leave moments_from out"
+            )
         if momentum and not there:
-            raise LongshoreError(f"{path}: is missing, so these are moments of SGD without momentum: give "
-                                 "wrap(..., momentum=0), or leave moments_from out")
+            raise LongshoreError(
+                f"{path}: is missing, so these are moments of SGD without momentum: give "
+                "wrap(..., momentum=0), or leave moments_from out"
+            )
 
     def _read(self, optimizer):
         """The contents of optimizer.json. Raises LongshoreError if it is damaged or of another optimizer."""
@@ -51,19 +57,28 @@ class Moments:
             with open(path, encoding="utf-8") as f:
                 said = json.load(f)
             whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
-            right = type(updates) is int and updates >= 0 and all(type(n) is int and 0 <= n <= updates
-                                                                  for n in fewer.values())
+            right = (
+                type(updates) is int
+                and updates >= 0
+                and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
+            )
         except FileNotFoundError:
-            raise MissingError(f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export "
-                               "--moments` or save_pretrained(moments=True) has written") from None
+            raise MissingError(
+                f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export "
+                "--moments` or save_pretrained(moments=True) has written"
+            ) from None
         except (ValueError, KeyError, AttributeError, TypeError):
             right = False
         if not right:
-            raise LongshoreError(f"{path}: does not say which optimizer's moments these are (\"optimizer\"), and how "
-                                 "many updates they have had (\"updates\")")
+            raise LongshoreError(
+                f'{path}: does not say which optimizer\'s moments these are ("optimizer"), and how '
+                'many updates they have had ("updates")'
+            )
         if whose != optimizer:
-            raise LongshoreError(f"{path}: these are moments of {whose}, not of {optimizer}: give wrap(..., "
-                                 f"optimizer={whose!r}), or leave moments_from out")
+            raise LongshoreError(
+                f"{path}: these are moments of {whose}, not of {optimizer}: give wrap(..., "
+                f"optimizer={whose!r}), or leave moments_from out"
+            )
         return said
 
     def _open(self, name):
@@ -82,8 +97,9 @@ class Moments:
                 opened = safe_open(path, "pt")
                 found.update(dict.fromkeys(opened.keys(), opened))
         except (OSError, ValueError, SafetensorError) as why:
-            raise LongshoreError(f"{path}: the moments cannot be read: {why}; save them again, or wrap without "
-                                 "moments_from") from why
+            raise LongshoreError(
+                f"{path}: the moments cannot be read: {why}; save them again, or wrap without moments_from"
+            ) from why
         return found
 
     def of(self, names, shape):
@@ -93,8 +109,10 @@ class Moments:
             name = next((n for n in names if files and n in files), None)
             value = files[name].get_tensor(name) if name else None
             if value is not None and tuple(value.shape) != tuple(shape):
-                raise LongshoreError(f"{self.path}: {name} is of shape {list(value.shape)} there, and {list(shape)} "
-                                     "in the model: they do not belong together")
+                raise LongshoreError(
+                    f"{self.path}: {name} is of shape {list(value.shape)} there, and {list(shape)} "
+                    "in the model: they do not belong together"
+                )
             out.append(None if value is None else value.float().reshape(-1))
         return out
 
@@ -104,11 +122,15 @@ class Moments:
 
     def counts(self, layout):
         """The number of updates of each tensor, as the engine counts them; 0 for a tensor without saved moments."""
-        counts = [[self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
-                  for b in layout.blocks]
+        counts = [
+            [self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
+            for b in layout.blocks
+        ]
         if self.updates and not any(map(any, counts)):
-            raise LongshoreError(f"{self.path}: holds no moments of the model's parameters, such as "
-                                 f"{layout.blocks[0].tensors[0].name} for one")
+            raise LongshoreError(
+                f"{self.path}: holds no moments of the model's parameters, such as "
+                f"{layout.blocks[0].tensors[0].name} for one"
+            )
         return counts
 
 
@@ -119,8 +141,9 @@ class Handed:
         self._of = {}
         for name, p in model.named_parameters(remove_duplicate=False):
             if p in optimizer.state:
-                self._of[name] = parse(kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape,
-                                       optimizer.state[p])
+                self._of[name] = parse(
+                    kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape, optimizer.state[p]
+                )
         self.updates = max((count for count, _ in self._of.values()), default=0)
 
     def _entry(self, names):
@@ -141,9 +164,13 @@ _PLANES = "master", "m", "v"
 def _values(model, block, moments):
     """[value, m, v] of each tensor of a block, flat; None or missing: zeros."""
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
-    return [[parameters[tensor.name].detach().reshape(-1),
-             *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains else ())]
-            for tensor in block.tensors]
+    return [
+        [
+            parameters[tensor.name].detach().reshape(-1),
+            *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains else ()),
+        ]
+        for tensor in block.tensors
+    ]
 
 
 def check(layout, model, moments=None):
@@ -166,15 +193,18 @@ def fill(state, model, spool, progress, moments=None):
         for b, block in enumerate(layout.blocks):
             values = _values(model, block, moments)
             for segment, count, inside in layout.pieces(b):
-                pieces = [torch.zeros(count * native.SEGMENT) if any(len(v) > i and v[i] is not None for v in values)
-                          else None
-                          for i in range(3)]
+                pieces = [
+                    torch.zeros(count * native.SEGMENT)
+                    if any(len(v) > i and v[i] is not None for v in values)
+                    else None
+                    for i in range(3)
+                ]
                 for t, at, first, last in inside:
                     for plane, piece, value in zip(_PLANES, pieces, values[t]):
                         if value is None:
                             continue
-                        piece[at:at + last - first] = value[first:last]
-                        refuse_wrong(block.tensors[t].name, plane, piece[at:at + last - first], _NO_RUN)
+                        piece[at : at + last - first] = value[first:last]
+                        refuse_wrong(block.tensors[t].name, plane, piece[at : at + last - first], _NO_RUN)
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)

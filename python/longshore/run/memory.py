@@ -87,10 +87,12 @@ class Memory:
     def __str__(self) -> str:
         names = ("parameters", "gradients", "state", "activations", "drives")
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
-        return (f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); "
-                f"the process takes {native.readable(self.process_now)} ({native.readable(self.allocated)} for "
-                f"PyTorch's tensors and Python's objects, {native.readable(self.kept)} kept by their allocator), and "
-                f"took {native.readable(self.process_at_wrap)} when it was wrapped")
+        return (
+            f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); "
+            f"the process takes {native.readable(self.process_now)} ({native.readable(self.allocated)} for "
+            f"PyTorch's tensors and Python's objects, {native.readable(self.kept)} kept by their allocator), and "
+            f"took {native.readable(self.process_at_wrap)} when it was wrapped"
+        )
 
     __repr__ = __str__
 
@@ -103,8 +105,15 @@ def measure(engine: Any) -> Memory:
     # the engine keeps state in what gradients do not use
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
-    return Memory(plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes, parameters + copies,
-                  engine.gradients.held_bytes + compressing,
-                  gradients + compressing, engine.gradients.step.tell(native.lib.shore_step_state_bytes),
-                  plan.pool_bytes, drives, engine.process_at_wrap_bytes,
-                  process_bytes(), *allocator.held())
+    return Memory(
+        plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes,
+        parameters + copies,
+        engine.gradients.held_bytes + compressing,
+        gradients + compressing,
+        engine.gradients.step.tell(native.lib.shore_step_state_bytes),
+        plan.pool_bytes,
+        drives,
+        engine.process_at_wrap_bytes,
+        process_bytes(),
+        *allocator.held(),
+    )

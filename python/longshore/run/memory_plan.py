@@ -43,9 +43,16 @@ class _Program:
 
     def add(self, name, role, size=0, full=0, **members):
         self._names.append(ffi.new("char[]", name.encode()))
-        tensor = native.new("struct shore_tensor", name=self._names[-1], key=len(self._names), role=role,
-                            place=lib.SHORE_PLACE_OWN,
-                            bytes=size, full_bytes=full, **members)
+        tensor = native.new(
+            "struct shore_tensor",
+            name=self._names[-1],
+            key=len(self._names),
+            role=role,
+            place=lib.SHORE_PLACE_OWN,
+            bytes=size,
+            full_bytes=full,
+            **members,
+        )
         return lib.shore_program_tensor(self._program, tensor)
 
     def plan(self, memory):
@@ -71,8 +78,19 @@ def _sums(plan):
     return sums
 
 
-def plan(layout, drives, memory, *, storage, optimizer, moments, activations="memory", room=None, compress=0.0,
-         who="this model"):
+def plan(
+    layout,
+    drives,
+    memory,
+    *,
+    storage,
+    optimizer,
+    moments,
+    activations="memory",
+    room=None,
+    compress=0.0,
+    who="this model",
+):
     """The Plan for a memory budget. Raises BudgetError with the minimum.
 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
@@ -81,8 +99,10 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     who: the engine's name in messages about a shared budget.
     """
     options, _ = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
-    least_rings, best_rings = (lib.shore_fleet_memory_least_bytes(layout.c, options),
-                               lib.shore_fleet_memory_bytes(layout.c, options))
+    least_rings, best_rings = (
+        lib.shore_fleet_memory_least_bytes(layout.c, options),
+        lib.shore_fleet_memory_bytes(layout.c, options),
+    )
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
     layers, sides = len(layout.layers()), layout.sides()
     # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
@@ -91,8 +111,9 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     compressing, most_spare = compression_bytes(layout, compress), trained * 16
     if memory is None:
         # without a given budget, leave memory for activations
-        most_spare = min(most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4,
-                         shared_budget.within() // 2)
+        most_spare = min(
+            most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4, shared_budget.within() // 2
+        )
     program = _Program()
     program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block)
     program.add("compression", lib.SHORE_ROLE_FIXED, compressing)
@@ -106,21 +127,38 @@ def plan(layout, drives, memory, *, storage, optimizer, moments, activations="me
     spare = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare)
 
     least = _sums(program.plan(0)[0]).minimum_bytes
-    if (min((size for size in (memory, shared_budget.left()) if size is not None), default=least) < least
-        and layout.share_rest()):
-        return plan(layout, drives, memory, storage=storage, optimizer=optimizer, moments=moments,
-                    activations=activations, room=room,
-                    compress=compress, who=who)
+    if (
+        min((size for size in (memory, shared_budget.left()) if size is not None), default=least) < least
+        and layout.share_rest()
+    ):
+        return plan(
+            layout,
+            drives,
+            memory,
+            storage=storage,
+            optimizer=optimizer,
+            moments=moments,
+            activations=activations,
+            room=room,
+            compress=compress,
+            who=who,
+        )
     memory = shared_budget.share(who, memory, least)
     given = memory or 0
     memory = shared_budget.within(memory, least)
     made, code, diag = program.plan(memory)
     native.check(code, diag)
     kept, total = _fate(made, spare).bytes, _sums(made).total_bytes
-    return Plan(ring_bytes=0 if _fate(made, rings).full else least_rings,
-                slots=_fate(made, slots).count if sides else 1,
-                gradient_bytes=_fate(made, gradients).bytes, pool_bytes=0 if pool is None else _fate(made, pool).bytes,
-                room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
-                aside_bytes=block,
-                spare_bytes=kept, total_bytes=total - kept, compression_bytes=compressing, least_bytes=least,
-                budget_bytes=given if shared_budget.left() is None else total)
+    return Plan(
+        ring_bytes=0 if _fate(made, rings).full else least_rings,
+        slots=_fate(made, slots).count if sides else 1,
+        gradient_bytes=_fate(made, gradients).bytes,
+        pool_bytes=0 if pool is None else _fate(made, pool).bytes,
+        room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
+        aside_bytes=block,
+        spare_bytes=kept,
+        total_bytes=total - kept,
+        compression_bytes=compressing,
+        least_bytes=least,
+        budget_bytes=given if shared_budget.left() is None else total,
+    )

@@ -42,9 +42,13 @@ def end(engine):
     except Exception as failure:  # the other engines must be closed too
         global _failed
         _failed = True
-        _log.error("%s: an engine was not closed before it was dropped or the process ended, and has not committed "
-                   "its last step: %s; the steps before it are safe, and longshore.resume(%r) continues from there",
-                   state.path, failure, state.path)
+        _log.error(
+            "%s: an engine was not closed before it was dropped or the process ended, and has not committed "
+            "its last step: %s; the steps before it are safe, and longshore.resume(%r) continues from there",
+            state.path,
+            failure,
+            state.path,
+        )
 
 
 @atexit.register
@@ -82,5 +86,8 @@ def refuse_second(run):
     if _works_on(run):
         gc.collect()
     if _works_on(run):
-        raise BusyError(f"{run}: an engine of this process works on this run; close() it first (until then it lives as "
-                        "long as its model, its optimizer or one of its losses)", lib.SHORE_EBUSY)
+        raise BusyError(
+            f"{run}: an engine of this process works on this run; close() it first (until then it lives as "
+            "long as its model, its optimizer or one of its losses)",
+            lib.SHORE_EBUSY,
+        )

@@ -21,9 +21,19 @@ from .commit_blob import plain
 from .random_numbers import seed_of_run
 from .state import MOMENTS
 
-SECTION = ("run", "drives", "memory", "storage", "moments", "overwrite", "activations", "activation_room", "compress",
-           "compress_after",
-           "moments_from")  # in DeepSpeed's configuration, under "longshore"
+SECTION = (
+    "run",
+    "drives",
+    "memory",
+    "storage",
+    "moments",
+    "overwrite",
+    "activations",
+    "activation_room",
+    "compress",
+    "compress_after",
+    "moments_from",
+)  # in DeepSpeed's configuration, under "longshore"
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -76,15 +86,19 @@ class Options:
         if self.activations not in KINDS:
             raise ValueError(f"wrap: activations must be one of {', '.join(KINDS)}, and is {self.activations!r}")
         if self.activation_room is not None and self.activations == "memory":
-            warnings.warn(f"wrap: activation_room={self.activation_room!r} is for activations=\"drives\" or \"auto\"; "
-                          "activations stay in memory, so no room is reserved", stacklevel=5)
+            warnings.warn(
+                f'wrap: activation_room={self.activation_room!r} is for activations="drives" or "auto"; '
+                "activations stay in memory, so no room is reserved",
+                stacklevel=5,
+            )
         if self.on_nonfinite not in ("stop", "skip"):
             raise ValueError(f'wrap: on_nonfinite must be "stop" or "skip", and is {self.on_nonfinite!r}')
         if isinstance(after, bool) or after != int(after) or after < 0:
             raise ValueError(f"wrap: compress_after must be a number of steps, and is {after!r}")
         if after and self.compress is None:
-            raise ValueError(f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave "
-                             "it out")
+            raise ValueError(
+                f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave it out"
+            )
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
 
@@ -93,16 +107,27 @@ class Options:
         if self.storage is None:
             self.storage = NAME_OF[compute]
         if self.storage not in DTYPE_OF or (compute == torch.bfloat16 and self.storage == "fp32"):
-            raise ValueError(f'wrap: storage must be "bf16", or "fp32" for float32 parameters; it is {self.storage!r}, '
-                             f"and the parameters are {compute}")
+            raise ValueError(
+                f'wrap: storage must be "bf16", or "fp32" for float32 parameters; it is {self.storage!r}, '
+                f"and the parameters are {compute}"
+            )
 
     def record(self, numbers, compute):
         """The options as the run records them."""
-        return {**recorded(numbers), "clip": self.clip,
-                "storage": self.storage, "compute": NAME_OF[compute], "moments": self.moments,
-                "on_nonfinite": self.on_nonfinite, "seed": seed_of_run(), "groups": None,
-                "activations": self.activations, "compress": self.compress,
-                "compress_after": int(self.compress_after), "compile": told(self.compile)}
+        return {
+            **recorded(numbers),
+            "clip": self.clip,
+            "storage": self.storage,
+            "compute": NAME_OF[compute],
+            "moments": self.moments,
+            "on_nonfinite": self.on_nonfinite,
+            "seed": seed_of_run(),
+            "groups": None,
+            "activations": self.activations,
+            "compress": self.compress,
+            "compress_after": int(self.compress_after),
+            "compile": told(self.compile),
+        }
 
 
 def recorded(numbers):

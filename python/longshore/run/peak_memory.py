@@ -29,8 +29,9 @@ class Peak:
 
     def forward_ended(self, output):
         self.forward = max(self.forward, memory.process_bytes())
-        self.output_bytes = max(self.output_bytes,
-                                sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor)))
+        self.output_bytes = max(
+            self.output_bytes, sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor))
+        )
 
     def text(self, engine):
         """One line about the step that ends now."""
@@ -41,8 +42,11 @@ class Peak:
         said = f"step {engine.state.step + 1}: the process took "
         # what was imported may be gone, with what lay in memory beside it
         known = imports is not None and imports <= self.before
-        said += f"{size(most - imports)} at its peak beyond its imports ({size(imports)})" if known else \
-            f"{size(most)} at its peak"
+        said += (
+            f"{size(most - imports)} at its peak beyond its imports ({size(imports)})"
+            if known
+            else f"{size(most)} at its peak"
+        )
         said += f": the engine holds {size(held.held)} of memory {size(held.budget)}"
         if forward:
             said += f"; forward brought {size(forward)} of activations"
@@ -57,8 +61,9 @@ def _advice(engine, forward, backward):
     size, ways = native.readable, []
     if forward >= WORTH_BYTES and engine.how.get("activations", "memory") == "memory":
         ways.append(f'wrap(activations="drives") saves up to {size(forward)}')
-    if forward >= WORTH_BYTES and not any(getattr(module, "gradient_checkpointing", False)
-                                          for module in engine.module.modules()):
+    if forward >= WORTH_BYTES and not any(
+        getattr(module, "gradient_checkpointing", False) for module in engine.module.modules()
+    ):
         ways.append(f"gradient checkpointing saves most of {size(forward)}")
     if forward + backward >= 2 * WORTH_BYTES:
         ways.append(f"micro-batches of half the size save about {size((forward + backward) // 2)}")

@@ -178,8 +178,11 @@ class OwnRandom(threading.local):
         self.end(False)  # of an interrupted forward pass
         turns, self.numbered = self.turns, forwards is not None
         if turns is not None and not turns.sequential:
-            if training and turns.engine.together.draws is not False and (
-                    forwards is None or checkpoint_that_saves() is not None or self._is_told(turns)):
+            if (
+                training
+                and turns.engine.together.draws is not False
+                and (forwards is None or checkpoint_that_saves() is not None or self._is_told(turns))
+            ):
                 turns.sequential = True  # the order of what passes and the script draw is that of the ordinary loop
             elif forwards is None:
                 return
@@ -216,8 +219,10 @@ class OwnRandom(threading.local):
     def _is_told(self, turns):
         """Whether the script has drawn numbers or set a state since the last pass that was not this micro-batch's."""
         states = keys(now())
-        others = any(hash(key) in _known[generator] and hash(key) not in self.known.get(generator, ())
-                     for generator, key in zip(_GENERATORS, states))
+        others = any(
+            hash(key) in _known[generator] and hash(key) not in self.known.get(generator, ())
+            for generator, key in zip(_GENERATORS, states)
+        )
         return others or states != turns.quiet and not self.known
 
     def end(self, finished):

@@ -44,8 +44,13 @@ def skeleton():
 
 
 @answered
-def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | object = None, *,
-           memory: int | str | None = None, accept_step: int | None = None) -> Engine:
+def resume(
+    run: str | os.PathLike,
+    model: nn.Module | Callable[[], nn.Module] | object = None,
+    *,
+    memory: int | str | None = None,
+    accept_step: int | None = None,
+) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
     Random states, buffers and parameter groups are as they were after that step.
@@ -78,15 +83,16 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     note_imports()
     open_engines.refuse_second(run)
     if not os.path.exists(run):
-        raise MissingError(f"{run}: no such run; longshore.wrap() makes a run",
-                           lib.SHORE_EMISSING)
+        raise MissingError(f"{run}: no such run; longshore.wrap() makes a run", lib.SHORE_EMISSING)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
     if program is None or program.get("name") != "longshore.torch":
         maker = "longshore train" if program is None else program.get("name")
-        raise LongshoreError(f"{run}: was made by {maker}: continue it there, or copy its state: `longshore "
-                             f"export {run} --dtype fp32 --moments --out DIR`, from_pretrained(DIR) inside "
-                             "longshore.init(NEW), and wrap(moments_from=DIR)")
+        raise LongshoreError(
+            f"{run}: was made by {maker}: continue it there, or copy its state: `longshore "
+            f"export {run} --dtype fp32 --moments --out DIR`, from_pretrained(DIR) inside "
+            "longshore.init(NEW), and wrap(moments_from=DIR)"
+        )
     how = program["engine"]
     model = _model_for(model, program, run)
     tree.refuse_lazy(model)
@@ -94,10 +100,17 @@ def resume(run: str | os.PathLike, model: nn.Module | Callable[[], nn.Module] | 
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
-    chosen = memory_plan.plan(layout, drives, budget, storage=DTYPE_OF[how["storage"]],
-                              optimizer=how["optimizer"], moments=how["moments"],
-                              activations=how.get("activations", "memory"), compress=how.get("compress", 0.0),
-                              who=who(model, run))
+    chosen = memory_plan.plan(
+        layout,
+        drives,
+        budget,
+        storage=DTYPE_OF[how["storage"]],
+        optimizer=how["optimizer"],
+        moments=how["moments"],
+        activations=how.get("activations", "memory"),
+        compress=how.get("compress", 0.0),
+        who=who(model, run),
+    )
     with Progress(f"opening {run}"):
         return _open(run, model, program, layout, given, chosen, accept_step)
 
@@ -121,8 +134,9 @@ def _open(run, model, program, layout, given, chosen, accept_step):
         now = versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
         if changed:
-            warnings.warn(f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same "
-                          "bits", stacklevel=2)
+            warnings.warn(
+                f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits", stacklevel=2
+            )
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
         open_engines.add(engine)
         shared_budget.add(engine, who(model, run))
@@ -147,10 +161,12 @@ def _model_for(model, program, run):
             except (RuntimeError, NotImplementedError) as said:
                 if "meta" not in str(said):
                     raise
-                raise LongshoreError(f"{run}: the model cannot be made without values ({said}); give resume() the "
-                                     "module itself") from said
-    raise ValueError("resume: model must be a module, a transformers configuration, or a function that makes the "
-                     "module")
+                raise LongshoreError(
+                    f"{run}: the model cannot be made without values ({said}); give resume() the module itself"
+                ) from said
+    raise ValueError(
+        "resume: model must be a module, a transformers configuration, or a function that makes the module"
+    )
 
 
 def _give_buffers(model, program, run):
@@ -168,13 +184,17 @@ def _give_buffers(model, program, run):
             module, adapter = rows[name]
             module.trainable_tokens_original[adapter] = torch.zeros_like(b, device="cpu")
         elif b.is_meta and name not in saved:
-            raise LongshoreError(f"{run}: {name} is a buffer that state_dict() leaves out, and cannot be made without "
-                                 "values; give resume() the module itself, made as for wrap()")
+            raise LongshoreError(
+                f"{run}: {name} is a buffer that state_dict() leaves out, and cannot be made without "
+                "values; give resume() the module itself, made as for wrap()"
+            )
     for name, b in temporary_buffers(model).items():
         dtype = commit_blob.DTYPES.get(program.get("temporary", {}).get(name), b.dtype)
         if dtype.itemsize > b.dtype.itemsize:
-            raise LongshoreError(f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give "
-                                 "resume() a model that was not converted")
+            raise LongshoreError(
+                f"{run}: the model is not the run's: {name} is {b.dtype}, and was {dtype}; give "
+                "resume() a model that was not converted"
+            )
         if dtype != b.dtype:
             owner, _, last = name.rpartition(".")
             buffers_of(model.get_submodule(owner))[last] = b.to(dtype)
@@ -189,15 +209,18 @@ def _class_of(program, run):
             found = getattr(found, part)
         return found
     except (ImportError, AttributeError):
-        raise LongshoreError(f"{run}: its model is a {program['class']}, which cannot be imported here; give resume() "
-                             "the model") from None
+        raise LongshoreError(
+            f"{run}: its model is a {program['class']}, which cannot be imported here; give resume() the model"
+        ) from None
 
 
 def _recorded_model(program, run):
     """A new model from the class, configuration and adapters that the run recorded."""
     if program["config"] is None:
-        raise LongshoreError(f"{run}: its model is a {program['class']} without a configuration; give resume() the "
-                             "model, or what makes it")
+        raise LongshoreError(
+            f"{run}: its model is a {program['class']} without a configuration; give resume() the "
+            "model, or what makes it"
+        )
     found = _class_of(program, run)
     config = found.config_class.from_dict(program["config"])
     return _with_adapters(found(config), program)
@@ -244,13 +267,22 @@ def _layers_of(layout, recorded):
     """The layer of each block, or None for a block outside layers. Older runs recorded only the layers' names."""
     if len(recorded) == len(layout.blocks):
         return recorded
-    return [next((layer for layer in recorded
-                  if b.name == layer or b.name.startswith((layer + ".frozen", layer + "#"))), None)
-            for b in layout.blocks]
+    return [
+        next(
+            (layer for layer in recorded if b.name == layer or b.name.startswith((layer + ".frozen", layer + "#"))),
+            None,
+        )
+        for b in layout.blocks
+    ]
 
 
 def _groups_of(model, recorded):
     """Parameter groups from a run's record, with parameters instead of names."""
     parameters = dict(model.named_parameters())
-    return [{**{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
-             "params": [parameters[n] for n in g["params"]]} for g in recorded]
+    return [
+        {
+            **{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
+            "params": [parameters[n] for n in g["params"]],
+        }
+        for g in recorded
+    ]

@@ -21,8 +21,11 @@ from .wrap import name_groups, program_of
 def engine_of(model):
     """The open engine of a model, or None."""
     engines = [p.longshore.streams.engine() for p in model.parameters() if getattr(p, "longshore", None) is not None]
-    return (engines[0] if engines and engines[0] is not None and engines[0].state is not None
-            and engines[0].module is model else None)
+    return (
+        engines[0]
+        if engines and engines[0] is not None and engines[0].state is not None and engines[0].module is model
+        else None
+    )
 
 
 def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **others):
@@ -41,12 +44,21 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     engine.settle()
     before = engine.state
     program = {**program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
-    state = State.create(run, engine.layout, drives, program, optimizer=wanted[0], moments=wanted[1],
-                         fp32=bool(before.made.fp32_params), ring_bytes=engine.plan.ring_bytes,
-                         memory=before.memory_bytes, overwrite=bool(overwrite),
-                         momentum=uses_momentum(numbers, given),
-                         scratch_bytes=before.scratch_bytes,
-                         residual=bool(before.made.residual))
+    state = State.create(
+        run,
+        engine.layout,
+        drives,
+        program,
+        optimizer=wanted[0],
+        moments=wanted[1],
+        fp32=bool(before.made.fp32_params),
+        ring_bytes=engine.plan.ring_bytes,
+        memory=before.memory_bytes,
+        overwrite=bool(overwrite),
+        momentum=uses_momentum(numbers, given),
+        scratch_bytes=before.scratch_bytes,
+        residual=bool(before.made.residual),
+    )
     with contextlib.closing(state):
         _copy(engine, before, state)
         state.seal()
@@ -59,22 +71,32 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
 
 def _refuse_others(engine, run, wanted, memory, others):
     """Raises LongshoreError for each option that an open engine cannot change."""
-    instead = ("save the model with the first Trainer's save_model(DIR), call engine.close(), and give the next "
-               "Trainer from_pretrained(DIR)")
+    instead = (
+        "save the model with the first Trainer's save_model(DIR), call engine.close(), and give the next "
+        "Trainer from_pretrained(DIR)"
+    )
     if os.path.realpath(run) == os.path.realpath(engine.state.path):
-        raise LongshoreError(f"{run}: is the run of the previous training; give the next Trainer another run= or "
-                             f"output_dir, or {instead}")
+        raise LongshoreError(
+            f"{run}: is the run of the previous training; give the next Trainer another run= or "
+            f"output_dir, or {instead}"
+        )
     had = engine.how["optimizer"], engine.how["moments"]
     if wanted != had:
-        raise LongshoreError(f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is "
-                             f"asked for {wanted[0]} with {wanted[1]}; {instead}")
-    other = [*that_stay(engine, others),
-             *(["moments_from, and its moments begin anew"] if "moments_from" in others else [])]
+        raise LongshoreError(
+            f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is "
+            f"asked for {wanted[0]} with {wanted[1]}; {instead}"
+        )
+    other = [
+        *that_stay(engine, others),
+        *(["moments_from, and its moments begin anew"] if "moments_from" in others else []),
+    ]
     if other:
         raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
     if memory is not None and native.size(memory) != engine.state.memory_bytes:
-        raise LongshoreError(f"a second training of the model: memory={memory!r}, and its engine has "
-                             f"{native.readable(engine.state.memory_bytes)} until it is closed; {instead}")
+        raise LongshoreError(
+            f"a second training of the model: memory={memory!r}, and its engine has "
+            f"{native.readable(engine.state.memory_bytes)} until it is closed; {instead}"
+        )
 
 
 def _copy(engine, before, state):
@@ -86,7 +108,7 @@ def _copy(engine, before, state):
             values = piece.view(torch.float32)
             if block.buffers:
                 for t, at, first, last in inside:
-                    values[at:at + last - first] = buffers[block.tensors[t].name].detach().reshape(-1)[first:last]
+                    values[at : at + last - first] = buffers[block.tensors[t].name].detach().reshape(-1)[first:last]
             else:
                 before.fetch(b, lib.SHORE_FETCH_MASTER, piece.pointer, segment, count).result()
             state.init_block(b, segment, values)

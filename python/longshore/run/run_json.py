@@ -21,12 +21,13 @@ def text(program):
     Infinities, which a configuration may hold, and whole numbers beyond signed 64 bits, which a seed may be, become
     text, because run.json cannot hold them as numbers.
     """
+
     def known(value):
         if isinstance(value, dict):
             return {k: known(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [known(v) for v in value]
-        if isinstance(value, int) and not -2**63 <= value < 2**63:
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
             return {_INT: str(int(value))}
         return {_FLOAT: str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 

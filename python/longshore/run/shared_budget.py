@@ -37,16 +37,19 @@ class budget:
 
     def __init__(self, memory: int | str, engines: int = 2):
         if isinstance(engines, bool) or engines != int(engines) or engines < 1:
-            raise ValueError(f"budget: engines={engines!r}; it must be the number of engines that share the memory, "
-                             "1 or more")
+            raise ValueError(
+                f"budget: engines={engines!r}; it must be the number of engines that share the memory, 1 or more"
+            )
         self.memory, self.engines = within(native.size(memory)), int(engines)
         self.shares: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> budget:
         global _current
         if _current is not None:
-            raise ValueError("budget: a budget is open already, and budgets do not nest: leave it first, or give "
-                             "wrap() and resume() memory=, which takes a part of it")
+            raise ValueError(
+                "budget: a budget is open already, and budgets do not nest: leave it first, or give "
+                "wrap() and resume() memory=, which takes a part of it"
+            )
         _current = self
         return self
 
@@ -72,16 +75,19 @@ class budget:
         share = max(least, left // max(1, self.engines - len(made))) if wanted is None else wanted
         if max(share, least) <= left:
             return share
-        others = "".join(f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} "
-                         "at least), "
-                         for engine, name in made)
+        others = "".join(
+            f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} at least), "
+            for engine, name in made
+        )
         together = sum(_held(engine) for engine, _ in made) + max(share, least)
         minimum = sum(engine.plan.least_bytes for engine, _ in made) + least
-        raise BudgetError(f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} "
-                          f"needs {native.readable_up(max(share, least))} ({native.readable_up(least)} at least), "
-                          f"{native.readable_up(together)} together: minimum {native.readable_up(minimum)}; give "
-                          "budget() more, the others less with memory=, or close() one",
-                          lib.SHORE_EBUDGET)
+        raise BudgetError(
+            f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} "
+            f"needs {native.readable_up(max(share, least))} ({native.readable_up(least)} at least), "
+            f"{native.readable_up(together)} together: minimum {native.readable_up(minimum)}; give "
+            "budget() more, the others less with memory=, or close() one",
+            lib.SHORE_EBUDGET,
+        )
 
 
 def _held(engine: Any) -> int:

@@ -15,8 +15,11 @@ from ..native import Wait, ffi, lib
 from ..step.optimizer_table import OPTIMIZERS
 from . import run_json
 
-_DTYPES = {torch.float32: lib.SHORE_DTYPE_FP32, torch.bfloat16: lib.SHORE_DTYPE_BF16,
-           torch.float16: lib.SHORE_DTYPE_FP16}
+_DTYPES = {
+    torch.float32: lib.SHORE_DTYPE_FP32,
+    torch.bfloat16: lib.SHORE_DTYPE_BF16,
+    torch.float16: lib.SHORE_DTYPE_FP16,
+}
 _TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
@@ -34,8 +37,10 @@ class Layout:
         self.blocks = blocks
         self.c = _make_layout(blocks)
         self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
-        self.offsets = [[self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))]
-                        for b, block in enumerate(blocks)]
+        self.offsets = [
+            [self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))]
+            for b, block in enumerate(blocks)
+        ]
 
     def elems(self, block):
         return self.segments[block] * native.SEGMENT
@@ -89,8 +94,9 @@ class Layout:
         theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
         wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
         if wrong or len(mine) != len(theirs) or self.offsets != other.offsets:
-            raise LongshoreError(f"{run}: is of another model: "
-                                 f"{wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}")
+            raise LongshoreError(
+                f"{run}: is of another model: {wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}"
+            )
         self.blocks = other.blocks
 
     def shapes(self):
@@ -98,13 +104,14 @@ class Layout:
         tensors = [t for block in self.blocks for t in block.tensors]
         out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
         for shape, tensor in zip(out, tensors):
-            names = [ffi.new("char[]", n.encode())
-                     for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]]
+            names = [
+                ffi.new("char[]", n.encode()) for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]
+            ]
             tied = ffi.new("char *[]", names[1:])
             keep += [names, tied]
             shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
             shape.rank, shape.dtype = len(tensor.shape), _DTYPES[tensor.dtype]
-            shape.dims[0:len(tensor.shape)] = tensor.shape
+            shape.dims[0 : len(tensor.shape)] = tensor.shape
         return out, keep
 
     @classmethod
@@ -120,8 +127,15 @@ class Layout:
             for t in range(c.blocks[b].ntensors):
                 s = by_place[b, t]
                 name = native.text(s.name)
-                tensors.append(Tensor(name, tuple(s.dims[i] for i in range(s.rank)), _TORCH[s.dtype], True,
-                                      [name] + [native.text(s.tied[i]) for i in range(s.ntied)]))
+                tensors.append(
+                    Tensor(
+                        name,
+                        tuple(s.dims[i] for i in range(s.rank)),
+                        _TORCH[s.dtype],
+                        True,
+                        [name] + [native.text(s.tied[i]) for i in range(s.ntied)],
+                    )
+                )
             blocks.append(Block(native.text(c.blocks[b].name), tensors, False, True))
         return cls(blocks)
 
@@ -167,9 +181,17 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
     """(struct shore_fleet_options, the objects that it points to). fp32: parameters are fetched as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
-    options = native.new("struct shore_fleet_options", drives=array, ndrives=len(paths),
-                         optimizer=OPTIMIZERS[optimizer].number,
-                         moments=MOMENTS[moments], fp32_params=fp32, spill=True, note=_note, **more)
+    options = native.new(
+        "struct shore_fleet_options",
+        drives=array,
+        ndrives=len(paths),
+        optimizer=OPTIMIZERS[optimizer].number,
+        moments=MOMENTS[moments],
+        fp32_params=fp32,
+        spill=True,
+        note=_note,
+        **more,
+    )
     return options, (paths, array)
 
 
@@ -201,19 +223,44 @@ class State:
         self.run = self.fleet = None
 
     @classmethod
-    def create(cls, path, layout, drives, program, *, optimizer, moments, fp32, ring_bytes, memory, overwrite=False,
-               momentum=False,
-               scratch_bytes=0, residual=False):
+    def create(
+        cls,
+        path,
+        layout,
+        drives,
+        program,
+        *,
+        optimizer,
+        moments,
+        fp32,
+        ring_bytes,
+        memory,
+        overwrite=False,
+        momentum=False,
+        scratch_bytes=0,
+        residual=False,
+    ):
         """Begins a new run. Call init_block() for all blocks and then seal()."""
-        fleet, named = fleet_options(drives, optimizer, moments, fp32, ring_bytes=ring_bytes, overwrite=overwrite,
-                                     with_momentum=momentum,
-                                     scratch_bytes=scratch_bytes, residual=residual)
+        fleet, named = fleet_options(
+            drives,
+            optimizer,
+            moments,
+            fp32,
+            ring_bytes=ring_bytes,
+            overwrite=overwrite,
+            with_momentum=momentum,
+            scratch_bytes=scratch_bytes,
+            residual=residual,
+        )
         text = ffi.new("char[]", run_json.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
-        return cls(path, layout,
-                   native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes),
-                               making), 0)
+        return cls(
+            path,
+            layout,
+            native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes), making),
+            0,
+        )
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False, accept_step=None):
@@ -222,9 +269,13 @@ class State:
         snapshot: opens that one instead; needs read_only. without_drives: opens only the record, without a step; needs
         read_only.
         """
-        opening = native.new("struct shore_run_opening", read_only=read_only, ring_bytes=ring_bytes,
-                             without_drives=without_drives,
-                             note=ffi.NULL if without_drives else _note)
+        opening = native.new(
+            "struct shore_run_opening",
+            read_only=read_only,
+            ring_bytes=ring_bytes,
+            without_drives=without_drives,
+            note=ffi.NULL if without_drives else _note,
+        )
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
@@ -288,8 +339,14 @@ class State:
 
     def init_block(self, block, segment, value, m=None, v=None):
         """Writes whole segments of a new run's block from `segment` on: fp32, canonical. None moments are zeros."""
-        native.call(lib.shore_fleet_init_block, self.fleet, block, segment, value.numel() // native.SEGMENT,
-                    *(ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v)))
+        native.call(
+            lib.shore_fleet_init_block,
+            self.fleet,
+            block,
+            segment,
+            value.numel() // native.SEGMENT,
+            *(ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v)),
+        )
 
     def seal(self):
         native.call(lib.shore_run_seal, self.run, 0)
@@ -299,8 +356,17 @@ class State:
     def fetch(self, block, kind, pointer, segment=0, count=None):
         """Begins to read segments of a block into memory. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(lib.shore_fleet_fetch, self.fleet, self.step, block, segment, count, kind, pointer,
-                    what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched")
+        return Wait(
+            lib.shore_fleet_fetch,
+            self.fleet,
+            self.step,
+            block,
+            segment,
+            count,
+            kind,
+            pointer,
+            what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched",
+        )
 
     def gather(self, block, gradients):
         """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""
@@ -315,8 +381,16 @@ class State:
     def carry(self, block, segment=0, count=None):
         """Begins to copy segments of a block unchanged into the next step. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count,
-                    what=f"{self.layout.blocks[block].name} cannot be carried over")
+        return Wait(
+            lib.shore_fleet_carry,
+            self.fleet,
+            self.step,
+            self.attempt,
+            block,
+            segment,
+            count,
+            what=f"{self.layout.blocks[block].name} cannot be carried over",
+        )
 
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
         """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
@@ -328,8 +402,15 @@ class State:
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
         for tensor in tensors:
-            lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count,
-                                        *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)))
+            lib.shore_fleet_put_moments(
+                self.fleet,
+                images.pointer,
+                block,
+                tensor,
+                segment,
+                count,
+                *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)),
+            )
         self._store(block, segment, count, images, self.step - last).result()
 
     def begin_store(self, block, master):
@@ -353,8 +434,9 @@ class State:
         values = Buffer(min(most, self.layout.segments[block]) * each)
         for segment in range(0, self.layout.segments[block], most):
             count = min(most, self.layout.segments[block] - segment)
-            other.fetch(block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment,
-                        count).result()
+            other.fetch(
+                block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment, count
+            ).result()
             if masters:
                 self.store_values(block, segment, count, master=values)
             else:
@@ -367,10 +449,23 @@ class State:
 
     def _store(self, block, segment, count, images, base_step=None):
         base_step = self.step if base_step is None else base_step
-        store = native.new("struct shore_store", base_step=base_step, attempt=self.attempt, state=images.pointer,
-                           block=block, segment=segment, count=count, order=block)
-        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images,
-                    what=f"{self.layout.blocks[block].name} cannot be stored")
+        store = native.new(
+            "struct shore_store",
+            base_step=base_step,
+            attempt=self.attempt,
+            state=images.pointer,
+            block=block,
+            segment=segment,
+            count=count,
+            order=block,
+        )
+        return Wait(
+            lib.shore_fleet_store,
+            self.fleet,
+            store,
+            keeps=images,
+            what=f"{self.layout.blocks[block].name} cannot be stored",
+        )
 
     def masters(self, block):
         """Reads a block's fp32 parameters at the committed step into a Buffer."""
@@ -408,8 +503,9 @@ class State:
         skip: the step changes no parameters. metrics: its line in metrics.jsonl. blob: bytes that commit with it.
         """
         self.settle()
-        request = native.new("struct shore_commit", step=self.step,
-                             how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED)
+        request = native.new(
+            "struct shore_commit", step=self.step, how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED
+        )
         data = ffi.from_buffer(blob)
         request.blob, request.blob_bytes = data, len(blob)
         native.call(lib.shore_run_commit, self.run, request, json.dumps(metrics).encode())

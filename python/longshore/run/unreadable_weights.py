@@ -68,8 +68,9 @@ def named():
 
 
 def _is_weights(path):
-    return path.endswith((".safetensors", *_INDEX)) or (path.endswith(".bin")
-                                                        and os.path.basename(path).startswith("pytorch_model"))
+    return path.endswith((".safetensors", *_INDEX)) or (
+        path.endswith(".bin") and os.path.basename(path).startswith("pytorch_model")
+    )
 
 
 def _of_what_was_read(failure):
@@ -91,9 +92,11 @@ def _of_what_was_read(failure):
     if "mismatch" in str(failure):
         for path in files:
             for name, there, here in _of_other_shapes(path, models):
-                return (f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: use the "
-                        "configuration that belongs to these weights, or load with ignore_mismatched_sizes=True, "
-                        "which initializes it anew")
+                return (
+                    f"{path}: {name} is of shape {list(there)} there, and {list(here)} in the model: use the "
+                    "configuration that belongs to these weights, or load with ignore_mismatched_sizes=True, "
+                    "which initializes it anew"
+                )
     return None
 
 

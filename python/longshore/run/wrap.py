@@ -34,16 +34,32 @@ BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they co
 
 
 @answered
-def wrap(model: nn.Module, *, run: str | os.PathLike | None = None, drives: Drives = None,
-         memory: int | str | None = None, lr: float | None = None,
-         betas: tuple[float, float] | None = None, eps: float | None = None, weight_decay: float | None = None,
-         momentum: float | None = None,
-         clip: float = 0.0, optimizer: str | torch.optim.Optimizer | Callable = "adamw", groups: Iterable | None = None,
-         storage: str | None = None, moments: str | None = None,
-         on_nonfinite: str = "stop", layers: Iterable[str] | None = None, overwrite: bool | None = None,
-         activations: str = "memory",
-         activation_room: int | str | None = None, compress: float | str | None = None, compress_after: int = 0,
-         moments_from: str | os.PathLike | None = None, compile: bool | str | dict = False) -> Engine:
+def wrap(
+    model: nn.Module,
+    *,
+    run: str | os.PathLike | None = None,
+    drives: Drives = None,
+    memory: int | str | None = None,
+    lr: float | None = None,
+    betas: tuple[float, float] | None = None,
+    eps: float | None = None,
+    weight_decay: float | None = None,
+    momentum: float | None = None,
+    clip: float = 0.0,
+    optimizer: str | torch.optim.Optimizer | Callable = "adamw",
+    groups: Iterable | None = None,
+    storage: str | None = None,
+    moments: str | None = None,
+    on_nonfinite: str = "stop",
+    layers: Iterable[str] | None = None,
+    overwrite: bool | None = None,
+    activations: str = "memory",
+    activation_room: int | str | None = None,
+    compress: float | str | None = None,
+    compress_after: int = 0,
+    moments_from: str | os.PathLike | None = None,
+    compile: bool | str | dict = False,
+) -> Engine:
     """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
 
     Example::
@@ -124,8 +140,11 @@ def _wrap(model, options):
     compute = tree.dtype_of(model)
     options.check_storage(compute)
     if compute == torch.bfloat16 and not _has_bf16_products():
-        warnings.warn("this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
-                      "wrap(..., storage='bf16') still stores it in bf16 on the drives", stacklevel=4)
+        warnings.warn(
+            "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
+            "wrap(..., storage='bf16') still stores it in bf16 on the drives",
+            stacklevel=4,
+        )
     how = options.record(numbers, compute)
     given, how["groups"] = name_groups(model, groups, defaults_of(optimizer))
     layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
@@ -135,8 +154,9 @@ def _wrap(model, options):
         old = Moments(options.moments_from, optimizer, with_momentum)
     if handed is not None and handed.state:
         if old:
-            raise ValueError("wrap: moments_from: the given optimizer has moments of its own; give one that has made "
-                             "no step")
+            raise ValueError(
+                "wrap: moments_from: the given optimizer has moments of its own; give one that has made no step"
+            )
         old = Handed(handed, optimizer, with_momentum, model)
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
@@ -144,18 +164,41 @@ def _wrap(model, options):
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     dtype, room = DTYPE_OF[options.storage], options.activation_room
-    chosen = memory_plan.plan(layout, drives, budget, storage=dtype, optimizer=optimizer, moments=moments,
-                              activations=options.activations, compress=how["compress"], who=who(model, run),
-                              room=None if room is None else native.size(room, "activation_room"))
+    chosen = memory_plan.plan(
+        layout,
+        drives,
+        budget,
+        storage=dtype,
+        optimizer=optimizer,
+        moments=moments,
+        activations=options.activations,
+        compress=how["compress"],
+        who=who(model, run),
+        room=None if room is None else native.size(room, "activation_room"),
+    )
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
-    state = State.create(run, layout, drives, program_of(model, how, layout, lineage, counts), optimizer=optimizer,
-                         moments=moments, fp32=dtype == torch.float32, ring_bytes=chosen.ring_bytes,
-                         memory=budget or chosen.total_bytes + chosen.spare_bytes, overwrite=bool(overwrite),
-                         momentum=with_momentum, scratch_bytes=chosen.room_bytes, residual=how["compress"] > 0)
+    state = State.create(
+        run,
+        layout,
+        drives,
+        program_of(model, how, layout, lineage, counts),
+        optimizer=optimizer,
+        moments=moments,
+        fp32=dtype == torch.float32,
+        ring_bytes=chosen.ring_bytes,
+        memory=budget or chosen.total_bytes + chosen.spare_bytes,
+        overwrite=bool(overwrite),
+        momentum=with_momentum,
+        scratch_bytes=chosen.room_bytes,
+        residual=how["compress"] > 0,
+    )
     try:
-        with Progress("writing the initial state", sum(4 * layout.elems(b) for b in range(len(layout.blocks))),
-                      head=_say(model, state, chosen)) as shown:
+        with Progress(
+            "writing the initial state",
+            sum(4 * layout.elems(b) for b in range(len(layout.blocks))),
+            head=_say(model, state, chosen),
+        ) as shown:
             fill(state, model, making.spool if making else None, shown, old)
             engine = open_engine(model, state, how, given, chosen, state.seal)
             engine.streams.open(state)
@@ -178,9 +221,11 @@ def who(model, run):
 
 def _say(model, state, chosen):
     """One line about the new run: parameters, disk, drives, memory."""
-    return (f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: "
-            f"{native.readable(state.info().disk_bytes)} on {', '.join(state.drives)}; memory "
-            f"{native.readable(state.memory_bytes)}, {native.readable(chosen.least_bytes)} at least")
+    return (
+        f"{type(model).__name__} of {sum(p.numel() for p in model.parameters())} parameters: "
+        f"{native.readable(state.info().disk_bytes)} on {', '.join(state.drives)}; memory "
+        f"{native.readable(state.memory_bytes)}, {native.readable(chosen.least_bytes)} at least"
+    )
 
 
 def open_engine(model, state, how, groups, chosen, seal=None):
@@ -190,14 +235,14 @@ def open_engine(model, state, how, groups, chosen, seal=None):
     between loses nothing.
     """
     compiling = compiled.compile_blocks(model, how["layers"], how.get("compile"))
-    streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.slots,
-                      device.of(model))
+    streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.slots, device.of(model))
     streams.progress.compiling = compiling
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
-        streams.make_activations = lambda state: Activations(state, how["activations"], chosen.pool_bytes,
-                                                             state.scratch_bytes)
+        streams.make_activations = lambda state: Activations(
+            state, how["activations"], chosen.pool_bytes, state.scratch_bytes
+        )
     if seal is not None:
         seal()
     init.take(model)
@@ -224,12 +269,15 @@ def _check_model(model):
         raise ValueError("wrap: the model has no parameters")
     for name, p in parameters:
         if getattr(p, "longshore", None) is not None:
-            raise LongshoreError(f"wrap: {name} is another engine's already: use that engine; or save the model with "
-                                 "save_pretrained(DIR) or a Trainer's save_model(DIR), close() the engine, and give "
-                                 "from_pretrained(DIR) to wrap() or the next Trainer")
+            raise LongshoreError(
+                f"wrap: {name} is another engine's already: use that engine; or save the model with "
+                "save_pretrained(DIR) or a Trainer's save_model(DIR), close() the engine, and give "
+                "from_pretrained(DIR) to wrap() or the next Trainer"
+            )
         if p.device.type == "meta":
-            raise LongshoreError(f"wrap: {name} is on the meta device and has no value; load the model inside "
-                                 "longshore.init(...)")
+            raise LongshoreError(
+                f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)"
+            )
     tree.check(model)
 
 
@@ -260,22 +308,30 @@ def name_groups(model, groups, defaults):
     for n, group in enumerate(groups):
         group = dict(group)
         if "params" not in group:
-            raise ValueError(f"wrap: groups[{n}]: has no \"params\"; write {{\"params\": [...], ...}}")
+            raise ValueError(f'wrap: groups[{n}]: has no "params"; write {{"params": [...], ...}}')
         refuse_numbers(group, f"wrap: groups[{n}].")
         refuse_kinds(group, defaults, f"wrap: groups[{n}].")
         params = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:
             if id(p) not in names:
-                raise ValueError(f"wrap: groups[{n}] has a parameter of shape {list(p.shape)} that is not the model's; "
-                                 f"{APART}")
+                raise ValueError(
+                    f"wrap: groups[{n}] has a parameter of shape {list(p.shape)} that is not the model's; {APART}"
+                )
             if id(p) in seen:
                 raise ValueError(f"wrap: {names[id(p)]} is in groups twice")
             seen.add(id(p))
         group["params"] = params
         out.append(group)
-        recorded.append({**{k: commit_blob.plain(group[k], k) if isinstance(group[k], torch.Tensor) else v
-                            for k, v in kept(group).items()}, "params": [names[id(p)] for p in params]})
+        recorded.append(
+            {
+                **{
+                    k: commit_blob.plain(group[k], k) if isinstance(group[k], torch.Tensor) else v
+                    for k, v in kept(group).items()
+                },
+                "params": [names[id(p)] for p in params],
+            }
+        )
     return out, recorded
 
 
@@ -305,9 +361,16 @@ def program_of(model, how, layout, lineage, counts):
     small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
     config: Any = getattr(base, "config", None)
-    return {"name": "longshore.torch", "class": f"{type(base).__module__}.{type(base).__qualname__}", "engine": how,
-            "config": _values_of(config), "generation_config": _values_of(getattr(base, "generation_config", None)),
-            "source": str(getattr(config, "_name_or_path", "") or ""), "versions": versions(),
-            "temporary": {name: str(b.dtype) for name, b in temporary_buffers(model).items()},
-            "position": commit_blob.of_start(small, layout, lineage, counts), "adapters": adapters.record(model),
-            "frozen": [name for name, p in model.named_parameters() if not p.requires_grad]}
+    return {
+        "name": "longshore.torch",
+        "class": f"{type(base).__module__}.{type(base).__qualname__}",
+        "engine": how,
+        "config": _values_of(config),
+        "generation_config": _values_of(getattr(base, "generation_config", None)),
+        "source": str(getattr(config, "_name_or_path", "") or ""),
+        "versions": versions(),
+        "temporary": {name: str(b.dtype) for name, b in temporary_buffers(model).items()},
+        "position": commit_blob.of_start(small, layout, lineage, counts),
+        "adapters": adapters.record(model),
+        "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
+    }

@@ -45,8 +45,9 @@ def merged(sum, value):
 
 def shows(value, sum):
     """Whether a gradient, as a script sees it, is that of a sum."""
-    return (value.layout is torch.strided
-            and torch.equal(value.detach(), sum.to(value.device, value.dtype).view(value.shape)))
+    return value.layout is torch.strided and torch.equal(
+        value.detach(), sum.to(value.device, value.dtype).view(value.shape)
+    )
 
 
 class BlockGradients:
@@ -76,15 +77,20 @@ class BlockGradients:
         more, layout, alone = 0, state.layout, self.arrived - self.held.keys()
         for index in self.arrived:
             g = self.held.get(index)
-            self.held[index] = (torch.empty(layout.blocks[number].tensors[index].shape) if g is None
-                                else g.clone() if is_zeros(g) else g.float())
+            self.held[index] = (
+                torch.empty(layout.blocks[number].tensors[index].shape)
+                if g is None
+                else g.clone()
+                if is_zeros(g)
+                else g.float()
+            )
             more += self.held[index].nbytes - bytes_of(g)
         values = buffer.view(torch.float32)
         for segment, count, inside in layout.pieces(number):
             state.fetch(number, lib.SHORE_FETCH_SPILLED, buffer.pointer, segment, count).result()
             for index, at, first, last in inside:
                 if index in self.arrived:
-                    sum, before = self.held[index].view(-1)[first:last], values[at:at + last - first]
+                    sum, before = self.held[index].view(-1)[first:last], values[at : at + last - first]
                     sum.copy_(before) if index in alone else sum.add_(before)
         self.spilled = False
         return more

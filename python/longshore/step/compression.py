@@ -35,11 +35,14 @@ def _code_bytes(layout, share):
     """Returns the size of the largest block's codes."""
     most = 0
     for number in _trained(layout):
-        nbytes = lib.shore_sparse_bound(_VALUES, lib.shore_sparse_count(share, layout.elems(number)),
-                                        layout.segments[number])
+        nbytes = lib.shore_sparse_bound(
+            _VALUES, lib.shore_sparse_count(share, layout.elems(number)), layout.segments[number]
+        )
         if nbytes >= 1 << 32:
-            raise ValueError(f"compress: this share of {layout.blocks[number].name} would take more than 4 GiB; "
-                             "compress more, or not")
+            raise ValueError(
+                f"compress: this share of {layout.blocks[number].name} would take more than 4 GiB; "
+                "compress more, or not"
+            )
         most = max(most, nbytes)
     return most
 
@@ -97,9 +100,13 @@ class Compression:
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)
         most = lib.shore_sparse_count(self.share, sum(g.numel() for g in values.values()))
         nbytes = ffi.new("uint64_t *", codes.code.nbytes)
-        native.check(lib.shore_sparse_encode_feedback(_VALUES, layout.segments[number], sums, most, codes.code.pointer,
-                                                      nbytes, codes.offsets,
-                                                      residual), None, f"the gradients of {name} cannot be compressed")
+        native.check(
+            lib.shore_sparse_encode_feedback(
+                _VALUES, layout.segments[number], sums, most, codes.code.pointer, nbytes, codes.offsets, residual
+            ),
+            None,
+            f"the gradients of {name} cannot be compressed",
+        )
         codes.fill(request)
         return 0
 
@@ -112,4 +119,4 @@ class Compression:
             self.whole = Buffer(4 * self.elems)
         state.fetch(number, lib.SHORE_FETCH_SPILLED, self.whole.pointer).result()
         tensors, offsets = state.layout.blocks[number].tensors, state.layout.offsets[number]
-        return {t: self.whole.view(torch.float32)[offsets[t]:offsets[t] + tensors[t].elems] for t in block.arrived}
+        return {t: self.whole.view(torch.float32)[offsets[t] : offsets[t] + tensors[t].elems] for t in block.arrived}

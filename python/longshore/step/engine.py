@@ -57,8 +57,9 @@ class Engine(Face):
         self.cycle, self.followed = StepCycle(self, state), {}  # by name: objects whose state commits with every step
         self.together = layer_major.Together(self)
         self.gradients = streams.gradients = Gradients(streams, room_bytes)
-        self.compression = (Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress")
-                            else None)
+        self.compression = (
+            Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
+        )
         self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
         # the wait for lost drives; the error, where they did not come back
         self.patience, self.gone = native.new("struct shore_patience"), None
@@ -71,8 +72,9 @@ class Engine(Face):
             random_numbers.forget()
         self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
         self.cycle.begin(keep=True)
-        model.register_forward_pre_hook(Hook(self._before_forward, random_numbers.begin_copy), prepend=True,
-                                        with_kwargs=True)
+        model.register_forward_pre_hook(
+            Hook(self._before_forward, random_numbers.begin_copy), prepend=True, with_kwargs=True
+        )
         model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)
         self.gradients.hook()
         self.state = state
@@ -106,8 +108,9 @@ class Engine(Face):
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:
             self.meter.forward(self.state, args, kwargs)
-            self.streams.progress.begin(self.state.step + 1, len(self.streams.layers), self.accumulate,
-                                        self.gradients.passes)
+            self.streams.progress.begin(
+                self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
+            )
 
     def _after_forward(self, module, args, output):
         drew = self.own_random.end(output is not None)
@@ -232,8 +235,9 @@ class Engine(Face):
         """
         self.cycle.settle()
 
-    def train_batch(self, micro_batches: Iterable,
-                    loss_fn: Callable[[Any, Any], torch.Tensor] | None = None) -> StepResult:
+    def train_batch(
+        self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None
+    ) -> StepResult:
         """Makes one step with the mean loss of several micro-batches, fetching each block once for all of them.
 
         The result has the same bits as backward() for each micro-batch, then step(). All micro-batches go through a
@@ -266,8 +270,9 @@ class Engine(Face):
         self.backward_together(micro_batches, loss_of)
         return self.step()
 
-    def backward_together(self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor],
-                          divide: bool = True) -> list[float]:
+    def backward_together(
+        self, micro_batches: list, loss_of: Callable[[Any], torch.Tensor], divide: bool = True
+    ) -> list[float]:
         """Runs the backward passes of a whole step, fetching each block once for all micro-batches. Call step() next.
 
         Args:
@@ -283,9 +288,15 @@ class Engine(Face):
         """
         return self.together.backward(micro_batches, loss_of, divide)
 
-    def save_pretrained(self, directory: str | os.PathLike, dtype: str | None = None,
-                        max_shard_size: int | str | None = None, moments: bool = False, overwrite: bool = False,
-                        **others: Any) -> None:
+    def save_pretrained(
+        self,
+        directory: str | os.PathLike,
+        dtype: str | None = None,
+        max_shard_size: int | str | None = None,
+        moments: bool = False,
+        overwrite: bool = False,
+        **others: Any,
+    ) -> None:
         """Writes the model, streamed, into a directory that is complete or absent afterwards.
 
         It writes what from_pretrained() loads; for a peft model, the adapters; for any other model, model.safetensors.
@@ -301,10 +312,13 @@ class Engine(Face):
         this kind of model cannot have.
         """
         if others:
-            raise TypeError(f"engine.save_pretrained: takes no {next(iter(others))}=; engine.module.save_pretrained() "
-                            "takes what transformers' takes")
-        recovery.persist(self, lambda: export.save(self, directory, dtype, max_shard_size, moments,
-                                                   overwrite=overwrite))
+            raise TypeError(
+                f"engine.save_pretrained: takes no {next(iter(others))}=; engine.module.save_pretrained() "
+                "takes what transformers' takes"
+            )
+        recovery.persist(
+            self, lambda: export.save(self, directory, dtype, max_shard_size, moments, overwrite=overwrite)
+        )
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Uploads the model to the Hub, as its own push_to_hub() does, with the files of save_pretrained()."""

@@ -21,11 +21,34 @@ _Engine = TypeVar("_Engine", bound="Face")
 _PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
 # methods of nn.Module that the model answers: it may have its own, and its hooks and parts are not the engine's. Where
 # they return the model, the engine's return the engine, since scripts assign the result
-_OF_THE_MODEL = ("add_module", "apply", "bfloat16", "compile", "cpu", "cuda", "double", "float", "half", "ipu",
-                 "load_state_dict", "mtia", "register_buffer", "register_load_state_dict_post_hook",
-                 "register_load_state_dict_pre_hook", "register_module", "register_parameter",
-                 "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_", "share_memory",
-                 "to", "to_empty", "type", "xpu", "zero_grad")
+_OF_THE_MODEL = (
+    "add_module",
+    "apply",
+    "bfloat16",
+    "compile",
+    "cpu",
+    "cuda",
+    "double",
+    "float",
+    "half",
+    "ipu",
+    "load_state_dict",
+    "mtia",
+    "register_buffer",
+    "register_load_state_dict_post_hook",
+    "register_load_state_dict_pre_hook",
+    "register_module",
+    "register_parameter",
+    "register_state_dict_post_hook",
+    "register_state_dict_pre_hook",
+    "requires_grad_",
+    "share_memory",
+    "to",
+    "to_empty",
+    "type",
+    "xpu",
+    "zero_grad",
+)
 
 
 class Face(LoadsChild):
@@ -42,8 +65,10 @@ class Face(LoadsChild):
         elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
         memory = native.readable(self.plan.budget_bytes or state.memory_bytes or self.plan.total_bytes)
-        return (f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
-                f"parameters on {drives}, memory {memory}>")
+        return (
+            f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
+            f"parameters on {drives}, memory {memory}>"
+        )
 
     def __enter__(self: _Engine) -> _Engine:
         return self
@@ -53,14 +78,17 @@ class Face(LoadsChild):
 
     def __reduce_ex__(self, protocol: object) -> Any:
         """Refuses to copy or pickle the engine: a copy would close the run when it is deleted."""
-        raise TypeError("an Engine cannot be copied or pickled, because its run is open once: "
-                        "copy.deepcopy(engine.module) is the model with its values, and longshore.resume() opens the "
-                        "run again, after close() or in another process")
+        raise TypeError(
+            "an Engine cannot be copied or pickled, because its run is open once: "
+            "copy.deepcopy(engine.module) is the model with its values, and longshore.resume() opens the "
+            "run again, after close() or in another process"
+        )
 
     def __dir__(self) -> list[str]:
-        return sorted({*_PUBLIC,
-                       *(name for kind in type(self).__mro__
-                         for name in vars(kind) if not name.startswith("_"))} - {"state"})
+        return sorted(
+            {*_PUBLIC, *(name for kind in type(self).__mro__ for name in vars(kind) if not name.startswith("_"))}
+            - {"state"}
+        )
 
     def __getattr__(self, name: str) -> Any:
         """Forwards names that the engine does not have to its module: config, generate."""
@@ -72,8 +100,11 @@ class Face(LoadsChild):
         try:
             return getattr(module, name)
         except AttributeError:
-            raise AttributeError(f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has "
-                                 "none", name=name, obj=self) from None
+            raise AttributeError(
+                f"Engine: there is no {name} here, and its module, a {type(module).__name__}, has none",
+                name=name,
+                obj=self,
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute of the engine. Parameters, buffers and modules are the model's."""
@@ -83,8 +114,9 @@ class Face(LoadsChild):
             raise LongshoreError("engine.module: is the model that was wrapped, and stays so; wrap() another model")
         elif name in parameters_of(self.module) and in_functional_call():
             parameters_of(self.module)[name] = value
-        elif isinstance(value, (nn.Module, nn.Parameter)) or isinstance(getattr(self, name, None),
-                                                                        (nn.Module, torch.Tensor)):
+        elif isinstance(value, (nn.Module, nn.Parameter)) or isinstance(
+            getattr(self, name, None), (nn.Module, torch.Tensor)
+        ):
             setattr(self.module, name, value)
         else:
             super().__setattr__(name, value)
@@ -99,8 +131,9 @@ class Face(LoadsChild):
         if "_modules" in self.__dict__:  # nn.Module.__init__() sets it before there is a model
             self.module.training = mode
 
-    def named_modules(self, memo: set | None = None, prefix: str = "",
-                      remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Module]]:
+    def named_modules(
+        self, memo: set | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
         """As nn.Module's: the engine, then the model with the same name, then its parts with the model's names."""
         memo = set() if memo is None else memo
         if self not in memo:
@@ -112,10 +145,12 @@ class Face(LoadsChild):
 
 def _of_the_model(name):
     """A method of the engine that calls the module's, and returns the engine wherever that returns the module."""
+
     @functools.wraps(getattr(nn.Module, name))
     def call(self, *args, **kwargs):
         out = getattr(self.module, name)(*args, **kwargs)
         return self if out is self.module else out
+
     return call
 
 
@@ -127,6 +162,7 @@ for _name in _OF_THE_MODEL:
 def with_signature(method, other):
     """A bound method of an engine that shows another function's signature: callers choose arguments by the names that
     forward() has."""
+
     def call(self, *args, **kwargs):
         return method.__func__(self, *args, **kwargs)
 

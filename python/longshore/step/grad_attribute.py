@@ -22,8 +22,10 @@ from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_
 from .block_gradients import shows, zeros
 
 _log = logging.getLogger("longshore")
-_ADVICE = ("change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor; with more "
-           "memory= it has memory of its own, which can be changed in part")
+_ADVICE = (
+    "change it as a whole, as parameter.grad.mul_() does, or give parameter.grad another tensor; with more "
+    "memory= it has memory of its own, which can be changed in part"
+)
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "share_memory_"}
 _zeros: dict = {}  # by dtype and device: what all stand-ins are views of
 
@@ -37,8 +39,10 @@ class Gathered(StandIn):
             key = getattr(p, "grad_dtype", None) or p.dtype, p.device
             if key not in _zeros:
                 _zeros[key] = torch.zeros((), dtype=key[0], device=key[1])
-                refuse_access(_zeros[key], "p.grad: a function that PyTorch does not announce asks for its memory; "
-                                           "clone() it first")
+                refuse_access(
+                    _zeros[key],
+                    "p.grad: a function that PyTorch does not announce asks for its memory; clone() it first",
+                )
             out = _zeros[key].expand(p.shape).as_subclass(cls)
         out.longshore_parameter, out.longshore_name = p, f"{p.longshore.name}.grad"
         return out
@@ -47,8 +51,10 @@ class Gathered(StandIn):
         """Returns the Gradients that have its value. Raises LongshoreError where nobody has it any more."""
         p = self.longshore_parameter
         if p is None:
-            raise LongshoreError(f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
-                                 "it; clone() what is wanted afterwards, or give more memory=")
+            raise LongshoreError(
+                f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
+                "it; clone() what is wanted afterwards, or give more memory="
+            )
         engine = p.longshore.streams.engine()
         if engine is None or engine.state is None:
             raise LongshoreError(f"{self.longshore_name}: {p.longshore.streams.why}")
@@ -58,8 +64,9 @@ class Gathered(StandIn):
         """Returns a copy of the gradient."""
         value = self.longshore_gradients().value_of(self.longshore_parameter)
         if value is None:
-            raise LongshoreError(f"{self.longshore_name}: was lost with a drive, or was dropped by close(); make the "
-                                 "step again")
+            raise LongshoreError(
+                f"{self.longshore_name}: was lost with a drive, or was dropped by close(); make the step again"
+            )
         with DisableTorchFunctionSubclass():
             return value.to(self.device, self.dtype, copy=True).view(self.shape)
 
@@ -90,8 +97,11 @@ class Gathered(StandIn):
         """Returns a tensor of its own, as of p.grad.detach(), which autograd follows."""
         if not requires_grad:
             return self
-        g = (self.detach() if self.longshore_get_memory()
-             else fetched(self.longshore_value(), self.longshore_name, _ADVICE))
+        g = (
+            self.detach()
+            if self.longshore_get_memory()
+            else fetched(self.longshore_value(), self.longshore_name, _ADVICE)
+        )
         with DisableTorchFunctionSubclass():
             return g.requires_grad_()
 
@@ -132,13 +142,13 @@ class Gathered(StandIn):
         copies = {}
         for g in given:
             if id(g) not in copies:
-                value = (torch.zeros(g.shape, dtype=g.dtype, device=g.device) if "zero_" in name
-                         else g.longshore_value())
+                value = torch.zeros(g.shape, dtype=g.dtype, device=g.device) if "zero_" in name else g.longshore_value()
                 copies[id(g)] = value if id(g) in written else fetched(value, g.longshore_name, _ADVICE)
         there, by_name = tree_map(lambda a: copies[id(a)] if isinstance(a, Gathered) else a, (args, kwargs))
         out = func(*there, **by_name)
-        if (any(isinstance(a, Fetched) for a in tensors(out))
-                and all(g.longshore_get_memory() for g in given if type(g) is Gathered)):
+        if any(isinstance(a, Fetched) for a in tensors(out)) and all(
+            g.longshore_get_memory() for g in given if type(g) is Gathered
+        ):
             return func(*args, **kwargs)  # what it returns shares their memory
         for g in written.values():
             g.longshore_gradients().change(g.longshore_parameter, copies[id(g)])
@@ -150,8 +160,10 @@ def _point(func, name, given, args, kwargs):
     for g in given:
         if type(g) is Gathered and not g.longshore_get_memory():
             if name not in ("numpy", "__array__"):
-                raise LongshoreError(f"{g.longshore_name}: {name}(): it has no memory of its own, and memory= has no "
-                                     "room for it; clone() it first")
+                raise LongshoreError(
+                    f"{g.longshore_name}: {name}(): it has no memory of its own, and memory= has no "
+                    "room for it; clone() it first"
+                )
             return func(fetched(g.longshore_value(), g.longshore_name, _ADVICE), *args[1:], **kwargs)
     return func(*args, **kwargs)
 
@@ -238,8 +250,10 @@ class Shown:
         owners = {id(g): p for p, g in due}
         for p, g in due:
             if owners[id(g)] is not p:
-                raise LongshoreError(f"{p.longshore.name}.grad: is {owners[id(g)].longshore.name}.grad, too, and "
-                                     "backward would add the gradients of both to it; assign a clone() of it")
+                raise LongshoreError(
+                    f"{p.longshore.name}.grad: is {owners[id(g)].longshore.name}.grad, too, and "
+                    "backward would add the gradients of both to it; assign a clone() of it"
+                )
         for p, g in due:
             self._set(p, None)
             self._hidden[id(p)] = g
@@ -322,8 +336,11 @@ class Shown:
     def _say_kept(self, nbytes):
         if nbytes and not self._said_kept:
             self._said_kept = True
-            _log.warning("the script keeps gradients past their step or zero_grad(): they take %s of memory until it "
-                         "lets them go", readable(nbytes))
+            _log.warning(
+                "the script keeps gradients past their step or zero_grad(): they take %s of memory until it "
+                "lets them go",
+                readable(nbytes),
+            )
 
     def lend(self, gradients, p, sum):
         """Sets p.grad for a script's hooks: its own tensor, or a copy."""

@@ -35,10 +35,19 @@ class Step:
             unit.part[0].page, unit.part[0].count = number, count
         self._handle = ffi.new_handle(self)
         options = native.new(
-            "struct shore_step_options", units=units, nunits=len(units), keeps_made=state.away, leave=_leave,
-            encode=_encode if encode else ffi.NULL, ctx=self._handle, **options)
-        self.c = ffi.gc(native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options),
-                        lib.shore_step_close)
+            "struct shore_step_options",
+            units=units,
+            nunits=len(units),
+            keeps_made=state.away,
+            leave=_leave,
+            encode=_encode if encode else ffi.NULL,
+            ctx=self._handle,
+            **options,
+        )
+        self.c = ffi.gc(
+            native.made("struct shore_step *", lib.shore_step_open, state.fleet, streams.pages, options),
+            lib.shore_step_close,
+        )
         forks.leave_in_children(self)
 
     def leave_to_parent(self):

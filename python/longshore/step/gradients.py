@@ -32,18 +32,21 @@ from .script_gradients import ScriptSide
 def parts_of(accumulate):
     """Checks engine.accumulate, which a script may set, and returns it."""
     if not isinstance(accumulate, int) or accumulate < 1:
-        raise ValueError(f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 "
-                         "or more")
+        raise ValueError(
+            f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 or more"
+        )
     return accumulate
 
 
 def _arrival_hook(gradients, block, number):
     """Makes the hook of a parameter that runs when its gradient arrives. gradients: a weak reference to Gradients."""
+
     def arriving(gradient):
         there = gradients()
         if there is None:
-            raise LongshoreError("backward: the engine was dropped, and with it is closed; longshore.resume() opens "
-                                 "its run again")
+            raise LongshoreError(
+                "backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again"
+            )
         there.arriving(there.streams.blocks[block].parameters[number][0])
 
     return arriving
@@ -51,6 +54,7 @@ def _arrival_hook(gradients, block, number):
 
 class Gradients(ScriptSide):
     """All gradients of one engine's steps."""
+
     speculate = lib.SHORE_SPECULATE_AUTO
 
     def __init__(self, streams, room_bytes):
@@ -71,8 +75,9 @@ class Gradients(ScriptSide):
         self.shows_made = self.adds = False
         # for reading from drives; the block that a script looks at, and the block of the last step
         self._buffer = self._inspected = self._inspected_made = None
-        self.shown = Shown([p for s, block in zip(streams.blocks, streams.layout.blocks) if block.trains
-                            for p, _ in s.parameters])
+        self.shown = Shown(
+            [p for s, block in zip(streams.blocks, streams.layout.blocks) if block.trains for p, _ in s.parameters]
+        )
         self.has_pass = False  # whether a backward pass has run since the last step
         self.own, self._task = False, None  # whether the engine runs this pass; autograd's id of a script's own pass
         self._grad_task = None  # autograd's id of the last torch.autograd.grad()
@@ -89,8 +94,10 @@ class Gradients(ScriptSide):
                 if p.requires_grad:
                     p.register_hook(_arrival_hook(there, streamed.number, number))
                     first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
-                    self.own_hooks[id(p)] = [first.id,
-                                        p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id]
+                    self.own_hooks[id(p)] = [
+                        first.id,
+                        p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id,
+                    ]
 
     def drop_of(self, parameters):
         """Drops the gradients of these parameters from now on."""
@@ -157,8 +164,15 @@ class Gradients(ScriptSide):
     def first_hooked(self):
         """Returns the name of the first parameter with a script's own gradient hooks, or None."""
         with DisableTorchFunctionSubclass():
-            return next((h.name for s in self.streams.blocks for p, h in s.parameters
-                         if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3), None)
+            return next(
+                (
+                    h.name
+                    for s in self.streams.blocks
+                    for p, h in s.parameters
+                    if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3
+                ),
+                None,
+            )
 
     def take(self, p):
         """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""
@@ -334,14 +348,18 @@ class Gradients(ScriptSide):
     def refuse_none(self):
         """Raises LongshoreError if no backward pass has run since the last step."""
         if not self.has_pass and not any(block.arrived for block in self.blocks):
-            raise LongshoreError(f"engine.step: there was no backward pass since step {self.state.step}; call "
-                                 "engine.backward(loss) or loss.backward() before it")
+            raise LongshoreError(
+                f"engine.step: there was no backward pass since step {self.state.step}; call "
+                "engine.backward(loss) or loss.backward() before it"
+            )
 
     def decide(self, clip):
         """Returns the struct shore_clipping of the step. clip: the largest norm; 0 or None: no limit."""
         if self._task is not None:
-            raise LongshoreError("the step: an exception has interrupted its last backward pass, so that p.grad does "
-                                 "not show what had come; call zero_grad(), and run the step's passes again")
+            raise LongshoreError(
+                "the step: an exception has interrupted its last backward pass, so that p.grad does "
+                "not show what had come; call zero_grad(), and run the step's passes again"
+            )
         for number in self.gathered():
             self._add_to_step(number)
         self.step.tell(lib.shore_step_clip_at, clip or 0)
@@ -361,8 +379,13 @@ class Gradients(ScriptSide):
         """Opens the C step of a run's state, whose pages are open."""
         self.end()
         engine, self.state = self.streams.engine(), state
-        self.step = Step(self.streams, state, self._encode if engine.compression else None, room_bytes=self.room,
-                         speculate=self.speculate)
+        self.step = Step(
+            self.streams,
+            state,
+            self._encode if engine.compression else None,
+            room_bytes=self.room,
+            speculate=self.speculate,
+        )
         self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 
     def _encode(self, number, request):
@@ -382,8 +405,9 @@ class Gradients(ScriptSide):
         compression it holds none, since each update reads the residual anyway. several: as in most_bytes()."""
         self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
         most = self.most_bytes(several or self.has_more_than_zeros())
-        return not engine.compression and self.step.tell(lib.shore_step_hold_state, self.spare_bytes(), most,
-                                                         engine.plan.aside_bytes)
+        return not engine.compression and self.step.tell(
+            lib.shore_step_hold_state, self.spare_bytes(), most, engine.plan.aside_bytes
+        )
 
     def has_sent(self):
         """Whether updates of the gathering step were sent already."""

@@ -37,9 +37,11 @@ class _Stopped(BaseException):
 
 def _conflict(what):
     """The error for a change that other micro-batches should have seen."""
-    return LongshoreError(f"train_batch: {what} is changed by a micro-batch, and the others have begun with its "
-                          "earlier value; call backward() for each of them, and then step() (in a Trainer: "
-                          "layer_major=False)")
+    return LongshoreError(
+        f"train_batch: {what} is changed by a micro-batch, and the others have begun with its "
+        "earlier value; call backward() for each of them, and then step() (in a Trainer: "
+        "layer_major=False)"
+    )
 
 
 class Turns:
@@ -154,8 +156,9 @@ class Turns:
         self.probing = False
         found = self.modules.revert()
         self.modules.reapply(found.changes)
-        written = (self.written or self.watch.changed()
-                   or (self.modules.name(found.changes[0]) if found.changes else None))
+        written = (
+            self.written or self.watch.changed() or (self.modules.name(found.changes[0]) if found.changes else None)
+        )
         self.engine.together.probed, self.watch.probing = not written, False
         if written:
             self.go_sequential(f"{written} is changed within a pass")
@@ -200,8 +203,9 @@ class Turns:
         gradients = self.engine.gradients
         self.engine.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
         self.current_backward = numbers[0] if len(numbers) == 1 else None
-        roots = [(self.losses[n], None) for n in numbers] + [(root, torch.zeros_like(root)) for n in numbers
-                                                             for root in self.graphs.roots(n)]
+        roots = [(self.losses[n], None) for n in numbers] + [
+            (root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)
+        ]
         torch.autograd.backward(*zip(*roots))
         self.current_backward = None
         for n in numbers:
@@ -235,9 +239,11 @@ class Turns:
             return ()
         number = self.current_backward if number is None else number  # None: of a nested backward
         if number is None:
-            raise LongshoreError(f"{p.longshore.name}: has a gradient in train_batch(), and it is not known which "
-                                 "micro-batch it belongs to; call backward() for each of them, and then step() (in a "
-                                 "Trainer: layer_major=False)")
+            raise LongshoreError(
+                f"{p.longshore.name}: has a gradient in train_batch(), and it is not known which "
+                "micro-batch it belongs to; call backward() for each of them, and then step() (in a "
+                "Trainer: layer_major=False)"
+            )
         _, early, added = self.early.setdefault(id(p), (p, {}, set()))
         early[number] = early[number] + g if number in early else g
         return self._due(early, added)
@@ -282,8 +288,11 @@ class Turns:
         """Runs all forward passes in turns; with `sequential`, the backward passes too. Raises the first exception of a
         micro-batch."""
         grad = torch.is_grad_enabled()
-        casts = [torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
-                 for kind in ("cpu", *accelerators()) if torch.is_autocast_enabled(kind)]
+        casts = [
+            torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
+            for kind in ("cpu", *accelerators())
+            if torch.is_autocast_enabled(kind)
+        ]
         entered_modes = modes()  # the caller's modes, for the micro-batches' threads
         processors = torch.get_num_threads()  # new threads do not inherit torch.set_num_threads()
 
@@ -317,9 +326,10 @@ class Turns:
                 self.forward_done[number] = True
                 self._pass_turn(number)
 
-        threads = [threading.Thread(target=contextvars.copy_context().run, args=(one, n),
-                                    name=f"longshore-micro-batch-{n}")
-                   for n in range(self.count)]
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(one, n), name=f"longshore-micro-batch-{n}")
+            for n in range(self.count)
+        ]
         random = self.outer_random = random_numbers.now()
         self.quiet = random_numbers.keys(random)
         try:
@@ -383,8 +393,9 @@ class Together:
         count = len(micro_batches)
         parts, losses = count if divide else 1, [None] * count
         modules = dict(engine.module.named_modules())
-        layers = dict.fromkeys(modules[s.block.module] for s in streams.blocks if s.block.layer
-                               and s.block.module in modules)
+        layers = dict.fromkeys(
+            modules[s.block.module] for s in streams.blocks if s.block.layer and s.block.module in modules
+        )
         if self.modules is None or not self.modules.holds():
             self.modules, self.watch = ModuleChanges(engine.module, layers), Watch(engine.module, layers)
 

@@ -83,11 +83,15 @@ class Meter:
             self.peak.whole = False
         now = _counters(state)
         link = {key: now[key] - self.before[key] for key in _LINK}
-        out = {"lr": float(groups[0]["lr"]) if groups else None,
-               "step_seconds": round(time.monotonic() - self.began, 6),
-               "link_bytes": sum(link.values()), **link}
-        out.update({key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(),
-                   time=int(time.time()))
+        out = {
+            "lr": float(groups[0]["lr"]) if groups else None,
+            "step_seconds": round(time.monotonic() - self.began, 6),
+            "link_bytes": sum(link.values()),
+            **link,
+        }
+        out.update(
+            {key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(), time=int(time.time())
+        )
         return out if self.unknown or not self.tokens else {"tokens": self.tokens, **out}
 
 

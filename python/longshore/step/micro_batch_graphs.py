@@ -52,7 +52,7 @@ class Graphs:
         if number <= self.last:
             self.first, before = max(self.ends), self.turn_nodes[-1:]
             self.turn_nodes.append(1)
-            self.each = max([1, *(self.expected[len(self.turn_nodes) - 1:][:1] or before)]) if self.separate else 1
+            self.each = max([1, *(self.expected[len(self.turn_nodes) - 1 :][:1] or before)]) if self.separate else 1
         self.last, self.turn = number, self.turn + 1
         with DisableTorchFunction(), torch.enable_grad():
             x = torch.zeros((), requires_grad=True)

@@ -25,13 +25,31 @@ from ..torch_internals import (
 )
 from .trusted_code import is_of_packages
 
-_CONTAINERS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list, set,
-               collections.deque}
+_CONTAINERS = {
+    dict,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.Counter,
+    list,
+    set,
+    collections.deque,
+}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # types compared by value instead of identity
-_CLOSED = (torch.Tensor, nn.Module, type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
-           *weakref.ProxyTypes)
-_IGNORED_ATTRIBUTES = {"_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
-                  "_load_state_dict_post_hooks"}
+_CLOSED = (
+    torch.Tensor,
+    nn.Module,
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    *weakref.ProxyTypes,
+)
+_IGNORED_ATTRIBUTES = {
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+}
 _MOST, _DEEP = 4096, 3  # limits of the search: entries of a container, and levels of nested containers
 _GONE = object()
 
@@ -54,8 +72,10 @@ class _Place:
             else:
                 same = len(now) == len(before) and not any(map(_differ, _flat(now), _flat(before)))
             return [] if same else [(self, None, now.copy(), before)]
-        pairs = [(key, now.get(key, _GONE), before.get(key, _GONE))
-                 for key in [*now, *(key for key in before if key not in now)]]
+        pairs = [
+            (key, now.get(key, _GONE), before.get(key, _GONE))
+            for key in [*now, *(key for key in before if key not in now)]
+        ]
         return [(self, key, is_now, was) for key, is_now, was in pairs if _differ(is_now, was)]
 
     def put(self, key, value):
@@ -165,8 +185,12 @@ class ModuleChanges:
     def _look_into(self, group, value, where, deep):
         if type(value) in _CONTAINERS:
             self._add(group, value, where, deep)
-        elif (type(value) not in _EQUAL and value is not None and not isinstance(value, _CLOSED)
-              and not type(value).__module__.startswith("longshore")):
+        elif (
+            type(value) not in _EQUAL
+            and value is not None
+            and not isinstance(value, _CLOSED)
+            and not type(value).__module__.startswith("longshore")
+        ):
             attributes = getattr(value, "__dict__", None)
             if type(attributes) is dict:
                 self._add(group, attributes, where, deep, by_name=True)
@@ -210,8 +234,9 @@ class ModuleChanges:
     def changed(self, layer):
         """Returns the changed places of a layer, as {(id of the place, key)}."""
         group = self.by_layer[layer][1]
-        return set() if group.same() else {(id(place), key) for place in group.places
-                                           for _, key, _, _ in place.changes()}
+        return (
+            set() if group.same() else {(id(place), key) for place in group.places for _, key, _, _ in place.changes()}
+        )
 
     def accept(self, layer, before, again):
         """A layer's forward has ended: the next micro-batch, whose turn in this layer comes next, sees the layer's

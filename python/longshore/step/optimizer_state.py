@@ -62,18 +62,22 @@ class Moment(torch.Tensor):
                 f.flush()
                 mapped = mmap.mmap(f.fileno(), nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError as why:
-            raise LongshoreError(f"{directory}: the optimizer's state is put there while it is saved, "
-                                 f"{native.readable(nbytes)} of {self.param.longshore.name} now: {why.strerror}; make "
-                                 "room there, or use engine.snapshot()") from why
+            raise LongshoreError(
+                f"{directory}: the optimizer's state is put there while it is saved, "
+                f"{native.readable(nbytes)} of {self.param.longshore.name} now: {why.strerror}; make "
+                "room there, or use engine.snapshot()"
+            ) from why
         return torch.frombuffer(mapped, dtype=torch.float32).view(self.shape)
 
     def _check(self):
         handle = self.param.longshore
         engine = handle.streams.engine()
         if engine is not None and engine.state is not None and engine.step_number != self.at_step:
-            raise LongshoreError(f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the "
-                                 f"engine is at step {engine.step_number}: ask for state_dict() again, or keep a "
-                                 "copy.deepcopy() of it")
+            raise LongshoreError(
+                f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the "
+                f"engine is at step {engine.step_number}: ask for state_dict() again, or keep a "
+                "copy.deepcopy() of it"
+            )
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -82,8 +86,9 @@ class Moment(torch.Tensor):
         if is_about(func):
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if isinstance(first, Moment) and (name == "detach" or name in ("to", "cpu", "float")
-                                          and is_that_already(name, first, args[1:], kwargs)):
+        if isinstance(first, Moment) and (
+            name == "detach" or name in ("to", "cpu", "float") and is_that_already(name, first, args[1:], kwargs)
+        ):
             return first
         if isinstance(first, Moment) and name in _POINTERS:
             if first.held is None:
@@ -163,8 +168,12 @@ class States(Mapping):
 
     def __setitem__(self, param, entry):
         planes = _entries_of(self._optimizer.engine)
-        if (not isinstance(entry, Mapping) or entry.keys() != planes.keys() or param not in self
-                or any(not (isinstance(v, Moment) and v.is_now(param, planes[k])) for k, v in entry.items())):
+        if (
+            not isinstance(entry, Mapping)
+            or entry.keys() != planes.keys()
+            or param not in self
+            or any(not (isinstance(v, Moment) and v.is_now(param, planes[k])) for k, v in entry.items())
+        ):
             Entry().refuse()
 
     def __delitem__(self, *args, **kwargs):
@@ -219,21 +228,26 @@ def parse(kind, has_moments, name, shape, entry):
     entry = {k: v for k, v in entry.items() if v is not None}
     for key in entry:
         if key not in planes and key != "step":
-            raise LongshoreError(f"{where}: {key!r} is not a state of {kind}, which has {', '.join(planes)}; load the "
-                                 "state of the same optimizer")
+            raise LongshoreError(
+                f"{where}: {key!r} is not a state of {kind}, which has {', '.join(planes)}; load the "
+                "state of the same optimizer"
+            )
     found = {plane: entry[key] for key, plane in planes.items() if key in entry}
     missing = [key for key in planes if key not in entry]
     if missing and (found or float(entry.get("step", 0))):
-        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} needs to continue; load the state of the "
-                             "same optimizer")
+        raise LongshoreError(
+            f"{where}: has no {missing[0]}, which {kind} needs to continue; load the state of the same optimizer"
+        )
     if found and not has_moments:
-        raise LongshoreError(f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with "
-                             "the momentum")
+        raise LongshoreError(
+            f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with the momentum"
+        )
     for value in found.values():
         if not isinstance(value, torch.Tensor) or tuple(value.shape) != tuple(shape):
             said = list(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
-            raise ValueError(f"{where}: is of shape {said} there, and the parameter of {list(shape)}: they do not "
-                             "belong together")
+            raise ValueError(
+                f"{where}: is of shape {said} there, and the parameter of {list(shape)}: they do not belong together"
+            )
     count = float(entry.get("step", 1 if found else 0))
     if not count >= 0 or count != int(count):
         raise ValueError(f"{where}: step {count!r} is not a number of updates")
@@ -250,20 +264,25 @@ def load(optimizer, said):
     engine.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
     if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
-        raise ValueError(f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and "
-                         f"the optimizer's have {[len(g['params']) for g in groups]}; give wrap(optimizer=) one of "
-                         "the same groups")
+        raise ValueError(
+            f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and "
+            f"the optimizer's have {[len(g['params']) for g in groups]}; give wrap(optimizer=) one of "
+            "the same groups"
+        )
     by_index = {index: p for mine, theirs in zip(groups, saved) for p, index in zip(mine["params"], theirs["params"])}
     entries = {id(p): (0, {}) for p in by_index.values()}
     for index, entry in said["state"].items():
         if index not in by_index:
             raise ValueError(f"load_state_dict: state[{index!r}] is of no parameter in param_groups")
         p = by_index[index]
-        parsed = entries[id(p)] = parse(engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape,
-                                        entry)
+        parsed = entries[id(p)] = parse(
+            engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape, entry
+        )
         if parsed[1] and id(p) not in optimizer.trained:
-            raise LongshoreError(f"load_state_dict: {p.longshore.name}: is frozen in this run, which has no room for "
-                                 "its moments; leave its state out")
+            raise LongshoreError(
+                f"load_state_dict: {p.longshore.name}: is frozen in this run, which has no room for "
+                "its moments; leave its state out"
+            )
     before = [dict(group) for group in groups]
     try:
         for group, numbers in zip(groups, saved):
@@ -291,8 +310,10 @@ def _is_there(engine, param, count, moments):
 def _commit(engine, entries):
     """Commits counts and moments. entries: {id of a parameter: (its updates, {plane: moment})}."""
     if parameter_state.begun(engine):
-        raise LongshoreError("load_state_dict: the gradients of a step that has been begun would be dropped; load "
-                             "before backward() or after step()")
+        raise LongshoreError(
+            "load_state_dict: the gradients of a step that has been begun would be dropped; load "
+            "before backward() or after step()"
+        )
     engine.settle()
     counts = [list(of_block) for of_block in engine.cycle.counts]
     for streamed in engine.streams.blocks:
@@ -302,8 +323,11 @@ def _commit(engine, entries):
 
     def changes():
         for streamed in engine.streams.blocks:
-            wanted = {handle.index: entries[id(p)][1] for p, handle in streamed.parameters
-                      if id(p) in engine.optimizer.trained and id(p) in entries}
+            wanted = {
+                handle.index: entries[id(p)][1]
+                for p, handle in streamed.parameters
+                if id(p) in engine.optimizer.trained and id(p) in entries
+            }
             if wanted:
                 yield from _pieces(engine, streamed.number, wanted)
 
@@ -326,7 +350,7 @@ def _pieces(engine, number, wanted):
             tensors.append(index)
             for plane, buffer in buffers.items():
                 if (index, plane) in flat:
-                    part = buffer.view(torch.float32)[at:at + end - begin]
+                    part = buffer.view(torch.float32)[at : at + end - begin]
                     part.copy_(flat[index, plane][begin:end])
                     name = engine.layout.blocks[number].tensors[index].name
                     parameter_state.refuse_wrong(f"load_state_dict: {name}", plane, part, ", and nothing was loaded")

@@ -26,17 +26,37 @@ class Known(NamedTuple):
 
 
 OPTIMIZERS = {  # by wrap()'s name; a subclass before its base class
-    "adamw": Known(lib.SHORE_ADAMW, torch.optim.AdamW, _ADAM,
-                   {"adamw_torch": None, "adamw_torch_fused": None, "adamw_hf": torch.optim.AdamW,
-                    "adamw_8bit": AdamW8bit, "adamw_bnb_8bit": AdamW8bit, "paged_adamw_8bit": AdamW8bit,
-                    "paged_adamw": torch.optim.AdamW, "paged_adamw_32bit": torch.optim.AdamW},
-                   ("adam", "adamw", "fusedadam", "deepspeedcpuadam")),
+    "adamw": Known(
+        lib.SHORE_ADAMW,
+        torch.optim.AdamW,
+        _ADAM,
+        {
+            "adamw_torch": None,
+            "adamw_torch_fused": None,
+            "adamw_hf": torch.optim.AdamW,
+            "adamw_8bit": AdamW8bit,
+            "adamw_bnb_8bit": AdamW8bit,
+            "paged_adamw_8bit": AdamW8bit,
+            "paged_adamw": torch.optim.AdamW,
+            "paged_adamw_32bit": torch.optim.AdamW,
+        },
+        ("adam", "adamw", "fusedadam", "deepspeedcpuadam"),
+    ),
     # DeepSpeed's "adam" is AdamW, unless adam_w_mode is false
     "adam": Known(lib.SHORE_ADAM, torch.optim.Adam, _ADAM, {}, ()),
-    "sgd": Known(lib.SHORE_SGD, torch.optim.SGD, {"momentum_buffer": "m"}, {"sgd": None}, ("sgd",),
-                 takes_momentum=True),
-    "adagrad": Known(lib.SHORE_ADAGRAD, torch.optim.Adagrad, {"sum": "v"}, {"adagrad": None}, ("adagrad",),
-                     ("DeepSpeedCPUAdagrad",), starts_full=True, empty=EmptyAdagrad),
+    "sgd": Known(
+        lib.SHORE_SGD, torch.optim.SGD, {"momentum_buffer": "m"}, {"sgd": None}, ("sgd",), takes_momentum=True
+    ),
+    "adagrad": Known(
+        lib.SHORE_ADAGRAD,
+        torch.optim.Adagrad,
+        {"sum": "v"},
+        {"adagrad": None},
+        ("adagrad",),
+        ("DeepSpeedCPUAdagrad",),
+        starts_full=True,
+        empty=EmptyAdagrad,
+    ),
 }
 _NAMES = [known.torchs.__name__ for known in OPTIMIZERS.values()]
 NAMES = f"{', '.join(_NAMES[:-1])} and {_NAMES[-1]}"

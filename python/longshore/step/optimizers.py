@@ -31,12 +31,16 @@ def told(model, optimizer, groups, numbers):
         parameters = [p for p in model.parameters() if p.requires_grad] if groups is None else list(groups)
         optimizer, numbers, groups = optimizer(parameters, **numbers), {}, None
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or a "
-                         "function that makes one of parameters")
+        raise ValueError(
+            f"wrap: optimizer={optimizer!r}; it is the name of one, a torch.optim.Optimizer, or a "
+            "function that makes one of parameters"
+        )
     beside = [*numbers, *(["groups"] if groups is not None else [])]
     if beside:
-        raise ValueError(f"wrap: {beside[0]}: the optimizer that was given says it; give it to "
-                         f"{type(optimizer).__name__}, or optimizer=NAME with the numbers")
+        raise ValueError(
+            f"wrap: {beside[0]}: the optimizer that was given says it; give it to "
+            f"{type(optimizer).__name__}, or optimizer=NAME with the numbers"
+        )
     how, groups = arguments_of(optimizer)
     param_groups.refuse_foreign(groups, {id(p) for p in model.parameters()}, "wrap: optimizer: ")
     return how, groups, optimizer
@@ -57,24 +61,31 @@ def arguments_of(optimizer):
     """Returns (wrap()'s arguments, parameter groups) for a torch.optim.Optimizer. Raises LongshoreError if the engine
     has no optimizer that does the same."""
     kind = type(optimizer)
-    name = "adamw" if kind.__name__ in _EIGHT_BITS else next((n for n, known in OPTIMIZERS.items()
-                                                              if isinstance(optimizer, known.torchs)), None)
+    name = (
+        "adamw"
+        if kind.__name__ in _EIGHT_BITS
+        else next((n for n, known in OPTIMIZERS.items() if isinstance(optimizer, known.torchs)), None)
+    )
     if name is None:
         raise LongshoreError(f"optimizer: {kind.__name__} is not supported; torch.optim's {NAMES} are, and AdamW8bit")
     eight = kind.__name__ in _EIGHT_BITS
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
-        raise LongshoreError(f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the "
-                             f"engine makes the steps of torch.optim's {NAMES}; do what it does beside engine.step()")
+        raise LongshoreError(
+            f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the "
+            f"engine makes the steps of torch.optim's {NAMES}; do what it does beside engine.step()"
+        )
     if has_step_hooks(optimizer):
-        raise LongshoreError(f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at "
-                             "engine.optimizer")
+        raise LongshoreError(
+            f"optimizer: hooks of {kind.__name__}'s step() would not be called; register them at engine.optimizer"
+        )
     if name in ("adam", "adamw"):
         name = _decays(optimizer, name)
     defaults = param_groups.defaults_of(name)
     for group in optimizer.param_groups:  # _decays() has looked at decoupled_weight_decay
         param_groups.refuse_kinds({**group, "weight_decay": 0}, defaults, f"optimizer: {kind.__name__}: ")
     return {
-        "optimizer": name, **({"moments": "8bit"} if eight else {}),
+        "optimizer": name,
+        **({"moments": "8bit"} if eight else {}),
         **{k: v for k, v in optimizer.defaults.items() if k in NUMBERS and k in defaults},
     }, [param_groups.of_script(group, defaults) for group in optimizer.param_groups]
 
@@ -82,11 +93,13 @@ def arguments_of(optimizer):
 def _decays(optimizer, name):
     """Returns "adam" or "adamw": how an Adam applies weight decay, the same in all of its groups."""
     decoupled = getattr(optimizer, "adamw_mode", True)
-    said = {bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled
-            for group in optimizer.param_groups}
+    said = {
+        bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled for group in optimizer.param_groups
+    }
     if len(said) > 1:
-        raise LongshoreError("optimizer: decoupled_weight_decay differs between its groups, and the engine has one "
-                             "kind for all of them")
+        raise LongshoreError(
+            "optimizer: decoupled_weight_decay differs between its groups, and the engine has one kind for all of them"
+        )
     return "adamw" if said.pop() else "adam"
 
 
@@ -108,8 +121,10 @@ def hypers(engine, number):
         h.beta1, h.beta2 = group["betas"] if "betas" in has else (0, 0)
         h.momentum = group["momentum"] if "momentum" in has else 0
         if h.momentum and not has_momentum:
-            raise LongshoreError("optimizer: momentum was 0 in all groups when the run was made, which has no room "
-                                 "for it; give it to wrap()")
+            raise LongshoreError(
+                "optimizer: momentum was 0 in all groups when the run was made, which has no room "
+                "for it; give it to wrap()"
+            )
         lib.shore_hyper_at_step(ffi.addressof(out, t), known.number, engine.cycle.counts[number][t] + 1)
     return out
 
@@ -131,12 +146,16 @@ def share(optimizer, ours):
 
 def refuse_other_groups(optimizer, ours, run):
     """Raises LongshoreError if a resumed run was made with other groups than those of the optimizer that was given."""
-    theirs, own = ([{id(p) for p in params} for params in listed if params]
-                   for listed in ([group["params"] for group in optimizer.param_groups], ours.made))
+    theirs, own = (
+        [{id(p) for p in params} for params in listed if params]
+        for listed in ([group["params"] for group in optimizer.param_groups], ours.made)
+    )
     if theirs != own:
-        raise LongshoreError(f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: "
-                             f"{len(own)} of {sum(map(len, own))} parameters, and not {len(theirs)} of "
-                             f"{sum(map(len, theirs))}; make the same groups, or another run")
+        raise LongshoreError(
+            f"{run}: its parameter groups are not those of the {type(optimizer).__name__}: "
+            f"{len(own)} of {sum(map(len, own))} parameters, and not {len(theirs)} of "
+            f"{sum(map(len, theirs))}; make the same groups, or another run"
+        )
 
 
 def rebind(scheduler, optimizer):
@@ -155,8 +174,12 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, engine, groups, defaults):
         self.engine, self._states = engine, optimizer_state.States(self)
-        self.trained = {id(p) for block, streamed in zip(engine.layout.blocks, engine.streams.blocks)
-                        for p, handle in streamed.parameters if block.tensors[handle.index].trains}
+        self.trained = {
+            id(p)
+            for block, streamed in zip(engine.layout.blocks, engine.streams.blocks)
+            for p, handle in streamed.parameters
+            if block.tensors[handle.index].trains
+        }
         super().__init__(groups, defaults)
         self.made = [[*group["params"]] for group in self.param_groups]  # as wrap() got them
         self.group_of = {id(p): group for group in self.param_groups for p in group["params"]}
@@ -198,9 +221,11 @@ class Optimizer(torch.optim.Optimizer):
     @state.setter
     def state(self, state):
         if getattr(self, "_made", False):
-            raise LongshoreError('optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and '
-                                 '{"state": {}, "param_groups": '
-                                 "[...]} begins it anew")
+            raise LongshoreError(
+                "optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and "
+                '{"state": {}, "param_groups": '
+                "[...]} begins it anew"
+            )
 
     def __reduce_ex__(self, protocol):
         """A copy, or a pickle, is torch.optim's own optimizer: of copies of the parameters, with the values of now."""
@@ -251,9 +276,11 @@ def _refuse_others(optimizer, args, kwargs):
         for p in group["params"]:
             if getattr(p, "longshore", None) is not None:
                 kind = type(optimizer).__name__
-                raise LongshoreError(f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give "
-                                     f"{kind}'s numbers to longshore.wrap(), and make {kind} of the parameters that "
-                                     "are not in engine.parameters(), if there are others")
+                raise LongshoreError(
+                    f"{p.longshore.name}: is updated by engine.step() and engine.optimizer; give "
+                    f"{kind}'s numbers to longshore.wrap(), and make {kind} of the parameters that "
+                    "are not in engine.parameters(), if there are others"
+                )
 
 
 register_optimizer_step_pre_hook(_refuse_others)

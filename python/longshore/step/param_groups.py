@@ -14,10 +14,14 @@ from .optimizer_table import OPTIMIZERS
 
 NUMBERS = ("lr", "betas", "eps", "weight_decay", "momentum")  # in the order of wrap()'s arguments
 _FREE = {"foreach", "fused", "capturable", "initial_accumulator_value"}
-_FROZEN = ("is frozen in this run, which has no room for its moments: let it train at wrap(), and set "
-           "requires_grad_(False) for as long as it is not to train")
-APART = ("give the optimizer this model's parameters() alone, and those outside of the model (a loss's, a head's) an "
-         "optimizer of their own, whose step() you call beside the engine's; or wrap a module that holds both")
+_FROZEN = (
+    "is frozen in this run, which has no room for its moments: let it train at wrap(), and set "
+    "requires_grad_(False) for as long as it is not to train"
+)
+APART = (
+    "give the optimizer this model's parameters() alone, and those outside of the model (a loss's, a head's) an "
+    "optimizer of their own, whose step() you call beside the engine's; or wrap a module that holds both"
+)
 
 
 def defaults_of(name, numbers=None):
@@ -135,12 +139,16 @@ def read(optimizer):
         refuse_kinds(group, optimizer.defaults, f"{where}.")
         for p in group["params"]:
             if id(p) in out:
-                raise LongshoreError(f"{where}: {_name(p)} is in the groups twice, and would train twice in a step; "
-                                     "leave it in one group")
+                raise LongshoreError(
+                    f"{where}: {_name(p)} is in the groups twice, and would train twice in a step; "
+                    "leave it in one group"
+                )
             out[id(p)] = group
             if id(p) in dropped:
-                raise LongshoreError(f"{where}: {_name(p)} was in no group at deepspeed.initialize(), so its gradient "
-                                     "is dropped; give it a group there, with lr 0 until it is to train")
+                raise LongshoreError(
+                    f"{where}: {_name(p)} was in no group at deepspeed.initialize(), so its gradient "
+                    "is dropped; give it a group there, with lr 0 until it is to train"
+                )
             if id(p) not in trained:
                 refuse_untrained(optimizer, p, where, p.requires_grad)
     return out
@@ -178,8 +186,8 @@ def restore(optimizer, numbers):
     groups, known = optimizer.param_groups, _parameters(optimizer.engine)
     moved = any("params" in said for said in numbers)
     lists = [[known[i] for i in said["params"]] for said in numbers] if moved or not numbers else optimizer.made
-    del groups[len(lists):]
-    groups += [dict(optimizer.defaults) for _ in lists[len(groups):]]
+    del groups[len(lists) :]
+    groups += [dict(optimizer.defaults) for _ in lists[len(groups) :]]
     for group, params in zip(groups, lists):
         group["params"] = [*params]
     for group, said in zip(groups, numbers):

@@ -49,7 +49,7 @@ def read(param, kind):
     optimizer has none)."""
     _, engine, number, at = _place(param)
     buffer, first = _segments(engine, number, at, param.numel(), kind)
-    return buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()].clone().view(param.shape)
+    return buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()].clone().view(param.shape)
 
 
 def pieces(param, kind):
@@ -60,7 +60,7 @@ def pieces(param, kind):
         count = min(PIECE * SEGMENT, end - at)
         buffer, first = _segments(engine, number, at, count, kind)
         skip = (at - first * SEGMENT) * 4
-        yield memoryview(ffi.buffer(buffer.pointer, buffer.nbytes))[skip:skip + count * 4]
+        yield memoryview(ffi.buffer(buffer.pointer, buffer.nbytes))[skip : skip + count * 4]
         at += count
 
 
@@ -71,10 +71,18 @@ def write(param, kind, value):
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
     refuse_wrong(handle.name, kind, value, _NOT_WRITTEN)
     buffer, first = _segments(engine, number, at, param.numel(), kind)
-    buffer.view(torch.float32)[at - first * SEGMENT:][:param.numel()] = value
-    commit(engine,
-           lambda: [(number, first, buffer.nbytes // (4 * SEGMENT),
-                     {kind: buffer, "tensors": [] if kind == "master" else [handle.index]})])
+    buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()] = value
+    commit(
+        engine,
+        lambda: [
+            (
+                number,
+                first,
+                buffer.nbytes // (4 * SEGMENT),
+                {kind: buffer, "tensors": [] if kind == "master" else [handle.index]},
+            )
+        ],
+    )
 
 
 def _masters(engine, streamed):
@@ -84,7 +92,7 @@ def _masters(engine, streamed):
     parts = []
     for p, handle in streamed.parameters:
         at = engine.layout.offsets[streamed.number][handle.index]
-        before = whole.view(torch.float32)[at:at + p.numel()]
+        before = whole.view(torch.float32)[at : at + p.numel()]
         parts.append((p, handle, before, _fetched(before, streamed.storage).to(p.dtype)))
     return whole, parts
 
@@ -101,9 +109,12 @@ def changed_in(engine, blocks):
     """Returns the blocks in memory that differ from the drives. It compares values too, since a change through .data
     counts no version."""
     engine.settle()
-    return [b for b in blocks if any(version_of(p) != handle.version for p, handle in b.parameters)
-            or not all(torch.equal(fetched, p.detach().cpu().reshape(-1))
-                       for p, _, _, fetched in _masters(engine, b)[1])]
+    return [
+        b
+        for b in blocks
+        if any(version_of(p) != handle.version for p, handle in b.parameters)
+        or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])
+    ]
 
 
 @whole
@@ -150,13 +161,13 @@ def _amend_block(engine, streamed, masters, segment, end):
     """Stores segments of a block's masters into the last step, and shows what a fetch of them gives."""
     part = Buffer((end - segment) * SEGMENT * 4)
     masters = masters.view(torch.float32)
-    part.view(torch.float32).copy_(masters[segment * SEGMENT:end * SEGMENT])
+    part.view(torch.float32).copy_(masters[segment * SEGMENT : end * SEGMENT])
     engine.cycle.store_masters(streamed.number, segment, end - segment, part)
     streamed.updates += 1
     for (p, handle), at in zip(streamed.parameters, engine.layout.offsets[streamed.number]):
         if streamed.widens:
             with torch.no_grad():
-                p.copy_(_fetched(masters[at:at + p.numel()], streamed.storage).view(p.shape))
+                p.copy_(_fetched(masters[at : at + p.numel()], streamed.storage).view(p.shape))
         handle.version = version_of(p)
     engine.streams.places.detach_views(streamed.parameters)
 
@@ -170,9 +181,11 @@ def begun(engine):
 def _refuse_begun(engine, name):
     hooks.before_step(engine.streams, name)
     if begun(engine):
-        raise LongshoreError(f"{name}: was changed in the middle of a step, whose gradients this would drop; change "
-                             "it before backward() or after step(), after engine.optimizer.zero_grad(), or with "
-                             "write=\"temporary\" where it is put back before the step")
+        raise LongshoreError(
+            f"{name}: was changed in the middle of a step, whose gradients this would drop; change "
+            "it before backward() or after step(), after engine.optimizer.zero_grad(), or with "
+            'write="temporary" where it is put back before the step'
+        )
 
 
 def write_back(engine, blocks, value_of=torch.Tensor.detach):

@@ -47,9 +47,11 @@ def recover(engine, lost):
             lost = _recover_once(engine, lost)
         if spilled:
             engine.drop_gradients()
-            raise LongshoreError(f"a drive was lost and is back, and step {engine.state.committed()} is whole, "
-                                 "but the gradients that had been put aside on the drives are gone: make the step "
-                                 "again, from its first backward on; more memory keeps them here")
+            raise LongshoreError(
+                f"a drive was lost and is back, and step {engine.state.committed()} is whole, "
+                "but the gradients that had been put aside on the drives are gone: make the step "
+                "again, from its first backward on; more memory keeps them here"
+            )
 
 
 def _recover_once(engine, lost):
@@ -58,8 +60,9 @@ def _recover_once(engine, lost):
         _reconnect(engine, lost)
         committed = engine.state.committed()
         if not engine.state.step - 1 <= committed <= engine.state.step:
-            raise LongshoreError(f"{lost}; it came back at step {committed} instead of {engine.state.step}",
-                                 lib.SHORE_ESTALE)
+            raise LongshoreError(
+                f"{lost}; it came back at step {committed} instead of {engine.state.step}", lib.SHORE_ESTALE
+            )
     except LongshoreError as failure:
         engine.gone = failure
         raise
@@ -87,8 +90,11 @@ def _reconnect(engine, lost):
     code = lib.SHORE_ELINK
     while (code := lib.shore_patience_try(patience, code, why)) > 0:
         if interrupts.waits():
-            raise LongshoreError(f"stopped while a drive was away ({native.text(why.text)}); the committed state is "
-                                 f"good: when the drive is back, go on with: {native.text(go_on)}", lib.SHORE_ELINK)
+            raise LongshoreError(
+                f"stopped while a drive was away ({native.text(why.text)}); the committed state is "
+                f"good: when the drive is back, go on with: {native.text(go_on)}",
+                lib.SHORE_ELINK,
+            )
         code = lib.shore_run_reconnect(engine.state.run, why)
     native.check(code, why)
     native.check(lib.shore_patience_end(patience, engine.state.committed(), why, said), why)
@@ -98,8 +104,11 @@ def _reconnect(engine, lost):
 def _resend_last_step(engine, lost):
     """Sends the last step again. Raises LongshoreError if its gradients are not in memory any more."""
     if not engine.cycle.send_again():
-        raise LongshoreError(f"{lost}; it is back, but step {engine.state.step + 1}, whose gradients are not "
-                             f"in memory any more, was not committed: the engine is at step {engine.state.step}", 0)
+        raise LongshoreError(
+            f"{lost}; it is back, but step {engine.state.step + 1}, whose gradients are not "
+            f"in memory any more, was not committed: the engine is at step {engine.state.step}",
+            0,
+        )
 
 
 def say_closed(engine, failure, what):

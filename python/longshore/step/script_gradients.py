@@ -129,16 +129,21 @@ class ScriptSide:
         self.adds = False
         if adopted and not self._said_adds:
             self._said_adds = True
-            _log.warning("optimizer.step() was made without zero_grad(): the next backward adds to its gradients, as "
-                         "in PyTorch. They take %s, on the drives where memory has no room", readable(adopted))
+            _log.warning(
+                "optimizer.step() was made without zero_grad(): the next backward adds to its gradients, as "
+                "in PyTorch. They take %s, on the drives where memory has no room",
+                readable(adopted),
+            )
 
     def _adopt(self, p):
         """The step that gathers goes on with the last step's gradient. Returns its bytes."""
         number, index = p.longshore.block.number, p.longshore.index
         sum = self.value_of(p)
         if sum is None:
-            raise LongshoreError(f"{p.longshore.name}.grad: zero_grad() was not called since the last step, and what "
-                                 "this one adds to was lost with a drive; call zero_grad(), and begin the step again")
+            raise LongshoreError(
+                f"{p.longshore.name}.grad: zero_grad() was not called since the last step, and what "
+                "this one adds to was lost with a drive; call zero_grad(), and begin the step again"
+            )
         self.step.tell(lib.shore_step_wait, number)  # an update may still read it
         self.made[number].held.pop(index)
         self._set(number, index, sum)

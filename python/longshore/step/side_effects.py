@@ -43,8 +43,9 @@ class Watch:
                 self._add(self.rest, name or type(model).__name__, m)
             hooks = [hook for kind in _HOOKS for hook in getattr(m, kind).values()]
             kinds = [f for kind in type(m).__mro__ if not is_of_packages(kind.__module__) for f in vars(kind).values()]
-            code.update((id(f), f) for f in (*hooks, *kinds, *vars(m).values()) if isinstance(f, _CODE)
-                        and not is_known(f))
+            code.update(
+                (id(f), f) for f in (*hooks, *kinds, *vars(m).values()) if isinstance(f, _CODE) and not is_known(f)
+            )
         for f in code.values():
             self._add_code(f)
         self.probing = False
@@ -52,8 +53,11 @@ class Watch:
 
     def _add(self, places, name, module):
         places.append((name, vars(module)))
-        places += [(name if key == "_buffers" else f"{name}.{key}", value) for key, value in vars(module).items()
-                   if type(value) in _CONTAINERS and key not in _OF_MODULE]
+        places += [
+            (name if key == "_buffers" else f"{name}.{key}", value)
+            for key, value in vars(module).items()
+            if type(value) in _CONTAINERS and key not in _OF_MODULE
+        ]
 
     def _add_code(self, f):
         """Watches the globals and closures that a function uses, and the object that it is a method of."""
@@ -67,8 +71,10 @@ class Watch:
             codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         for name in {i.argval for code in codes for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
             if name in f.__globals__ and _is_state(f.__globals__[name]):
-                self.outside[id(f.__globals__), name] = (f"{f.__module__}.{name}",
-                                                         functools.partial(f.__globals__.get, name))
+                self.outside[id(f.__globals__), name] = (
+                    f"{f.__module__}.{name}",
+                    functools.partial(f.__globals__.get, name),
+                )
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             if _is_state(_content(cell)):
                 self.outside[id(cell)] = f"{f.__qualname__}: {name}", functools.partial(_content, cell)
@@ -84,8 +90,12 @@ class Watch:
             for where, container in places:
                 by_name = hasattr(container, "keys")
                 for key, t in [*(container.items() if by_name else enumerate(container))]:
-                    if (isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter) and not t.is_inference()
-                        and t.grad_fn is None):
+                    if (
+                        isinstance(t, torch.Tensor)
+                        and not isinstance(t, nn.Parameter)
+                        and not t.is_inference()
+                        and t.grad_fn is None
+                    ):
                         out.append((f"{where}.{key}" if by_name else where, container, key, t, self._mark(t)))
         return out
 
@@ -113,9 +123,14 @@ class Watch:
                     if self._mark(t) != was and (not isinstance(key, str) or container.get(key) is t):
                         return name
         if layer is None:
-            return next((where
-                         for key, (where, now) in self.outside.items()
-                         if _differ(_snapshot(now(), _DEEP), self._outside[key])), None)
+            return next(
+                (
+                    where
+                    for key, (where, now) in self.outside.items()
+                    if _differ(_snapshot(now(), _DEEP), self._outside[key])
+                ),
+                None,
+            )
         return None
 
 
@@ -135,13 +150,21 @@ def _is_plain(value):
     if isinstance(value, _CLOSED) or type(getattr(value, "__dict__", None)) is not dict:
         return False
     package = type(value).__module__.partition(".")[0]
-    return (isinstance(value, (types.SimpleNamespace, argparse.Namespace)) or not is_of_packages(package)
-            and package not in sys.stdlib_module_names)
+    return (
+        isinstance(value, (types.SimpleNamespace, argparse.Namespace))
+        or not is_of_packages(package)
+        and package not in sys.stdlib_module_names
+    )
 
 
 def _is_state(value):
-    return (value is None or type(value) in _CONTAINERS or type(value) in _EQUAL or isinstance(value, torch.Tensor)
-            or _is_plain(value))
+    return (
+        value is None
+        or type(value) in _CONTAINERS
+        or type(value) in _EQUAL
+        or isinstance(value, torch.Tensor)
+        or _is_plain(value)
+    )
 
 
 def _snapshot(value, deep):

@@ -149,7 +149,8 @@ class StepCycle:
         if engine.how["on_nonfinite"] != "skip":
             raise NotFiniteError(
                 f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not "
-                "made; lower the learning rate, or wrap(..., on_nonfinite='skip')")
+                "made; lower the learning rate, or wrap(..., on_nonfinite='skip')"
+            )
         return recovery.persist(engine, lambda: self._finish(loss, norm, None))
 
     def _finish(self, loss, norm, changed):
@@ -238,9 +239,10 @@ class StepCycle:
                 self.unmake()
                 raise
             self.durable()
-            raise LongshoreError(f"{failure}; step {state.step} is committed, and the engine goes on from it once "
-                                 "that is mended",
-                                 failure.code) from failure
+            raise LongshoreError(
+                f"{failure}; step {state.step} is committed, and the engine goes on from it once that is mended",
+                failure.code,
+            ) from failure
 
     def send_again(self):
         """Sends the last step again, after its drives were lost. Returns whether its gradients were still in memory;
