@@ -205,10 +205,7 @@ struct shore__compute_ops {
      * attention_backward: dqkv from dout; recomputes the probabilities from qkv and lse.
      * attention_cached: `rows` queries, one or many, at positions first .. first + rows - 1 of ONE sequence, against
      *   cached keys and values [n_kv_head, capacity, head_dim] (activation mode), which already hold positions
-     *   0 .. first + rows - 1. lse as in attention, or none.
-     * attention_merge: merges the results of queries over `parts` disjoint ranges of keys (outs
-     *   [parts, rows, n_head * head_dim], lses fp32 [parts, n_head, rows]; -inf: saw no key) into the result over all
-     *   keys, with one more rounding; lse may be none. Adds parts in order; -EINVAL above 1,024 parts. */
+     *   0 .. first + rows - 1. lse as in attention, or none. */
     int (*rope)(struct shore__compute *c, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
                 const struct shore__attention *a, size_t first_position, bool inverse);
     int (*attention)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse, shore__buf qkv,
@@ -218,9 +215,6 @@ struct shore__compute_ops {
     int (*attention_cached)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
                             shore__buf qkv, shore__buf keys, shore__buf values, size_t rows, size_t first,
                             size_t capacity, const struct shore__attention *a);
-    int (*attention_merge)(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
-                           shore__buf outs, shore__buf lses, size_t parts, size_t rows,
-                           const struct shore__attention *a);
 
     void (*close)(struct shore__compute *c);
 };

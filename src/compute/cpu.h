@@ -162,8 +162,7 @@ size_t shore__cpu_attention_workspace(struct shore__cpu *c, const struct shore__
     X(rope)               \
     X(attention)          \
     X(attention_backward) \
-    X(attention_cached)   \
-    X(attention_merge)
+    X(attention_cached)
 #define SHORE__DECLARE_CPU_OP(name) SHORE__OP_TYPE(name) shore__cpu_##name;
 SHORE__CPU_OPS(SHORE__DECLARE_CPU_OP)
 

@@ -152,31 +152,6 @@ int shore__cpu_attention_cached(struct shore__compute *base, struct shore__strea
     return run_jobs(c, &jobs);
 }
 
-int shore__cpu_attention_merge(struct shore__compute *base, struct shore__stream *s, shore__buf out, shore__buf lse,
-                               shore__buf outs, shore__buf lses, size_t parts, size_t rows,
-                               const struct shore__attention *a) {
-    struct shore__cpu *c = shore__cpu_of(base);
-    SHORE__CPU_SCOPE(c);
-    if (parts > SHORE__ATTENTION_PARTS) return -EINVAL;
-    size_t heads = a->n_head, hd = a->head_dim, width = shore__mode_bytes(base->mode);
-    SHORE__FOR_PART(c, rows * heads, 1, p) {
-        for (size_t i = p.begin; i < p.end; i++) {
-            size_t sum = i % heads * rows + i / heads;
-            struct shore__attention_merge_job job = {.outs = step(shore__cpu_ptr(outs), i * hd, width),
-                                                     .lses = (const float *)shore__cpu_ptr(lses) + sum,
-                                                     .out = (void *)step(shore__cpu_ptr(out), i * hd, width),
-                                                     .outs_stride = rows * heads * hd,
-                                                     .lses_stride = rows * heads,
-                                                     .parts = parts,
-                                                     .head_dim = hd,
-                                                     .mode = base->mode};
-            if (!shore__buf_is_none(lse)) job.lse = (float *)shore__cpu_ptr(lse) + sum;
-            c->kernels->attention_merge(&job);
-        }
-    }
-    return 0;
-}
-
 int shore__cpu_rope(struct shore__compute *base, struct shore__stream *s, shore__buf qkv, shore__buf cos_sin,
                     const struct shore__attention *a, size_t first_position, bool inverse) {
     struct shore__cpu *c = shore__cpu_of(base);

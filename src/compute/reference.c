@@ -240,7 +240,6 @@ static const struct shore__compute_ops reference_ops = {
     .attention = shore__reference_attention,
     .attention_backward = shore__reference_attention_backward,
     .attention_cached = shore__reference_attention_cached,
-    .attention_merge = shore__reference_attention_merge,
     .close = close_reference,
 };
 

@@ -24,7 +24,6 @@ SHORE__OP_TYPE(rope) shore__reference_rope;
 SHORE__OP_TYPE(attention) shore__reference_attention;
 SHORE__OP_TYPE(attention_backward) shore__reference_attention_backward;
 SHORE__OP_TYPE(attention_cached) shore__reference_attention_cached;
-SHORE__OP_TYPE(attention_merge) shore__reference_attention_merge;
 SHORE__OP_TYPE(norm) shore__reference_norm;
 SHORE__OP_TYPE(norm_backward) shore__reference_norm_backward;
 SHORE__OP_TYPE(act) shore__reference_act;

@@ -110,33 +110,6 @@ int shore__reference_attention_cached(struct shore__compute *c, struct shore__st
     return 0;
 }
 
-int shore__reference_attention_merge(struct shore__compute *c, struct shore__stream *s, shore__buf out, shore__buf lse,
-                                     shore__buf outs, shore__buf lses, size_t parts, size_t rows,
-                                     const struct shore__attention *a) {
-    size_t hd = a->head_dim, heads = a->n_head;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t h = 0; h < heads; h++) {
-            const float *log_sum = floats(lses) + h * rows + r; /* of part i: at i heads rows */
-            size_t at = (r * heads + h) * hd;
-            double max = -INFINITY, sum = 0;
-            for (size_t i = 0; i < parts; i++)
-                if (!(log_sum[i * heads * rows] <= max)) max = log_sum[i * heads * rows];
-            bool none = max == -INFINITY;
-            for (size_t i = 0; i < parts; i++)
-                sum += none ? 0 : exp(log_sum[i * heads * rows] - max);
-            if (!shore__buf_is_none(lse)) floats(lse)[h * rows + r] = (float)(none ? max : max + log(sum));
-            for (size_t e = 0; e < hd; e++) {
-                double x = 0;
-                for (size_t i = 0; i < parts; i++) {
-                    double share = none ? 0 : exp(log_sum[i * heads * rows] - max) / sum;
-                    if (share != 0) x += share * get(c, outs, i * rows * heads * hd + at + e);
-                }
-                put(c, out, at + e, x);
-            }
-        }
-    return 0;
-}
-
 int shore__reference_attention_backward(struct shore__compute *c, struct shore__stream *s, shore__buf dqkv,
                                         shore__buf dout, shore__buf qkv, shore__buf out, shore__buf lse,
                                         const struct shore__attention *a) {

@@ -114,7 +114,6 @@ struct shore__drive_config {
     uint32_t ring_buffers;
     uint32_t stage_segments; /* for joined fetches */
     struct shore_arena *arena;
-    uint64_t cache_memory_bytes;               /* limit for a cache beside the arena; 0: no limit */
     void (*note)(void *ctx, const char *text); /* may be NULL */
     void *note_ctx;
 };

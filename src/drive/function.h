@@ -11,16 +11,11 @@
 #include "drive/link.h"
 #include "storage/volume.h"
 
-/* The numbers go over the wire. */
+/* The numbers go over the wire. 3 to 7 were functions of caches; do not give them to others. */
 enum shore__function_id {
     SHORE__SPILL,       /* keeps gradients of segments for a later update or fetch */
     SHORE__SCRATCH_PUT, /* keeps bytes until the drive is closed */
     SHORE__SCRATCH_GET,
-    SHORE__CACHE_OPEN, /* opens the drive's cache: `bytes` of it in pages of `start` bytes */
-    SHORE__CACHE_PUT,  /* keeps pages of a key's bytes until they are freed or the cache is closed */
-    SHORE__CACHE_GET,
-    SHORE__CACHE_FREE, /* frees a key's pages, or those of all keys that match it */
-    SHORE__CACHE_CLOSE,
     SHORE__FUNCTIONS
 };
 
@@ -28,8 +23,6 @@ enum shore__function_id {
 enum shore__operand {
     SHORE__OVER_SEGMENTS, /* segments of a block that the drive owns */
     SHORE__OVER_SCRATCH,  /* bytes of the drive's scratch */
-    SHORE__OVER_KEY,      /* bytes of a key in the drive's cache */
-    SHORE__OVER_CACHE,    /* the whole cache; no bytes are moved */
 };
 
 struct shore__function {
@@ -38,30 +31,15 @@ struct shore__function {
     bool brings; /* bytes go to the drive; otherwise they come from it */
     bool seals;  /* it answers with a seal: XXH3-128 of the bytes, seeded with their start */
     enum shore__link_class link;
-    size_t counter; /* in struct shore_ledger: bytes that the drive moved for it; 0: it moves none that count */
+    size_t counter; /* in struct shore_ledger: bytes that the drive moved for it */
 };
-
-/* Key of bytes in a cache. Everything with one key lies on one drive, so that computing beside the drive finds it
- * together. In FREE, SHORE__CACHE_ANY for layer and head matches the whole sequence. */
-struct shore__cache_key {
-    uint64_t sequence;
-    uint32_t layer, head;
-};
-#define SHORE__CACHE_ANY UINT32_MAX
-#define SHORE__CACHE_PAGE_LEAST 4096u /* a page has a power of two of bytes */
-#define SHORE__CACHE_PAGE_MOST (1u << 20)
-
-uint64_t shore__cache_key_hash(const struct shore__cache_key *key);
-/* Whether a key matches the one asked for. */
-bool shore__cache_key_fits(const struct shore__cache_key *asked, const struct shore__cache_key *key);
 
 /* A function call. Buffers are borrowed until the completion, and hold whole segments. */
 struct shore__call {
     enum shore__function_id function;
     uint32_t block, segment, count; /* over segments */
     uint32_t form;                  /* SPILL: the gradient's */
-    uint64_t start, bytes;          /* over scratch or a key: the range; CACHE_OPEN: see there */
-    struct shore__cache_key key;    /* over a key; CACHE_FREE */
+    uint64_t start, bytes;          /* over scratch */
     const void *in;
     void *out;
     unsigned char *seal; /* 16 bytes, if it seals: the caller keeps those of PUT, and compares those of GET */
@@ -69,8 +47,6 @@ struct shore__call {
 
 const struct shore__function *shore__function(enum shore__function_id id);
 
-/* Whether it is a function of a cache: see local/cache.h. */
-bool shore__call_is_of_cache(const struct shore__call *c);
 /* Number of segments or bytes, and the bytes of each; 0: the form has no fixed size. */
 uint64_t shore__call_units(const struct shore__call *c);
 size_t shore__call_unit_bytes(const struct shore__call *c);

@@ -28,18 +28,6 @@ struct shore__attention_job {
     enum shore__mode mode;
 };
 
-/* Merges the results of one query over `parts` disjoint ranges of keys into its result over all keys. Strides in
- * elements. A part that saw no key has the log-sum-exp -inf. */
-struct shore__attention_merge_job {
-    const void *outs;  /* [parts] head_dim at stride outs_stride */
-    const float *lses; /* [parts] at stride lses_stride */
-    void *out;         /* [head_dim] */
-    float *lse;        /* NULL: not kept */
-    size_t outs_stride, lses_stride, parts, head_dim;
-    enum shore__mode mode;
-};
-#define SHORE__ATTENTION_PARTS ((size_t)1024) /* at most */
-
 /* A part of c [m, n] = a [m, k] b [k, n] (+ bias) or c += a b: some of its rows and columns. */
 struct shore__product_job {
     void *c;
@@ -104,8 +92,6 @@ struct shore__kernels {
     size_t (*attention_scratch)(size_t keys, size_t head_dim, bool backward);
     void (*attention)(const struct shore__attention_job *job, void *scratch);
     void (*attention_backward)(const struct shore__attention_job *job, void *scratch);
-    /* Merges one row of one head: see shore__attention_merge_job. */
-    void (*attention_merge)(const struct shore__attention_merge_job *job);
 
     const struct shore__product_kernel *product; /* NULL where oneDNN's are fastest */
 };

@@ -196,25 +196,3 @@ static void k_head_dlogits(void *dlogits, const float *logits, const float *max,
                            enum shore__mode mode) {
     FOR_MODE(mode, head_dlogits_rows(dlogits, logits, max, sum, targets, scale, rows, n, first, M));
 }
-
-/* ---- parts of attention ---- */
-
-INLINE void attention_merge_mode(const struct shore__attention_merge_job *job, enum shore__mode mode) {
-    float share[SHORE__ATTENTION_PARTS], max = -INFINITY, sum = 0.0f;
-    for (size_t i = 0; i < job->parts; i++)
-        if (!(job->lses[i * job->lses_stride] <= max)) max = job->lses[i * job->lses_stride]; /* keeps NaN */
-    bool none = max == -INFINITY;
-    for (size_t i = 0; i < job->parts; i++)
-        sum += share[i] = none ? 0.0f : exp_f(splat(job->lses[i * job->lses_stride] - max))[0];
-    if (job->lse) *job->lse = max + (none ? 0.0f : logf(sum));
-    for (size_t j = 0; j < job->head_dim; j += VL) {
-        vf out = {0};
-        for (size_t i = 0; i < job->parts; i++)
-            if (share[i] != 0.0f) /* a part that saw nothing has no values */
-                out = FMA(get(job->outs, i * job->outs_stride + j, left(j, job->head_dim), mode), splat(share[i]), out);
-        put(job->out, j, left(j, job->head_dim), none ? out : out / sum, mode);
-    }
-}
-static void k_attention_merge(const struct shore__attention_merge_job *job) {
-    FOR_MODE(job->mode, attention_merge_mode(job, M));
-}

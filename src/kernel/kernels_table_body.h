@@ -14,7 +14,6 @@ const struct shore__kernels KERNELS = {
     .attention_scratch = k_attention_scratch,
     .attention = k_attention,
     .attention_backward = k_attention_backward,
-    .attention_merge = k_attention_merge,
 #ifdef PRODUCT
     .product = &PRODUCT,
 #endif

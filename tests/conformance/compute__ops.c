@@ -378,72 +378,12 @@ static void attention(void **state) {
     }
 }
 
-/* One query over ranges of keys, as several drives have them, and over all of them at once. */
-static void parts_of_attention(void **state) {
-    enum { KEYS = 300, HEADS = 6, KV = 2, HD = 20, PARTS = 4, OUT = HEADS * HD, WIDE = (HEADS + 2 * KV) * HD };
-    static const size_t at[PARTS + 1] = {0, 1, 90, 218, KEYS};
-    struct shore__shapes shapes = shapes_of(8, 8);
-    shapes.seq_len = KEYS, shapes.n_head = HEADS, shapes.n_kv_head = KV, shapes.head_dim = HD;
-    struct shore__attention a = {1, KEYS, HEADS, KV, HD, 0, 0.3f};
-    FOR_EACH_MODE(mode) {
-        struct backend cpu = open_tested(mode, 2, &shapes), ref = open_reference(mode);
-        if (!cpu.c) {
-            close_backend(&ref);
-            continue;
-        }
-        struct backend *both[2] = {&ref, &cpu};
-        size_t width = shore__mode_bytes(mode);
-        double bound = mode == SHORE__F32 ? 1e-5 : 8e-3; /* parts are rounded, and may cancel */
-        shore__buf qkv = random_act(mode, 1, WIDE, 2), keys = random_act(mode, 2, KV * KEYS * HD, 2),
-                   values = random_act(mode, 3, KV * KEYS * HD, 1), merged[2], log_sum[2];
-        for (int i = 0; i < 2; i++) {
-            shore__buf whole = empty_act(mode, OUT), lse = room(HEADS * 4, 0);
-            shore__buf outs = empty_act(mode, (PARTS + 1) * OUT), lses = room((PARTS + 1) * HEADS * 4, 0);
-            merged[i] = empty_act(mode, OUT), log_sum[i] = room(HEADS * 4, 0);
-            assert_int_equal(ON(*both[i], attention_cached, whole, lse, qkv, keys, values, 1, KEYS - 1, KEYS, &a), 0);
-            for (size_t p = 0; p < PARTS; p++) {
-                size_t from = at[p] * HD * width;
-                assert_int_equal(ON(*both[i], attention_cached, shore__at(outs, p * OUT * width),
-                                    shore__at(lses, p * HEADS * 4), qkv, shore__at(keys, from), shore__at(values, from),
-                                    1, at[p + 1] - at[p] - 1, KEYS, &a),
-                                 0);
-            }
-            assert_int_equal(ON(*both[i], attention_merge, merged[i], log_sum[i], outs, lses, PARTS, 1, &a), 0);
-            close_to("attention_merge", mode, merged[i], whole, OUT, 2 * bound, 1);
-            close_to("lse of attention_merge", SHORE__F32, log_sum[i], lse, HEADS, 1e-5, 1);
-            /* one part is the whole; and one that saw nothing is not looked at, whatever it holds */
-            shore__buf again = empty_act(mode, OUT);
-            assert_int_equal(ON(*both[i], attention_merge, again, SHORE__NO_BUF, whole, lse, 1, 1, &a), 0);
-            same_bytes("attention_merge of one", mode, again, whole, OUT * width);
-            memset((char *)outs.handle + PARTS * OUT * width, 0xFF, OUT * width);
-            for (size_t h = 0; h < HEADS; h++)
-                f32(lses)[PARTS * HEADS + h] = -INFINITY;
-            assert_int_equal(ON(*both[i], attention_merge, again, SHORE__NO_BUF, outs, lses, PARTS + 1, 1, &a), 0);
-            same_bytes("attention_merge with nothing", mode, again, merged[i], OUT * width);
-            assert_int_equal(ON(*both[i], attention_merge, again, lse, shore__at(outs, PARTS * OUT * width),
-                                shore__at(lses, PARTS * HEADS * 4), 1, 1, &a),
-                             0);
-            assert_true(value(mode, again, 0) == 0 && f32(lse)[0] == -INFINITY);
-            drop(whole), drop(lse), drop(outs), drop(lses), drop(again);
-        }
-        close_to("attention_merge", mode, merged[1], merged[0], OUT, bound, 1);
-        close_to("lse of attention_merge", SHORE__F32, log_sum[1], log_sum[0], HEADS, 1e-5, 1);
-        if (on_the_processor()) /* which has no room for more */
-            assert_int_equal(ON(cpu, attention_merge, merged[1], SHORE__NO_BUF, merged[0], log_sum[0], 1025, 1, &a),
-                             -EINVAL);
-        for (int i = 0; i < 2; i++)
-            drop(merged[i]), drop(log_sum[i]);
-        drop(qkv), drop(keys), drop(values);
-        close_backend(&cpu), close_backend(&ref);
-    }
-}
-
 /* The device, if it is not the processor. */
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),   cmocka_unit_test(head),      cmocka_unit_test(head_of_the_sure),
         cmocka_unit_test(norms),    cmocka_unit_test(acts),      cmocka_unit_test(act_extremes),
-        cmocka_unit_test(elements), cmocka_unit_test(attention), cmocka_unit_test(parts_of_attention),
+        cmocka_unit_test(elements), cmocka_unit_test(attention),
     };
     if (argc > 1) tested_device = argv[1];
     away_seed = test_seed();

@@ -357,7 +357,6 @@ AWAY_OP(act_backward, B(dx), B(dy), B(x_), (enum shore__act_fn, f), Y(gated), N(
 AWAY_ATTENTION(attention, B(out), B(lse), B(qkv))
 AWAY_ATTENTION(attention_backward, B(dqkv), B(dout), B(qkv), B(out), B(lse))
 AWAY_ATTENTION(attention_cached, B(out), B(lse), B(qkv), B(keys), B(values), N(rows), N(first), N(capacity))
-AWAY_ATTENTION(attention_merge, B(out), B(lse), B(outs), B(lses), N(parts), N(rows))
 
 struct away_rope_args {
     shore__buf qkv, cos_sin;
@@ -444,7 +443,6 @@ static const struct shore__compute_ops away_ops = {
     AWAY_AT(attention),
     AWAY_AT(attention_backward),
     AWAY_AT(attention_cached),
-    AWAY_AT(attention_merge),
     AWAY_AT(close),
 };
 

@@ -1,6 +1,5 @@
 /* A child that is forked off closes what a fleet has open and nothing else; its parent's goes on, under its locks. */
 #include "drive/fleet/fleet.h"
-#include "drive/fleet/fleet_cache.h"
 #include "fault/faulty_fleet.h"
 #include "fault/forked.h"
 
@@ -8,7 +7,7 @@ static void leave(void *fleet) {
     shore__fleet_forked(fleet);
 }
 
-static void forked(const char *kinds, enum shore_io io, bool with_cache) {
+static void forked(const char *kinds, enum shore_io io) {
     struct fault t;
     bool kept[DESCRIPTORS];
     start(&t, kinds);
@@ -17,18 +16,15 @@ static void forked(const char *kinds, enum shore_io io, bool with_cache) {
     descriptors(kept);
     t.options.io = io;
     must(&t, shore_fleet_open(t.plain.layout, &t.options, &t.fleet, &t.diag));
-    struct shore__fleet_cache *cache = NULL;
-    if (with_cache) must(&t, shore__fleet_cache_open(t.fleet, 64 * 4096, 4096, &cache, &t.diag));
     int others = open("/dev/null", O_RDONLY | O_CLOEXEC); /* of somebody else, while the fleet is open */
     assert_true(others >= 0 && others < DESCRIPTORS);
     kept[others] = true;
     struct child child = child_that_leaves(leave, t.fleet, kept);
     step(&t);
     struct shore_fleet *second = NULL;
-    if (!with_cache) assert_int_equal(shore_fleet_open(t.plain.layout, &t.options, &second, &t.diag), SHORE_EBUSY);
+    assert_int_equal(shore_fleet_open(t.plain.layout, &t.options, &second, &t.diag), SHORE_EBUSY);
     step(&t);
     assert_digest(t.fleet, &t.plain, true);
-    if (cache) must(&t, shore__fleet_cache_close(cache, &t.diag));
     must(&t, open_again(&t)); /* with the child still there */
     assert_digest(t.fleet, &t.plain, true);
     child_ends(child);
@@ -37,15 +33,15 @@ static void forked(const char *kinds, enum shore_io io, bool with_cache) {
 }
 
 static void files_by_threads(void **state) {
-    forked("ff", SHORE_IO_THREADS, true);
+    forked("ff", SHORE_IO_THREADS);
 }
 
 static void files_by_the_best_way(void **state) {
-    forked("f", SHORE_IO_AUTO, true);
+    forked("f", SHORE_IO_AUTO);
 }
 
 static void a_server_and_memory(void **state) {
-    forked("fu", SHORE_IO_AUTO, false);
+    forked("fu", SHORE_IO_AUTO);
 }
 
 int main(void) {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "drive/local/cache.h"
 
 static struct shore__front *front_of(const struct shore__drive *d) {
     return (struct shore__front *)(uintptr_t)d;
@@ -204,10 +203,6 @@ int shore__front_call(struct shore__drive *d, const struct shore__call *call, st
     struct shore__front *f = front_of(d);
     int rc = shore__call_check(call, d->desc);
     if (rc || !is_fit(f, shore__function(call->function)->brings ? call->in : call->out)) return -EINVAL;
-    if (shore__call_is_of_cache(call)) {
-        f->moved[call->function] += shore__call_bytes(call);
-        return shore__cache_call(f->cache, call, done);
-    }
     struct shore__local_job *job = shore__front_job(SHORE__LOCAL_CALL, done);
     if (!job) return -ENOMEM;
     if (shore__function(call->function)->over == SHORE__OVER_SEGMENTS)

@@ -9,8 +9,6 @@
 #include "drive/function.h"
 #include "drive/lane.h"
 
-struct shore__cache;
-
 /* Kinds of jobs. A drive in memory has only some of them. */
 enum shore__local_kind {
     /* streams of chunks through the update ring */
@@ -73,7 +71,6 @@ struct shore__front {
     _Atomic bool created; /* and not yet begun; read on the threads that submit */
     struct shore__slots slots;
     struct shore__lane fetches, updates;
-    struct shore__cache *cache;
     unsigned char *spilled; /* by local segment: 1 + the form; NULL: no room for spilled gradients */
     /* the update lane's: */
     unsigned char *written; /* by local segment: written in this attempt */

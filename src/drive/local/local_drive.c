@@ -10,7 +10,6 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/local/cache.h"
 #include "drive/local/volume_remove.h"
 #include "drive/snapshot_name.h"
 
@@ -112,7 +111,6 @@ static void local_close(struct shore__drive *d) {
     struct shore_arena *arena = l->front.config.arena;
     shore__lane_stop(&l->front.updates);
     shore__lane_stop(&l->front.fetches);
-    shore__cache_free(l->front.cache);
     shore__io_close(l->update_io);
     shore__io_close(l->fetch_io);
     shore__volume_close(&l->volume);
@@ -128,7 +126,6 @@ static void local_close(struct shore__drive *d) {
 
 static void local_forked(struct shore__drive *d) {
     struct shore__local *l = local_of(d);
-    shore__cache_forked(l->front.cache);
     shore__io_forked(l->update_io);
     shore__io_forked(l->fetch_io);
     shore__file_forked(&l->volume.file);
@@ -200,7 +197,6 @@ static int take_memory(struct shore__local *l) {
 static int start(struct shore__local *l, struct shore_diag *diag) {
     const char *path = l->volume.file.path;
     int rc = take_memory(l);
-    if (!rc) rc = shore__cache_new(path, l->volume.desc.fleet_id, &l->front.config, &l->front.cache);
     if (rc) return shore__fail(diag, rc, "%s: out of memory for its buffers", path);
     struct shore__buffer_range ring = {l->ring, l->ring_bytes}, stage = {l->stage, l->stage_bytes};
     unsigned update_depth = l->front.config.ring_buffers * shore__local_chunk_ops(&l->front.config);

@@ -11,7 +11,6 @@
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/local/cache.h"
 
 static struct ram *ram_of(const struct shore__drive *d) {
     return (struct ram *)d;
@@ -90,7 +89,6 @@ static void ram_close(struct shore__drive *d) {
     struct shore_arena *arena = r->front.config.arena;
     shore__lane_stop(&r->front.updates);
     shore__lane_stop(&r->front.fetches);
-    shore__cache_free(r->front.cache);
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
         shore__arena_free(arena, r->plane[0][p]);
         shore__arena_free(arena, r->plane[1][p]);
@@ -175,7 +173,6 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
     shore__slots_init(&r->front.slots);
     int rc = shore__desc_copy(desc, &r->desc);
     if (!rc) rc = take_memory(r);
-    if (!rc) rc = shore__cache_new(NULL, r->desc.fleet_id, &r->front.config, &r->front.cache);
     if (!rc) rc = shore__lane_start(&r->front.fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
     if (!rc) rc = shore__lane_start(&r->front.updates, "shore-ram-upd", shore__ram_update_lane, r);
     if (rc) {

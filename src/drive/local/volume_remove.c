@@ -7,7 +7,6 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "storage/cache_file.h"
 #include "storage/format.h"
 #include "storage/rest.h"
 
@@ -74,7 +73,6 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
         return shore__fail(diag, SHORE_EMISSING, "%s: no volume is there any more", path);
     if (rc) return rc;
     rc = check_owner(&file, fleet_id, generation, begun, diag);
-    if (!rc && !file.is_device) shore__cache_file_sweep(file.path);
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)

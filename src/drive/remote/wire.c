@@ -200,8 +200,6 @@ void shore__wire_call_put(struct shore__wire_request *r, const struct shore__cal
         .count = c->count,
         .start = c->start,
         .bytes = c->bytes,
-        .era = c->key.sequence,
-        .step = (uint64_t)c->key.layer << 32 | c->key.head,
     };
 }
 
@@ -214,7 +212,6 @@ struct shore__call shore__wire_call_get(const struct shore__wire_request *r) {
         .count = r->count,
         .start = r->start,
         .bytes = r->bytes,
-        .key = {r->era, (uint32_t)(r->step >> 32), (uint32_t)r->step},
     };
 }
 

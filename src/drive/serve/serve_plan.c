@@ -108,9 +108,7 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         out->slot_bytes = span_bytes(config, out->span_segments);
         if (out->slot_bytes < SLOT_BYTES_LEAST) out->slot_bytes = SLOT_BYTES_LEAST;
         out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(at, config, desc);
-        if (out->total_bytes > most) continue;
-        config->cache_memory_bytes = most - out->total_bytes + 1; /* 0 would mean no limit */
-        return 0;
+        if (out->total_bytes <= most) return 0;
     }
     char needs[32], has[32];
     return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with at least %s of memory, and this one has %s",

@@ -17,7 +17,6 @@
 #include "run/lifecycle/snapshots.h"
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
-#include "storage/cache_file.h"
 #include "storage/volume.h"
 
 struct held {
@@ -138,7 +137,6 @@ static int remove_volumes(const struct shore__addresses *drives, const uint64_t 
     for (size_t i = 0; rc == 0 && i < n; i++) {
         if (held[i].fd < 0 && !held[i].elsewhere) continue;
         *begun = true;
-        if (!held[i].elsewhere) shore__cache_file_sweep(held[i].path);
         if (held[i].elsewhere)
             rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
         else if (held[i].is_device)
