@@ -42,7 +42,7 @@ def kept(slots):
     def smaller(*args, **how):
         chosen = plan(*args, **how)
         if slots is not None:
-            chosen.slots, chosen.gradient_bytes = slots, 0
+            chosen.pages, chosen.gradient_bytes = slots, 0
         return chosen
 
     return mock.patch.object(memory_plan, "plan", smaller)

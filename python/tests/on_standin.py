@@ -48,7 +48,7 @@ def slots(number):
 
     def smaller(*args, **how):
         chosen = plan(*args, **how)
-        chosen.slots = number
+        chosen.pages = number
         return chosen
 
     return mock.patch.object(memory_plan, "plan", smaller)

@@ -184,7 +184,7 @@ def engine_of(model, tmp_path, name, monkeypatch, slots, gradients=None, **how):
 
     def other(*a, **k):
         chosen = plan(*a, **k)
-        chosen.slots, chosen.gradient_bytes = slots, chosen.gradient_bytes if gradients is None else gradients
+        chosen.pages, chosen.gradient_bytes = slots, chosen.gradient_bytes if gradients is None else gradients
         return chosen
 
     with monkeypatch.context() as patched:

@@ -24,7 +24,7 @@ def engine_for(model, tmp_path, name="run", slots=None, gradient_bytes=None, mon
 
         def smaller(*a, **k):
             chosen = plan(*a, **k)
-            chosen.slots = slots or chosen.slots
+            chosen.pages = slots or chosen.pages
             chosen.gradient_bytes = chosen.gradient_bytes if gradient_bytes is None else gradient_bytes
             return chosen
 

@@ -23,7 +23,8 @@ class Plan:
     """How an engine uses its memory budget."""
 
     ring_bytes: int  # buffers of the drives
-    slots: int  # layers whose parameters are in memory at once
+    pages: int  # layers whose parameters are in the host's memory at once
+    slots: int  # layers that a device holds at once; 0: there is none, and modules compute in the pages
     gradient_bytes: int
     pool_bytes: int  # memory that activations pass through; 0: they stay in PyTorch's memory, beside the budget
     room_bytes: int  # room for activations on the drives
@@ -90,6 +91,7 @@ def plan(
     room=None,
     compress=0.0,
     who="this model",
+    device=None,
 ):
     """The Plan for a memory budget. Raises BudgetError with the minimum.
 
@@ -97,6 +99,7 @@ def plan(
     activations: as wrap() takes it.
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     who: the engine's name in messages about a shared budget.
+    device: what modules compute on; None: the CPU.
     """
     options, _ = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
     least_rings, best_rings = (
@@ -122,7 +125,7 @@ def plan(
     rings = program.add("drives", lib.SHORE_ROLE_DRIVES, least_rings, best_rings)
     for group, side in enumerate(sides, 1):
         program.add("parameters of a layer", lib.SHORE_ROLE_LAYER, side, ways=lib.SHORE_WAY_MOVE, group=group)
-        slots = program.add("slots of layers", lib.SHORE_ROLE_BUFFERS, group=group, least=1, most=layers)
+        pages = program.add("pages of layers", lib.SHORE_ROLE_BUFFERS, group=group, least=1, most=layers)
     gradients = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, 4 * trained)
     spare = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare)
 
@@ -142,6 +145,7 @@ def plan(
             room=room,
             compress=compress,
             who=who,
+            device=device,
         )
     memory = shared_budget.share(who, memory, least)
     given = memory or 0
@@ -149,9 +153,11 @@ def plan(
     made, code, diag = program.plan(memory)
     native.check(code, diag)
     kept, total = _fate(made, spare).bytes, _sums(made).total_bytes
+    held = _fate(made, pages).count if sides else 1
     return Plan(
         ring_bytes=0 if _fate(made, rings).full else least_rings,
-        slots=_fate(made, slots).count if sides else 1,
+        pages=held,
+        slots=0 if device is None else held,
         gradient_bytes=_fate(made, gradients).bytes,
         pool_bytes=0 if pool is None else _fate(made, pool).bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,

@@ -13,7 +13,7 @@ from torch import nn
 
 from .. import native
 from ..errors import LongshoreError, MissingError
-from ..model import adapters, blocks as tree
+from ..model import adapters, blocks as tree, device
 from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
@@ -110,6 +110,7 @@ def resume(
         activations=how.get("activations", "memory"),
         compress=how.get("compress", 0.0),
         who=who(model, run),
+        device=device.of(model),
     )
     with Progress(f"opening {run}"):
         return _open(run, model, program, layout, given, chosen, accept_step)

@@ -175,6 +175,7 @@ def _wrap(model, options):
         compress=how["compress"],
         who=who(model, run),
         room=None if room is None else native.size(room, "activation_room"),
+        device=device.of(model),
     )
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
@@ -235,7 +236,7 @@ def open_engine(model, state, how, groups, chosen, seal=None):
     between loses nothing.
     """
     compiling = compiled.compile_blocks(model, how["layers"], how.get("compile"))
-    streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.slots, device.of(model))
+    streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.pages, device.of(model))
     streams.progress.compiling = compiling
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
