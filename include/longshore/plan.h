@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "longshore/error.h"
+#include "longshore/lane.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,16 +30,10 @@ extern "C" {
 struct shore_program;
 struct shore_plan;
 
-enum shore_lane {
-    SHORE_LANE_COMPUTE, /* cost: multiplications and additions */
-    SHORE_LANE_DRIVES,  /* cost: bytes moved */
-    SHORE_LANES
-};
-
 struct shore_operation {
     size_t size;                /* sizeof(struct shore_operation) */
     const char *name;           /* for messages. Ownership: outlives the program */
-    uint64_t cost[SHORE_LANES]; /* in each lane */
+    uint64_t cost[SHORE_LANES]; /* in each lane; of drives: of all together */
 };
 
 /* What memory a tensor lies in. */

@@ -5,18 +5,11 @@
 
 #include <stdint.h>
 
-enum shore__work {
-    SHORE__WORK_IN,  /* bytes that cross the host link to the drives */
-    SHORE__WORK_OUT, /* bytes that cross from them */
-    SHORE__WORK_READ,
-    SHORE__WORK_WRITE,       /* bytes of a drive */
-    SHORE__WORK_UPDATE,      /* elements, beside a drive */
-    SHORE__WORK_HOST_UPDATE, /* elements, on the host */
-};
+#include "longshore/lane.h"
 
 struct shore__gate {
     /* When so much work that starts now will be over, by shore__now_ns(). Never waits. Threading: any. */
-    uint64_t (*over_ns)(struct shore__gate *gate, enum shore__work work, uint32_t drive, uint64_t amount);
+    uint64_t (*over_ns)(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount);
 };
 
 struct shore_fleet;

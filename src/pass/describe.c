@@ -68,19 +68,18 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth) {
     return boundary_room(f) * m->arch.n_layer + slices + nth * shore__plan_offload_bytes(f);
 }
 
-/* A parameter takes 8 operations per token, and moves 28 bytes. */
-static void cost_of(const struct shore__facts *f, bool backward, uint64_t elems, uint64_t cost[SHORE_LANES]) {
-    cost[SHORE_LANE_COMPUTE] = f->batch.rows * elems * (backward ? 6 : 2);
-    cost[SHORE_LANE_DRIVES] = elems * (backward ? 26 : 2);
+/* A parameter takes 8 operations per token, and moves 28 bytes. Adds the cost of one pass over it. */
+static void add_cost(const struct shore__facts *f, bool backward, uint64_t elems, uint64_t cost[SHORE_LANES]) {
+    cost[SHORE_LANE_COMPUTE] += f->batch.rows * elems * (backward ? 6 : 2);
+    cost[SHORE_LANE_DRIVE_READ] += elems * (backward ? 14 : 2);
+    cost[SHORE_LANE_DRIVE_WRITE] += elems * (backward ? 12 : 0);
 }
 
 static bool computing_outlasts_drives(const struct shore__facts *f) {
-    uint64_t forward[SHORE_LANES], backward[SHORE_LANES];
-    cost_of(f, false, 1, forward);
-    cost_of(f, true, 1, backward);
-    return shore__rules_outlasts(forward[SHORE_LANE_COMPUTE] + backward[SHORE_LANE_COMPUTE],
-                                 forward[SHORE_LANE_DRIVES] + backward[SHORE_LANE_DRIVES], f->operations_per_second,
-                                 f->drive_bytes_per_second);
+    uint64_t cost[SHORE_LANES] = {0};
+    add_cost(f, false, 1, cost);
+    add_cost(f, true, 1, cost);
+    return shore__rules_outlasts(cost, f->operations_per_second, f->drive_bytes_per_second);
 }
 
 /* Largest number of pairs whose inner activations get room in scratch: all pairs, but at most 12 bytes per parameter,
@@ -135,7 +134,7 @@ static void describe_operations(const struct description *d) {
         if (forward) op.name = "forward";
         if (backward) op.name = i == shore__phase_head(n) ? "head" : "backward";
         if ((forward || backward) && layer >= 1 && layer <= n)
-            cost_of(d->f, backward, d->f->model->layout->blocks[layer].elems, op.cost);
+            add_cost(d->f, backward, d->f->model->layout->blocks[layer].elems, op.cost);
         shore_program_operation(d->program, &op);
     }
 }

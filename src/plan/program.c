@@ -66,11 +66,10 @@ void shore_program_frees(struct shore_program *p, uint32_t operation, uint32_t t
     use(p, SHORE__FREES, operation, tensor);
 }
 
-uint64_t shore__program_cost(const struct shore_program *p, enum shore_lane lane) {
-    uint64_t sum = 0;
+void shore__program_cost(const struct shore_program *p, uint64_t cost[SHORE_LANES]) {
     for (uint32_t i = 0; i < p->nops; i++)
-        sum += p->op[i].cost[lane];
-    return sum;
+        for (int lane = 0; lane < SHORE_LANES; lane++)
+            cost[lane] += p->op[i].cost[lane];
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */

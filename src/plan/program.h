@@ -23,7 +23,7 @@ struct shore_program {
 /* Checks that the description is complete; writes lifetimes, by tensor, to live. Errors: those of shore_plan_open(). */
 int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
 
-/* Cost of all operations in a lane. */
-uint64_t shore__program_cost(const struct shore_program *program, enum shore_lane lane);
+/* Adds the cost of all operations. */
+void shore__program_cost(const struct shore_program *program, uint64_t cost[SHORE_LANES]);
 
 #endif

@@ -5,8 +5,9 @@
 
 #include "report/report.h"
 
-const char *const shore__busy_names[SHORE__BUSY_COUNT] = {"gpu",         "link",          "drive_read", "drive_write",
-                                                          "drive_mixed", "drive_compute", "host_update"};
+const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES] = {
+    SHORE_LANE_COMPUTE,     SHORE_LANE_LINK_IN,      SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_WRITE,
+    SHORE_LANE_DRIVE_MIXED, SHORE_LANE_DRIVE_UPDATE, SHORE_LANE_HOST_UPDATE};
 
 struct line {
     char *out;
@@ -67,8 +68,9 @@ int shore__metrics_line(const struct shore__step_report *report, char *out, size
     append(&line, ",\"speculated\":%s", report->speculated ? "true" : "false");
     if (report->emulated) {
         append(&line, ",\"emulated\":true,\"busy\":");
-        for (int i = 0; i < SHORE__BUSY_COUNT; i++)
-            append(&line, "%c\"%s\":%.9g", i ? ',' : '{', shore__busy_names[i], report->busy.seconds[i]);
+        for (int i = 0; i < SHORE__BUSY_LANES; i++)
+            append(&line, "%c\"%s\":%.9g", i ? ',' : '{', shore_lane_name(shore__busy_lanes[i]),
+                   report->busy.seconds[shore__busy_lanes[i]]);
         append(&line, "}");
     }
     if (report->skipped) append(&line, ",\"skipped\":true");

@@ -8,27 +8,21 @@
 #include <stdint.h>
 
 #include "base/units.h"
+#include "longshore/lane.h"
 
 /* Bytes that crossed the host link, by class. */
 struct shore__link_bytes {
     uint64_t gradients, compressed, parameters, activations, state, control;
 };
 
-/* Busy times of an emulated machine's parts, in seconds; for drives, the busiest of each kind. */
-enum shore__busy_of {
-    SHORE__BUSY_GPU,
-    SHORE__BUSY_LINK,
-    SHORE__BUSY_READ,
-    SHORE__BUSY_WRITE,
-    SHORE__BUSY_MIXED, /* reads and writes */
-    SHORE__BUSY_COMPUTE,
-    SHORE__BUSY_HOST_UPDATE,
-    SHORE__BUSY_COUNT
-};
-extern const char *const shore__busy_names[SHORE__BUSY_COUNT];
+/* Busy times of an emulated machine's lanes, in seconds; for drives, the busiest of each kind, and for the link the
+ * busier direction, under LINK_IN. */
 struct shore__busy {
-    double seconds[SHORE__BUSY_COUNT];
+    double seconds[SHORE_LANES];
 };
+/* The lanes that it has. */
+#define SHORE__BUSY_LANES 7
+extern const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES];
 
 /* Time and bytes of one step, reported after its commit. */
 struct shore__step_report {

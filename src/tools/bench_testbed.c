@@ -202,8 +202,8 @@ static int read_step(struct shore__testbed_row *r, const char *text, size_t byte
     *seconds = number_of(o, "step_seconds");
     if (!json_is_true(json_object_get(o, "emulated")) || !busy || !(*seconds > 0))
         rc = shore__fail(diag, SHORE_EINPUT, "the training did not say what was emulated");
-    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
-        r->busy.seconds[i] += number_of(busy, shore__busy_names[i]);
+    for (int i = 0; i < SHORE__BUSY_LANES; i++)
+        r->busy.seconds[shore__busy_lanes[i]] += number_of(busy, shore_lane_name(shore__busy_lanes[i]));
     json_decref(o);
     return rc;
 }
@@ -229,12 +229,19 @@ static int read_metrics(struct bench *b, struct shore__testbed_row *r, struct sh
 
 /* Finds the part that was busy longest. */
 static void find_bound(struct shore__testbed_row *r) {
-    static const char *const names[SHORE__BUSY_COUNT] = {
-        "gpu", "link", "drive read", "drive write", "drive read and write", "drive compute", "host update"};
+    static const char *const names[SHORE_LANES] = {
+        [SHORE_LANE_COMPUTE] = "gpu",
+        [SHORE_LANE_LINK_IN] = "link",
+        [SHORE_LANE_DRIVE_READ] = "drive read",
+        [SHORE_LANE_DRIVE_WRITE] = "drive write",
+        [SHORE_LANE_DRIVE_MIXED] = "drive read and write",
+        [SHORE_LANE_DRIVE_UPDATE] = "drive compute",
+        [SHORE_LANE_HOST_UPDATE] = "host update",
+    };
     struct shore__busy busy = r->busy;
     int most = 0;
-    busy.seconds[SHORE__BUSY_MIXED] *= 0.999; /* not if one of them alone takes as long */
-    for (int i = 1; i < SHORE__BUSY_COUNT; i++)
+    busy.seconds[SHORE_LANE_DRIVE_MIXED] *= 0.999; /* not if one of them alone takes as long */
+    for (int i = 1; i < SHORE_LANES; i++)
         if (busy.seconds[i] > busy.seconds[most]) most = i;
     r->bound = names[most];
 }
@@ -302,8 +309,9 @@ static json_t *row_json(const struct bench *b, const struct shore__testbed_row *
                   shore__testbed_modes[r->mode], "drives", (int)r->drives, "link_share", r->link_share, "step_seconds",
                   r->step_seconds, "bound", r->bound, "emulated", 1, "scale", b->emulation.scale);
     json_t *busy = json_object();
-    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
-        json_object_set_new(busy, shore__busy_names[i], json_real(r->busy.seconds[i] / b->args->steps));
+    for (int i = 0; i < SHORE__BUSY_LANES; i++)
+        json_object_set_new(busy, shore_lane_name(shore__busy_lanes[i]),
+                            json_real(r->busy.seconds[shore__busy_lanes[i]] / b->args->steps));
     json_object_set_new(o, "speed_over_base1", number_or_null(r->over_base1));
     json_object_set_new(o, "speed_over_base", number_or_null(r->over_base));
     json_object_set_new(o, "busy_seconds", busy);

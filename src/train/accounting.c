@@ -87,7 +87,7 @@ static void report_emulation(struct accounting *a, struct shore__step_report *r)
     struct shore__busy now;
     shore__tempo_busy(a->tempo, &now);
     r->emulated = true;
-    for (int i = 0; i < SHORE__BUSY_COUNT; i++)
+    for (int i = 0; i < SHORE_LANES; i++)
         r->busy.seconds[i] = now.seconds[i] - a->busy.seconds[i];
     a->busy = now;
 }

@@ -220,7 +220,7 @@ static int update_span(const struct work *w, const struct chunk *c, const struct
 static int compute(struct work *w, const struct chunk *c) {
     struct shore__gate *gate = w->fleet->gate;
     uint64_t elems = (uint64_t)c->segments * SHORE_SEGMENT_ELEMS;
-    uint64_t over_ns = gate ? gate->over_ns(gate, SHORE__WORK_HOST_UPDATE, 0, elems) : 0;
+    uint64_t over_ns = gate ? gate->over_ns(gate, SHORE_LANE_HOST_UPDATE, 0, elems) : 0;
     struct shore_diag diag = {0};
     int rc = 0;
     for (uint32_t i = 0; !rc && i < c->nspans; i++)

@@ -213,17 +213,17 @@ static void test_spilled(void **state) {
 struct counting {
     struct shore__gate gate;
     pthread_mutex_t lock;
-    uint64_t amount[SHORE__WORK_HOST_UPDATE + 1], last_ns;
+    uint64_t amount[SHORE_LANES], last_ns;
     uint64_t in_a_row[2], most; /* bytes that a drive reads between writes */
 };
 
-static uint64_t count(struct shore__gate *gate, enum shore__work work, uint32_t drive, uint64_t amount) {
+static uint64_t count(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     struct counting *c = (struct counting *)gate;
-    uint64_t instant = shore__now_ns() + (work == SHORE__WORK_UPDATE ? 3000000 : 1000000);
+    uint64_t instant = shore__now_ns() + (lane == SHORE_LANE_DRIVE_UPDATE ? 3000000 : 1000000);
     pthread_mutex_lock(&c->lock);
-    c->amount[work] += amount;
-    if (work == SHORE__WORK_READ) c->in_a_row[drive] += amount;
-    if (work == SHORE__WORK_WRITE) c->in_a_row[drive] = 0;
+    c->amount[lane] += amount;
+    if (lane == SHORE_LANE_DRIVE_READ) c->in_a_row[drive] += amount;
+    if (lane == SHORE_LANE_DRIVE_WRITE) c->in_a_row[drive] = 0;
     if (c->in_a_row[drive] > c->most) c->most = c->in_a_row[drive];
     if (instant > c->last_ns) c->last_ns = instant;
     pthread_mutex_unlock(&c->lock);
@@ -255,11 +255,11 @@ static void test_gate(void **state) {
     struct shore_ledger ledger = {.size = sizeof ledger};
     shore_fleet_ledger(b.fleet, &ledger);
     assert_int_equal(ledger.link_in_gradients + ledger.link_out_params, crossing_elems(b.plain.layout) * (4 + 2 + 4));
-    assert_int_equal(c.amount[SHORE__WORK_IN], ledger.link_in_gradients);
-    assert_int_equal(c.amount[SHORE__WORK_OUT], ledger.link_out_params);
-    assert_int_equal(c.amount[SHORE__WORK_READ], ledger.drive_read_state + ledger.drive_read_spill);
-    assert_int_equal(c.amount[SHORE__WORK_WRITE], ledger.drive_write_state + ledger.drive_write_spill);
-    assert_int_equal(c.amount[SHORE__WORK_UPDATE], 2 * b.plain.layout->segments * SHORE_SEGMENT_ELEMS);
+    assert_int_equal(c.amount[SHORE_LANE_LINK_IN], ledger.link_in_gradients);
+    assert_int_equal(c.amount[SHORE_LANE_LINK_OUT], ledger.link_out_params);
+    assert_int_equal(c.amount[SHORE_LANE_DRIVE_READ], ledger.drive_read_state + ledger.drive_read_spill);
+    assert_int_equal(c.amount[SHORE_LANE_DRIVE_WRITE], ledger.drive_write_state + ledger.drive_write_spill);
+    assert_int_equal(c.amount[SHORE_LANE_DRIVE_UPDATE], 2 * b.plain.layout->segments * SHORE_SEGMENT_ELEMS);
     /* a later chunk is read before one is written */
     assert_true(c.most >= 2 * (uint64_t)SHORE_SEGMENT_ELEMS * 12);
     assert_digest(b.fleet, &b.plain, true);

@@ -47,9 +47,9 @@ static void finish_job(struct fetcher *f, struct shore__local_job *job) {
 }
 
 /* When a gate lets the work end; 0: no gate. */
-static uint64_t gate_ns(const struct fetcher *f, enum shore__work work, uint64_t bytes) {
+static uint64_t gate_ns(const struct fetcher *f, enum shore_lane lane, uint64_t bytes) {
     struct shore__gate *gate = f->l->front.drive.gate;
-    return gate ? gate->over_ns(gate, work, f->l->volume.desc.drive, bytes) : 0;
+    return gate ? gate->over_ns(gate, lane, f->l->volume.desc.drive, bytes) : 0;
 }
 
 static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kind, void *buffer, uint64_t offset,
@@ -57,8 +57,8 @@ static void submit_op(struct fetcher *f, struct span *p, enum shore__io_kind kin
     assert(p->pending < SHORE_PLANE_COUNT);
     struct shore__io_op *op = &p->op[p->pending];
     *op = (struct shore__io_op){.kind = kind, .buffer = buffer, .offset = offset, .bytes = (uint32_t)bytes, .user = p};
-    enum shore__work work = kind == SHORE__IO_WRITE ? SHORE__WORK_WRITE : SHORE__WORK_READ;
-    uint64_t drive_ns = gate_ns(f, work, bytes);
+    enum shore_lane lane = kind == SHORE__IO_WRITE ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
+    uint64_t drive_ns = gate_ns(f, lane, bytes);
     op->not_before_ns = drive_ns > p->link_ns ? drive_ns : p->link_ns;
     int rc = shore__io_submit(f->l->fetch_io, op);
     if (rc) {
@@ -225,7 +225,7 @@ static uint64_t cross_link(struct fetcher *f, const struct span *p, const struct
                     ? p->count * each /* in the other kinds, the padding behind a block does not cross */
                     : shore__layout_bytes(layout, job->block, job->segment + p->at, p->count, each);
     }
-    return gate_ns(f, in ? SHORE__WORK_IN : SHORE__WORK_OUT, bytes);
+    return gate_ns(f, in ? SHORE_LANE_LINK_IN : SHORE_LANE_LINK_OUT, bytes);
 }
 
 static void start_span(struct fetcher *f, struct span *p) {

@@ -40,10 +40,10 @@ unsigned shore__local_chunk_ops(const struct shore__drive_config *config) {
 }
 
 /* When a gate lets such work for the chunk end; 0: no gate. */
-static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore__work work, uint64_t amount) {
+static uint64_t gate_ns(const struct shore__local *l, const struct chunk *c, enum shore_lane lane, uint64_t amount) {
     struct shore__gate *gate = l->front.drive.gate;
     return gate && shore__front_is_of_attempt(&l->front, c->job)
-               ? gate->over_ns(gate, work, l->volume.desc.drive, amount)
+               ? gate->over_ns(gate, lane, l->volume.desc.drive, amount)
                : 0;
 }
 
@@ -64,31 +64,31 @@ static void submit_op(struct shore__pipeline *p, struct chunk *c, struct shore__
 
 static void move(struct shore__pipeline *p, struct chunk *c, enum shore__io_kind kind, void *buffer, uint64_t offset,
                  size_t bytes) {
-    enum shore__work work = kind == SHORE__IO_WRITE ? SHORE__WORK_WRITE : SHORE__WORK_READ;
+    enum shore_lane lane = kind == SHORE__IO_WRITE ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ;
     submit_op(p, c,
               (struct shore__io_op){.kind = kind,
                                     .buffer = buffer,
                                     .offset = offset,
                                     .bytes = (uint32_t)bytes,
-                                    .not_before_ns = gate_ns(p->l, c, work, bytes)});
+                                    .not_before_ns = gate_ns(p->l, c, lane, bytes)});
 }
 
-/* Amount of a work, other than moving state, in the chunk: bytes on the host link, or elements. */
-static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore__work work) {
+/* Amount of a lane's work in the chunk, other than moving state: bytes on the host link, or elements. */
+static uint64_t amount_of(const struct shore__local *l, const struct chunk *c, enum shore_lane lane) {
     if (c->job->kind == SHORE__LOCAL_STORE)
-        return work == SHORE__WORK_IN ? c->count * shore__state_segment_bytes(l->front.config.plane_bytes) : 0;
-    if (work == SHORE__WORK_UPDATE) return (uint64_t)c->count * SHORE_SEGMENT_ELEMS;
+        return lane == SHORE_LANE_LINK_IN ? c->count * shore__state_segment_bytes(l->front.config.plane_bytes) : 0;
+    if (lane == SHORE_LANE_DRIVE_UPDATE) return (uint64_t)c->count * SHORE_SEGMENT_ELEMS;
     struct shore_update part = shore__update_part(&l->front.config, &c->job->update, c->segment, c->count);
-    return work == SHORE__WORK_IN ? shore__update_bytes_in(&l->front.config, &part)
-                                  : shore__update_bytes_out(&l->front.config, &part);
+    return lane == SHORE_LANE_LINK_IN ? shore__update_bytes_in(&l->front.config, &part)
+                                      : shore__update_bytes_out(&l->front.config, &part);
 }
 
 /* Holds the chunk until a gate lets such work end, in parallel with its I/O. */
-static void hold(struct shore__pipeline *p, struct chunk *c, enum shore__work work) {
+static void hold(struct shore__pipeline *p, struct chunk *c, enum shore_lane lane) {
     if (!p->l->front.drive.gate || !shore__front_is_of_attempt(&p->l->front, c->job)) return;
-    uint64_t amount = amount_of(p->l, c, work);
+    uint64_t amount = amount_of(p->l, c, lane);
     if (!amount) return;
-    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, work, amount)});
+    submit_op(p, c, (struct shore__io_op){.kind = SHORE__IO_PAUSE, .not_before_ns = gate_ns(p->l, c, lane, amount)});
 }
 
 /* Whether a plane is read. An update receives the new residual, so it does not read the old one. */
@@ -157,7 +157,7 @@ static void start_reads(struct shore__pipeline *p, struct chunk *c) {
              c->count * each);
         l->front.read_spill += c->count * each;
     }
-    hold(p, c, SHORE__WORK_IN);
+    hold(p, c, SHORE_LANE_LINK_IN);
     if (c->pending == 0) c->state = CHUNK_READY;
 }
 
@@ -347,7 +347,7 @@ static void start_writes(struct shore__pipeline *p, struct chunk *c) {
     c->state = CHUNK_WRITING;
     l->front.write_state +=
         submit_planes(p, c, SHORE__IO_WRITE, job->kind == SHORE__LOCAL_INIT ? job->slot : 1 - job->slot);
-    hold(p, c, SHORE__WORK_OUT);
+    hold(p, c, SHORE_LANE_LINK_OUT);
     if (c->pending == 0) release_chunk(p, c);
 }
 
@@ -386,7 +386,7 @@ static void compute_chunk(struct shore__pipeline *p, struct chunk *c) {
         return;
     }
     c->state = CHUNK_COMPUTED;
-    hold(p, c, SHORE__WORK_UPDATE);
+    hold(p, c, SHORE_LANE_DRIVE_UPDATE);
     if (c->pending == 0) start_writes(p, c);
 }
 

@@ -22,8 +22,9 @@ struct bucket {
     uint64_t busy_ns; /* total time of serving */
 };
 
-struct drive {
-    struct bucket read, write, mixed, compute;
+/* Of a drive, or of all that is no drive's. */
+struct lanes {
+    struct bucket lane[SHORE_LANES];
 };
 
 struct shore__tempo {
@@ -32,8 +33,7 @@ struct shore__tempo {
     char *speeds;
     uint32_t ndrives;
     pthread_mutex_t lock; /* guards what follows */
-    struct bucket link[2], host_update, processor;
-    struct drive drive[];
+    struct lanes host, drive[];
 };
 
 /* Returns when `units` asked for at now_ns will be served. */
@@ -52,38 +52,20 @@ static uint64_t serve(struct bucket *b, uint64_t now_ns, uint64_t units) {
     return b->free_ns;
 }
 
-static uint64_t later(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
-static uint64_t over_ns(struct shore__gate *gate, enum shore__work work, uint32_t drive, uint64_t amount) {
+static uint64_t over_ns(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     struct shore__tempo *t = (struct shore__tempo *)gate;
-    struct drive *d = &t->drive[drive];
-    uint64_t now = shore__now_ns(), over = 0;
+    bool drives = lane >= SHORE_LANE_DRIVE_READ && lane <= SHORE_LANE_DRIVE_UPDATE;
+    struct bucket *of = drives ? t->drive[drive].lane : t->host.lane;
+    uint64_t now = shore__now_ns(), mixed = 0;
     assert(drive < t->ndrives);
+    if (lane == SHORE_LANE_LINK_OUT && t->emulation.link_shared) lane = SHORE_LANE_LINK_IN;
+    if (lane == SHORE_LANE_DRIVE_UPDATE || lane == SHORE_LANE_HOST_UPDATE) amount *= SHORE__COMPUTE_BYTES_PER_ELEM;
     pthread_mutex_lock(&t->lock);
-    switch (work) {
-    case SHORE__WORK_IN:
-        over = serve(&t->link[0], now, amount);
-        break;
-    case SHORE__WORK_OUT:
-        over = serve(&t->link[!t->emulation.link_shared], now, amount);
-        break;
-    case SHORE__WORK_READ:
-        over = later(serve(&d->read, now, amount), serve(&d->mixed, now, amount));
-        break;
-    case SHORE__WORK_WRITE:
-        over = later(serve(&d->write, now, amount), serve(&d->mixed, now, amount));
-        break;
-    case SHORE__WORK_UPDATE:
-        over = serve(&d->compute, now, amount * SHORE__COMPUTE_BYTES_PER_ELEM);
-        break;
-    case SHORE__WORK_HOST_UPDATE:
-        over = serve(&t->host_update, now, amount * SHORE__COMPUTE_BYTES_PER_ELEM);
-        break;
-    }
+    uint64_t over = serve(&of[lane], now, amount);
+    if (lane == SHORE_LANE_DRIVE_READ || lane == SHORE_LANE_DRIVE_WRITE)
+        mixed = serve(&of[SHORE_LANE_DRIVE_MIXED], now, amount);
     pthread_mutex_unlock(&t->lock);
-    return over;
+    return over > mixed ? over : mixed;
 }
 
 /* NULL: not emulated. */
@@ -110,17 +92,17 @@ int shore__tempo_make(const struct shore__emulation *e, uint32_t ndrives, struct
     t->emulation = *e;
     t->ndrives = ndrives;
     t->speeds = (char *)(t->drive + ndrives);
-    t->link[0].rate = e->link[0];
-    t->link[1].rate = e->link[1];
-    t->host_update.rate = e->host_update;
-    t->processor.rate = NS_PER_SECOND; /* its units are nanoseconds */
+    t->host.lane[SHORE_LANE_LINK_IN].rate = e->link[0];
+    t->host.lane[SHORE_LANE_LINK_OUT].rate = e->link[1];
+    t->host.lane[SHORE_LANE_HOST_UPDATE].rate = e->host_update;
+    t->host.lane[SHORE_LANE_COMPUTE].rate = NS_PER_SECOND; /* its units are nanoseconds */
     char *speeds = t->speeds;
     for (uint32_t d = 0; d < ndrives && e->ndrives; d++) {
         const struct shore__emulated_drive *as = drive_of(e, d);
-        t->drive[d].read.rate = as->read;
-        t->drive[d].write.rate = as->write;
-        t->drive[d].mixed.rate = as->mixed;
-        t->drive[d].compute.rate = as->compute;
+        t->drive[d].lane[SHORE_LANE_DRIVE_READ].rate = as->read;
+        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].rate = as->write;
+        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].rate = as->mixed;
+        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].rate = as->compute;
         speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)update_speed(as));
     }
     return 0;
@@ -200,28 +182,24 @@ void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *mo
     double seconds = backward ? t->emulation.backward_seconds : t->emulation.forward_seconds;
     uint64_t ns = (uint64_t)(seconds * share_of(model, block) * share * 1e9);
     pthread_mutex_lock(&t->lock);
-    uint64_t over = serve(&t->processor, start_ns, ns);
+    uint64_t over = serve(&t->host.lane[SHORE_LANE_COMPUTE], start_ns, ns);
     pthread_mutex_unlock(&t->lock);
     shore__sleep_until(over);
 }
 
-static void add_busy(struct shore__busy *out, enum shore__busy_of part, const struct bucket *b) {
-    double seconds = (double)b->busy_ns * 1e-9;
-    if (seconds > out->seconds[part]) out->seconds[part] = seconds;
+static void add_busy(struct shore__busy *out, const struct lanes *of) {
+    for (int lane = 0; lane < SHORE_LANES; lane++) {
+        double seconds = (double)of->lane[lane].busy_ns * 1e-9;
+        double *most = &out->seconds[lane == SHORE_LANE_LINK_OUT ? SHORE_LANE_LINK_IN : lane];
+        if (seconds > *most) *most = seconds;
+    }
 }
 
 void shore__tempo_busy(struct shore__tempo *t, struct shore__busy *out) {
     *out = (struct shore__busy){{0}};
     pthread_mutex_lock(&t->lock);
-    add_busy(out, SHORE__BUSY_GPU, &t->processor);
-    add_busy(out, SHORE__BUSY_LINK, &t->link[0]);
-    add_busy(out, SHORE__BUSY_LINK, &t->link[1]);
-    add_busy(out, SHORE__BUSY_HOST_UPDATE, &t->host_update);
-    for (uint32_t d = 0; d < t->ndrives; d++) {
-        add_busy(out, SHORE__BUSY_READ, &t->drive[d].read);
-        add_busy(out, SHORE__BUSY_WRITE, &t->drive[d].write);
-        add_busy(out, SHORE__BUSY_MIXED, &t->drive[d].mixed);
-        add_busy(out, SHORE__BUSY_COMPUTE, &t->drive[d].compute);
-    }
+    add_busy(out, &t->host);
+    for (uint32_t d = 0; d < t->ndrives; d++)
+        add_busy(out, &t->drive[d]);
     pthread_mutex_unlock(&t->lock);
 }

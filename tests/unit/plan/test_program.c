@@ -32,7 +32,7 @@ static struct made three_blocks(void) {
     for (uint32_t i = 0; i < OPERATIONS; i++) {
         struct shore_operation op = {.size = sizeof op,
                                      .name = i < BACKWARD ? "forward" : "backward",
-                                     .cost = {[SHORE_LANE_COMPUTE] = 1000 * PAGE, [SHORE_LANE_DRIVES] = PAGE}};
+                                     .cost = {[SHORE_LANE_COMPUTE] = 1000 * PAGE, [SHORE_LANE_DRIVE_READ] = PAGE}};
         shore_program_operation(m.program, &op);
     }
     for (uint32_t b = 0; b < BLOCKS; b++) {

@@ -102,7 +102,8 @@ static void busy_only_where_emulated(void **state) {
     assert_null(json_object_get(json, "busy"));
     json_decref(json);
     r.emulated = true;
-    r.busy = (struct shore__busy){{4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678, 4.12345678}};
+    for (int i = 0; i < SHORE_LANES; i++)
+        r.busy.seconds[i] = 4.12345678;
     json = line_of(&r);
     assert_true(json_is_true(json_object_get(json, "emulated")));
     const char *part;

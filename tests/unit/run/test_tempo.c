@@ -28,35 +28,35 @@ static struct shore__tempo *make(const struct shore__emulation *e, uint32_t ndri
 }
 
 /* In nanoseconds after the test's beginning. */
-static uint64_t over(struct shore__tempo *m, enum shore__work work, uint32_t drive, uint64_t amount) {
+static uint64_t over(struct shore__tempo *m, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     struct shore__gate *gate = shore__tempo_gate(m);
-    return gate->over_ns(gate, work, drive, amount) - HOUR;
+    return gate->over_ns(gate, lane, drive, amount) - HOUR;
 }
 
-static double busy(struct shore__tempo *m, enum shore__busy_of part) {
+static double busy(struct shore__tempo *m, enum shore_lane lane) {
     struct shore__busy busy;
     shore__tempo_busy(m, &busy);
-    return busy.seconds[part];
+    return busy.seconds[lane];
 }
 
 static void serves_at_its_rate_in_the_order_of_asking(void **state) {
     struct shore__tempo *m = make(&(struct shore__emulation){.link = {1000, 0}}, 1);
-    assert_int_equal(over(m, SHORE__WORK_IN, 0, 500), SECOND / 2);
+    assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 500), SECOND / 2);
     /* asked for at the same instant: behind the first */
-    assert_int_equal(over(m, SHORE__WORK_IN, 0, 1000), SECOND + SECOND / 2);
+    assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 1000), SECOND + SECOND / 2);
     now += SECOND; /* while it is still serving */
-    assert_int_equal(over(m, SHORE__WORK_IN, 0, 500), 2 * SECOND);
-    assert_true(busy(m, SHORE__BUSY_LINK) == 2);
+    assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 500), 2 * SECOND);
+    assert_true(busy(m, SHORE_LANE_LINK_IN) == 2);
     now += 9 * SECOND; /* idle time is lost */
-    assert_int_equal(over(m, SHORE__WORK_IN, 0, 1000), 11 * SECOND);
-    assert_true(busy(m, SHORE__BUSY_LINK) == 3);
+    assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 1000), 11 * SECOND);
+    assert_true(busy(m, SHORE_LANE_LINK_IN) == 3);
     shore__tempo_close(m);
 }
 
 static void no_rate_is_no_limit(void **state) {
     struct shore__tempo *m = make(&(struct shore__emulation){.link = {1000, 0}}, 1);
-    assert_int_equal(over(m, SHORE__WORK_OUT, 0, UINT64_MAX / 2), 0);
-    assert_true(busy(m, SHORE__BUSY_LINK) == 0);
+    assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, UINT64_MAX / 2), 0);
+    assert_true(busy(m, SHORE_LANE_LINK_IN) == 0);
     assert_null(shore__tempo_speeds(m));
     shore__tempo_close(m);
 }
@@ -65,47 +65,47 @@ static void no_time_is_lost_to_rounding(void **state) {
     struct shore__tempo *m = make(&(struct shore__emulation){.link = {3, UINT64_C(8000000000)}}, 1);
     uint64_t instant = 0;
     for (int i = 0; i < 3000; i++)
-        instant = over(m, SHORE__WORK_IN, 0, 1);
+        instant = over(m, SHORE_LANE_LINK_IN, 0, 1);
     assert_int_equal(instant, 1000 * SECOND);
     /* sizes that would overflow a product of 64 bits */
-    assert_int_equal(over(m, SHORE__WORK_OUT, 0, UINT64_C(8000000000) * 1000), 1000 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, UINT64_C(8000000000) * 1000), 1000 * SECOND);
     shore__tempo_close(m);
 }
 
 static void one_link_for_both_directions_or_one_for_each(void **state) {
     struct shore__tempo *m = make(&(struct shore__emulation){.link_shared = true, .link = {1000, 0}}, 1);
-    over(m, SHORE__WORK_IN, 0, 100000);
-    assert_int_equal(over(m, SHORE__WORK_OUT, 0, 100000), 200 * SECOND);
+    over(m, SHORE_LANE_LINK_IN, 0, 100000);
+    assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, 100000), 200 * SECOND);
     shore__tempo_close(m);
     m = make(&(struct shore__emulation){.link = {1000, 2000}}, 1);
-    over(m, SHORE__WORK_IN, 0, 100000);
-    assert_int_equal(over(m, SHORE__WORK_OUT, 0, 100000), 50 * SECOND);
+    over(m, SHORE_LANE_LINK_IN, 0, 100000);
+    assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, 100000), 50 * SECOND);
     shore__tempo_close(m);
 }
 
 static void reading_overlaps_writing_up_to_the_mixed_rate(void **state) {
     struct shore__emulation e = {.ndrives = 1, .drive[0] = {.read = 1000, .write = 500}};
     struct shore__tempo *m = make(&e, 2);
-    assert_int_equal(over(m, SHORE__WORK_WRITE, 0, 50000), 100 * SECOND);
-    assert_int_equal(over(m, SHORE__WORK_READ, 0, 100000), 100 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_WRITE, 0, 50000), 100 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 0, 100000), 100 * SECOND);
     /* another drive, which is like the last that is listed, does not wait for this one */
-    assert_int_equal(over(m, SHORE__WORK_READ, 1, 50000), 50 * SECOND);
-    assert_true(busy(m, SHORE__BUSY_READ) == 100 && busy(m, SHORE__BUSY_WRITE) == 100);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 1, 50000), 50 * SECOND);
+    assert_true(busy(m, SHORE_LANE_DRIVE_READ) == 100 && busy(m, SHORE_LANE_DRIVE_WRITE) == 100);
     shore__tempo_close(m);
 
     e.drive[0].mixed = 1200;
     m = make(&e, 1);
-    over(m, SHORE__WORK_WRITE, 0, 50000);
-    assert_int_equal(over(m, SHORE__WORK_READ, 0, 100000), 125 * SECOND);
+    over(m, SHORE_LANE_DRIVE_WRITE, 0, 50000);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 0, 100000), 125 * SECOND);
     shore__tempo_close(m);
 }
 
 static void computing_streams_sixteen_bytes_an_element(void **state) {
     struct shore__emulation e = {.ndrives = 2, .drive = {{.compute = 16000}, {.compute = 32000}}, .host_update = 8000};
     struct shore__tempo *m = make(&e, 4);
-    assert_int_equal(over(m, SHORE__WORK_UPDATE, 0, 100000), 100 * SECOND);
-    assert_int_equal(over(m, SHORE__WORK_UPDATE, 3, 100000), 50 * SECOND);
-    assert_int_equal(over(m, SHORE__WORK_HOST_UPDATE, 0, 100000), 200 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_UPDATE, 0, 100000), 100 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_UPDATE, 3, 100000), 50 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_HOST_UPDATE, 0, 100000), 200 * SECOND);
     /* of 12 bytes that an element moves */
     assert_string_equal(shore__tempo_speeds(m), "24001,48001,48001,48001");
     shore__tempo_close(m);

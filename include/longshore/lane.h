@@ -1,0 +1,42 @@
+/* Lanes: what works at the same time during a step. Costs of a plan, the emulation of another machine, the times in
+ * metrics, and messages all take their lanes from this list. A drive's lanes exist once for each drive; where one of
+ * them counts, the drive's number stands beside the lane.
+ *
+ * Units of work: multiplications and additions of COMPUTE, elements of _UPDATE, otherwise bytes.
+ */
+#ifndef LONGSHORE_LANE_H
+#define LONGSHORE_LANE_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Each lane with its name in metrics and messages. */
+#define SHORE_LANE_LIST(X)                                                           \
+    X(SHORE_LANE_COMPUTE, "gpu")           /* the device, in forward and backward */ \
+    X(SHORE_LANE_BUS_IN, "bus_in")         /* copies to a device */                  \
+    X(SHORE_LANE_BUS_OUT, "bus_out")       /* copies from it */                      \
+    X(SHORE_LANE_LINK_IN, "link")          /* from the host to the drives */         \
+    X(SHORE_LANE_LINK_OUT, "link")         /* from them */                           \
+    X(SHORE_LANE_DRIVE_READ, "drive_read") /* of a drive, like the next three */     \
+    X(SHORE_LANE_DRIVE_WRITE, "drive_write")                                         \
+    X(SHORE_LANE_DRIVE_MIXED, "drive_mixed") /* both, under a common limit */        \
+    X(SHORE_LANE_DRIVE_UPDATE, "drive_compute")                                      \
+    X(SHORE_LANE_HOST_UPDATE, "host_update") /* updates on the host */               \
+    X(SHORE_LANE_COMMIT, "commit")
+
+enum shore_lane {
+#define SHORE_LANE_ENUM(lane, name) lane,
+    SHORE_LANE_LIST(SHORE_LANE_ENUM)
+#undef SHORE_LANE_ENUM
+        SHORE_LANES
+};
+
+/* A lane's name. Threading: any. */
+const char *shore_lane_name(enum shore_lane lane);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
