@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 machine
 out=${OUT:-$DRIVE/testbed}
-[ -n "${ROWS:-}" ] || "$LONGSHORE" bench testbed smart-infinity --out "$out" --json >"$work/rows"
+[ -n "${ROWS:-}" ] || LONGSHORE=$LONGSHORE "$here/testbed.py" --out "$out" >"$work/rows"
 rows=${ROWS:-$work/rows}
 # value KEY MODE DRIVES LINK_SHARE
 value() { grep "\"mode\":\"$2\",\"drives\":$3,\"link_share\":$4" "$rows" | sed -nE 's/.*"'"$1"'":"?([^,"}]*).*/\1/p' | sed -n 1p; }

@@ -61,7 +61,6 @@ int shore__cli_doctor(int argc, char **argv);
 int shore__bench_update(int argc, char **argv);
 int shore__bench_disk(int argc, char **argv);
 int shore__bench_compute(int argc, char **argv);
-int shore__bench_testbed(int argc, char **argv);
 void shore__cli_version(void);
 /* Describes a drive of a run by its number: what its volume says, and what is wrong. Asks the far side. Never fails. */
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive);

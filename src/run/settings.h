@@ -83,7 +83,7 @@ struct shore__settings {
     double reconnect_seconds;      /* how long a drive on another host may be away */
     uint64_t snapshot_every, keep; /* steps between automatic snapshots, 0: none; how many to keep, 0: all */
     bool host_update;              /* UPDATE on the host instead of beside the drives */
-    char *emulate;                 /* a file or a testbed, or NULL: see run/emulation/emulate.h */
+    char *emulate;                 /* a file, or NULL: see run/emulation/emulate.h */
     /* reporting */
     uint64_t stop_at, eval_every, sample_every; /* 0: never (eval_every: only at the end) */
     struct shore__pace log_every;               /* between progress lines without a terminal */

@@ -27,7 +27,7 @@ void shore__words_free(struct shore__words *w) {
         free(w->item[i]);
 }
 
-int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t bytes) {
+int shore__child_run(struct shore__words *w, char *last, size_t bytes) {
     int out[2];
     pid_t pid;
     posix_spawn_file_actions_t actions;
@@ -37,7 +37,6 @@ int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t by
     if (pipe2(out, O_CLOEXEC)) return -errno;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    if (error_fd >= 0) posix_spawn_file_actions_adddup2(&actions, error_fd, STDERR_FILENO);
     int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, w->item, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);

@@ -15,9 +15,8 @@ struct shore__words {
 
 __attribute__((format(printf, 2, 3))) void shore__words_add(struct shore__words *w, const char *format, ...);
 void shore__words_free(struct shore__words *w);
-/* Runs words, whose first is the program's name, and returns the last line of its output. error_fd: where its messages
- * go; -1: to ours. Returns its exit code, SHORE__CHILD_SIGNAL plus the number of the signal that ended it, or a
- * negative code (-E2BIG: too many words). */
-int shore__child_run(struct shore__words *w, int error_fd, char *last, size_t bytes);
+/* Runs words, whose first is the program's name, and returns the last line of its output. Returns its exit code,
+ * SHORE__CHILD_SIGNAL plus the number of the signal that ended it, or a negative code (-E2BIG: too many words). */
+int shore__child_run(struct shore__words *w, char *last, size_t bytes);
 
 #endif

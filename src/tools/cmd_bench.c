@@ -10,17 +10,14 @@ int shore__cli_bench(int argc, char **argv) {
         {"disk", shore__bench_disk, "bytes a second that the drive itself moves in the same pattern, without computing",
          "--drive PATH... [--json]"},
         {"compute", shore__bench_compute, "rates of the matrix products of a model, as bf16 and as fp32", "[--json]"},
-        {"testbed", shore__bench_testbed,
-         "training on an emulated machine, with the update on the host and beside the drives",
-         "smart-infinity|FILE [--drives N,N...] [--modes MODE,...] [--json] [--out DIR]"},
     };
     static const struct shore__group group = {
         .all = benches,
         .count = sizeof benches / sizeof benches[0],
         .word = "bench",
         .what = "benchmark",
-        .otherwise = "there are update, disk, compute and testbed",
-        .ask = "bench what? update, disk, compute or testbed",
+        .otherwise = "there are update, disk and compute",
+        .ask = "bench what? update, disk or compute",
         .last = "'longshore bench update --help' lists its flags.",
     };
     if (argc > 0 && (strcmp(argv[0], "drive") == 0 || strcmp(argv[0], "drives") == 0)) {

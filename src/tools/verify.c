@@ -106,7 +106,7 @@ static int train(struct shore__words *w, struct trial *t) {
     if (t->speculate) shore__words_add(w, "--speculate=%s", t->speculate);
     if (t->offload) shore__words_add(w, "--offload=%s", t->offload);
     shore__words_add(w, "--quiet");
-    int rc = shore__child_run(w, -1, t->line, sizeof t->line);
+    int rc = shore__child_run(w, t->line, sizeof t->line);
     shore__words_free(w);
     return rc;
 }

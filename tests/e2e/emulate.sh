@@ -74,7 +74,7 @@ must train "${common[@]}" --steps 2 --stop-at 1 --emulate rack.json --drive "${d
 cd "$OLDPWD" || exit
 must train --resume "$place/there"
 mv "$place/rack.json" "$place/gone.json"
-refused "a file that is gone" 'emulate: .*/rack.json is neither a file nor a machine' train --resume "$place/there" --steps 3
+refused "a file that is gone" 'emulate: .*/rack.json is not a file' train --resume "$place/there" --steps 3
 must remove "$place/there"
 mv "$place/gone.json" "$place/rack.json"
 
@@ -83,8 +83,8 @@ echo '{"link": {"shard": "8GB"}}' >"$place/bad.json"
 refused "unknown key" 'did you mean "shared"' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
 echo '{"link": ' >"$place/bad.json"
 refused "no JSON" 'bad.json:' train "${common[@]}" --emulate "$place/bad.json" --drive "${d[0]}/x" --out "$place/no"
-refused "no such file" 'did you mean smart-infinity' train "${common[@]}" --emulate smart-infinty --drive "${d[0]}/x" --out "$place/no"
-refused "in memory" 'ram: does neither' train "${common[@]}" --emulate smart-infinity --drive ram: --out "$place/no"
-refused "verify" 'verify compares bits alone' verify "${common[@]}" --emulate smart-infinity --drive "${d[0]}"
+refused "no such file" 'smart-infinity is not a file' train "${common[@]}" --emulate smart-infinity --drive "${d[0]}/x" --out "$place/no"
+refused "in memory" 'ram: does neither' train "${common[@]}" --emulate "$place/rack.json" --drive ram: --out "$place/no"
+refused "verify" 'verify compares bits alone' verify "${common[@]}" --emulate "$place/rack.json" --drive "${d[0]}"
 [ ! -e "$place/no" ] && [ ! -e "${d[0]}/x" ] && ok "nothing is made" || fail "something was made"
 done_testing

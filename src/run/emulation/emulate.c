@@ -20,7 +20,7 @@ struct spot {
     struct shore_diag *diag;
 };
 
-enum kind { RATE, SIZE, SECONDS, COUNT, SHAPE, OTHER };
+enum kind { RATE, SIZE, SECONDS, COUNT, OTHER };
 
 struct key {
     const char *name;
@@ -82,11 +82,6 @@ static int read_key(const struct spot *p, const struct key *key, const json_t *v
     case COUNT:
         if (!json_is_integer(value) || json_integer_value(value) < 2 || json_integer_value(value) > 16)
             return wrong(p, key->name, "takes a whole number from 2 to 16");
-        *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
-        return 0;
-    case SHAPE:
-        if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > 1 << 20)
-            return wrong(p, key->name, "takes a whole number from 1 to 1048576");
         *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
         return 0;
     case OTHER:
@@ -195,35 +190,6 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
     return read_parts(&p, json, out);
 }
 
-int shore__emulated_model(const json_t *json, const char *name, struct shore__emulated_model *out,
-                          struct shore_diag *diag) {
-    struct spot p = {.file = name, .object = "\"model\"", .scale = 1, .diag = diag};
-    const json_t *model = json_object_get(json, "model");
-    const struct key keys[] = {
-        {"layers", SHAPE, &out->layers},
-        {"width", SHAPE, &out->width},
-        {"inner", SHAPE, &out->inner},
-        {"heads", SHAPE, &out->heads},
-    };
-    *out = (struct shore__emulated_model){0};
-    if (!model) return shore__fail(diag, SHORE_EINPUT, "%s: has no \"model\" to train", name);
-    int rc = read_object(&p, model, keys, COUNT_OF(keys));
-    if (!rc && (!out->layers || !out->width || !out->inner || !out->heads || out->width % out->heads))
-        rc = shore__fail(diag, SHORE_EINPUT,
-                         "%s: \"model\" needs layers, width, inner and heads, and width is a multiple of heads", name);
-    return rc;
-}
-
-int shore__emulation_json(const char *name, json_t **out, struct shore_diag *diag) {
-    static const char *const built_in = "smart-infinity";
-    if (access(name, F_OK) == 0) return shore__json_read(name, FILE_BYTES_MOST, out, diag);
-    if (strcmp(name, built_in) == 0)
-        return shore__json_parse(shore__smart_infinity, strlen(shore__smart_infinity), name, out, diag);
-    return shore__fail(diag, SHORE_EUSAGE, "%s is neither a file nor a machine that is built in%s; built in: %s",
-                       shore__shown(name).text,
-                       shore__suggest(name, &built_in, 1) ? ": did you mean smart-infinity?" : "", built_in);
-}
-
 int shore__emulation_absolute(char **name, struct shore_diag *diag) {
     if (!*name || strcmp(*name, "none") == 0 || access(*name, F_OK) < 0) return 0;
     char *path = realpath(*name, NULL);
@@ -240,10 +206,12 @@ int shore__emulation_absolute(char **name, struct shore_diag *diag) {
 }
 
 int shore__emulation_open(const char *name, struct shore__emulation *out, struct shore_diag *diag) {
-    struct shore_diag why;
     json_t *json;
-    int rc = shore__emulation_json(name, &json, &why);
-    if (rc) return shore__fail(diag, rc, rc == SHORE_EUSAGE ? "emulate: %s, or none" : "%s", why.text);
+    if (access(name, F_OK) != 0)
+        return shore__fail(diag, SHORE_EUSAGE, "emulate: %s is not a file: give one that describes a machine, or none",
+                           shore__shown(name).text);
+    int rc = shore__json_read(name, FILE_BYTES_MOST, &json, diag);
+    if (rc) return rc;
     rc = shore__emulation_from_json(json, name, out, diag);
     json_decref(json);
     return rc;
