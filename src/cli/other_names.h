@@ -6,19 +6,12 @@
 
 #include "cli/options.h"
 
-struct shore__other_name {
-    const char *names; /* names of flags or keys without leading dashes: "learning-rate|max-lr" ("-l": with one) */
-    const char *flag;  /* the name here; NULL: there is nothing to set */
-    /* text behind the flag: " bf16"; without a flag, a sentence that explains; with one, may be NULL */
-    const char *more;
-};
+/* The text of other_names.txt, which says what its lines mean. */
+extern const char shore__other_names[];
 
-extern const struct shore__other_name shore__other_names[];
-extern const size_t shore__other_names_count;
-
-/* The command's answer to this name ('_' may stand for '-', in any case): out, or NULL if no row has it with a flag
+/* The command's answer to this name ('_' may stand for '-', in any case): out, or NULL if there is none with a flag
  * that the command takes. dashes: "--", or "" in a file of keys. */
 const char *shore__other_name_hint(const struct shore__command_line *line, const char *name, const char *dashes,
-                                   char *out, size_t bytes);
+                                   char *out, size_t room);
 
 #endif
