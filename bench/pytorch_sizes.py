@@ -16,11 +16,13 @@ import torch
 import transformers
 
 from longshore import native
+from longshore.drives.layout import Layout
+from longshore.drives.state import fleet_options
 from longshore.errors import BudgetError
 from longshore.model import blocks
 from longshore.native import lib
 from longshore.run import memory_plan
-from longshore.run.state import Layout, fleet_options
+from longshore.step.optimizer_table import OPTIMIZERS
 
 SHAPES = {
     "1B (Llama 3.2)": dict(
@@ -52,9 +54,9 @@ def sizes(shape, moments, drive):
     """(parameters, disk, least memory) of a model, in bytes."""
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).to(torch.bfloat16)
-    how = dict(storage=torch.bfloat16, optimizer="adamw", moments=moments)
+    how = dict(storage=torch.bfloat16, optimizer=OPTIMIZERS["adamw"].number, moments=moments)
     layout = Layout(blocks.partition(model, None))
-    options, _kept = fleet_options([drive], "adamw", moments, False)
+    options, _kept = fleet_options([drive], OPTIMIZERS["adamw"].number, moments, False)
     try:
         memory_plan.plan(layout, [drive], 1 << 20, **how)
     except BudgetError as refused:

@@ -12,14 +12,15 @@ from .errors import (
     MissingError,
     NotFiniteError,
 )
-from .model.init import init
-from .model.resident import resident
+from .run.engine import Engine
+from .run.init import init
 from .run.memory import Memory
 from .run.resume import resume
 from .run.shared_budget import budget
 from .run.verify import verify
 from .run.wrap import wrap
-from .step.engine import Engine, StepResult
+from .step.resident import resident
+from .step.step_cycle import StepResult
 
 __all__ = [
     "AbsentParameterError",

@@ -26,13 +26,13 @@ from . import progress
 from .errors import LongshoreError
 from .integrations import hub, trainer_steps
 from .integrations.trainer_position import TrainerPosition
-from .model import adapters, blocks, init, precision
-from .run import checkpoint, retrain
+from .model import adapters, blocks, precision
+from .run import checkpoint, init, retrain
+from .run.engine_surface import refuse_engine
 from .run.options import ARGUMENTS, DTYPE_OF, NAME_OF, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
-from .step.engine_surface import refuse_engine
 from .step.optimizer_table import OPTIMIZERS, without_state
 from .step.optimizers import arguments_of, rebind, refuse_other_groups, share
 

@@ -158,7 +158,7 @@ def test_what_a_user_has_rounded_stays_so(tmp_path, seed):
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()
         digests.append(engine.digest())
-    longshore.run.state.rollback(tmp_path / "run", "two")
+    longshore.drives.state.rollback(tmp_path / "run", "two")
     with longshore.resume(tmp_path / "run") as engine:
         engine.backward(engine(**tokens(1)[0]).loss)
         engine.step()

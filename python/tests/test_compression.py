@@ -7,8 +7,8 @@ from torch import nn
 
 import longshore
 import longshore.deepspeed as deepspeed
+from longshore.drives.state import Buffer
 from longshore.native import lib
-from longshore.run.state import Buffer
 from longshore.step import parameter_state
 from longshore.step.gradients import Gradients
 from models import gpt2, tokens

@@ -10,7 +10,7 @@ import torch
 
 import longshore
 from longshore import native
-from longshore.run.state import State
+from longshore.drives.state import State
 from models import HANGS_SECONDS, gpt2, tokens
 from test_loop import engine_for
 

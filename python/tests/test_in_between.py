@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import longshore
-from longshore.run import checkpoint, commit_blob
-from longshore.run.state import State
+from longshore.drives.state import State
+from longshore.run import checkpoint
+from longshore.step import commit_blob
 from models import gpt2, tokens
 from test_loop import engine_for
 

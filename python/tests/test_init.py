@@ -15,7 +15,8 @@ import torch
 
 import longshore
 from longshore import native
-from longshore.model import init, init_on_disk
+from longshore.model import init_on_disk
+from longshore.run import init
 from models import gpt2, tokens
 from test_ending import ended
 from test_loop import engine_for

@@ -11,7 +11,7 @@ import torch
 
 import longshore
 from longshore.interrupts import whole
-from longshore.run import random_numbers
+from longshore.model import random_numbers
 from models import gpt2, tokens
 from test_loop import engine_for
 

@@ -13,9 +13,9 @@ import pytest
 
 import longshore
 from lives import kept, make, train
+from longshore.drives.state import State
 from longshore.model import activations
 from longshore.run import memory_plan
-from longshore.run.state import State
 from test_program import PROGRAM
 
 pytestmark = [

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import longshore
-from longshore.run import random_numbers
+from longshore.model import random_numbers
 from test_loop import engine_for
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))

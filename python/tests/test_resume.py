@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import longshore
-from longshore.run import commit_blob, wrap
+from longshore.run import wrap
+from longshore.step import commit_blob
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 from test_program import steps

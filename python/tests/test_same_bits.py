@@ -8,7 +8,8 @@ import pytest
 
 import longshore
 from lives import kept, killed, make, make_or_resume, save, train
-from longshore.run import checkpoint, commit_blob
+from longshore.run import checkpoint
+from longshore.step import commit_blob
 
 PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 KILLS = int(os.environ.get("LONGSHORE_KILLS", "3"))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..drives.state import remove
 from ..errors import BusyError, LongshoreError
 from ..integrations import deepspeed_config as _config, deepspeed_import, deepspeed_modules
 from ..integrations.deepspeed_config import ConfigError, logger, say_once
@@ -24,11 +25,10 @@ from ..integrations.deepspeed_resume import say_what_stays
 from ..integrations.nvme_paths import leave, of_job, of_others
 from ..model import precision
 from ..run.checkpoint import same_optimizer
+from ..run.engine_surface import refuse_engine
 from ..run.resume import resume
 from ..run.retrain import engine_of
-from ..run.state import remove
 from ..run.wrap import wrap
-from ..step.engine_surface import refuse_engine
 from ..step.optimizers import arguments_of, rebind, refuse_other_groups, share
 from . import accelerator, checkpointing, comm, lr_schedules, ops, utils, zero
 from .accelerator import get_accelerator

@@ -90,7 +90,7 @@ def main(argv=None):
     _be_one_process()
     from ..integrations import deepspeed_import
     from ..integrations.deepspeed_config import logger
-    from ..run import unreadable_weights
+    from ..model import unreadable_weights
 
     deepspeed_import.install()
     if not logging.getLogger().handlers and not logger.handlers:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..drives.state import remove
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..integrations.deepspeed_config import logger, say_once
 from ..integrations.deepspeed_counters import Counters, counter
@@ -20,7 +21,6 @@ from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
 from ..run import checkpoint, export
-from ..run.state import remove
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
 from .zero import ZeroParamStatus

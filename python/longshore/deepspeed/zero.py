@@ -15,9 +15,9 @@ import torch
 from ..errors import LongshoreError
 from ..integrations.deepspeed_config import load
 from ..integrations.nvme_paths import make, named
-from ..model import init
 from ..model.init_on_disk import spooling
-from ..model.resident import resident
+from ..run import init
+from ..step.resident import resident
 from . import comm
 from .accelerator import get_accelerator  # noqa: F401
 

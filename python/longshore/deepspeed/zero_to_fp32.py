@@ -14,11 +14,12 @@ import re
 import torch
 
 from .. import native
+from ..drives.state import State
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..integrations.deepspeed_resume import latest, write
 from ..native import ffi, lib
-from ..run import checkpoint, commit_blob, export
-from ..run.state import State
+from ..run import checkpoint, export
+from ..step import commit_blob
 
 
 def _find(checkpoint_dir, tag):

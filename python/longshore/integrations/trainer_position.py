@@ -19,10 +19,9 @@ import transformers
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..drives.state import State
 from ..errors import LongshoreError
-from ..run import commit_blob
-from ..run.state import State
-from ..step import param_groups
+from ..step import commit_blob, param_groups
 
 _log = logging.getLogger("longshore")
 _NAME = "trainer"  # under which a run keeps it

@@ -18,10 +18,10 @@ import weakref
 import torch
 
 from .. import forks, native
+from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib
-from ..run.state import Buffer
 from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
 
 KINDS = ("memory", "drives", "auto")

@@ -5,11 +5,11 @@ outside of layers. Tied parameters occur once, under their first name.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
+from ..drives.layout import Block, Tensor
 from ..errors import LongshoreError
 from ..native import readable
 from ..torch_internals import buffers_not_saved, parameters_of
@@ -17,42 +17,6 @@ from ..torch_internals import buffers_not_saved, parameters_of
 TENSORS_MOST = 1023  # tensors of a block: each is a parameter group of its own there
 NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the dtypes that parameters may have
 BESIDE_BYTES = 64 << 20  # the most bytes of parameters in the less common dtype, which stay in memory
-
-
-@dataclass
-class Tensor:
-    """A parameter. ``name``: its first one in named_parameters(); ``names``: all of them, if it is tied."""
-
-    name: str
-    shape: tuple
-    dtype: torch.dtype
-    trains: bool
-    names: list = field(default_factory=list)
-
-    @property
-    def elems(self):
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
-
-
-@dataclass
-class Block:
-    """Tensors that are fetched, evicted and updated together."""
-
-    name: str
-    tensors: list
-    layer: bool  # whether it is a repeated layer, which shares slots with others
-    trains: bool
-    module: str = ""  # the name of its module
-    buffers: bool = False  # whether it holds buffers of modules, which are not fetched
-    may_share: bool = False  # whether it may share slots as a layer does, where memory is short
-
-    @property
-    def dtype(self):
-        """The dtype of its parameters."""
-        return self.tensors[0].dtype
 
 
 def _is_list(module):
@@ -280,16 +244,3 @@ def persistent_buffers(model):
         for name in buffers_not_saved(module)
     }
     return {name: b for name, b in model.named_buffers() if name not in temporary}
-
-
-def layers_in(blocks, elems):
-    """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at the
-    same position have similar sizes and share slots. elems(number): how many elements a block has. Blocks that may
-    share are layers of their own; the head comes after the layers, as in forward."""
-    layers = {}
-    rest = [n for n, block in enumerate(blocks) if block.may_share]
-    repeated = [n for n in range(len(blocks)) if n not in rest]
-    for number in repeated + (rest[::-1] if any(blocks[n].layer for n in repeated) else rest):
-        if blocks[number].layer:
-            layers.setdefault(blocks[number].module, []).append(number)
-    return [sorted(numbers, key=elems, reverse=True) for numbers in layers.values()]

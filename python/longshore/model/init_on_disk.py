@@ -25,7 +25,7 @@ from torch import nn
 from .. import native
 from ..errors import LongshoreError
 from ..progress import Progress
-from ..run import unreadable_weights
+from . import unreadable_weights
 
 LEAST_BYTES = 1 << 16  # smaller parameters stay in memory
 RESIDENT_BYTES = 128 << 20  # how much may be touched before pages go back to the system

@@ -10,8 +10,8 @@ import sys
 import torch
 
 from ..native import readable
-from ..run import random_numbers
 from ..torch_internals import BatchNorm, buffers_of
+from . import random_numbers
 from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
 
 _log = logging.getLogger("longshore")

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from .. import forks, native, progress
+from ..drives import recovery
+from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, ffi, lib
-from ..run.state import Buffer
-from ..step import recovery
 from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
 from . import device, hooks, write_tracking
 from .absent import Absent, Handle

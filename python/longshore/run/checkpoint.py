@@ -19,11 +19,11 @@ import uuid
 import weakref
 
 from .. import native
+from ..drives.state import State, rollback
 from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
-from ..step import param_groups
-from . import commit_blob, open_engines
-from .state import State, rollback
+from ..step import commit_blob, param_groups
+from . import open_engines
 
 FILE = "longshore.json"
 README = "README.txt"

@@ -17,7 +17,8 @@ from .. import native, progress
 from ..errors import ExistsError, LongshoreError
 from ..model import adapters, hooks
 from ..native import ffi, lib
-from . import commit_blob, hub_names
+from ..step import commit_blob
+from . import hub_names
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}

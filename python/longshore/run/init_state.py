@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from .. import native
+from ..drives.layout import PIECE
 from ..errors import LongshoreError, MissingError
+from ..model import unreadable_weights
 from ..step.optimizer_state import parse
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.parameter_state import refuse_wrong
-from . import unreadable_weights
-from .state import PIECE
 
 INDEX = "model.safetensors.index.json"
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from .. import native
+from ..drives.state import fleet_options
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
+from ..step.optimizer_table import OPTIMIZERS
 from . import shared_budget
-from .state import fleet_options
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
@@ -101,7 +102,9 @@ def plan(
     who: the engine's name in messages about a shared budget.
     device: what modules compute on; None: the CPU.
     """
-    options, _ = fleet_options(drives, optimizer, moments, storage == torch.float32, residual=bool(compress))
+    options, _ = fleet_options(
+        drives, OPTIMIZERS[optimizer].number, moments, storage == torch.float32, residual=bool(compress)
+    )
     least_rings, best_rings = (
         lib.shore_fleet_memory_least_bytes(layout.c, options),
         lib.shore_fleet_memory_bytes(layout.c, options),

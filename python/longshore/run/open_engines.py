@@ -9,6 +9,7 @@ import sys
 import weakref
 
 from ..errors import BusyError
+from ..model import random_numbers
 from ..native import lib
 
 _log = logging.getLogger("longshore")
@@ -17,13 +18,16 @@ _failed = False  # whether the last step of a dropped engine could not be commit
 _engines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
+os.register_at_fork(after_in_child=_engines.clear)  # they are the parent's
+
+
 def add(engine):
     _engines[engine] = engine.state, engine.streams.pages, engine.gradients.step.c
 
 
-def every():
-    """The engines that are open."""
-    return list(_engines)
+def seed_of_run(but=None):
+    """The seed of a new run: PyTorch's, unless an open engine other than `but` has it and would draw the same."""
+    return random_numbers.seed_of_run({engine.lineage[0] for engine in list(_engines) if engine is not but})
 
 
 def any_open():

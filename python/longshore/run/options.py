@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from .. import native
+from ..drives.state import MOMENTS
 from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
 from ..model.compiled import told
+from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
-from .commit_blob import plain
-from .random_numbers import seed_of_run
-from .state import MOMENTS
+from . import open_engines
 
 SECTION = (
     "run",
@@ -121,7 +121,7 @@ class Options:
             "compute": NAME_OF[compute],
             "moments": self.moments,
             "on_nonfinite": self.on_nonfinite,
-            "seed": seed_of_run(),
+            "seed": open_engines.seed_of_run(),
             "groups": None,
             "activations": self.activations,
             "compress": self.compress,

@@ -12,17 +12,18 @@ import torch
 from torch import nn
 
 from .. import native
+from ..drives.state import State
 from ..errors import LongshoreError, MissingError
 from ..model import adapters, blocks as tree, device
 from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
-from ..step.engine import Engine
+from ..step import commit_blob
 from ..torch_internals import buffers_of, parameters_of
-from . import commit_blob, memory_plan, open_engines, shared_budget
+from . import memory_plan, open_engines, shared_budget
+from .engine import Engine
 from .memory import note_imports
 from .options import DTYPE_OF
-from .state import State
 from .wrap import open_engine, temporary_buffers, versions, who
 
 

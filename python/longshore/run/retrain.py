@@ -6,15 +6,15 @@ import os
 import torch
 
 from .. import native
+from ..drives.state import Buffer, State
 from ..errors import LongshoreError
-from ..model import init
 from ..native import lib
-from ..step.engine import optimizer_of
+from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share, told
 from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
+from . import init, open_engines
+from .engine import optimizer_of
 from .options import recorded, that_stay
-from .random_numbers import seed_of_run
-from .state import Buffer, State
 from .wrap import name_groups, program_of
 
 
@@ -39,7 +39,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     _refuse_others(engine, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
     given, names = name_groups(engine.module, groups, defaults_of(wanted[0]))
-    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": seed_of_run(engine)}
+    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": open_engines.seed_of_run(engine)}
     engine.drop_gradients()
     engine.settle()
     before = engine.state
@@ -49,7 +49,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
         engine.layout,
         drives,
         program,
-        optimizer=wanted[0],
+        optimizer=OPTIMIZERS[wanted[0]].number,
         moments=wanted[1],
         fp32=bool(before.made.fp32_params),
         ring_bytes=engine.plan.ring_bytes,

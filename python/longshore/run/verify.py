@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 
+from ..drives.state import State
 from ..errors import LongshoreError
-from ..step.engine import Engine
 from . import open_engines
-from .state import State
+from .engine import Engine
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:

@@ -12,23 +12,26 @@ import torch
 from torch import nn
 
 from .. import native, openmp_wait
+from ..drives.layout import Layout
+from ..drives.state import State
 from ..errors import LongshoreError
-from ..model import adapters, blocks as tree, compiled, device, init
+from ..model import adapters, blocks as tree, compiled, device
 from ..model.activations import Activations
-from ..model.init import Drives
-from ..model.load_state_dict import Loading
 from ..model.streaming import Streams
 from ..other_names import answered
 from ..progress import Progress
-from ..step.engine import Engine
-from ..step.engine_surface import refuse_engine
+from ..step import commit_blob
+from ..step.load_state_dict import Loading
+from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
-from . import commit_blob, init_state, memory_plan, open_engines, shared_budget
+from . import init, init_state, memory_plan, open_engines, shared_budget
+from .engine import Engine
+from .engine_surface import refuse_engine
+from .init import Drives
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
 from .options import DTYPE_OF, Options
-from .state import Layout, State
 
 BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they commit in a step's blob; else as blocks
 
@@ -184,7 +187,7 @@ def _wrap(model, options):
         layout,
         drives,
         program_of(model, how, layout, lineage, counts),
-        optimizer=optimizer,
+        optimizer=OPTIMIZERS[optimizer].number,
         moments=moments,
         fp32=dtype == torch.float32,
         ring_bytes=chosen.ring_bytes,

@@ -1,1 +1,1 @@
-"""A training step: gradients, micro-batches, the optimizer, recovery of lost drives."""
+"""A training step: gradients, micro-batches, the optimizer, what commits with it."""

@@ -10,8 +10,8 @@ import os
 import torch
 
 from .. import native
+from ..drives.state import Buffer
 from ..native import SEGMENT, ffi, lib
-from ..run.state import Buffer
 
 _VALUES = lib.SHORE_SPARSE_BF16
 

@@ -8,11 +8,13 @@ import weakref
 
 import torch
 
+from ..drives import recovery
+from ..drives.layout import PIECE
+from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import device
 from ..native import SEGMENT, lib
-from ..run.state import PIECE, Buffer
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     at_end_of_backward,
@@ -21,7 +23,6 @@ from ..torch_internals import (
     is_captured,
     post_accumulate_hooks,
 )
-from . import recovery
 from .block_gradients import BlockGradients, bytes_of, is_zeros, merged, shows
 from .grad_attribute import Shown
 from .gradient_step import Step

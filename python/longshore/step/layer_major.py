@@ -17,13 +17,13 @@ import threading
 
 import torch
 
+from ..drives import recovery
 from ..errors import LongshoreError
 from ..interrupts import whole
+from ..model import random_numbers
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
-from ..run import random_numbers
 from ..torch_internals import enter_mode, in_backward, modes
-from . import recovery
 from .micro_batch_graphs import Graphs
 from .module_changes import ModuleChanges
 from .side_effects import Watch

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 
 from .. import native
+from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..model.absent import fetched, is_about, is_that_already
-from ..run.state import Buffer
 from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
 from . import parameter_state
 from .optimizer_table import OPTIMIZERS

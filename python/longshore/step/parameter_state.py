@@ -4,13 +4,14 @@ Masters and moments lie on the drives. A write commits them as a step of its own
 
 import torch
 
+from ..drives import recovery
+from ..drives.layout import PIECE
+from ..drives.state import Buffer
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..model import hooks
 from ..native import SEGMENT, ffi, lib
-from ..run.state import PIECE, Buffer
 from ..torch_internals import version_of
-from . import recovery
 
 KINDS = {"master": lib.SHORE_FETCH_MASTER, "m": lib.SHORE_FETCH_M, "v": lib.SHORE_FETCH_V}
 _NOT_WRITTEN = ", and was not written"

@@ -15,11 +15,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..drives import recovery
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
 from ..native import lib
-from ..run import commit_blob, open_engines
-from . import recovery
+from . import commit_blob
 
 
 @dataclass
@@ -283,6 +283,5 @@ class StepCycle:
     def leave_to_parent(self):
         """In a forked process: forgets the run, and closes, commits and writes nothing."""
         self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
-        open_engines.discard(self.engine)
         self.engine.gradients.abandon()
         self.begin(keep=True)

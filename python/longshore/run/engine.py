@@ -10,20 +10,21 @@ from typing import Any
 import torch
 
 from .. import forks, native
+from ..drives import recovery
 from ..interrupts import whole
-from ..model import hooks
+from ..model import hooks, random_numbers
 from ..model.forward_scope import Hook
 from ..progress import Progress
-from ..run import checkpoint, commit_blob, export, memory, open_engines, random_numbers
+from ..step import commit_blob, layer_major
+from ..step.compression import Compression
+from ..step.gradients import Gradients, parts_of
+from ..step.optimizers import Optimizer
+from ..step.param_groups import NUMBERS, defaults_of
+from ..step.step_cycle import Phase, StepCycle, StepResult
 from ..torch_internals import in_backward
-from . import layer_major, recovery
-from .compression import Compression
+from . import checkpoint, export, memory, open_engines
 from .engine_surface import Face, with_signature
-from .gradients import Gradients, parts_of
 from .metrics import Meter
-from .optimizers import Optimizer
-from .param_groups import NUMBERS, defaults_of
-from .step_cycle import Phase, StepCycle, StepResult
 
 
 def optimizer_of(engine, how, groups):

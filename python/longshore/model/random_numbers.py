@@ -12,9 +12,8 @@ import threading
 
 import torch
 
-from ..model import device
-from ..model.forward_scope import checkpoint_that_saves
-from . import open_engines
+from . import device
+from .forward_scope import checkpoint_that_saves
 
 MOST_KNOWN = 1 << 14  # states of a generator that are remembered, over all engines
 
@@ -113,9 +112,9 @@ def forget():
         known.clear()
 
 
-def seed_of_run(but=None):
-    """The seed of a new run: PyTorch's, unless an open engine other than `but` has it and would draw the same."""
-    first, taken = torch.initial_seed(), {engine.lineage[0] for engine in open_engines.every() if engine is not but}
+def seed_of_run(taken):
+    """The seed of a new run: PyTorch's, unless it is one of those taken."""
+    first = torch.initial_seed()
     others = (_hashed(str(first).encode(), str(n).encode()) for n in itertools.count(1))
     return next(number for number in itertools.chain([first], others) if number not in taken)
 

@@ -15,13 +15,14 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import native
+from ..drives.state import fleet_options
 from ..errors import ExistsError, LongshoreError
+from ..model.init_on_disk import spooling
 from ..native import lib
 from ..other_names import answered
-from ..run import open_engines, shared_budget
-from ..run.state import fleet_options
+from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parameters_of
-from .init_on_disk import spooling
+from . import open_engines, shared_budget
 
 Drives = str | os.PathLike | Iterable[str | os.PathLike] | None
 _log = logging.getLogger("longshore")
@@ -114,7 +115,9 @@ def check(run, drives, overwrite, more=""):
     refuse_run(run, overwrite, f"longshore.resume({run!r})", "overwrite=True", more)
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
     # the run's own directory is made with the run
-    fleet, named = fleet_options(others or [_directory(run)], "adamw", "fp32", True, overwrite=overwrite)
+    fleet, named = fleet_options(
+        others or [_directory(run)], OPTIMIZERS["adamw"].number, "fp32", True, overwrite=overwrite
+    )
     native.call(
         lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet)
     )

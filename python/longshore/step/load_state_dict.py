@@ -5,9 +5,9 @@ All values that it copies are committed together when it ends, as a step of its 
 import weakref
 
 from ..errors import AbsentParameterError
-from ..step import parameter_state
+from ..model.forward_scope import Hook
 from ..torch_internals import before_load_state_dict, parameters_of
-from .forward_scope import Hook
+from . import parameter_state
 
 
 class Loading:

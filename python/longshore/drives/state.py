@@ -1,7 +1,6 @@
-"""The state of a model on drives: where its tensors lie (Layout), and an open run with its commits (State)."""
+"""The state of a model on drives: an open run with its commits (State), and memory that drives read and write."""
 
 import functools
-import itertools
 import json
 import logging
 import os
@@ -10,153 +9,11 @@ import torch
 
 from .. import forks, native
 from ..errors import LongshoreError
-from ..model.blocks import Block, Tensor, layers_in
 from ..native import Wait, ffi, lib
-from ..step.optimizer_table import OPTIMIZERS
 from . import run_json
+from .layout import DTYPES, PIECE, Layout
 
-_DTYPES = {
-    torch.float32: lib.SHORE_DTYPE_FP32,
-    torch.bfloat16: lib.SHORE_DTYPE_BF16,
-    torch.float16: lib.SHORE_DTYPE_FP16,
-}
-_TORCH = {number: dtype for dtype, number in _DTYPES.items()}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
-
-PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments in one read or write: 16 MiB of fp32
-
-
-class Layout:
-    """Where the tensors of each block lie.
-
-    Each tensor is a separate parameter group of its block, so that each step can update it or leave it out. Frozen
-    blocks are stored once, without moments or a second slot.
-    """
-
-    def __init__(self, blocks):
-        self.blocks = blocks
-        self.c = _make_layout(blocks)
-        self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
-        self.offsets = [
-            [self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))]
-            for b, block in enumerate(blocks)
-        ]
-
-    def elems(self, block):
-        return self.segments[block] * native.SEGMENT
-
-    def nbytes(self, block):
-        """Bytes of a block's parameters in memory."""
-        return self.elems(block) * self.blocks[block].dtype.itemsize
-
-    def pieces(self, block):
-        """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of a block.
-
-        Each tensor is (index, offset in the piece, first and last + 1 of its elements that are in the piece).
-        """
-        for first in range(0, self.segments[block], PIECE):
-            count = min(PIECE, self.segments[block] - first)
-            begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
-            inside = []
-            for t, tensor in enumerate(self.blocks[block].tensors):
-                at = self.offsets[block][t]
-                a, b = max(at, begin), min(at + tensor.elems, end)
-                if a < b:
-                    inside.append((t, a - begin, a - at, b - at))
-            yield first, count, inside
-
-    def layers(self):
-        """The block numbers of each repeated layer, largest block first."""
-        return layers_in(self.blocks, self.elems)
-
-    def share_rest(self):
-        """Lets embeddings, heads and the like share the slots of layers. Returns False if none are left that can."""
-        more = [block for block in self.blocks if block.may_share and not block.layer]
-        for block in more:
-            block.layer = True
-        return bool(more)
-
-    def sides(self):
-        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer."""
-        return [max(self.nbytes(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
-
-    def memory_bytes(self, slots):
-        """Bytes of parameters in memory with this number of layer slots."""
-        rest = sum(self.nbytes(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
-        return sum(self.sides()) * min(slots, len(self.layers())) + rest
-
-    def continue_as(self, other, run):
-        """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.
-
-        run: named in the message.
-        """
-        mine = [(t.name, t.shape) for block in self.blocks for t in block.tensors]
-        theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
-        wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
-        if wrong or len(mine) != len(theirs) or self.offsets != other.offsets:
-            raise LongshoreError(
-                f"{run}: is of another model: {wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}"
-            )
-        self.blocks = other.blocks
-
-    def shapes(self):
-        """(struct shore_shape array for shore_run_create(), the objects that it points to)."""
-        tensors = [t for block in self.blocks for t in block.tensors]
-        out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
-        for shape, tensor in zip(out, tensors):
-            names = [
-                ffi.new("char[]", n.encode()) for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]
-            ]
-            tied = ffi.new("char *[]", names[1:])
-            keep += [names, tied]
-            shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
-            shape.rank, shape.dtype = len(tensor.shape), _DTYPES[tensor.dtype]
-            shape.dims[0 : len(tensor.shape)] = tensor.shape
-        return out, keep
-
-    @classmethod
-    def of_run(cls, run):
-        """A copy of an open run's layout."""
-        c = lib.shore_run_layout(run)
-        count = ffi.new("uint32_t *")
-        shapes = lib.shore_run_shapes(run, count)
-        by_place = {(shapes[i].block, shapes[i].tensor): shapes[i] for i in range(count[0])}
-        blocks = []
-        for b in range(c.nblocks):
-            tensors = []
-            for t in range(c.blocks[b].ntensors):
-                s = by_place[b, t]
-                name = native.text(s.name)
-                tensors.append(
-                    Tensor(
-                        name,
-                        tuple(s.dims[i] for i in range(s.rank)),
-                        _TORCH[s.dtype],
-                        True,
-                        [name] + [native.text(s.tied[i]) for i in range(s.ntied)],
-                    )
-                )
-            blocks.append(Block(native.text(c.blocks[b].name), tensors, False, True))
-        return cls(blocks)
-
-
-def _make_layout(blocks):
-    """The engine's struct shore_layout for blocks."""
-    keep = []
-    specs = ffi.new("struct shore_block_spec[]", len(blocks))
-    for spec, block in zip(specs, blocks):
-        tensors = ffi.new("struct shore_tensor_spec[]", len(block.tensors))
-        for t, tensor in enumerate(block.tensors):
-            name = ffi.new("char[]", tensor.name.encode())
-            keep.append(name)
-            tensors[t].name, tensors[t].elems = name, tensor.elems
-            tensors[t].group = t if block.trains or block.buffers else lib.SHORE_GROUP_RESTS
-        name = ffi.new("char[]", block.name.encode())
-        keep += [name, tensors]
-        spec.name, spec.tensors, spec.ntensors = name, tensors, len(block.tensors)
-    out = ffi.new("struct shore_layout **")
-    native.check(lib.shore_layout_make(specs, len(blocks), out), None, "the layout of the model")
-    return ffi.gc(out[0], lib.shore_layout_free)
 
 
 class Buffer:
@@ -178,14 +35,15 @@ class Buffer:
 
 
 def fleet_options(drives, optimizer, moments, fp32, **more):
-    """(struct shore_fleet_options, the objects that it points to). fp32: parameters are fetched as fp32."""
+    """(struct shore_fleet_options, the objects that it points to). optimizer: its number; fp32: parameters are fetched
+    as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
     options = native.new(
         "struct shore_fleet_options",
         drives=array,
         ndrives=len(paths),
-        optimizer=OPTIMIZERS[optimizer].number,
+        optimizer=optimizer,
         moments=MOMENTS[moments],
         fp32_params=fp32,
         spill=True,
@@ -375,7 +233,7 @@ class State:
         for item, t in zip(items, order):
             g = gradients[t]
             setattr(item, "from", ffi.cast("void *", g.data_ptr()))
-            item.offset_elems, item.elems, item.dtype = self.layout.offsets[block][t], g.numel(), _DTYPES[g.dtype]
+            item.offset_elems, item.elems, item.dtype = self.layout.offsets[block][t], g.numel(), DTYPES[g.dtype]
         return items, len(order)
 
     def carry(self, block, segment=0, count=None):

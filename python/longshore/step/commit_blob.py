@@ -13,14 +13,13 @@ import zlib
 
 import torch
 
+from ..drives.state import Buffer
 from ..errors import LongshoreError
-from ..model import device
+from ..model import device, random_numbers
 from ..model.blocks import persistent_buffers
 from ..native import lib
-from ..step import param_groups
 from ..torch_internals import buffers_not_saved, buffers_of, loads
-from . import random_numbers
-from .state import Buffer
+from . import param_groups
 
 DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 

@@ -5,9 +5,9 @@ import time
 
 import torch
 
-from ..run import allocator
-from ..run.allocator import process_bytes
-from ..run.peak_memory import Peak
+from . import allocator
+from .allocator import process_bytes
+from .peak_memory import Peak
 
 _LINK = {  # metric: the ledger's counters of bytes that cross the host link
     "link_gradients": ("link_in_gradients", "link_out_gradients"),

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from ..errors import AbsentParameterError, LongshoreError
-from ..step.parameter_state import amend, changed_in, write_back
+from ..model import hooks
+from ..model.temporary_values import temporary
+from ..model.write_tracking import CHANGE, bits
 from ..torch_internals import version_of
-from . import hooks
-from .temporary_values import temporary
-from .write_tracking import CHANGE, bits
+from .parameter_state import amend, changed_in, write_back
 
 
 def _handles(what):

@@ -1,0 +1,201 @@
+"""Blocks of tensors, and where the tensors of each block lie on drives."""
+
+import itertools
+from dataclasses import dataclass, field
+
+import torch
+
+from .. import native
+from ..errors import LongshoreError
+from ..native import ffi, lib
+
+DTYPES = {
+    torch.float32: lib.SHORE_DTYPE_FP32,
+    torch.bfloat16: lib.SHORE_DTYPE_BF16,
+    torch.float16: lib.SHORE_DTYPE_FP16,
+}
+_TORCH = {number: dtype for dtype, number in DTYPES.items()}
+
+PIECE = max(1, (16 << 20) // (4 * native.SEGMENT))  # segments in one read or write: 16 MiB of fp32
+
+
+@dataclass
+class Tensor:
+    """A parameter. ``name``: its first one in named_parameters(); ``names``: all of them, if it is tied."""
+
+    name: str
+    shape: tuple
+    dtype: torch.dtype
+    trains: bool
+    names: list = field(default_factory=list)
+
+    @property
+    def elems(self):
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass
+class Block:
+    """Tensors that are fetched, evicted and updated together."""
+
+    name: str
+    tensors: list
+    layer: bool  # whether it is a repeated layer, which shares slots with others
+    trains: bool
+    module: str = ""  # the name of its module
+    buffers: bool = False  # whether it holds buffers of modules, which are not fetched
+    may_share: bool = False  # whether it may share slots as a layer does, where memory is short
+
+    @property
+    def dtype(self):
+        """The dtype of its parameters."""
+        return self.tensors[0].dtype
+
+
+def _layers_in(blocks, elems):
+    """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at the
+    same position have similar sizes and share slots. elems(number): how many elements a block has. Blocks that may
+    share are layers of their own; the head comes after the layers, as in forward."""
+    layers = {}
+    rest = [n for n, block in enumerate(blocks) if block.may_share]
+    repeated = [n for n in range(len(blocks)) if n not in rest]
+    for number in repeated + (rest[::-1] if any(blocks[n].layer for n in repeated) else rest):
+        if blocks[number].layer:
+            layers.setdefault(blocks[number].module, []).append(number)
+    return [sorted(numbers, key=elems, reverse=True) for numbers in layers.values()]
+
+
+class Layout:
+    """Where the tensors of each block lie.
+
+    Each tensor is a separate parameter group of its block, so that each step can update it or leave it out. Frozen
+    blocks are stored once, without moments or a second slot.
+    """
+
+    def __init__(self, blocks):
+        self.blocks = blocks
+        self.c = _make_layout(blocks)
+        self.segments = [self.c.blocks[b].segments for b in range(len(blocks))]
+        self.offsets = [
+            [self.c.blocks[b].tensors[t].offset_elems for t in range(len(block.tensors))]
+            for b, block in enumerate(blocks)
+        ]
+
+    def elems(self, block):
+        return self.segments[block] * native.SEGMENT
+
+    def nbytes(self, block):
+        """Bytes of a block's parameters in memory."""
+        return self.elems(block) * self.blocks[block].dtype.itemsize
+
+    def pieces(self, block):
+        """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of a block.
+
+        Each tensor is (index, offset in the piece, first and last + 1 of its elements that are in the piece).
+        """
+        for first in range(0, self.segments[block], PIECE):
+            count = min(PIECE, self.segments[block] - first)
+            begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
+            inside = []
+            for t, tensor in enumerate(self.blocks[block].tensors):
+                at = self.offsets[block][t]
+                a, b = max(at, begin), min(at + tensor.elems, end)
+                if a < b:
+                    inside.append((t, a - begin, a - at, b - at))
+            yield first, count, inside
+
+    def layers(self):
+        """The block numbers of each repeated layer, largest block first."""
+        return _layers_in(self.blocks, self.elems)
+
+    def share_rest(self):
+        """Lets embeddings, heads and the like share the slots of layers. Returns False if none are left that can."""
+        more = [block for block in self.blocks if block.may_share and not block.layer]
+        for block in more:
+            block.layer = True
+        return bool(more)
+
+    def sides(self):
+        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer."""
+        return [max(self.nbytes(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
+
+    def memory_bytes(self, slots):
+        """Bytes of parameters in memory with this number of layer slots."""
+        rest = sum(self.nbytes(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
+        return sum(self.sides()) * min(slots, len(self.layers())) + rest
+
+    def continue_as(self, other, run):
+        """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.
+
+        run: named in the message.
+        """
+        mine = [(t.name, t.shape) for block in self.blocks for t in block.tensors]
+        theirs = [(t.name, t.shape) for block in other.blocks for t in block.tensors]
+        wrong = [name for (name, shape), there in zip(mine, theirs) if (name, shape) != there]
+        if wrong or len(mine) != len(theirs) or self.offsets != other.offsets:
+            raise LongshoreError(
+                f"{run}: is of another model: {wrong[0] if wrong else f'{len(mine)} tensors instead of {len(theirs)}'}"
+            )
+        self.blocks = other.blocks
+
+    def shapes(self):
+        """(struct shore_shape array for shore_run_create(), the objects that it points to)."""
+        tensors = [t for block in self.blocks for t in block.tensors]
+        out, keep = ffi.new("struct shore_shape[]", len(tensors)), []
+        for shape, tensor in zip(out, tensors):
+            names = [
+                ffi.new("char[]", n.encode()) for n in [tensor.name] + [n for n in tensor.names if n != tensor.name]
+            ]
+            tied = ffi.new("char *[]", names[1:])
+            keep += [names, tied]
+            shape.name, shape.ntied, shape.tied = names[0], len(names) - 1, tied
+            shape.rank, shape.dtype = len(tensor.shape), DTYPES[tensor.dtype]
+            shape.dims[0 : len(tensor.shape)] = tensor.shape
+        return out, keep
+
+    @classmethod
+    def of_run(cls, run):
+        """A copy of an open run's layout."""
+        c = lib.shore_run_layout(run)
+        count = ffi.new("uint32_t *")
+        shapes = lib.shore_run_shapes(run, count)
+        by_place = {(shapes[i].block, shapes[i].tensor): shapes[i] for i in range(count[0])}
+        blocks = []
+        for b in range(c.nblocks):
+            tensors = []
+            for t in range(c.blocks[b].ntensors):
+                s = by_place[b, t]
+                name = native.text(s.name)
+                tensors.append(
+                    Tensor(
+                        name,
+                        tuple(s.dims[i] for i in range(s.rank)),
+                        _TORCH[s.dtype],
+                        True,
+                        [name] + [native.text(s.tied[i]) for i in range(s.ntied)],
+                    )
+                )
+            blocks.append(Block(native.text(c.blocks[b].name), tensors, False, True))
+        return cls(blocks)
+
+
+def _make_layout(blocks):
+    """The engine's struct shore_layout for blocks."""
+    keep = []
+    specs = ffi.new("struct shore_block_spec[]", len(blocks))
+    for spec, block in zip(specs, blocks):
+        tensors = ffi.new("struct shore_tensor_spec[]", len(block.tensors))
+        for t, tensor in enumerate(block.tensors):
+            name = ffi.new("char[]", tensor.name.encode())
+            keep.append(name)
+            tensors[t].name, tensors[t].elems = name, tensor.elems
+            tensors[t].group = t if block.trains or block.buffers else lib.SHORE_GROUP_RESTS
+        name = ffi.new("char[]", block.name.encode())
+        keep += [name, tensors]
+        spec.name, spec.tensors, spec.ntensors = name, tensors, len(block.tensors)
+    out = ffi.new("struct shore_layout **")
+    native.check(lib.shore_layout_make(specs, len(blocks), out), None, "the layout of the model")
+    return ffi.gc(out[0], lib.shore_layout_free)
