@@ -2,6 +2,7 @@
 #ifndef SHORE_BASE_DIAG_H
 #define SHORE_BASE_DIAG_H
 
+#include <errno.h>
 #include <stddef.h>
 
 #include "longshore/error.h"
@@ -10,6 +11,9 @@
  * reads as one step. If the sentence is too long, its middle is left out, because the reason stands behind the path.
  * Never touches errno. The arguments may belong to diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
+static inline int shore__out_of_memory(struct shore_diag *diag) {
+    return shore__fail(diag, -ENOMEM, "out of memory");
+}
 
 /* Does the same for another diagnostic's sentence, and keeps its advice. why: NULL: none; may be diag itself. */
 __attribute__((format(printf, 4, 5))) int shore__fail_of(struct shore_diag *diag, int code,

@@ -9,7 +9,6 @@
 #include "drive/layout.h"
 #include "files/json.h"
 #include "files/json_stream.h"
-#include "run/directory/journal.h"
 
 static void free_shape(struct shore_shape *s) {
     for (uint32_t i = 0; s->tied && i < s->ntied; i++)

@@ -4,7 +4,6 @@
 #ifndef SHORE_RUN_DIRECTORY_JOURNAL_H
 #define SHORE_RUN_DIRECTORY_JOURNAL_H
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdbool.h>
 
@@ -19,9 +18,5 @@ int shore__journal_read(const char *run_path, const char *name, json_t **out, st
 int shore__journal_refuse(const char *run_path, const char *name, const char *what, struct shore_diag *diag);
 /* Removes it, and what a killed replacement of it has left. It is no failure if there was none. Durable: on return. */
 int shore__journal_clear(const char *run_path, const char *name, struct shore_diag *diag);
-
-static inline int shore__out_of_memory(struct shore_diag *diag) {
-    return shore__fail(diag, -ENOMEM, "out of memory");
-}
 
 #endif

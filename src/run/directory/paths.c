@@ -13,7 +13,6 @@
 #include "drive/address.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/directory/journal.h"
 #include "run/paths.h"
 
 const char *const shore__run_files[] = {SHORE__RUN_FILES, NULL};

@@ -8,7 +8,6 @@
 #include "base/diag.h"
 #include "base/sized.h"
 #include "drive/fleet/fleet.h"
-#include "run/directory/journal.h"
 #include "run/door/door.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/snapshots.h"

@@ -9,7 +9,6 @@
 #include "base/units.h"
 #include "drive/drive.h"
 #include "plan/transfers.h"
-#include "run/directory/journal.h"
 #include "run/lifecycle/copy.h"
 #include "storage/room.h"
 

@@ -18,7 +18,6 @@
 #include "base/directory.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
-#include "run/directory/journal.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/mend.h"
 #include "run/lifecycle/places.h"

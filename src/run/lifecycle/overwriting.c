@@ -11,7 +11,6 @@
 #include "base/directory.h"
 #include "base/units.h"
 #include "drive/fleet/fleet.h"
-#include "run/directory/journal.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/places.h"
 #include "run/paths.h"
