@@ -1,6 +1,6 @@
 /* Devices: memory that is not the host's, and streams. A call on a stream may run long after it has returned.
  *
- * A program describes its device with five functions. Longshore moves data between host and device with them. It waits
+ * A program describes its device with six functions. Longshore moves data between host and device with them. It waits
  * for no transfer on the spot: it records an event behind it, and looks at the event later.
  *
  *     stream    put page 2 ── event ── put page 3 ── event
@@ -47,8 +47,11 @@ struct shore_device {
     /* Later calls on the stream begin when the event has passed. */
     int (*follow)(void *ctx, void *stream, struct shore_event event);
     /* Waits until the event has passed: returns 0, or the first error of the stream's calls, which stays. -ETIMEDOUT:
-     * it has not passed after timeout_ns; with 0 the call only looks. */
+     * it has not passed after timeout_ns; with 0 the call only looks. Threading: any. */
     int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
+    /* Widens bf16 values to fp32, both on the device, on a stream. from may be the upper half of to: the call reads a
+     * value before it writes over it. NULL: no pool widens. */
+    int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
     uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
     uint64_t lost;       /* 1: it is lost: shore_device_wait() says so, and waits no more */
 };
@@ -68,41 +71,48 @@ bool shore_device_passed(struct shore_device *device, struct shore_event event);
 struct shore_pages;
 struct shore_shown;
 
-#define SHORE_SHOWN_BUFFERS 2
-
-/* Buffers on the device that pages use in turn; 0: none. Without buffers the device sees the host's memory, and pages
- * are used where they are. */
+/* Buffers on the device that pages use in turn; none: the device sees the host's memory, and pages are used where they
+ * are. */
 struct shore_shown_pool {
-    uint64_t buffer[SHORE_SHOWN_BUFFERS];
+    const uint64_t *buffers;
+    uint32_t nbuffers;
+    bool widens; /* pages of bf16 become fp32 there, so that a buffer has twice the bytes of its page */
 };
 
 /* Zero-initialise. */
 struct shore_shown_options {
     size_t size; /* sizeof(struct shore_shown_options) */
     struct shore_device *device;
-    void *computing, *copying; /* streams: for computing with pages; for putting them, if there are buffers */
+    void *copying; /* the stream for putting pages, if there are buffers */
     uint32_t npools;
     const struct shore_shown_pool *pools;
 };
 
 /* Begins to show pages to a device. Ownership: *out is the caller's, for shore_shown_close(); pages, device and streams
- * are borrowed until then. Errors: -EINVAL (options.size), -ENOMEM. */
+ * are borrowed until then, options and their lists during the call. Errors: -EINVAL (options.size; a pool widens, and
+ * the device cannot), -ENOMEM. */
 int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
                      struct shore_diag *diag);
 
 /* Releases every page, once it has been put. Calls on the streams may still run. NULL is allowed. */
 void shore_shown_close(struct shore_shown *shown);
 
-/* Gives a page to compute with, on the stream "computing", until the next get of its pool or its release. *there: its
- * address on the device; 0 if the pool has no buffers: then *host is the page. Errors: those of shore_pages_get(), and
- * of the device. */
-int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, const void **host, uint64_t *there,
-                    struct shore_diag *diag);
+/* Gives a page to compute with on a stream, until its leave or its release. It may be given on several streams. *there:
+ * its address on the device; 0 if the pool has no buffers: then *host is the page. Errors: -EBUSY (all buffers of the
+ * pool are given), those of shore_pages_get(), and of the device. */
+int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, void *stream, const void **host,
+                    uint64_t *there, struct shore_diag *diag);
 
-/* Begins to fetch a page and, if it is there, to put it, as far as this needs no waiting. */
+/* Begins to fetch a page and, if it is there, to put it into a buffer that is not given, as far as this needs no
+ * waiting. */
 void shore_shown_want(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
-/* Ends all uses of the page, once it has been put: it may be updated. Earlier calls with it may still run. */
+/* No further calls compute with the page. Earlier ones may still run: what is put into its buffer next follows them, on
+ * each stream that the page was given on. Until then the page stays in its buffer, and a get of the same step puts
+ * nothing. */
+void shore_shown_leave(struct shore_shown *shown, uint32_t pool, uint32_t page);
+
+/* Leaves the page and forgets it, once it has been put: it may be updated. */
 void shore_shown_release(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
 /* The same for all pages. */

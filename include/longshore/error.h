@@ -36,19 +36,20 @@ enum shore_error {
 
 /* Advice about an error: its number, and this library's words, which name functions and members. {} stands for the
  * object of the advice. */
-#define SHORE_ADVICE_LIST(X)                                                                        \
-    X(SHORE_ADVICE_OVERWRITE, 1, "overwrite replaces what is there")                                \
-    X(SHORE_ADVICE_GO_ON, 2, "open {} to go on with it, or make another one with overwrite")        \
-    X(SHORE_ADVICE_MOVED, 3, "if it is elsewhere now, moved says so: {}=NEW")                       \
-    X(SHORE_ADVICE_ACCEPT_STEP, 4, "accept_step {} goes on from there, if that step is whole")      \
-    X(SHORE_ADVICE_NOT_A_COPY, 5, "if it is the run itself, not_a_copy says so")                    \
-    X(SHORE_ADVICE_MAKE_RUN, 6, "shore_run_create() makes one")                                     \
-    X(SHORE_ADVICE_THREADS, 7, "SHORE_IO_THREADS does without")                                     \
-    X(SHORE_ADVICE_SNAPSHOTS, 8, "shore_run_snapshots() of {} names those there are")               \
-    X(SHORE_ADVICE_REMOVE_SNAPSHOT, 9, "shore_run_snapshot_remove() removes the one that is there") \
-    X(SHORE_ADVICE_ROLL_BACK, 10, "shore_run_rollback() of {} takes another snapshot")              \
-    X(SHORE_ADVICE_REMOVE_RUN, 11, "shore_run_remove() of {} removes what is there")                \
-    X(SHORE_ADVICE_TOKENIZER, 12, "name a tokenizer: a directory, or bytes if it is a model of bytes")
+#define SHORE_ADVICE_LIST(X)                                                                           \
+    X(SHORE_ADVICE_OVERWRITE, 1, "overwrite replaces what is there")                                   \
+    X(SHORE_ADVICE_GO_ON, 2, "open {} to go on with it, or make another one with overwrite")           \
+    X(SHORE_ADVICE_MOVED, 3, "if it is elsewhere now, moved says so: {}=NEW")                          \
+    X(SHORE_ADVICE_ACCEPT_STEP, 4, "accept_step {} goes on from there, if that step is whole")         \
+    X(SHORE_ADVICE_NOT_A_COPY, 5, "if it is the run itself, not_a_copy says so")                       \
+    X(SHORE_ADVICE_MAKE_RUN, 6, "shore_run_create() makes one")                                        \
+    X(SHORE_ADVICE_THREADS, 7, "SHORE_IO_THREADS does without")                                        \
+    X(SHORE_ADVICE_SNAPSHOTS, 8, "shore_run_snapshots() of {} names those there are")                  \
+    X(SHORE_ADVICE_REMOVE_SNAPSHOT, 9, "shore_run_snapshot_remove() removes the one that is there")    \
+    X(SHORE_ADVICE_ROLL_BACK, 10, "shore_run_rollback() of {} takes another snapshot")                 \
+    X(SHORE_ADVICE_REMOVE_RUN, 11, "shore_run_remove() of {} removes what is there")                   \
+    X(SHORE_ADVICE_TOKENIZER, 12, "name a tokenizer: a directory, or bytes if it is a model of bytes") \
+    X(SHORE_ADVICE_DEVICE_TIMEOUT, 13, "timeout_ns of struct shore_device gives it longer")
 
 enum shore_advice {
     SHORE_ADVICE_NONE,

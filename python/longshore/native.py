@@ -36,6 +36,7 @@ ADVICE = {
     lib.SHORE_ADVICE_ROLL_BACK: "or `longshore rollback {} NAME` goes back to another snapshot",
     lib.SHORE_ADVICE_REMOVE_RUN: "`longshore remove {}` removes it",
     lib.SHORE_ADVICE_TOKENIZER: "put the tokenizer's files beside the model",
+    lib.SHORE_ADVICE_DEVICE_TIMEOUT: "longshore.resume() goes on from there, and device_timeout= gives it longer",
 }
 
 

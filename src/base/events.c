@@ -13,10 +13,11 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
     int rc = device->lost ? -ETIMEDOUT : device->wait(device->ctx, event, timeout_of(device), diag);
     if (rc != -ETIMEDOUT) return rc;
     device->lost = true;
-    return shore__fail(diag, rc,
-                       "the device is lost: it has not finished its work within %g seconds (device_timeout); the state "
-                       "stays at the last commit",
-                       (double)timeout_of(device) * 1e-9);
+    shore__fail(
+        diag, rc,
+        "the device is lost: it has not finished its work within %g seconds; the state stays at the last commit",
+        (double)timeout_of(device) * 1e-9);
+    return shore__advise(diag, rc, SHORE_ADVICE_DEVICE_TIMEOUT, NULL);
 }
 
 bool shore_device_passed(struct shore_device *device, struct shore_event event) {

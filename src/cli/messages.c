@@ -51,6 +51,7 @@ const char *const shore__cli_advice[SHORE_ADVICE_COUNT] = {
     [SHORE_ADVICE_REMOVE_SNAPSHOT] = "'longshore snapshot {} --remove' removes it",
     [SHORE_ADVICE_ROLL_BACK] = "or 'longshore rollback {} NAME' goes back to another snapshot",
     [SHORE_ADVICE_REMOVE_RUN] = "'longshore remove {}' removes it",
+    [SHORE_ADVICE_DEVICE_TIMEOUT] = "train --resume goes on from there",
     [SHORE_ADVICE_TOKENIZER] = "give --tokenizer DIR, or --tokenizer bytes if it is a model of bytes",
 };
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "number/bf16.h"
 
 int shore__host_alloc(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
                       struct shore_diag *diag) {
@@ -45,8 +46,17 @@ static int get(void *ctx, void *stream, void *to, uint64_t from, size_t bytes) {
     if (at != to) memcpy(to, at, bytes);
     return 0;
 }
-const struct shore_device shore__host_device = {
-    .size = sizeof shore__host_device, .put = put, .get = get, .record = record, .follow = follow, .wait = wait_for};
+static int widen(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems) {
+    shore__f32_from_bf16_below((float *)(uintptr_t)to, (const uint16_t *)(uintptr_t)from, elems);
+    return 0;
+}
+const struct shore_device shore__host_device = {.size = sizeof shore__host_device,
+                                                .put = put,
+                                                .get = get,
+                                                .record = record,
+                                                .follow = follow,
+                                                .wait = wait_for,
+                                                .widen = widen};
 
 int shore__host_fill(struct shore__compute *c, struct shore__stream *s, shore__buf dst, float value, size_t n) {
     float *to = (float *)dst.handle;

@@ -66,3 +66,14 @@ VERSIONS(bf16_from_f32, (uint16_t * out, const float *in, size_t elems), (out, i
 VERSIONS(f32_from_bf16, (float *out, const uint16_t *in, size_t elems), (out, in, elems))
 VERSIONS(f32_split, (uint16_t * hi, uint16_t *lo, const float *in, size_t elems), (hi, lo, in, elems))
 VERSIONS(f32_join, (float *out, const uint16_t *hi, const uint16_t *lo, size_t elems), (out, hi, lo, elems))
+
+/* Through a copy of the next elements, which the call is about to write over. */
+void shore__f32_from_bf16_below(float *out, const uint16_t *in, size_t elems) {
+    enum { CHUNK = 4096 };
+    uint16_t chunk[CHUNK];
+    for (size_t at = 0, n; at < elems; at += n) {
+        n = elems - at < CHUNK ? elems - at : CHUNK;
+        memcpy(chunk, in + at, n * sizeof *chunk);
+        shore__f32_from_bf16(out + at, chunk, n);
+    }
+}

@@ -42,6 +42,8 @@ static inline float shore__join_f32(uint16_t hi, uint16_t lo) {
 /* The same for arrays, with the fastest version for this processor. In and out may not overlap. Threading: any. */
 void shore__bf16_from_f32(uint16_t *out, const float *in, size_t elems);
 void shore__f32_from_bf16(float *out, const uint16_t *in, size_t elems);
+/* The same where in may be the upper half of out. */
+void shore__f32_from_bf16_below(float *out, const uint16_t *in, size_t elems);
 void shore__f32_split(uint16_t *hi, uint16_t *lo, const float *in, size_t elems);
 void shore__f32_join(float *out, const uint16_t *hi, const uint16_t *lo, size_t elems);
 

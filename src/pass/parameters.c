@@ -17,6 +17,7 @@ struct shore__parameters {
     const struct shore__memory *memory;
     struct shore_pages *pages;
     struct shore_shown *shown; /* of pages, on the device */
+    uint32_t given[POOLS];     /* the page that was given last */
     shore__buf prepared_layer, prepared_slice, prepared_tail[2];
 };
 
@@ -71,19 +72,26 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
     return rc;
 }
 
+static void add_buffer(struct shore_shown_pool *pool, uint64_t *buffers, shore__buf buffer) {
+    if (!shore__buf_is_none(buffer)) buffers[pool->nbuffers++] = buffer.handle;
+}
+
 static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
-    struct shore_shown_pool pools[POOLS] = {{{0}}};
-    for (uint32_t i = 0; i < SHORE_SHOWN_BUFFERS; i++) {
-        pools[LAYERS].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i).handle;
-        pools[SLICES].buffer[i] = shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i).handle;
-        pools[FIRST_TAIL + i].buffer[0] = shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i).handle;
+    uint64_t buffers[POOLS][2];
+    struct shore_shown_pool pools[POOLS];
+    for (uint32_t i = 0; i < POOLS; i++)
+        pools[i] = (struct shore_shown_pool){.buffers = buffers[i]};
+    for (uint32_t i = 0; i < 2; i++) {
+        add_buffer(&pools[LAYERS], buffers[LAYERS], shore__memory_at(p->memory, SHORE__ROW_LAYER_THERE, i));
+        add_buffer(&pools[SLICES], buffers[SLICES], shore__memory_at(p->memory, SHORE__ROW_SLICE_THERE, i));
+        add_buffer(&pools[FIRST_TAIL + i], buffers[FIRST_TAIL + i],
+                   shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i));
     }
     int rc = p->c->unified ? 0 : p->c->ops->stream_open(p->c, &p->copying, diag);
     if (rc) return rc;
     const struct shore_shown_options options = {
         .size = sizeof options,
         .device = &p->c->device,
-        .computing = p->stream,
         .copying = p->copying,
         .pools = pools,
         .npools = POOLS,
@@ -129,7 +137,10 @@ struct shore_pages *shore__parameters_pages(struct shore__parameters *p) {
 static int give(struct shore__parameters *p, struct shore__page_id id, shore__buf *raw, struct shore_diag *diag) {
     const void *host;
     uint64_t there;
-    int rc = shore_shown_get(p->shown, pool_of(id), shore__page_number(p->m, id), &host, &there, diag);
+    uint32_t pool = pool_of(id), page = shore__page_number(p->m, id);
+    if (p->given[pool] != page) shore_shown_leave(p->shown, pool, p->given[pool]);
+    p->given[pool] = page;
+    int rc = shore_shown_get(p->shown, pool, page, p->stream, &host, &there, diag);
     if (rc) return rc;
     *raw = there ? (shore__buf){there} : shore__memory_seen(p->memory, host);
     return 0;

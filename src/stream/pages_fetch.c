@@ -127,17 +127,6 @@ void shore_pages_release(struct shore_pages *p, uint32_t number) {
     if (number < p->npages && p->pages[number].users) p->pages[number].users--;
 }
 
-/* Widens upwards, through a copy of the next elements: out may begin below `in` and reach its end. */
-static void widen(float *out, const uint16_t *in, size_t elems) {
-    enum { CHUNK = 4096 };
-    uint16_t chunk[CHUNK];
-    for (size_t at = 0, n; at < elems; at += n) {
-        n = elems - at < CHUNK ? elems - at : CHUNK;
-        memcpy(chunk, in + at, n * sizeof *chunk);
-        shore__f32_from_bf16(out + at, chunk, n);
-    }
-}
-
 int shore_pages_take(struct shore_pages *p, uint32_t number, float *out, struct shore_diag *diag) {
     const void *at;
     if (number < p->npages && p->pages[number].users)
@@ -150,7 +139,7 @@ int shore_pages_take(struct shore_pages *p, uint32_t number, float *out, struct 
     if (elems && page->kind == SHORE_FETCH_MASTER)
         memmove(out, at, elems * sizeof *out);
     else if (elems)
-        widen(out, at, elems);
+        shore__f32_from_bf16_below(out, at, elems);
     page->step = SHORE__NO_STEP;
     return 0;
 }

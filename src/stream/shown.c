@@ -1,13 +1,13 @@
 /* Copies of pages on a device: the buffers of a pool there take turns.
  *
  *     host      fetch l + 1            fetch l + 2
- *     copying              put l + 1              put l + 2     follows the last reader of the buffer
+ *     copying              put l + 1              put l + 2     follows the last readers of the buffer
  *     computing      layer l                layer l + 1         follows the put
  *
  * A buffer, of one page at a time:
  *
- *     empty ──want, get: put──► filled ──get──► given ──get: of another──► filled ──► empty: another takes its turn
- *                                                 └──────────────release──────────────────┘
+ *     empty ──want, get: put──► filled ──get──► given ──leave──► filled ──► empty: another takes its turn
+ *                                                 └────────release────────────┘
  *
  * The host's page is in use until it has been put. `putting` lists the pages whose put may still be under way, in
  * stream order. Each request for a page checks them, and waits where a page has to be free. Without buffers, the host's
@@ -24,19 +24,28 @@
 
 #define NO_PAGE UINT32_MAX
 
+/* A stream that computes with a slot's page: the next put follows what was called on it before the page was left. */
+struct reader {
+    void *stream;
+    struct shore_event last;
+};
+
 struct slot {
     enum { EMPTY, FILLED, GIVEN } state;
     uint64_t buffer; /* 0: none, the host's page itself */
     const void *host;
-    uint32_t page;           /* the page in the slot, or NO_PAGE */
-    uint64_t step;           /* the step of that page */
-    struct shore_event put;  /* once it has passed, the buffer holds the page */
-    struct shore_event read; /* once it has passed, nobody reads the previous page */
+    uint32_t page;          /* the page in the slot, or NO_PAGE */
+    uint64_t step;          /* the step of that page */
+    uint64_t used;          /* clock when it was last asked for */
+    struct shore_event put; /* once it has passed, the buffer holds the page */
+    struct reader *readers; /* since it was filled last */
+    uint32_t nreaders, room;
 };
 
 struct turns {
-    struct slot slot[SHORE_SHOWN_BUFFERS];
-    uint32_t nslots, current; /* current: the slot given last */
+    struct slot *slots;
+    uint32_t nslots;
+    bool copies, widens;
 };
 
 struct putting {
@@ -47,45 +56,70 @@ struct putting {
 struct shore_shown {
     struct shore_pages *pages;
     struct shore_device *device;
-    void *computing, *copying;
-    uint32_t npools;
+    void *copying;
+    uint64_t clock;
+    uint32_t npools, nslots;
     struct turns *pools;
+    struct slot *slots;      /* of all pools */
     struct putting *putting; /* a ring with room for more than a pass puts */
     uint32_t nring, first, nputting;
 };
+
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
+
+static int check(const struct shore_shown_options *o, struct shore_diag *diag) {
+    for (uint32_t i = 0; i < o->npools; i++)
+        if (o->pools[i].widens && !o->device->widen)
+            return shore__fail(diag, -EINVAL, "the device cannot widen bf16 to fp32, as pool %u asks for", i);
+    return 0;
+}
+
+static void lay_out(struct shore_shown *s, const struct shore_shown_pool *pools) {
+    struct slot *slot = s->slots;
+    for (uint32_t i = 0; i < s->npools; i++) {
+        const struct shore_shown_pool *from = &pools[i];
+        struct turns *pool = &s->pools[i];
+        *pool = (struct turns){slot, from->nbuffers ? from->nbuffers : 1, from->nbuffers > 0, from->widens};
+        for (uint32_t b = 0; b < pool->nslots; b++)
+            *slot++ = (struct slot){.buffer = pool->copies ? from->buffers[b] : 0, .page = NO_PAGE};
+    }
+    assert(slot == s->slots + s->nslots);
+}
 
 int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
                      struct shore_diag *diag) {
     struct shore_shown_options o;
     *out = NULL;
     int rc = shore__sized_in(&o, sizeof o, options, "shore_shown_options", diag);
+    if (!rc) rc = check(&o, diag);
     if (rc) return rc;
     struct shore_shown *s = calloc(1, sizeof *s);
-    if (s) s->pools = calloc(o.npools ? o.npools : 1, sizeof *s->pools);
-    if (s) s->nring = 2 * pages->npages + 1; /* a tied table is there twice */
-    if (s) s->putting = calloc(s->nring, sizeof *s->putting);
-    if (!s || !s->pools || !s->putting) {
+    if (s) {
+        *s = (struct shore_shown){.pages = pages, .device = o.device, .copying = o.copying, .npools = o.npools};
+        for (uint32_t i = 0; i < o.npools; i++)
+            s->nslots += o.pools[i].nbuffers ? o.pools[i].nbuffers : 1;
+        s->nring = 2 * pages->npages + 1; /* a tied table is there twice */
+        s->pools = calloc(s->npools ? s->npools : 1, sizeof *s->pools);
+        s->slots = calloc(s->nslots ? s->nslots : 1, sizeof *s->slots);
+        s->putting = calloc(s->nring, sizeof *s->putting);
+    }
+    if (!s || !s->pools || !s->slots || !s->putting) {
         shore_shown_close(s);
         return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     }
-    s->pages = pages;
-    s->device = o.device;
-    s->computing = o.computing;
-    s->copying = o.copying;
-    s->npools = o.npools;
-    for (uint32_t i = 0; i < s->npools; i++)
-        for (uint32_t b = 0; b < SHORE_SHOWN_BUFFERS; b++) {
-            s->pools[i].slot[b] = (struct slot){.buffer = o.pools[i].buffer[b], .page = NO_PAGE};
-            if (b == 0 || o.pools[i].buffer[b]) s->pools[i].nslots++;
-        }
+    lay_out(s, o.pools);
     *out = s;
     return 0;
 }
 
 void shore_shown_close(struct shore_shown *s) {
     if (!s) return;
-    shore_shown_release_all(s);
+    if (s->pools && s->slots) shore_shown_release_all(s);
+    for (uint32_t i = 0; s->slots && i < s->nslots; i++)
+        free(s->slots[i].readers);
     free(s->putting);
+    free(s->slots);
     free(s->pools);
     free(s);
 }
@@ -142,18 +176,34 @@ static int get_page(struct shore_shown *s, uint32_t page, const void **host, str
 
 static struct slot *slot_of(struct turns *pool, uint32_t page) {
     for (uint32_t i = 0; i < pool->nslots; i++)
-        if (pool->slot[i].state != EMPTY && pool->slot[i].page == page) return &pool->slot[i];
+        if (pool->slots[i].state != EMPTY && pool->slots[i].page == page) return &pool->slots[i];
     return NULL;
 }
 
+/* Whether the slot's page is a copy, and not the host's own. A page that holds nothing is not copied. */
 static bool is_copy(const struct slot *slot) {
     return slot->buffer && slot->host;
+}
+
+static int note_reader(struct slot *slot, void *stream) {
+    for (uint32_t i = 0; i < slot->nreaders; i++)
+        if (slot->readers[i].stream == stream) return 0;
+    if (slot->nreaders == slot->room) {
+        uint32_t room = slot->room ? 2 * slot->room : 2;
+        struct reader *readers = realloc(slot->readers, room * sizeof *readers);
+        if (!readers) return -ENOMEM;
+        slot->readers = readers;
+        slot->room = room;
+    }
+    slot->readers[slot->nreaders++] = (struct reader){.stream = stream};
+    return 0;
 }
 
 /* Records that everything called so far reads the slot, and nothing more will. */
 static void leave(struct shore_shown *s, struct slot *slot) {
     assert(slot->state == GIVEN && slot->page != NO_PAGE);
-    if (is_copy(slot)) slot->read = s->device->record(s->device->ctx, s->computing);
+    for (uint32_t i = 0; i < slot->nreaders; i++)
+        slot->readers[i].last = s->device->record(s->device->ctx, slot->readers[i].stream);
     slot->state = FILLED;
 }
 
@@ -164,15 +214,26 @@ static void empty(struct shore_shown *s, struct slot *slot) {
     slot->state = EMPTY;
 }
 
-static int put(struct shore_shown *s, struct slot *slot, struct shore_diag *diag) {
+/* Puts the host's page into the slot. Whatever fails, the page stays in use as long as its copy may be under way. */
+static int put(struct shore_shown *s, const struct turns *pool, struct slot *slot, struct shore_diag *diag) {
     struct shore_device *d = s->device;
     const struct page *page = &s->pages->pages[slot->page];
-    int rc = slot->read.stream ? d->follow(d->ctx, s->copying, slot->read) : 0;
-    if (!rc) rc = d->put(d->ctx, s->copying, slot->buffer, slot->host, pages_bytes(page->kind, page->count));
-    if (rc) return shore__fail(diag, rc, "parameters cannot be put: %s", shore_error_text(rc));
+    size_t bytes = pages_bytes(page->kind, page->count);
+    bool widens = pool->widens && page->kind == SHORE_FETCH_BF16;
+    uint64_t to = slot->buffer + (widens ? bytes : 0);
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < slot->nreaders; i++)
+        if (slot->readers[i].last.stream) rc = d->follow(d->ctx, s->copying, slot->readers[i].last);
+    if (!rc) slot->nreaders = 0;
+    if (!rc) rc = d->put(d->ctx, s->copying, to, slot->host, bytes);
+    bool under_way = !rc;
+    if (!rc && widens) rc = d->widen(d->ctx, s->copying, slot->buffer, to, bytes / 2);
     slot->put = d->record(d->ctx, s->copying);
-    add_putting(s, slot->page, slot->put);
-    return 0;
+    if (under_way)
+        add_putting(s, slot->page, slot->put);
+    else
+        shore_pages_release(s->pages, slot->page);
+    return rc ? shore__fail(diag, rc, "parameters cannot be put on the device: %s", shore_error_text(rc)) : 0;
 }
 
 static int fill(struct shore_shown *s, struct turns *pool, struct slot *slot, uint32_t page, struct shore_diag *diag) {
@@ -182,13 +243,12 @@ static int fill(struct shore_shown *s, struct turns *pool, struct slot *slot, ui
     if (rc) return rc;
     slot->page = page;
     slot->step = s->pages->step;
-    rc = is_copy(slot) ? put(s, slot, diag) : 0;
+    if (is_copy(slot)) rc = put(s, pool, slot, diag);
     slot->state = rc ? EMPTY : FILLED;
-    if (rc) shore_pages_release(s->pages, page);
     return rc;
 }
 
-/* Finds the slot of a page in its current step. Slots of earlier steps have no readers any more. */
+/* Finds the slot of a page in its current step. Nobody computes with slots of earlier steps any more. */
 static struct slot *find(struct shore_shown *s, struct turns *pool, uint32_t page) {
     struct slot *slot = slot_of(pool, page);
     if (!slot || slot->step == s->pages->step) return slot;
@@ -197,9 +257,12 @@ static struct slot *find(struct shore_shown *s, struct turns *pool, uint32_t pag
     return NULL;
 }
 
-/* The slot that was not given last; a pool of one has only that one. */
-static struct slot *other_slot(struct turns *pool) {
-    return &pool->slot[pool->nslots > 1 ? 1 - pool->current : 0];
+/* The slot whose turn it is: of those that are not given, the one that was asked for longest ago. NULL: all are. */
+static struct slot *next_slot(struct turns *pool) {
+    struct slot *next = NULL;
+    for (uint32_t i = 0; i < pool->nslots; i++)
+        if (pool->slots[i].state != GIVEN && (!next || pool->slots[i].used < next->used)) next = &pool->slots[i];
+    return next;
 }
 
 /* ---- pages ---------------------------------------------------------------------------------------------------------
@@ -209,26 +272,29 @@ static bool exists(const struct shore_shown *s, uint32_t pool, uint32_t page) {
     return pool < s->npools && page < s->pages->npages;
 }
 
-int shore_shown_get(struct shore_shown *s, uint32_t number, uint32_t page, const void **host, uint64_t *there,
-                    struct shore_diag *diag) {
+int shore_shown_get(struct shore_shown *s, uint32_t number, uint32_t page, void *stream, const void **host,
+                    uint64_t *there, struct shore_diag *diag) {
     if (!exists(s, number, page)) return shore__fail(diag, -EINVAL, "there is no page %u, or no pool %u", page, number);
     struct turns *pool = &s->pools[number];
     struct shore_device *d = s->device;
     end_passed(s);
     struct slot *slot = find(s, pool, page);
-    if (pool->slot[pool->current].state == GIVEN) leave(s, &pool->slot[pool->current]);
+    int rc = 0;
     if (!slot) {
-        slot = other_slot(pool);
-        int rc = fill(s, pool, slot, page, diag);
+        slot = next_slot(pool);
+        if (!slot) return shore__fail(diag, -EBUSY, "all buffers for this page on the device are in use");
+        rc = fill(s, pool, slot, page, diag);
         if (rc) return rc;
     }
-    assert(slot->state == FILLED && slot->page == page);
+    assert(slot->state != EMPTY && slot->page == page);
+    if (is_copy(slot) && slot->put.stream) rc = d->follow(d->ctx, stream, slot->put);
+    if (!rc && is_copy(slot)) rc = note_reader(slot, stream);
+    if (rc) return shore__fail(diag, rc, "parameters cannot be put on the device: %s", shore_error_text(rc));
     slot->state = GIVEN;
-    pool->current = (uint32_t)(slot - pool->slot);
+    slot->used = ++s->clock;
     *host = slot->host;
     *there = is_copy(slot) ? slot->buffer : 0;
-    int rc = is_copy(slot) && slot->put.stream ? d->follow(d->ctx, s->computing, slot->put) : 0;
-    return rc ? shore__fail(diag, rc, "parameters cannot be put: %s", shore_error_text(rc)) : 0;
+    return 0;
 }
 
 void shore_shown_want(struct shore_shown *s, uint32_t number, uint32_t page) {
@@ -236,13 +302,20 @@ void shore_shown_want(struct shore_shown *s, uint32_t number, uint32_t page) {
     struct turns *pool = &s->pools[number];
     end_passed(s);
     if (find(s, pool, page) || shore_pages_want(s->pages, page) != SHORE_PAGE_THERE) return;
-    if (pool->nslots > 1) fill(s, pool, other_slot(pool), page, NULL);
+    struct slot *slot = pool->copies ? next_slot(pool) : NULL;
+    if (slot && !fill(s, pool, slot, page, NULL)) slot->used = ++s->clock;
+}
+
+void shore_shown_leave(struct shore_shown *s, uint32_t number, uint32_t page) {
+    if (!exists(s, number, page)) return;
+    struct slot *slot = slot_of(&s->pools[number], page);
+    if (slot && slot->state == GIVEN) leave(s, slot);
 }
 
 void shore_shown_release(struct shore_shown *s, uint32_t number, uint32_t page) {
     if (!exists(s, number, page)) return;
+    shore_shown_leave(s, number, page);
     struct slot *slot = slot_of(&s->pools[number], page);
-    if (slot && slot->state == GIVEN) leave(s, slot);
     if (slot) empty(s, slot);
     end_page(s, page);
 }
@@ -250,7 +323,7 @@ void shore_shown_release(struct shore_shown *s, uint32_t number, uint32_t page) 
 void shore_shown_release_all(struct shore_shown *s) {
     for (uint32_t i = 0; i < s->npools; i++)
         for (uint32_t b = 0; b < s->pools[i].nslots; b++)
-            if (s->pools[i].slot[b].state != EMPTY) shore_shown_release(s, i, s->pools[i].slot[b].page);
+            if (s->pools[i].slots[b].state != EMPTY) shore_shown_release(s, i, s->pools[i].slots[b].page);
     while (s->nputting)
         end_first(s);
 }

@@ -72,6 +72,30 @@ static void transfers(void **state) {
     }
 }
 
+/* bf16 that was put into the upper half of its place, and is widened there. */
+static void widening(void **state) {
+    FOR_EACH_DEVICE(c) {
+        struct shore__span here, there;
+        struct shore__stream *s;
+        DO(alloc(c, SHORE__MEMORY_PINNED, N * 6, &here, NULL));
+        DO(alloc(c, SHORE__MEMORY_DEVICE, N * 4, &there, NULL));
+        DO(stream_open(c, &s, NULL));
+        uint16_t *in = here.host;
+        float *out = (float *)(in + N);
+        for (int i = 0; i < N; i++)
+            in[i] = shore__f32_to_bf16((float)(i % 256));
+        shore__buf upper = shore__at(there.device, (size_t)N * 2);
+        assert_int_equal(shore__put(c, s, upper, in, (size_t)N * 2), 0);
+        assert_int_equal(c->device.widen(c->device.ctx, s, there.device.handle, upper.handle, N), 0);
+        assert_int_equal(shore__get(c, s, out, there.device, (size_t)N * 4), 0);
+        assert_int_equal(shore__sync(c, s, NULL), 0);
+        for (int i = 0; i < N; i++)
+            assert_true(out[i] == (float)(i % 256));
+        c->ops->stream_close(c, s);
+        c->ops->free(c, &here), c->ops->free(c, &there);
+    }
+}
+
 /* Memory that both sides see is copied nowhere. */
 static void one_place(void **state) {
     FOR_EACH_DEVICE(c) {
@@ -115,10 +139,8 @@ static void late_errors(void **state) {
 int main(void) {
     shore__compute_register(&away_backend);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spans),
-        cmocka_unit_test(transfers),
-        cmocka_unit_test(one_place),
-        cmocka_unit_test(late_errors),
+        cmocka_unit_test(spans),     cmocka_unit_test(transfers),   cmocka_unit_test(widening),
+        cmocka_unit_test(one_place), cmocka_unit_test(late_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

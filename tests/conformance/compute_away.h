@@ -265,6 +265,17 @@ static int away_get(void *ctx, void *stream, void *to, uint64_t from, size_t byt
     return away_call(stream, away_run_get, true, &t, sizeof t);
 }
 
+static int away_run_widen_put(struct away *a, void *args) {
+    const struct away_transfer *t = args;
+    if (!away_holds(a, SHORE__MEMORY_DEVICE, t->dst) || !away_holds(a, SHORE__MEMORY_DEVICE, t->src)) return -EFAULT;
+    return a->reference->device.widen(a->reference->device.ctx, NULL, (uintptr_t)t->dst, (uintptr_t)t->src,
+                                      t->bytes / 2);
+}
+static int away_widen_put(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems) {
+    const struct away_transfer t = {(void *)(uintptr_t)to, (const void *)(uintptr_t)from, elems * 2, 0};
+    return away_call(stream, away_run_widen_put, true, &t, sizeof t);
+}
+
 /* ---- operations: the reference's, called later ---- */
 
 /* Tensors must lie in the device's memory. */
@@ -404,8 +415,13 @@ static void away_close(struct shore__compute *c) {
 }
 
 #define AWAY_AT(name) .name = away_##name
-static const struct shore_device away_device = {
-    .size = sizeof away_device, AWAY_AT(record), AWAY_AT(wait), AWAY_AT(follow), AWAY_AT(put), AWAY_AT(get)};
+static const struct shore_device away_device = {.size = sizeof away_device,
+                                                AWAY_AT(record),
+                                                AWAY_AT(wait),
+                                                AWAY_AT(follow),
+                                                AWAY_AT(put),
+                                                AWAY_AT(get),
+                                                .widen = away_widen_put};
 static const struct shore__compute_ops away_ops = {
     AWAY_AT(make),
     AWAY_AT(weights_changed),
