@@ -83,13 +83,15 @@ static void describe(struct trainer *t, const struct shore_fleet_options *option
     t->tensor.work = shore_program_tensor(p, &fixed);
     struct shore_tensor drives = {.size = sizeof drives, .name = "rings of the drives", .key = 2};
     drives.role = SHORE_ROLE_DRIVES;
-    drives.place = SHORE_PLACE_OWN;
+    drives.place = SHORE_PLACE_PLAIN;
+    drives.own = true;
     drives.bytes = shore_fleet_memory_least_bytes(t->layout, options);
     drives.full_bytes = shore_fleet_memory_bytes(t->layout, options);
     t->tensor.drives = shore_program_tensor(p, &drives);
     struct shore_tensor gradients = {.size = sizeof gradients, .name = "gradients", .key = 3};
     gradients.role = SHORE_ROLE_GRADIENTS;
-    gradients.place = SHORE_PLACE_OWN;
+    gradients.place = SHORE_PLACE_PLAIN;
+    gradients.own = true;
     gradients.bytes = gradient_bytes();
     gradients.full_bytes = BLOCKS * gradient_bytes();
     t->tensor.gradients = shore_program_tensor(p, &gradients);

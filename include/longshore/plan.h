@@ -41,8 +41,8 @@ enum shore_place {
     SHORE_PLACE_DEVICE,
     SHORE_PLACE_PINNED, /* the host's, for transfers */
     SHORE_PLACE_PLAIN,  /* the host's */
-    SHORE_PLACE_BOTH,   /* device and pinned; it is moved between them */
-    SHORE_PLACE_OWN     /* its maker's own: counted, but without a place here */
+    SHORE_PLACES,
+    SHORE_PLACE_BOTH = SHORE_PLACES /* device and pinned; it is moved between them */
 };
 
 /* What becomes of a tensor. */
@@ -84,6 +84,7 @@ struct shore_tensor {
     uint32_t key, index; /* of its row: consecutive tensors with one key and index share a row, side by side */
     enum shore_role role;
     enum shore_place place;
+    bool own;             /* its maker allocates it: it is counted in its place, but has no offset there */
     unsigned ways;        /* possible fates: enum shore_way, or-ed; 0: it stays */
     uint32_t group;       /* the group of its buffers, if it moves; of buffers: their group. 0: none */
     uint64_t bytes;       /* of one */
@@ -115,9 +116,11 @@ void shore_program_frees(struct shore_program *program, uint32_t operation, uint
 
 struct shore_plan_options {
     size_t size;           /* sizeof(struct shore_plan_options) */
-    uint64_t memory_bytes; /* the budget */
-    const char *what;      /* for the message: "this model". NULL: "this program" */
-    bool one_memory;       /* device and host share memory: all places but SHORE_PLACE_OWN lie in one stretch */
+    uint64_t memory_bytes; /* the budget of all places that have none of their own */
+    /* of a place: a budget of its own, beside memory_bytes. 0: none */
+    uint64_t place_bytes[SHORE_PLACES];
+    const char *what; /* for the message: "this model". NULL: "this program" */
+    bool one_memory; /* device and host share memory: all places are one stretch, SHORE_PLACE_DEVICE, with one budget */
     /* of the machine: they decide which of two ways takes less time. 0: a processor of some cores, and one fast drive
      */
     double operations_per_second, drive_bytes_per_second;
@@ -129,11 +132,15 @@ struct shore_plan_options {
 };
 
 struct shore_plan_sums {
-    size_t size;                /* sizeof(struct shore_plan_sums) */
-    uint64_t minimum_bytes;     /* the least budget: everything at its smallest */
-    uint64_t comfortable_bytes; /* the least budget with which everything is kept */
-    uint64_t total_bytes;       /* of this plan: at most the budget */
-    uint64_t placed_bytes;      /* of these: rows with places, the memory to map */
+    size_t size; /* sizeof(struct shore_plan_sums) */
+    /* of the places that have no budget of their own, together */
+    uint64_t minimum_bytes;     /* the least memory_bytes: everything at its smallest */
+    uint64_t comfortable_bytes; /* the least memory_bytes with which everything is kept */
+    uint64_t total_bytes;       /* of this plan: at most memory_bytes */
+    uint64_t placed_bytes;      /* of all places: rows with offsets, the memory to map */
+    /* of each place */
+    uint64_t place_minimum_bytes[SHORE_PLACES], place_total_bytes[SHORE_PLACES];
+    unsigned too_little; /* budgets below their minimum: 1 << place, or-ed; 1 << SHORE_PLACES: memory_bytes */
 };
 
 /* The budget to use: the one asked for, or for 0 half of the machine's memory, at most comfortable (0: unknown) and at
@@ -141,10 +148,11 @@ struct shore_plan_sums {
  * for a budget that is more than this memory, or less than minimum. */
 int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag);
 
-/* Plans the program. Ownership: *out is the caller's, for shore_plan_close(), also if the budget is too small
+/* Plans the program. Ownership: *out is the caller's, for shore_plan_close(), also if a budget is too small
  * (SHORE_EBUDGET): it then has the sums of the least plan. The program outlives it. Errors: SHORE_EBUDGET, with
- * "minimum SIZE"; -EINVAL (a program with a cycle, a tensor that is read before it is made or after it was freed, or
- * that is made twice; a size that overflows), -ENOMEM: then *out is NULL. */
+ * "minimum SIZE" for each budget that is too small, and the place's name if it is a place's own; -EINVAL (a program
+ * with a cycle, a tensor that is read before it is made or after it was freed, or that is made twice; a size that
+ * overflows; a place's budget where memory is one), -ENOMEM: then *out is NULL. */
 int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
                     struct shore_plan **out, struct shore_diag *diag);
 /* NULL is allowed. */

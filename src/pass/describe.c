@@ -284,16 +284,16 @@ static void describe_own(const struct description *d) {
     struct shore_fleet_options options;
     shore__plan_fleet_options(f, NULL, &options);
     options.ring_bytes = 0;
-    struct shore_tensor own = shore__row_tensor(SHORE__ROW_DRIVES, 0, SHORE_PLACE_OWN,
-                                                shore_fleet_memory_least_bytes(f->model->layout, &options));
+    struct shore_tensor own =
+        shore__row_own(SHORE__ROW_DRIVES, shore_fleet_memory_least_bytes(f->model->layout, &options));
     own.role = SHORE_ROLE_DRIVES;
     options.ring_bytes = ring_bytes(f);
     own.full_bytes = shore_fleet_memory_bytes(f->model->layout, &options);
     shore_program_tensor(d->program, &own);
-    shore__row_add(
-        d->program, SHORE__ROW_PROCESS, 0, SHORE_PLACE_OWN,
-        shore__reserve_bytes(f->model->nblocks, f->model->arch.vocab, (uint32_t)f->threads, f->drives.ndrives));
-    own = shore__row_tensor(SHORE__ROW_HOLES, 0, SHORE_PLACE_OWN, HOLE_BYTES);
+    own = shore__row_own(SHORE__ROW_PROCESS, shore__reserve_bytes(f->model->nblocks, f->model->arch.vocab,
+                                                                  (uint32_t)f->threads, f->drives.ndrives));
+    shore_program_tensor(d->program, &own);
+    own = shore__row_own(SHORE__ROW_HOLES, HOLE_BYTES);
     own.role = SHORE_ROLE_HOLES;
     shore_program_tensor(d->program, &own);
 }
@@ -349,7 +349,7 @@ static void fill_plan(const struct shore__facts *f, struct shore__train_plan *ou
     out->hole_bytes = bytes_of(out, SHORE__ROW_HOLES);
     out->fleet_bytes = bytes_of(out, SHORE__ROW_DRIVES);
     out->reserve_bytes = bytes_of(out, SHORE__ROW_PROCESS);
-    out->total_bytes = plan->total_bytes;
+    out->total_bytes = plan->total.of[SHORE__SHARED];
     out->buffers_bytes = out->total_bytes - out->fleet_bytes - out->reserve_bytes - out->hole_bytes;
 }
 
@@ -378,8 +378,8 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
     fill_plan(f, out);
     if (!needs) return rc;
     *needs = (struct shore__needs){
-        .minimum_bytes = out->plan->minimum_bytes,
-        .comfortable_bytes = out->plan->comfortable_bytes,
+        .minimum_bytes = out->plan->minimum.of[SHORE__SHARED],
+        .comfortable_bytes = out->plan->comfortable.of[SHORE__SHARED],
         .disk_bytes = shore__plan_disk_bytes(f),
         .pairs = m->arch.n_layer * f->batch.units,
         .kept_pairs = out->plan->choice.inner,
@@ -436,7 +436,8 @@ static void describe_reading(const struct shore__facts *f, uint64_t generation_b
     else
         shore__batch_describe(m, f->mode, &f->batch, program);
     shore__row_add(program, SHORE__ROW_X, 0, SHORE_PLACE_DEVICE, (uint64_t)rows * m->arch.d_model * 4);
-    shore__row_add(program, SHORE__ROW_PROCESS, 0, SHORE_PLACE_OWN, reserve_bytes);
+    const struct shore_tensor process = shore__row_own(SHORE__ROW_PROCESS, reserve_bytes);
+    shore_program_tensor(program, &process);
 }
 
 int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes, uint64_t resident_bytes,
@@ -448,13 +449,13 @@ int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes,
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     describe_reading(f, generation_bytes, out->reserve_bytes, out->program);
     int rc = shore_plan_open(out->program, &options, &out->plan, diag);
-    if (out->plan) out->buffers_bytes = out->plan->total_bytes - out->reserve_bytes;
+    if (out->plan) out->buffers_bytes = out->plan->total.of[SHORE__SHARED] - out->reserve_bytes;
     if (rc != SHORE_EBUDGET) return rc;
     char what[64];
     snprintf(what, sizeof what, "this model and %zu tokens", f->batch.sequences * f->batch.seq_len);
     /* the next process may start with more */
     uint64_t reserve = shore__reserve_measured_bytes(resident_bytes + SHORE__RESIDENT_VARIES_BYTES);
-    return shore__budget_too_little(0, what, out->buffers_bytes + reserve, diag);
+    return shore__budget_too_little(0, "memory", what, out->buffers_bytes + reserve, diag);
 }
 
 void shore__infer_plan_close(struct shore__infer_plan *plan) {

@@ -19,6 +19,13 @@ static inline struct shore_tensor shore__row_tensor(enum shore__row key, uint32_
                                  .bytes = bytes};
 }
 
+/* The host's memory that its maker allocates. */
+static inline struct shore_tensor shore__row_own(enum shore__row key, uint64_t bytes) {
+    struct shore_tensor row = shore__row_tensor(key, 0, SHORE_PLACE_PLAIN, bytes);
+    row.own = true;
+    return row;
+}
+
 static inline uint32_t shore__row_add(struct shore_program *program, enum shore__row key, uint32_t index,
                                       enum shore_place place, uint64_t bytes) {
     struct shore_tensor row = shore__row_tensor(key, index, place, bytes);

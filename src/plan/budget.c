@@ -29,7 +29,8 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident) {
     return (resident + libraries + whole - 1) / whole * whole;
 }
 
-int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag) {
+int shore__budget_too_little(uint64_t asked, const char *memory, const char *what, uint64_t minimum,
+                             struct shore_diag *diag) {
     const uint64_t nobodys = 100000; /* bytes: such a small number was meant in another unit */
     char a[32] = "", b[32], doubt[96] = "";
     if (asked && asked < nobodys) {
@@ -38,7 +39,7 @@ int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum,
     } else if (asked) {
         snprintf(a, sizeof a, "%s of", shore__format_size(asked, b, sizeof b));
     }
-    return shore__fail(diag, SHORE_EBUDGET, "%s memory is too little for %s: minimum %s%s", asked ? a : "the", what,
+    return shore__fail(diag, SHORE_EBUDGET, "%s %s is too little for %s: minimum %s%s", asked ? a : "the", memory, what,
                        shore__format_size_up(minimum, b, sizeof b), doubt);
 }
 
@@ -50,7 +51,7 @@ int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_
         if (comfortable && asked > comfortable) asked = comfortable;
         if (asked < minimum) asked = minimum;
     }
-    if (asked < minimum) return shore__budget_too_little(asked, "this model", minimum, diag);
+    if (asked < minimum) return shore__budget_too_little(asked, "memory", "this model", minimum, diag);
     if (machine && asked > machine) {
         if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
         return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",

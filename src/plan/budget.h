@@ -15,8 +15,9 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident);
 /* shore_budget() if the need was measured in this process: names a minimum that is also enough for the next process. */
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag);
 
-/* SHORE_EBUDGET, in the words that scripts look for: "ASKED of memory is too little for WHAT: minimum SIZE". asked 0:
- * not mentioned. */
-int shore__budget_too_little(uint64_t asked, const char *what, uint64_t minimum, struct shore_diag *diag);
+/* SHORE_EBUDGET, in the words that scripts look for: "ASKED of MEMORY is too little for WHAT: minimum SIZE". memory:
+ * "memory", or that of a place. asked 0: not mentioned. */
+int shore__budget_too_little(uint64_t asked, const char *memory, const char *what, uint64_t minimum,
+                             struct shore_diag *diag);
 
 #endif

@@ -1,4 +1,6 @@
 /* Applies the choice to each tensor: its fate, its row, and the sum. */
+#include <string.h>
+
 #include "plan/plan.h"
 
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full) {
@@ -134,20 +136,10 @@ static void derive(struct shore_plan *plan) {
 /* ---- rows ----------------------------------------------------------------------------------------------------------
  */
 
-static enum shore__region_kind kind_of(enum shore_place place) {
-    static const enum shore__region_kind kinds[] = {
-        [SHORE_PLACE_DEVICE] = SHORE__REGION_DEVICE,
-        [SHORE_PLACE_PINNED] = SHORE__REGION_PINNED,
-        [SHORE_PLACE_PLAIN] = SHORE__REGION_PLAIN,
-        [SHORE_PLACE_BOTH] = SHORE__REGION_BOTH,
-    };
-    return kinds[place];
-}
-
 static uint32_t add_row(struct shore_plan *plan, uint32_t id, uint32_t index, uint64_t bytes) {
     const struct shore_tensor *t = &plan->program->tensor[id];
     uint32_t row = plan->rows.count;
-    shore__regions_add(&plan->rows, t->key, index, kind_of(t->place), bytes, plan->live[id]);
+    shore__regions_add(&plan->rows, t->key, index, t->place, bytes, plan->live[id]);
     for (uint32_t i = row; i < plan->rows.count; i++)
         plan->rows.item[i].name = t->name;
     return row;
@@ -170,16 +162,23 @@ static uint32_t add_shared(struct shore_plan *plan, uint32_t first) {
     return end;
 }
 
-/* Adds all rows. Returns the bytes of tensors without a place here. */
-static uint64_t add_rows(struct shore_plan *plan) {
+/* Counts a tensor that its maker allocates. */
+static void add_own(struct shore_plan *plan, const struct shore_tensor *t, const struct shore__fate *fate) {
+    uint64_t bytes = fate->way == SHORE_WAY_KEEP ? fate->bytes * fate->count : 0;
+    bool both = t->place == SHORE_PLACE_BOTH;
+    plan->place_total[both || plan->options.one_memory ? SHORE_PLACE_DEVICE : t->place] += bytes;
+    if (both && !plan->options.one_memory) plan->place_total[SHORE_PLACE_PINNED] += bytes;
+}
+
+/* Adds all rows, and counts what has none. */
+static void add_rows(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    uint64_t own = 0;
     shore__regions_clear(&plan->rows);
     for (uint32_t i = 0; i < p->ntensors;) {
         const struct shore_tensor *t = &p->tensor[i];
         struct shore__fate *fate = &plan->fate[i];
-        if (t->place == SHORE_PLACE_OWN) {
-            if (fate->way == SHORE_WAY_KEEP) own += fate->bytes * fate->count;
+        if (t->own) {
+            add_own(plan, t, fate);
             i++;
         } else if (t->role == SHORE_ROLE_BUFFERS) {
             fate->row = fate->bytes && fate->count ? plan->rows.count : SHORE__NO_ROW;
@@ -189,20 +188,32 @@ static uint64_t add_rows(struct shore_plan *plan) {
         } else
             i = add_shared(plan, i);
     }
-    return own;
 }
 
-uint64_t shore__plan_sum(void *ctx) {
+uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place) {
+    return plan->options.place_bytes[place] ? (uint32_t)place : SHORE__SHARED;
+}
+
+uint64_t shore__plan_excess(void *ctx) {
     struct shore_plan *plan = ctx;
+    uint64_t above = 0;
     choose(plan);
-    return shore__plan_lay_out(plan);
+    shore__plan_lay_out(plan);
+    for (int b = 0; b < SHORE__BUDGETS; b++)
+        if (plan->total.of[b] > plan->limit.of[b]) above += plan->total.of[b] - plan->limit.of[b];
+    return above;
 }
 
-uint64_t shore__plan_lay_out(struct shore_plan *plan) {
+void shore__plan_lay_out(struct shore_plan *plan) {
+    memset(plan->place_total, 0, sizeof plan->place_total);
+    memset(&plan->total, 0, sizeof plan->total);
     derive(plan);
-    uint64_t own = add_rows(plan);
-    plan->total_bytes = own + shore__regions_lay_out(&plan->rows);
-    return plan->total_bytes;
+    add_rows(plan);
+    shore__regions_lay_out(&plan->rows);
+    for (int k = 0; k < SHORE_PLACES; k++) {
+        plan->place_total[k] += plan->rows.bytes[k];
+        plan->total.of[shore__plan_budget(plan, (enum shore_place)k)] += plan->place_total[k];
+    }
 }
 
 void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full) {

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "base/sized.h"
@@ -15,6 +16,11 @@ static int open_plan(struct shore_plan *plan, struct shore_diag *diag) {
     plan->fate = calloc(p->ntensors + (size_t)1, sizeof *plan->fate);
     if (!plan->live || !plan->fate) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     int rc = shore__program_check(p, plan->live, diag);
+    for (int k = 0; !rc && k < SHORE_PLACES; k++)
+        if (plan->options.one_memory && plan->options.place_bytes[k])
+            rc = shore__fail(diag, -EINVAL,
+                             "device and host share memory, so no place has a budget of its own: give "
+                             "all of it as memory_bytes");
     if (rc) return rc;
     for (uint32_t i = 0; i < p->ntensors; i++)
         plan->count[p->tensor[i].role]++;
@@ -32,13 +38,28 @@ static void grow_rows(struct shore_plan *plan) {
 
 static void make(struct shore_plan *plan) {
     shore__rules_least(plan);
-    plan->minimum_bytes = plan->total_bytes;
-    plan->comfortable_bytes = shore__rules_comfortable(plan);
-    if (plan->options.memory_bytes < plan->minimum_bytes) return;
-    shore__rules_spend(plan, plan->options.memory_bytes);
-    shore__plan_sum(plan);
+    plan->comfortable = shore__rules_comfortable(plan);
+    plan->limit.of[SHORE__SHARED] = plan->options.memory_bytes;
+    memcpy(plan->limit.of, plan->options.place_bytes, sizeof plan->options.place_bytes);
+    if (shore__plan_excess(plan)) return;
+    shore__rules_spend(plan);
+    shore__plan_excess(plan);
     if (plan->rows.failed) return;
     grow_rows(plan);
+}
+
+/* Names each budget that is below its minimum. */
+static int too_little(const struct shore_plan *plan, struct shore_diag *diag) {
+    static const char *const memory[] = {"device memory", "pinned memory", "host memory", "memory"};
+    const char *what = plan->options.what ? plan->options.what : "this program";
+    struct shore_diag said = {.text = ""}, one;
+    int rc = 0;
+    for (int b = SHORE__BUDGETS; b--;) {
+        if (plan->minimum.of[b] <= plan->limit.of[b]) continue;
+        rc = shore__budget_too_little(plan->limit.of[b], memory[b], what, plan->minimum.of[b], &one);
+        shore__fail(&said, rc, "%s%s%s", said.text, *said.text ? "; " : "", one.text);
+    }
+    return rc ? shore__fail(diag, rc, "%s", said.text) : 0;
 }
 
 int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
@@ -58,9 +79,7 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
         return rc;
     }
     *out = plan;
-    if (ours.memory_bytes >= plan->minimum_bytes) return 0;
-    return shore__budget_too_little(ours.memory_bytes, ours.what ? ours.what : "this program", plan->minimum_bytes,
-                                    diag);
+    return too_little(plan, diag);
 }
 
 void shore_plan_close(struct shore_plan *plan) {
@@ -72,11 +91,19 @@ void shore_plan_close(struct shore_plan *plan) {
 }
 
 void shore_plan_sums(const struct shore_plan *plan, struct shore_plan_sums *out) {
-    uint64_t placed = 0;
-    for (int k = 0; k < SHORE__REGION_KINDS; k++)
-        placed += plan->rows.bytes[k];
-    const struct shore_plan_sums sums = {sizeof sums, plan->minimum_bytes, plan->comfortable_bytes, plan->total_bytes,
-                                         placed};
+    struct shore_plan_sums sums = {
+        .size = sizeof sums,
+        .minimum_bytes = plan->minimum.of[SHORE__SHARED],
+        .comfortable_bytes = plan->comfortable.of[SHORE__SHARED],
+        .total_bytes = plan->total.of[SHORE__SHARED],
+    };
+    for (int k = 0; k < SHORE_PLACES; k++) {
+        sums.placed_bytes += plan->rows.bytes[k];
+        sums.place_minimum_bytes[k] = plan->place_minimum[k];
+        sums.place_total_bytes[k] = plan->place_total[k];
+    }
+    for (int b = 0; b < SHORE__BUDGETS; b++)
+        sums.too_little |= (unsigned)(plan->minimum.of[b] > plan->limit.of[b]) << b;
     shore__sized_out(out, &sums, sizeof sums);
 }
 

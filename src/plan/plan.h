@@ -18,6 +18,12 @@ struct shore__choice {
     bool held, drives, workspace, holes;
 };
 
+/* Bytes by budget: of each place that has one of its own, and of all others together. */
+enum { SHORE__SHARED = SHORE_PLACES, SHORE__BUDGETS };
+struct shore__bytes {
+    uint64_t of[SHORE__BUDGETS];
+};
+
 #define SHORE__NO_ROW UINT32_MAX
 
 struct shore__fate {
@@ -38,24 +44,28 @@ struct shore_plan {
     size_t count[SHORE_ROLES];    /* of tensors */
     struct shore__choice choice;
     struct shore__region_list rows;
-    uint64_t minimum_bytes, comfortable_bytes, total_bytes;
+    struct shore__bytes limit; /* what the rules may spend now */
+    struct shore__bytes minimum, comfortable, total;
+    uint64_t place_minimum[SHORE_PLACES], place_total[SHORE_PLACES];
 };
 
-/* Lays out the choice, and returns the total bytes. ctx: the plan. */
-uint64_t shore__plan_sum(void *ctx);
-/* Overrides the fate of a tensor, lays everything out again, and returns the total bytes. */
+/* Lays out the choice, and returns the bytes above the limit. ctx: the plan. */
+uint64_t shore__plan_excess(void *ctx);
+/* Overrides the fate of a tensor; then shore__plan_lay_out() lays everything out again. */
 void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full);
-uint64_t shore__plan_lay_out(struct shore_plan *plan);
+void shore__plan_lay_out(struct shore_plan *plan);
+/* The budget that a place counts against: its own or SHORE__SHARED. */
+uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place);
 /* Bytes of the tensor alone, if it stays. */
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
 /* The nth tensor of a role, or NULL. */
 const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum shore_role role, size_t nth);
 
-/* rules.c: the choice that needs least memory, with everything that is required for any budget; then memory beyond that
- * goes where it saves most; and the budget that keeps everything. plan: with its sums. */
+/* rules.c: the choice that needs least memory, with everything that is required for any budget, which is plan->minimum;
+ * then memory up to the limit goes where it saves most; and the budgets that keep everything. */
 void shore__rules_least(struct shore_plan *plan);
-void shore__rules_spend(struct shore_plan *plan, uint64_t budget);
-uint64_t shore__rules_comfortable(struct shore_plan *plan);
+void shore__rules_spend(struct shore_plan *plan);
+struct shore__bytes shore__rules_comfortable(struct shore_plan *plan);
 /* Whether computing takes longer than moving bytes on the drives. Rates of 0: see shore_plan_options. */
 bool shore__rules_outlasts(const uint64_t cost[SHORE_LANES], double operations_per_second, double bytes_per_second);
 

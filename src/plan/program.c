@@ -147,7 +147,7 @@ static int check_sizes(const struct shore_program *p, struct shore_diag *diag) {
     for (uint32_t i = 0; i < p->ntensors; i++) {
         const struct shore_tensor *t = &p->tensor[i];
         uint64_t bytes = t->full_bytes > t->bytes ? t->full_bytes : t->bytes;
-        if ((unsigned)t->role >= SHORE_ROLES || (unsigned)t->place > SHORE_PLACE_OWN || !t->name)
+        if ((unsigned)t->role >= SHORE_ROLES || (unsigned)t->place > SHORE_PLACE_BOTH || !t->name)
             return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown role or place", i);
         if (t->with > p->ntensors || t->without > p->ntensors)
             return shore__fail(diag, -EINVAL, "%s %u goes with a tensor that the program does not have", t->name,

@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert((int)SHORE_PLACE_DEVICE == SHORE__MEMORY_DEVICE && (int)SHORE_PLACE_PINNED == SHORE__MEMORY_PINNED &&
+                   (int)SHORE_PLACE_PLAIN == SHORE__MEMORY_PLAIN && (int)SHORE_PLACES == SHORE__MEMORY_KINDS,
+               "compute has a kind of memory for each place");
+
 const char *shore__row_name(enum shore__row key) {
     static const char *const name[] = {
 #define SHORE__ROW(KEY, NAME) NAME,
@@ -29,7 +33,7 @@ void shore__regions_clear(struct shore__region_list *r) {
     r->count = r->placed = 0;
 }
 
-static void add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
+static void add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
                 uint64_t bytes, struct shore__lifetime live) {
     enum { FIRST = 128 };
     assert(live.from < r->phases && live.to < r->phases);
@@ -49,22 +53,22 @@ static void add(struct shore__region_list *r, enum shore__row key, uint32_t inde
         .key = key,
         .index = index,
         .name = shore__row_name(key),
-        .kind = kind,
+        .place = place,
         .bytes = shore__arena_round(bytes),
         .live = live,
     };
 }
 
-void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
+void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
                         uint64_t bytes, struct shore__lifetime live) {
-    bool both = kind == SHORE__REGION_BOTH;
-    add(r, key, index, both || r->one_memory ? SHORE__REGION_DEVICE : kind, bytes, live);
-    if (both && !r->one_memory) add(r, key, index, SHORE__REGION_PINNED, bytes, live);
+    bool both = place == SHORE_PLACE_BOTH;
+    add(r, key, index, both || r->one_memory ? SHORE_PLACE_DEVICE : place, bytes, live);
+    if (both && !r->one_memory) add(r, key, index, SHORE_PLACE_PINNED, bytes, live);
 }
 
 void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                               enum shore__region_kind kind, uint64_t bytes) {
-    shore__regions_add(r, key, index, kind, bytes, (struct shore__lifetime){0, r->phases - 1});
+                               enum shore_place place, uint64_t bytes) {
+    shore__regions_add(r, key, index, place, bytes, (struct shore__lifetime){0, r->phases - 1});
 }
 
 /* ---- places --------------------------------------------------------------------------------------------------------
@@ -76,7 +80,7 @@ static bool is_live(struct shore__lifetime live, uint32_t phase) {
 
 /* Whether two rows must not share a place. */
 static bool meet(const struct shore__region *a, const struct shore__region *b) {
-    return a->kind == b->kind && a->bytes && b->bytes &&
+    return a->place == b->place && a->bytes && b->bytes &&
            (is_live(a->live, b->live.from) || is_live(b->live, a->live.from));
 }
 
@@ -98,7 +102,7 @@ static void find_offset(struct shore__region_list *r, uint32_t i) {
     struct shore__region *row = &r->item[i];
     row->offset = 0;
     if (!row->bytes) return;
-    row->offset = r->taken[row->kind];
+    row->offset = r->taken[row->place];
     for (uint32_t k = 0; k < r->placed; k++) {
         const struct shore__region *other = &r->item[r->by_offset[k]];
         if (!meet(row, other)) continue;
@@ -116,20 +120,20 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r) {
         const struct shore__region *row = &r->item[i];
         find_offset(r, i);
         if (!row->bytes) continue;
-        if (end_of(row) > r->bytes[row->kind]) r->bytes[row->kind] = end_of(row);
-        if (row->offset == r->taken[row->kind] && row->live.from == 0 && row->live.to == r->phases - 1)
-            r->taken[row->kind] = end_of(row); /* all below its end is always in use: later rows start there */
+        if (end_of(row) > r->bytes[row->place]) r->bytes[row->place] = end_of(row);
+        if (row->offset == r->taken[row->place] && row->live.from == 0 && row->live.to == r->phases - 1)
+            r->taken[row->place] = end_of(row); /* all below its end is always in use: later rows start there */
         else
             note_offset(r, i);
     }
-    for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
+    for (uint32_t k = 0; k < SHORE_PLACES; k++)
         sum += r->bytes[k];
     return sum;
 }
 
 /* Free bytes from `at` to the next row that meets this one; 0: `at` is in use. */
 static uint64_t free_from(const struct shore__region_list *r, const struct shore__region *row, uint64_t at) {
-    uint64_t end = r->bytes[row->kind];
+    uint64_t end = r->bytes[row->place];
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *other = &r->item[i];
         if (other == row || !meet(row, other) || end_of(other) <= at) continue;
@@ -171,7 +175,7 @@ int shore__memory_open(struct shore__memory *memory, const struct shore__region_
                        struct shore_diag *diag) {
     int rc = 0;
     *memory = (struct shore__memory){.regions = regions};
-    for (int k = 0; !rc && k < SHORE__REGION_KINDS; k++)
+    for (int k = 0; !rc && k < SHORE_PLACES; k++)
         if (regions->bytes[k])
             rc = c->ops->alloc(c, (enum shore__memory_kind)k, regions->bytes[k], &memory->span[k], diag);
     if (rc) shore__memory_close(memory, c);
@@ -179,7 +183,7 @@ int shore__memory_open(struct shore__memory *memory, const struct shore__region_
 }
 
 void shore__memory_close(struct shore__memory *memory, struct shore__compute *c) {
-    for (int k = 0; k < SHORE__REGION_KINDS; k++)
+    for (int k = 0; k < SHORE_PLACES; k++)
         if (memory->span[k].bytes) c->ops->free(c, &memory->span[k]);
 }
 
@@ -193,7 +197,7 @@ struct shore__both shore__memory_both(const struct shore__memory *memory, enum s
     struct shore__both b = {NULL, SHORE__NO_BUF};
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *row = &r->item[i];
-        const struct shore__span *span = &memory->span[row->kind];
+        const struct shore__span *span = &memory->span[row->place];
         if (row->index != index || !row->bytes || row->key != key) continue;
         struct shore__both at = shore__both_at((struct shore__both){span->host, span->device}, row->offset);
         if (at.host) b.host = at.host;
@@ -203,7 +207,7 @@ struct shore__both shore__memory_both(const struct shore__memory *memory, enum s
 }
 
 shore__buf shore__memory_seen(const struct shore__memory *memory, const void *host) {
-    for (int k = 0; host && k < SHORE__REGION_KINDS; k++) {
+    for (int k = 0; host && k < SHORE_PLACES; k++) {
         const struct shore__span *span = &memory->span[k];
         uintptr_t at = (uintptr_t)host - (uintptr_t)span->host;
         if (span->host && at < span->bytes && !shore__buf_is_none(span->device)) return shore__at(span->device, at);

@@ -14,15 +14,8 @@
 
 #include "base/arena.h"
 #include "compute/compute.h"
+#include "longshore/plan.h"
 #include "plan/row_keys.h"
-
-enum shore__region_kind {
-    SHORE__REGION_DEVICE = SHORE__MEMORY_DEVICE,
-    SHORE__REGION_PINNED = SHORE__MEMORY_PINNED,
-    SHORE__REGION_PLAIN = SHORE__MEMORY_PLAIN,
-    SHORE__REGION_KINDS = SHORE__MEMORY_KINDS,
-    SHORE__REGION_BOTH, /* added as two rows, device and pinned, with transfers between them */
-};
 
 /* Phases [from, to], both included. to < from: across the end of a step into the next one. */
 struct shore__lifetime {
@@ -51,35 +44,36 @@ struct shore__region {
     enum shore__row key;
     uint32_t index; /* tells rows of one key apart */
     const char *name;
-    enum shore__region_kind kind;
+    enum shore_place place;
     uint64_t bytes;
     struct shore__lifetime live;
-    uint64_t offset; /* in the stretch of its kind */
+    uint64_t offset; /* in the stretch of its place */
 };
 
 struct shore__region_list {
     struct shore__region *item;
     uint32_t count, room, phases; /* phases: of a step; 1: everything is always in use */
-    bool one_memory;              /* all kinds lie in one stretch, the first kind's: the host is the device */
+    bool one_memory;              /* all places are one stretch, the device's: the host is the device */
     bool failed;                  /* out of memory for a row */
-    uint64_t bytes[SHORE__REGION_KINDS];
-    uint32_t *by_offset, placed;         /* placed rows by offset, without those below `taken` */
-    uint64_t taken[SHORE__REGION_KINDS]; /* end of the rows that are always in use */
+    uint64_t bytes[SHORE_PLACES]; /* of each stretch */
+    uint32_t *by_offset, placed;  /* placed rows by offset, without those below `taken` */
+    uint64_t taken[SHORE_PLACES]; /* end of the rows that are always in use */
 };
 
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory);
 void shore__regions_close(struct shore__region_list *r);
 /* Removes all rows, so that they can be added again. */
 void shore__regions_clear(struct shore__region_list *r);
-/* bytes are rounded up to SHORE__ARENA_ALIGN; a row without bytes has no place. */
-void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore__region_kind kind,
+/* bytes are rounded up to SHORE__ARENA_ALIGN; a row without bytes has no offset. SHORE_PLACE_BOTH: two rows, device and
+ * pinned, with transfers between them. */
+void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
                         uint64_t bytes, struct shore__lifetime live);
 /* Adds a row that is in use in every phase. */
 void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                               enum shore__region_kind kind, uint64_t bytes);
+                               enum shore_place place, uint64_t bytes);
 
 /* Places the rows in order, each at the lowest offset where no earlier row is in use at the same time. Returns the sum
- * over all kinds. */
+ * over all places. */
 uint64_t shore__regions_lay_out(struct shore__region_list *r);
 /* Grows a row of the list to the largest stretch that is free in all its lifetime; the sums stay. */
 void shore__regions_grow(struct shore__region_list *r, struct shore__region *row);
@@ -101,7 +95,7 @@ static inline struct shore__both shore__both_at(struct shore__both b, uint64_t b
 /* Rows that are laid out, with their memory. */
 struct shore__memory {
     const struct shore__region_list *regions;
-    struct shore__span span[SHORE__REGION_KINDS];
+    struct shore__span span[SHORE_PLACES];
 };
 int shore__memory_open(struct shore__memory *memory, const struct shore__region_list *regions, struct shore__compute *c,
                        struct shore_diag *diag);

@@ -1,5 +1,7 @@
 /* Rules of thumb for spending a budget: what a step keeps, what is raised first, and how far. A planner with a model of
  * time would replace this file. */
+#include <string.h>
+
 #include "plan/plan.h"
 
 /* Buffers of updates on the host: one chunk is computed, one read, one written. Chunks are large, for large
@@ -47,19 +49,19 @@ static bool head_goes_by_units(const struct shore_plan *plan) {
 /* ---- raising -------------------------------------------------------------------------------------------------------
  */
 
-static void raise_to(struct shore_plan *plan, size_t *field, size_t most, uint64_t budget) {
-    shore__raise(field, most, budget, shore__plan_sum, plan);
+static void raise_to(struct shore_plan *plan, size_t *field, size_t most) {
+    shore__raise(field, most, 0, shore__plan_excess, plan);
 }
 
-static bool fits(struct shore_plan *plan, uint64_t budget) {
-    return shore__plan_sum(plan) <= budget;
+static bool fits(struct shore_plan *plan) {
+    return shore__plan_excess(plan) == 0;
 }
 
 /* Sets an all-or-nothing flag, if there is room. */
-static void raise_flag(struct shore_plan *plan, bool *flag, uint64_t budget) {
+static void raise_flag(struct shore_plan *plan, bool *flag) {
     if (*flag) return;
     *flag = true;
-    if (!fits(plan, budget)) *flag = false;
+    if (!fits(plan)) *flag = false;
 }
 
 /* How many tensors of a role may stay. */
@@ -92,7 +94,7 @@ static size_t page_buffers(const struct shore_plan *plan, bool most) {
 static size_t pieces(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
     size_t made = 0;
-    shore__plan_sum(plan);
+    shore__plan_excess(plan);
     for (uint32_t i = 0; i < p->ntensors; i++)
         made += p->tensor[i].role == SHORE_ROLE_PIECE && plan->fate[i].count;
     return made;
@@ -104,13 +106,13 @@ static size_t amount_of(const struct shore_plan *plan, enum shore_role role) {
     return t && t->full_bytes > t->bytes ? t->full_bytes - t->bytes : 0;
 }
 
-static void raise_parameters(struct shore_plan *plan, uint64_t budget) {
+static void raise_parameters(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
-    raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
-    raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), budget);
-    raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP), budget);
+    raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE));
+    raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER));
+    raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP));
     size_t buffers = page_buffers(plan, true); /* beyond two, the last pages that came stay in them */
-    if (buffers > 2) raise_to(plan, &c->page_buffers, buffers, budget);
+    if (buffers > 2) raise_to(plan, &c->page_buffers, buffers);
 }
 
 /* Number of logits of so many units at once. */
@@ -120,15 +122,15 @@ static size_t logits_of(const struct shore_plan *plan, size_t units) {
 }
 
 /* Raises the logits: of one unit, if units go through the head one by one and there is room for all of its logits. */
-static void raise_logits(struct shore_plan *plan, uint64_t budget) {
+static void raise_logits(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice, before = *c;
     if (head_goes_by_units(plan)) {
         c->head_units = 1;
         c->logits = logits_of(plan, 1);
-        if (fits(plan, budget)) return;
+        if (fits(plan)) return;
         *c = before;
     }
-    raise_to(plan, &c->logits, logits_of(plan, c->head_units), budget);
+    raise_to(plan, &c->logits, logits_of(plan, c->head_units));
 }
 
 /* Compares the multiplications that a byte saves: of one unit's logits, in the turns of all units, and of a layer's
@@ -142,7 +144,7 @@ static bool logits_save_more(const struct shore_plan *plan) {
 }
 
 /* Raises inner activations: first, for all pairs, those that are expensive to compute, then the cheap ones too. */
-static void raise_activations(struct shore_plan *plan, uint64_t budget) {
+static void raise_activations(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
     size_t pairs = plan->count[SHORE_ROLE_INNER];
     bool by_units = head_goes_by_units(plan), stored = pairs && c->moved_inner == pairs;
@@ -152,35 +154,41 @@ static void raise_activations(struct shore_plan *plan, uint64_t budget) {
         c->inner = pairs;
         if (by_units) c->head_units = 1;
         c->logits = logits_of(plan, c->head_units);
-        if (!fits(plan, budget)) *c = before;
+        if (!fits(plan)) *c = before;
     }
     bool logits_first = stored || (by_units && logits_save_more(plan));
-    if (logits_first) raise_logits(plan, budget);
+    if (logits_first) raise_logits(plan);
     if (stored) {
         /* A byte of memory for parameters then saves the drives as much as one for inner activations: two bytes in a
          * step. If drives are so slow that none are stored, this stays true of parameters, while kept activations only
          * save computing, which is worth more with drives of a speed in between. So each gets half of what is left. */
-        uint64_t used = shore__plan_sum(plan);
-        raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER), used + (budget - used) / 2);
+        struct shore__bytes limit = plan->limit;
+        shore__plan_excess(plan);
+        for (int b = 0; b < SHORE__BUDGETS; b++)
+            plan->limit.of[b] -= (limit.of[b] - plan->total.of[b] + 1) / 2;
+        raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER));
+        plan->limit = limit;
     }
-    raise_to(plan, &c->inner, pairs, budget);
+    raise_to(plan, &c->inner, pairs);
     if (c->moved_inner > pairs - c->inner) c->moved_inner = pairs - c->inner;
-    if (!logits_first) raise_logits(plan, budget);
-    raise_to(plan, &c->full_inner, c->inner, budget);
+    if (!logits_first) raise_logits(plan);
+    raise_to(plan, &c->full_inner, c->inner);
 }
 
 /* Sends all units through the head together: the table is read, and packed for products, only once, and a slice of its
  * gradient is added to while it is in the cache. */
-static void raise_head_units(struct shore_plan *plan, uint64_t budget) {
+static void raise_head_units(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice, before = *c;
     if (c->head_units == plan->options.units) return;
     c->head_units = plan->options.units;
     c->logits = logits_of(plan, c->head_units);
-    if (!fits(plan, budget)) *c = before;
+    if (!fits(plan)) *c = before;
 }
 
-static bool has_room_for_holes(uint64_t minimum, uint64_t budget) {
-    return minimum + HOLES_FROM_BYTES <= budget;
+static bool has_room_for_holes(const struct shore_plan *plan, const struct shore__bytes *used,
+                               const struct shore__bytes *limit) {
+    uint32_t b = shore__plan_budget(plan, SHORE_PLACE_PLAIN);
+    return used->of[b] + HOLES_FROM_BYTES <= limit->of[b];
 }
 
 static size_t host_buffers(const struct shore_plan *plan, size_t wanted) {
@@ -188,75 +196,95 @@ static size_t host_buffers(const struct shore_plan *plan, size_t wanted) {
     return !host ? 0 : host->most && wanted > host->most ? host->most : wanted;
 }
 
-static void raise_drives(struct shore_plan *plan, uint64_t budget) {
+static void raise_drives(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
     if (c->host_buffers) {
-        raise_to(plan, &c->host_segments, HOST_SEGMENTS, budget);
-        raise_to(plan, &c->host_buffers, host_buffers(plan, HOST_BUFFERS), budget);
+        raise_to(plan, &c->host_segments, HOST_SEGMENTS);
+        raise_to(plan, &c->host_buffers, host_buffers(plan, HOST_BUFFERS));
     }
-    raise_flag(plan, &c->drives, budget);
+    raise_flag(plan, &c->drives);
 }
 
 /* Raises what a step needs to run at the speed of the drives. This comes before anything that is kept. */
-static void raise_buffers(struct shore_plan *plan, uint64_t budget) {
+static void raise_buffers(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
     size_t two = c->page_buffers < 2 && page_buffers(plan, true) >= 2 ? 2 : c->page_buffers;
-    raise_to(plan, &c->page_buffers, two, budget);
+    raise_to(plan, &c->page_buffers, two);
     raise_to(plan, &c->piece_buffers,
-             buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, true) ? PIECE_BUFFERS_FIRST : 0, budget);
-    raise_drives(plan, budget);
-    if (plan->count[SHORE_ROLE_HELD]) raise_flag(plan, &c->held, budget);
+             buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, true) ? PIECE_BUFFERS_FIRST : 0);
+    raise_drives(plan);
+    if (plan->count[SHORE_ROLE_HELD]) raise_flag(plan, &c->held);
     c->moved_inner = plan->options.moved_most;
-    if (!fits(plan, budget)) c->moved_inner = 0;
-    raise_to(plan, &c->inputs, plan->count[SHORE_ROLE_INPUT], budget);
-    if (plan->options.units > 1) raise_flag(plan, &c->workspace, budget);
+    if (!fits(plan)) c->moved_inner = 0;
+    raise_to(plan, &c->inputs, plan->count[SHORE_ROLE_INPUT]);
+    if (plan->options.units > 1) raise_flag(plan, &c->workspace);
 }
 
-static void raise_all(struct shore_plan *plan, uint64_t budget) {
+static void raise_all(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
-    if (has_room_for_holes(shore__plan_sum(plan), budget)) c->holes = true;
-    raise_buffers(plan, budget);
-    raise_to(plan, &c->gradients, amount_of(plan, SHORE_ROLE_GRADIENTS), budget);
+    shore__plan_excess(plan);
+    if (has_room_for_holes(plan, &plan->total, &plan->limit)) c->holes = true;
+    raise_buffers(plan);
+    raise_to(plan, &c->gradients, amount_of(plan, SHORE_ROLE_GRADIENTS));
     size_t made = pieces(plan);
     /* each unit reads the table twice; inner activations on the drives move twice for all units */
     if (head_goes_by_units(plan) && plan->options.units > 1 && c->moved_inner)
-        raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE), budget);
-    if (outlasts(plan)) raise_activations(plan, budget);
-    raise_to(plan, &c->piece_buffers, made < PIECE_BUFFERS ? made : PIECE_BUFFERS, budget);
-    raise_parameters(plan, budget);
-    if (!outlasts(plan)) raise_activations(plan, budget);
-    raise_to(plan, &c->piece_buffers, made, budget);
-    raise_head_units(plan, budget);
-    raise_to(plan, &c->spare, amount_of(plan, SHORE_ROLE_SPARE), budget);
-    shore__plan_sum(plan);
+        raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE));
+    if (outlasts(plan)) raise_activations(plan);
+    raise_to(plan, &c->piece_buffers, made < PIECE_BUFFERS ? made : PIECE_BUFFERS);
+    raise_parameters(plan);
+    if (!outlasts(plan)) raise_activations(plan);
+    raise_to(plan, &c->piece_buffers, made);
+    raise_head_units(plan);
+    raise_to(plan, &c->spare, amount_of(plan, SHORE_ROLE_SPARE));
+    shore__plan_excess(plan);
+}
+
+static const struct shore__bytes no_limit = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+
+static void raise_pool(struct shore_plan *plan) {
+    const struct shore_tensor *pool = shore__plan_nth(plan, SHORE_ROLE_POOL, 0);
+    size_t most = amount_of(plan, SHORE_ROLE_POOL);
+    if (!pool) return;
+    uint64_t eighth = plan->limit.of[shore__plan_budget(plan, pool->place)] / 8;
+    if (eighth < pool->bytes + most) most = eighth > pool->bytes ? eighth - pool->bytes : 0;
+    raise_to(plan, &plan->choice.pool, most);
 }
 
 /* Tries to raise everything at once first. Raised one after the other, the first ones would still share the room with
  * buffers that are not needed once the last ones are raised. */
-void shore__rules_spend(struct shore_plan *plan, uint64_t budget) {
-    uint64_t minimum = plan->total_bytes;
-    const struct shore_tensor *pool = shore__plan_nth(plan, SHORE_ROLE_POOL, 0);
-    size_t most = amount_of(plan, SHORE_ROLE_POOL);
-    if (pool && budget / 8 < pool->bytes + most) most = budget / 8 > pool->bytes ? budget / 8 - pool->bytes : 0;
-    raise_to(plan, &plan->choice.pool, most, budget);
+void shore__rules_spend(struct shore_plan *plan) {
+    struct shore__bytes limit = plan->limit;
+    raise_pool(plan);
     struct shore__choice least = plan->choice;
-    if (plan->count[SHORE_ROLE_PIECE]) raise_all(plan, UINT64_MAX);
-    if (!has_room_for_holes(minimum, budget)) plan->choice.holes = false;
-    if (plan->count[SHORE_ROLE_PIECE] && fits(plan, budget)) return;
+    if (plan->count[SHORE_ROLE_PIECE]) {
+        plan->limit = no_limit;
+        raise_all(plan);
+        plan->limit = limit;
+        if (!has_room_for_holes(plan, &plan->minimum, &limit)) plan->choice.holes = false;
+        if (fits(plan)) return;
+    }
     plan->choice = least;
-    raise_all(plan, budget);
+    raise_all(plan);
 }
 
-uint64_t shore__rules_comfortable(struct shore_plan *plan) {
+struct shore__bytes shore__rules_comfortable(struct shore_plan *plan) {
     struct shore__choice least = plan->choice;
-    uint64_t minimum = plan->total_bytes, most;
     const struct shore_tensor *holes = shore__plan_nth(plan, SHORE_ROLE_HOLES, 0);
-    shore__rules_spend(plan, UINT64_MAX);
-    most = plan->total_bytes;
-    if (holes && !has_room_for_holes(minimum, most)) most -= holes->bytes;
+    plan->limit = no_limit;
+    shore__rules_spend(plan);
+    struct shore__bytes most = plan->total;
+    if (holes && !has_room_for_holes(plan, &plan->minimum, &most))
+        most.of[shore__plan_budget(plan, holes->place)] -= holes->bytes;
     plan->choice = least;
-    shore__plan_sum(plan);
     return most;
+}
+
+/* Bytes of all places. */
+static uint64_t sum(struct shore_plan *plan) {
+    shore__plan_excess(plan);
+    return plan->place_total[SHORE_PLACE_DEVICE] + plan->place_total[SHORE_PLACE_PINNED] +
+           plan->place_total[SHORE_PLACE_PLAIN];
 }
 
 void shore__rules_least(struct shore_plan *plan) {
@@ -274,10 +302,14 @@ void shore__rules_least(struct shore_plan *plan) {
         .host_buffers = host_buffers(plan, HOST_BUFFERS_LEAST),
         .host_segments = 1,
     };
-    uint64_t moved = shore__plan_sum(plan);
-    if (!held || plan->choice.held) return;
-    plan->choice.held = true;
-    if (shore__plan_sum(plan) <= moved) return;
-    plan->choice.held = false;
-    shore__plan_sum(plan);
+    uint64_t moved = sum(plan);
+    if (held && !plan->choice.held) {
+        plan->choice.held = true;
+        if (sum(plan) > moved) {
+            plan->choice.held = false;
+            sum(plan);
+        }
+    }
+    plan->minimum = plan->total;
+    memcpy(plan->place_minimum, plan->place_total, sizeof plan->place_minimum);
 }

@@ -40,7 +40,7 @@ static struct shore__facts facts_of(const struct plan_case *x, const struct shor
 static void say_rows(const struct shore_plan *plan, void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
     for (uint32_t i = 0; i < plan->rows.count; i++) {
         const struct shore__region *r = &plan->rows.item[i];
-        struct plan_row one = {r->name, r->index, (uint32_t)r->kind, r->bytes, r->live.from, r->live.to, r->offset};
+        struct plan_row one = {r->name, r->index, (uint32_t)r->place, r->bytes, r->live.from, r->live.to, r->offset};
         row(ctx, &one);
     }
 }

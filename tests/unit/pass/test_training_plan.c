@@ -69,7 +69,7 @@ static void end_case(struct plan_case *x) {
 
 static void check_apart(const struct shore__region_list *rows, const struct shore__region *a,
                         const struct shore__region *b) {
-    if (a->kind != b->kind || a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset) return;
+    if (a->place != b->place || a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset) return;
     for (uint32_t phase = 0; a->bytes && b->bytes && phase < rows->phases; phase++)
         if (live_in(a, rows->phases, phase) && live_in(b, rows->phases, phase))
             fail_msg("%s %u and %s %u share a place in phase %u", a->name, a->index, b->name, b->index, phase);
@@ -85,14 +85,14 @@ static uint64_t row_bytes(const struct shore__region_list *rows, enum shore__row
 static void check_rows(const struct plan_case *x, const struct shore__train_plan *p) {
     const struct shore__region_list *rows = &p->plan->rows;
     uint64_t sum = 0;
-    for (uint32_t k = 0; k < SHORE__REGION_KINDS; k++)
+    for (uint32_t k = 0; k < SHORE_PLACES; k++)
         sum += rows->bytes[k];
     assert_int_equal(sum, p->buffers_bytes);
     for (uint32_t i = 0; i < rows->count; i++) {
         const struct shore__region *row = &rows->item[i];
-        assert_true(row->offset + row->bytes <= rows->bytes[row->kind]);
+        assert_true(row->offset + row->bytes <= rows->bytes[row->place]);
         const struct shore__region *first = shore__regions_find(rows, row->key, row->index);
-        assert_true(first == row || (first->kind == SHORE__REGION_DEVICE && row->kind == SHORE__REGION_PINNED));
+        assert_true(first == row || (first->place == SHORE_PLACE_DEVICE && row->place == SHORE_PLACE_PINNED));
         for (uint32_t k = 0; k < i; k++)
             check_apart(rows, row, &rows->item[k]);
     }

@@ -28,16 +28,16 @@ static uint32_t pick(struct drawing *d, uint32_t first, uint32_t last) {
 /* A cell for each phase and page: each is marked once at most. */
 static void check_by_cells(const struct shore__region_list *r, uint64_t stream) {
     size_t pages = (size_t)ROWS_MOST * PAGES_MOST;
-    unsigned char *cells = calloc(SHORE__REGION_KINDS * r->phases * pages, 1);
+    unsigned char *cells = calloc(SHORE_PLACES * r->phases * pages, 1);
     assert_non_null(cells);
     for (uint32_t i = 0; i < r->count; i++) {
         const struct shore__region *row = &r->item[i];
         assert_int_equal(row->offset % PAGE, 0);
-        if (row->bytes) assert_true(row->offset + row->bytes <= r->bytes[row->kind]);
+        if (row->bytes) assert_true(row->offset + row->bytes <= r->bytes[row->place]);
         for (uint32_t phase = 0; phase < r->phases; phase++) {
             if (!live_in(row, r->phases, phase)) continue;
             for (uint64_t p = row->offset / PAGE; p < (row->offset + row->bytes) / PAGE; p++) {
-                unsigned char *cell = &cells[(row->kind * r->phases + phase) * pages + p];
+                unsigned char *cell = &cells[(row->place * r->phases + phase) * pages + p];
                 if ((*cell)++) fail_msg("SEED=%" PRIu64 " case %" PRIu64 ": row %u", seed, stream, i);
             }
         }
@@ -49,20 +49,19 @@ static void add_random_rows(struct shore__region_list *r, struct drawing *d) {
     shore__regions_open(r, pick(d, 1, 12), pick(d, 0, 1));
     for (uint32_t n = pick(d, 1, ROWS_MOST), i = 0; i < n; i++) {
         struct shore__lifetime live = {pick(d, 0, r->phases - 1), pick(d, 0, r->phases - 1)};
-        shore__regions_add(r, SHORE__ROW_PAGE, i, pick(d, 0, SHORE__REGION_KINDS - 1), pick(d, 0, PAGES_MOST * PAGE),
-                           live);
+        shore__regions_add(r, SHORE__ROW_PAGE, i, pick(d, 0, SHORE_PLACES - 1), pick(d, 0, PAGES_MOST * PAGE), live);
     }
 }
 
 /* The most that is in use at one time, and what everything side by side would take. */
 static void bounds(const struct shore__region_list *r, uint64_t *least, uint64_t *most) {
     *least = *most = 0;
-    for (uint32_t kind = 0; kind < SHORE__REGION_KINDS; kind++) {
+    for (uint32_t kind = 0; kind < SHORE_PLACES; kind++) {
         uint64_t peak = 0;
         for (uint32_t phase = 0; phase < r->phases; phase++) {
             uint64_t bytes = 0;
             for (uint32_t i = 0; i < r->count; i++)
-                if (r->item[i].kind == kind && live_in(&r->item[i], r->phases, phase)) bytes += r->item[i].bytes;
+                if (r->item[i].place == kind && live_in(&r->item[i], r->phases, phase)) bytes += r->item[i].bytes;
             if (bytes > peak) peak = bytes;
         }
         *least += peak;
@@ -98,12 +97,12 @@ static void a_row_grows_into_what_is_free(void **state) {
         assert_true(row->bytes >= before);
         check_by_cells(&r, stream);
         assert_int_equal(r.bytes[0] + r.bytes[1] + r.bytes[2], sum);
-        if (before && r.bytes[row->kind] > row->offset + row->bytes) { /* what follows is taken */
+        if (before && r.bytes[row->place] > row->offset + row->bytes) { /* what follows is taken */
             row->bytes += PAGE;
             bool taken = false;
             for (uint32_t i = 0; i < r.count; i++)
                 for (uint32_t phase = 0; i != grown && phase < r.phases; phase++)
-                    taken |= r.item[i].kind == row->kind && live_in(row, r.phases, phase) &&
+                    taken |= r.item[i].place == row->place && live_in(row, r.phases, phase) &&
                              live_in(&r.item[i], r.phases, phase) && r.item[i].offset < row->offset + row->bytes &&
                              row->offset < r.item[i].offset + r.item[i].bytes;
             assert_true(taken);
@@ -115,9 +114,9 @@ static void a_row_grows_into_what_is_free(void **state) {
 static void rows_of_one_time_lie_side_by_side(void **state) {
     struct shore__region_list r;
     shore__regions_open(&r, shore__phases(4), true);
-    shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE__REGION_DEVICE, 1);
-    shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE__REGION_PLAIN, PAGE + 1);
-    shore__regions_add_always(&r, SHORE__ROW_LOSS, 0, SHORE__REGION_PLAIN, 0);
+    shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE_PLACE_DEVICE, 1);
+    shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE_PLACE_PLAIN, PAGE + 1);
+    shore__regions_add_always(&r, SHORE__ROW_LOSS, 0, SHORE_PLACE_PLAIN, 0);
     assert_int_equal(shore__regions_lay_out(&r), 3 * PAGE);
     assert_int_equal(shore__regions_find(&r, SHORE__ROW_PAGE, 1)->offset, PAGE);
     struct shore__memory memory = {&r, {{.device = {PAGE}}}};
