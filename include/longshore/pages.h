@@ -144,9 +144,6 @@ void shore_pages_discarded(struct shore_pages *pages);
  * page is in use. */
 void shore_pages_forget(struct shore_pages *pages);
 
-/* Nanoseconds that calls on the pages have waited since the last call of this function. */
-uint64_t shore_pages_waited_ns(struct shore_pages *pages);
-
 #ifdef __cplusplus
 }
 #endif

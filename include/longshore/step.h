@@ -113,10 +113,9 @@ bool shore_step_has_sent(const struct shore_step *step);
 
 /* Takes a buffer for the gradient of a unit: *buffer is its number, and its content is undefined. Waits for one; the
  * unit whose gradient it held before loses it. Buffers that were not used in this step are taken first: while gradients
- * stay in memory, nothing has to be computed again. *waited_ns: the time it waited is added; NULL: it does not wait.
+ * stay in memory, nothing has to be computed again. waits: false: it does not wait.
  * Errors: the error of a request that it waited for; -EAGAIN (it would have to wait, and may not). */
-int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, uint64_t *waited_ns,
-                    struct shore_diag *diag);
+int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, bool waits, struct shore_diag *diag);
 /* Gives the buffer back before the unit is complete, or if encode sends something else. */
 void shore_step_give_back(struct shore_step *step, uint32_t unit);
 

@@ -20,7 +20,7 @@ struct watch {
     uint64_t start_ns; /* of the first step */
 };
 
-static void on_step(void *ctx, const struct shore__step_report *r) {
+static void on_step(void *ctx, const struct shore_step_report *r) {
     struct watch *w = ctx;
     if (w->steps++ == 0) {
         w->first_loss = r->loss;

@@ -6,15 +6,13 @@
 #include "drive/function.h"
 #include "drive/layout.h"
 
-#define COUNTER(field) offsetof(struct shore_ledger, field)
-
 static const struct shore__function functions[SHORE__FUNCTIONS] = {
-    [SHORE__SPILL] = {"SPILL", SHORE__OVER_SEGMENTS, .brings = true, .link = SHORE__LINK_IN_GRADIENTS,
-                      .counter = COUNTER(drive_write_spill)},
+    [SHORE__SPILL] = {"SPILL", SHORE__OVER_SEGMENTS, .brings = true, .link = SHORE__COUNTER(link_in_gradients),
+                      .counter = SHORE__COUNTER(drive_write_spill)},
     [SHORE__SCRATCH_PUT] = {"SCRATCH_PUT", SHORE__OVER_SCRATCH, .brings = true, .seals = true,
-                            .link = SHORE__LINK_ACTIVATIONS, .counter = COUNTER(drive_write_scratch)},
-    [SHORE__SCRATCH_GET] = {"SCRATCH_GET", SHORE__OVER_SCRATCH, .seals = true, .link = SHORE__LINK_ACTIVATIONS,
-                            .counter = COUNTER(drive_read_scratch)},
+                            .link = SHORE__COUNTER(link_activations), .counter = SHORE__COUNTER(drive_write_scratch)},
+    [SHORE__SCRATCH_GET] = {"SCRATCH_GET", SHORE__OVER_SCRATCH, .seals = true, .link = SHORE__COUNTER(link_activations),
+                            .counter = SHORE__COUNTER(drive_read_scratch)},
 };
 
 const struct shore__function *shore__function(enum shore__function_id id) {
@@ -70,5 +68,5 @@ struct shore__call shore__call_part(const struct shore__call *c, uint64_t at, ui
 
 void shore__calls_count(const atomic_uint_fast64_t moved[SHORE__FUNCTIONS], struct shore_ledger *add_to) {
     for (int i = 0; i < SHORE__FUNCTIONS; i++)
-        *(uint64_t *)(void *)((unsigned char *)add_to + functions[i].counter) += moved[i];
+        *shore__counter(add_to, functions[i].counter) += moved[i];
 }

@@ -28,9 +28,9 @@ enum shore__operand {
 struct shore__function {
     const char *name;
     enum shore__operand over;
-    bool brings; /* bytes go to the drive; otherwise they come from it */
-    bool seals;  /* it answers with a seal: XXH3-128 of the bytes, seeded with their start */
-    enum shore__link_class link;
+    bool brings;    /* bytes go to the drive; otherwise they come from it */
+    bool seals;     /* it answers with a seal: XXH3-128 of the bytes, seeded with their start */
+    size_t link;    /* in struct shore_ledger: its bytes over the host link */
     size_t counter; /* in struct shore_ledger: bytes that the drive moved for it */
 };
 

@@ -1,32 +1,34 @@
-/* Counters of the host link: the only place that counts bytes between host and drives. */
+/* Counters of a fleet: the only place that counts bytes between host and drives, and the time that callers wait for
+ * them. A counter is a member of struct shore_ledger. */
 #ifndef SHORE_DRIVE_LINK_H
 #define SHORE_DRIVE_LINK_H
 
+#include <stddef.h>
+
 #include "longshore/state.h"
 
-/* "in" is to the drives. */
-enum shore__link_class {
-    SHORE__LINK_IN_GRADIENTS,
-    SHORE__LINK_IN_COMPRESSED,
-    SHORE__LINK_OUT_PARAMS,
-    SHORE__LINK_ACTIVATIONS,
-    SHORE__LINK_IN_STATE,
-    SHORE__LINK_OUT_STATE,
-    SHORE__LINK_OUT_GRADIENTS,
-    SHORE__LINK_CONTROL,
-    SHORE__LINK_CLASSES
-};
+#define SHORE__COUNTER(member) (offsetof(struct shore_ledger, member) / sizeof(uint64_t))
+#define SHORE__COUNTERS (sizeof(struct shore_ledger) / sizeof(uint64_t)) /* the first one, its size, is none */
 
-/* Classes of bytes that a fetch brings. */
-static inline enum shore__link_class shore__link_of_fetch(enum shore_fetch_kind kind) {
-    return kind == SHORE_FETCH_BF16 || kind == SHORE_FETCH_MASTER            ? SHORE__LINK_OUT_PARAMS
-           : kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16 ? SHORE__LINK_OUT_GRADIENTS
-                                                                             : SHORE__LINK_OUT_STATE;
+static inline uint64_t *shore__counter(struct shore_ledger *ledger, size_t counter) {
+    return (uint64_t *)(void *)ledger + counter;
+}
+
+/* The counter of bytes that a fetch brings. */
+static inline size_t shore__link_of_fetch(enum shore_fetch_kind kind) {
+    return kind == SHORE_FETCH_BF16 || kind == SHORE_FETCH_MASTER            ? SHORE__COUNTER(link_out_params)
+           : kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16 ? SHORE__COUNTER(link_out_gradients)
+                                                                             : SHORE__COUNTER(link_out_state);
 }
 
 /* Counts bytes to or from one drive of the fleet. Skips drives that count for themselves (SHORE__DRIVE_COUNTS_LINK),
  * whose ledger says what really crossed, including frames. */
-void shore__link_count(struct shore_fleet *fleet, uint32_t drive, enum shore__link_class what, uint64_t bytes);
-void shore__link_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+void shore__link_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
+
+/* Counts that a caller has waited for a lane of the fleet since then, by shore__now_ns(). NULL: counts nothing. */
+void shore__fleet_waited(struct shore_fleet *fleet, enum shore_lane lane, uint64_t since_ns);
+/* shore_wait(), counted. */
+int shore__fleet_wait(struct shore_fleet *fleet, enum shore_lane lane, struct shore_wait *wait,
+                      struct shore_diag *diag);
 
 #endif

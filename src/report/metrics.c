@@ -1,8 +1,8 @@
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/sized.h"
 #include "report/report.h"
 
 const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES] = {
@@ -12,19 +12,14 @@ const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES] = {
 struct line {
     char *out;
     size_t used, capacity;
-    bool full;
 };
 
 __attribute__((format(printf, 2, 3))) static void append(struct line *line, const char *format, ...) {
-    if (line->full) return;
     va_list args;
     va_start(args, format);
-    int n = vsnprintf(line->out + line->used, line->capacity - line->used, format, args);
+    size_t left = line->used < line->capacity ? line->capacity - line->used : 0;
+    line->used += (size_t)vsnprintf(left ? line->out + line->used : NULL, left, format, args);
     va_end(args);
-    if (n < 0 || (size_t)n >= line->capacity - line->used)
-        line->full = true;
-    else
-        line->used += (size_t)n;
 }
 
 /* JSON cannot express values that are not finite. */
@@ -39,41 +34,72 @@ static void append_count(struct line *line, const char *key, uint64_t value) {
     append(line, ",\"%s\":%llu", key, (unsigned long long)value);
 }
 
-int shore__metrics_line(const struct shore__step_report *report, char *out, size_t bytes) {
-    struct line line = {out, 0, bytes, bytes == 0};
-    append(&line, "{\"step\":%llu", (unsigned long long)report->step);
-    append_number(&line, "loss", report->loss);
-    if (!isnan(report->val_loss)) append_number(&line, "val_loss", report->val_loss);
-    append_number(&line, "grad_norm", report->grad_norm);
-    append_number(&line, "lr", report->lr);
-    if (!isnan(report->dropped_energy)) append_number(&line, "dropped_energy", report->dropped_energy);
-    append_count(&line, "tokens", report->tokens);
-    append_number(&line, "step_seconds", report->step_seconds);
-    append_number(&line, "compute_seconds", report->compute_seconds);
-    append_number(&line, "wait_seconds", report->wait_seconds);
-    append_number(&line, "commit_seconds", report->commit_seconds);
-    append_count(&line, "replays", report->replays);
-    const struct shore__link_bytes *l = &report->link;
-    append_count(&line, "link_bytes",
-                 l->gradients + l->compressed + l->parameters + l->activations + l->state + l->control);
-    append_count(&line, "link_gradients", l->gradients);
-    append_count(&line, "link_compressed", l->compressed);
-    append_count(&line, "link_parameters", l->parameters);
-    append_count(&line, "link_activations", l->activations);
-    append_count(&line, "link_state", l->state);
-    append_count(&line, "link_control", l->control);
-    append_count(&line, "drive_read_bytes", report->drive_read_bytes);
-    append_count(&line, "drive_write_bytes", report->drive_write_bytes);
-    append_count(&line, "resident_bytes", report->resident_bytes);
-    append(&line, ",\"speculated\":%s", report->speculated ? "true" : "false");
-    if (report->emulated) {
+/* Counters of a ledger that a key adds. */
+struct sum {
+    const char *key;
+    size_t of[4]; /* 0: none */
+};
+#define AT(member) offsetof(struct shore_ledger, member)
+static const struct sum link_sums[] = {
+    {"link_gradients", {AT(link_in_gradients), AT(link_out_gradients)}},
+    {"link_compressed", {AT(link_in_compressed)}},
+    {"link_parameters", {AT(link_out_params)}},
+    {"link_activations", {AT(link_activations)}},
+    {"link_state", {AT(link_in_state), AT(link_out_state)}},
+    {"link_control", {AT(link_control)}},
+};
+static const struct sum drive_sums[] = {
+    {"drive_read_bytes", {AT(drive_read_state), AT(drive_read_fetch), AT(drive_read_spill), AT(drive_read_scratch)}},
+    {"drive_write_bytes",
+     {AT(drive_write_state), AT(drive_write_spill), AT(drive_write_scratch), AT(drive_write_commit)}},
+};
+
+static uint64_t total(const struct shore_ledger *l, const struct sum *sum) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < 4 && sum->of[i]; i++)
+        bytes += *(const uint64_t *)(const void *)((const char *)l + sum->of[i]);
+    return bytes;
+}
+
+static void append_bytes(struct line *line, const struct shore_ledger *l) {
+    uint64_t link = 0;
+    for (size_t i = 0; i < sizeof link_sums / sizeof link_sums[0]; i++)
+        link += total(l, &link_sums[i]);
+    append_count(line, "link_bytes", link);
+    for (size_t i = 0; i < sizeof link_sums / sizeof link_sums[0]; i++)
+        append_count(line, link_sums[i].key, total(l, &link_sums[i]));
+    for (size_t i = 0; i < sizeof drive_sums / sizeof drive_sums[0]; i++)
+        append_count(line, drive_sums[i].key, total(l, &drive_sums[i]));
+}
+
+int shore_metrics_line(const struct shore_step_report *given, char *out, size_t bytes) {
+    struct shore_step_report r;
+    struct line line = {out, 0, bytes};
+    int rc = shore__sized_in(&r, sizeof r, given, "shore_step_report", NULL);
+    if (rc) return rc;
+    append(&line, "{\"step\":%llu", (unsigned long long)r.step);
+    append_number(&line, "loss", r.loss);
+    if (!isnan(r.val_loss)) append_number(&line, "val_loss", r.val_loss);
+    append_number(&line, "grad_norm", r.grad_norm);
+    append_number(&line, "lr", r.lr);
+    if (!isnan(r.dropped_energy)) append_number(&line, "dropped_energy", r.dropped_energy);
+    if (r.tokens) append_count(&line, "tokens", r.tokens);
+    append_number(&line, "step_seconds", r.step_seconds);
+    append_number(&line, "compute_seconds", r.compute_seconds);
+    append_number(&line, "wait_seconds", r.wait_seconds);
+    append_number(&line, "commit_seconds", r.commit_seconds);
+    append_count(&line, "replays", r.replays);
+    append_bytes(&line, &r.ledger);
+    append_count(&line, "resident_bytes", r.resident_bytes);
+    append(&line, ",\"speculated\":%s", r.speculated ? "true" : "false");
+    if (r.emulated) {
         append(&line, ",\"emulated\":true,\"busy\":");
         for (int i = 0; i < SHORE__BUSY_LANES; i++)
             append(&line, "%c\"%s\":%.9g", i ? ',' : '{', shore_lane_name(shore__busy_lanes[i]),
-                   report->busy.seconds[shore__busy_lanes[i]]);
+                   r.busy_seconds[shore__busy_lanes[i]]);
         append(&line, "}");
     }
-    if (report->skipped) append(&line, ",\"skipped\":true");
+    if (r.skipped) append(&line, ",\"skipped\":true");
     append(&line, "}");
-    return line.full ? -ENOSPC : (int)line.used;
+    return (int)line.used;
 }

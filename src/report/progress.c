@@ -39,7 +39,7 @@ bool shore__progress_due(struct shore__progress *p, const struct shore__pace *pa
     return first || last || due;
 }
 
-const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *r, char *out,
+const char *shore__progress_line(struct shore__progress *p, const struct shore_step_report *r, char *out,
                                  size_t bytes) {
     /* A plain mean at first, without the first step, which makes code and opens files. */
     uint64_t seen = p->steps++;

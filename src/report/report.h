@@ -1,5 +1,5 @@
-/* Reports of steps: the metrics line of RUN/metrics.jsonl, and the progress line on the terminal. Formats into the
- * caller's memory; prints nothing. */
+/* Reports of steps: the progress line on the terminal, and the drive that holds up the others. The metrics line of
+ * RUN/metrics.jsonl is longshore/metrics.h's. Formats into the caller's memory; prints nothing. */
 #ifndef SHORE_REPORT_REPORT_H
 #define SHORE_REPORT_REPORT_H
 
@@ -8,44 +8,11 @@
 #include <stdint.h>
 
 #include "base/units.h"
-#include "longshore/lane.h"
+#include "longshore/metrics.h"
 
-/* Bytes that crossed the host link, by class. */
-struct shore__link_bytes {
-    uint64_t gradients, compressed, parameters, activations, state, control;
-};
-
-/* Busy times of an emulated machine's lanes, in seconds; for drives, the busiest of each kind, and for the link the
- * busier direction, under LINK_IN. */
-struct shore__busy {
-    double seconds[SHORE_LANES];
-};
-/* The lanes that it has. */
+/* The lanes that an emulated machine can limit, and metrics have busy times of. */
 #define SHORE__BUSY_LANES 7
 extern const enum shore_lane shore__busy_lanes[SHORE__BUSY_LANES];
-
-/* Time and bytes of one step, reported after its commit. */
-struct shore__step_report {
-    uint64_t step;                        /* from 1 */
-    double loss, grad_norm, lr, val_loss; /* val_loss NaN: not measured */
-    double dropped_energy; /* share of the gradients' energy that compression left out; NaN: no compression */
-    uint64_t tokens;
-    double step_seconds, compute_seconds, wait_seconds, commit_seconds;
-    uint32_t replays;
-    bool speculated, skipped;
-    struct shore__link_bytes link;
-    bool emulated; /* the times are another machine's: see --emulate */
-    struct shore__busy busy;
-    uint64_t drive_read_bytes, drive_write_bytes, resident_bytes;
-    const char *slow_drive; /* a drive that holds up the others; NULL: none. Valid as long as its fleet */
-    double slow_factor;     /* how much longer it works than the others */
-};
-
-#define SHORE__METRICS_LINE_BYTES 2000u
-
-/* Formats one JSON object without a line break, which is appended to metrics.jsonl and kept in the step's record.
- * Numbers have 9 significant digits; those that are not finite are null. Returns the length, or -ENOSPC. */
-int shore__metrics_line(const struct shore__step_report *report, char *out, size_t bytes);
 
 /* Finds the drive that holds up the others. Placed by speed, all drives work equally long; this one takes half as long
  * again. Smoothed over steps. A drive is named only if the step waits for drives at all. */
@@ -75,7 +42,7 @@ double shore__progress_jump(struct shore__progress *p, double norm);
 /* Whether a log gets a line for this step now: the first step seen, the last, and one after each pace. */
 bool shore__progress_due(struct shore__progress *p, const struct shore__pace *pace, uint64_t step, uint64_t now_ns);
 /* Takes in a step, and writes its progress line, always terminated. Returns out. */
-const char *shore__progress_line(struct shore__progress *p, const struct shore__step_report *report, char *out,
+const char *shore__progress_line(struct shore__progress *p, const struct shore_step_report *report, char *out,
                                  size_t bytes);
 
 #endif

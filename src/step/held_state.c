@@ -24,8 +24,9 @@ struct held_state {
 
 /* Waits until nothing is under way. The commit reports the error of a failed store. */
 static int settle(struct held_state *h) {
-    int rc = h->is_coming ? shore_wait(&h->coming, NULL) : 0;
-    if (h->is_leaving) shore_wait(&h->leaving, NULL);
+    struct shore_fleet *fleet = h->unit->step->fleet;
+    int rc = h->is_coming ? shore__fleet_wait(fleet, SHORE_LANE_DRIVE_READ, &h->coming, NULL) : 0;
+    if (h->is_leaving) shore__fleet_wait(fleet, SHORE_LANE_DRIVE_WRITE, &h->leaving, NULL);
     h->is_coming = h->is_leaving = false;
     return rc;
 }

@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <pthread.h>
 
+#include "base/units.h"
+#include "drive/link.h"
 #include "longshore/step.h"
 #include "step/speculation.h"
 

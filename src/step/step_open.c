@@ -214,7 +214,7 @@ static int send_made(struct unit *u, struct shore_diag *diag) {
                                u->is.count, shore_wait_completion(&wait));
     }
     if (rc) shore_wait_end(&wait, rc);
-    int ended = shore_wait(&wait, diag);
+    int ended = shore__fleet_wait(s->fleet, SHORE_LANE_DRIVE_UPDATE, &wait, diag);
     return ended ? shore__fail(diag, ended, "a step cannot be made again: %s",
                                diag->text[0] ? diag->text : shore_error_text(ended))
                  : 0;

@@ -57,6 +57,13 @@ void shore__unit_refused(struct unit *u, bool spill) {
     end(&u->readers[u->step->hand], 0, NULL, spill);
 }
 
+/* Waits, with the lock, until a request has ended. */
+static void await(struct shore_step *s) {
+    uint64_t since = shore__now_ns();
+    pthread_cond_wait(&s->ended, &s->mutex);
+    shore__fleet_waited(s->fleet, SHORE_LANE_DRIVE_UPDATE, since);
+}
+
 bool shore__unit_is_read(struct unit *u, bool made) {
     struct shore_step *s = u->step;
     pthread_mutex_lock(&s->mutex);
@@ -69,14 +76,14 @@ void shore__step_drain(struct shore_step *s, bool made) {
     pthread_mutex_lock(&s->mutex);
     for (uint32_t i = 0; i < s->nunits; i++)
         while (s->units[i].readers[made ? 1 - s->hand : s->hand].count)
-            pthread_cond_wait(&s->ended, &s->mutex);
+            await(s);
     pthread_mutex_unlock(&s->mutex);
 }
 
 void shore__step_wait_spills(struct shore_step *s) {
     pthread_mutex_lock(&s->mutex);
     while (s->spills)
-        pthread_cond_wait(&s->ended, &s->mutex);
+        await(s);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -115,7 +122,7 @@ void shore_step_wait(struct shore_step *s, uint32_t unit) {
     struct unit *u = &s->units[unit];
     pthread_mutex_lock(&s->mutex);
     while (u->readers[0].count || u->readers[1].count)
-        pthread_cond_wait(&s->ended, &s->mutex);
+        await(s);
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -123,7 +130,7 @@ int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct sh
     struct unit *u = &s->units[unit];
     pthread_mutex_lock(&s->mutex);
     while (u->place == PLACE_LEAVING)
-        pthread_cond_wait(&s->ended, &s->mutex);
+        await(s);
     *aside = u->place == PLACE_ASIDE;
     pthread_mutex_unlock(&s->mutex);
     if (*aside) u->bytes = 0;
@@ -150,20 +157,15 @@ static int find_buffer(const struct shore_step *s) {
     return found;
 }
 
-int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, uint64_t *waited_ns,
-                    struct shore_diag *diag) {
+int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, bool waits, struct shore_diag *diag) {
     struct unit *u = &s->units[unit];
-    uint64_t start = 0;
     int i;
     assert(u->buffer < 0 && u->place == PLACE_NONE);
     pthread_mutex_lock(&s->mutex);
-    while ((i = find_buffer(s)) < 0 && !s->failed && waited_ns) {
-        if (!start) start = shore__now_ns();
-        pthread_cond_wait(&s->ended, &s->mutex);
-    }
+    while ((i = find_buffer(s)) < 0 && !s->failed && waits)
+        await(s);
     pthread_mutex_unlock(&s->mutex);
-    if (start) *waited_ns += shore__now_ns() - start;
-    if (i < 0) return waited_ns ? shore_step_failed(s, diag) : -EAGAIN;
+    if (i < 0) return waits ? shore_step_failed(s, diag) : -EAGAIN;
     struct unit *before = s->buffers[i].holds;
     assert((uint32_t)i < s->options.nbuffers && (!before || before->buffer == i));
     if (before) {

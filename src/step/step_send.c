@@ -147,7 +147,7 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
         s->any_sent = true;
     }
     shore_wait_end(&wait, 0);
-    rc = shore_wait(&wait, diag);
+    rc = shore__fleet_wait(s->fleet, SHORE_LANE_DRIVE_UPDATE, &wait, diag);
     if (rc && diag && !diag->text[0])
         shore__fail(diag, rc, "parameters without a gradient cannot be carried over to the new step: %s",
                     shore_error_text(rc));

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 
+#include "base/units.h"
+#include "drive/link.h"
 #include "longshore/store.h"
 #include "store/extents.h"
 

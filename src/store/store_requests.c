@@ -11,6 +11,8 @@ void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns) {
     uint64_t start = shore__now_ns();
     pthread_cond_wait(&s->changed, &s->lock);
     *waited_ns += shore__now_ns() - start;
+    shore__fleet_waited(s->fleet,
+                        waited_ns == &s->counts.waited_take_ns ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ, start);
 }
 
 static void say(struct shore_diag *out, int rc, const struct shore_diag *diag) {
@@ -111,6 +113,7 @@ int shore__entry_pass(struct entry *e, bool put, void *memory, struct shore_diag
         rc = shore_wait(&wait, diag);
     pthread_mutex_lock(&s->lock);
     s->counts.waited_get_ns += shore__now_ns() - start;
+    shore__fleet_waited(s->fleet, put ? SHORE_LANE_DRIVE_WRITE : SHORE_LANE_DRIVE_READ, start);
     assert(s->under_way > 0);
     if (!rc) *(put ? &s->counts.written_bytes : &s->counts.read_bytes) += e->bytes;
     s->under_way--;

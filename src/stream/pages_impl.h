@@ -9,6 +9,7 @@
 #ifndef SHORE_STREAM_PAGES_IMPL_H
 #define SHORE_STREAM_PAGES_IMPL_H
 
+#include "drive/link.h"
 #include "stream/stream.h"
 
 struct page {
@@ -48,7 +49,7 @@ struct pool {
 struct shore_pages {
     struct shore_fleet *fleet;
     struct reader *reader; /* instead of the fleet */
-    uint64_t step, clock, waited_ns;
+    uint64_t step, clock;
     uint32_t npages, npools;
     struct page *pages;
     struct pool *pools;
@@ -68,8 +69,6 @@ static inline bool page_meets(const struct page *page, uint32_t block, uint32_t 
     return page->block == block && page->segment < to && from < page->segment + page->count;
 }
 
-/* pages_fetch.c: waits for w, and counts the time. */
-int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag);
 /* pages_read.c: fills pages with the caller's function on a thread; the page's load completes when one is filled. close
  * waits. */
 int shore__reader_open(shore_pages_read_fn read, void *ctx, struct reader **out);

@@ -7,20 +7,6 @@
 #include "drive/fleet/fleet.h"
 #include "stream/pages_impl.h"
 
-uint64_t shore_pages_waited_ns(struct shore_pages *p) {
-    uint64_t ns = p->waited_ns;
-    p->waited_ns = 0;
-    return ns;
-}
-
-int shore__pages_wait(struct shore_pages *p, struct shore_wait *w, struct shore_diag *diag) {
-    if (shore_wait_is_done(w)) return shore_wait(w, diag);
-    uint64_t start = shore__now_ns();
-    int rc = shore_wait(w, diag);
-    p->waited_ns += shore__now_ns() - start;
-    return rc;
-}
-
 /* ---- updates -------------------------------------------------------------------------------------------------------
  */
 
@@ -33,7 +19,7 @@ int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead,
         return 0;
     }
     if (page->in_parts) return shore__fail(diag, -EINVAL, "a page is wanted before all parts of its update have come");
-    int rc = shore__pages_wait(p, &page->update, diag);
+    int rc = shore__fleet_wait(p->fleet, SHORE_LANE_DRIVE_UPDATE, &page->update, diag);
     bool good = !rc && page->handed_back && (page->whole || page->covered == page->count);
     assert(!page->loading && (!good || page->at));
     page->updating = false;

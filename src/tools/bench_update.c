@@ -173,8 +173,7 @@ static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyp
         .chunk_segments = HOST_SEGMENTS,
         .memory = b->host_memory,
     };
-    uint64_t waited_ns = 0;
-    return shore__host_update_run(b->fleet, &how, &waited_ns, diag);
+    return shore__host_update_run(b->fleet, &how, diag);
 }
 
 static int update_beside(struct bench *b, uint64_t step, const struct shore_hyper *hyper, struct shore_diag *diag) {

@@ -34,7 +34,8 @@ struct activations {
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* slices of a tied table's gradient; or NULL */
     size_t offloaded_inner;                /* of plan.moved_inner, the pairs that these volumes have room for */
-    uint64_t elsewhere_ns;                 /* how long the last reported step waited for drives, apart from scratch */
+    uint64_t inner_ns;                     /* how long trainers have waited for inner activations so far */
+    uint64_t elsewhere_ns;                 /* how long the last reported step waited for the rest */
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
@@ -43,12 +44,6 @@ _Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
 static int part_of(const struct passing *p, const void *memory) {
     return memory == p->part[1].host;
-}
-
-static void waited(struct trainer *t, const struct passing *p, uint64_t since) {
-    uint64_t ns = shore__now_ns() - since;
-    t->waits.drives_ns += ns;
-    if (p == &t->activations->inner) t->waits.scratch_ns += ns;
 }
 
 /* Finishes the first entry that waits for the device. */
@@ -86,9 +81,7 @@ static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     void *memory;
     int rc = end_passed(t, p, true, diag);
     if (rc) return rc;
-    uint64_t start = shore__now_ns();
     rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
-    waited(t, p, start);
     if (rc) return rc;
     p->used++;
     *out = p->part[part_of(p, memory)].device;
@@ -120,9 +113,7 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
     void *memory;
     int rc = end_passed(t, p, true, diag);
     if (rc) return rc;
-    uint64_t start = shore__now_ns();
     rc = shore_store_get(p->store, key, &memory, diag);
-    waited(t, p, start);
     assert(rc <= 0); /* a part is free */
     if (rc) return rc;
     int part = part_of(p, memory);
@@ -306,9 +297,7 @@ int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, st
 int shore__train_scratch_move(struct trainer *t, uint32_t slice, bool put, void *gradient, uint64_t bytes,
                               struct shore_diag *diag) {
     struct shore_activation_store *s = t->activations->slices;
-    uint64_t start = shore__now_ns();
     int rc = put ? shore_store_write(s, slice, gradient, bytes, diag) : shore_store_read(s, slice, gradient, diag);
-    waited(t, NULL, start);
     assert(rc <= 0);
     return rc || put ? rc : shore_store_drop(s, slice, diag);
 }
@@ -335,8 +324,13 @@ void shore__activations_begin_step(struct trainer *t) {
         if (stores[i]) shore_store_begin(stores[i], t->base_step + 1, a->elsewhere_ns);
 }
 
-void shore__activations_weigh(struct trainer *t, uint64_t waited_elsewhere_ns) {
-    t->activations->elsewhere_ns = waited_elsewhere_ns;
+void shore__activations_weigh(struct trainer *t, uint64_t waited_ns) {
+    struct activations *a = t->activations;
+    struct shore_store_counts counts = {.size = sizeof counts};
+    if (a->inner.store) shore_store_count(a->inner.store, &counts);
+    uint64_t before = a->inner_ns, inner_ns = counts.waited_take_ns + counts.waited_get_ns - before;
+    a->inner_ns += inner_ns;
+    a->elsewhere_ns = waited_ns > inner_ns ? waited_ns - inner_ns : 0;
 }
 
 static void lay_out(struct activations *a, const struct trainer *t) {

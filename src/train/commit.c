@@ -1,27 +1,34 @@
 /* Commits a step, and reports it once it is committed: metrics, validation, samples. */
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "run/emulation/tempo.h"
 #include "storage/volume.h"
 #include "train/trainer.h"
 
-_Static_assert(SHORE__METRICS_LINE_BYTES <= SHORE__METRICS_BYTES, "a record holds a step's line");
-
 void shore__commit_begin_counting(struct trainer *t) {
-    shore_pages_waited_ns(t->pass.pages);
-    shore__accounting_begin(t->accounting, &t->waits);
+    if (t->tempo) shore__tempo_busy(t->tempo, t->busy_seconds);
+    shore_meter_begin(t->meter);
 }
 
-/* Adapts the use of scratch by the next steps to how long scratch held this one up. */
+/* Adapts the use of scratch by the next steps to how long this one waited. */
 static void account(struct trainer *t) {
-    struct shore__step_report *r = &t->report;
-    uint64_t scratch_ns = t->waits.scratch_ns;
-    t->waits.drives_ns += shore_pages_waited_ns(t->pass.pages);
-    shore__accounting_end(t->accounting, &t->waits, r);
-    double elsewhere = (r->wait_seconds + r->commit_seconds) * 1e9 - (double)scratch_ns;
-    shore__activations_weigh(t, elsewhere > 0 ? (uint64_t)elsewhere : 0);
+    struct shore_step_report *r = &t->report;
+    shore_meter_end(t->meter, r);
+    r->emulated = t->tempo;
+    if (t->tempo) {
+        double was[SHORE_LANES];
+        memcpy(was, t->busy_seconds, sizeof was);
+        shore__tempo_busy(t->tempo, t->busy_seconds);
+        for (int lane = 0; lane < SHORE_LANES; lane++)
+            r->busy_seconds[lane] = t->busy_seconds[lane] - was[lane];
+    }
+    shore__activations_weigh(t, (uint64_t)((r->wait_seconds + r->commit_seconds) * 1e9));
 }
 
 void shore__commit_report(struct trainer *t) {
@@ -32,11 +39,19 @@ void shore__commit_report(struct trainer *t) {
     if (t->events->step) t->events->step(t->events->ctx, &t->report);
 }
 
+static int append_line(struct trainer *t, struct shore_diag *diag) {
+    size_t bytes = (size_t)shore_metrics_line(&t->report, NULL, 0) + 1;
+    char *line = malloc(bytes);
+    if (!line) return shore__fail(diag, -ENOMEM, "out of memory for metrics");
+    shore_metrics_line(&t->report, line, bytes);
+    int rc = shore__metrics_append(t->run, t->report.step, line, diag);
+    free(line);
+    return rc;
+}
+
 int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
     if (!t->commit_pending) return 0;
-    uint64_t start = shore__now_ns();
-    int rc = shore_wait(&t->commit, diag);
-    t->waits.commit_ns += shore__now_ns() - start;
+    int rc = shore__fleet_wait(t->fleet, SHORE_LANE_COMMIT, &t->commit, diag);
     t->commit_pending = false;
     if (rc) return rc;
     account(t);
@@ -46,11 +61,7 @@ int shore__commit_finish(struct trainer *t, struct shore_diag *diag) {
         shore__commit_begin_counting(t);
         if (rc) return rc;
     }
-    char line[SHORE__METRICS_LINE_BYTES];
-    rc = shore__metrics_line(&t->report, line, sizeof line);
-    if (rc < 0)
-        return shore__fail(diag, rc, "the metrics of step %llu are too long", (unsigned long long)t->report.step);
-    rc = shore__metrics_append(t->run, t->report.step, line, diag);
+    rc = append_line(t, diag);
     if (rc) return rc;
     shore__commit_report(t);
     if (shore__train_sample_due(t, t->report.step)) {
@@ -66,9 +77,9 @@ void shore__commit_forget(struct trainer *t) {
 }
 
 int shore__commit_submit(struct trainer *t, bool skip, struct shore_diag *diag) {
-    char line[SHORE__METRICS_LINE_BYTES];
-    int n = shore__metrics_line(&t->report, line, sizeof line);
-    if (n < 0) n = 0;
+    char line[SHORE__METRICS_BYTES + 1]; /* without times and bytes, which are not known yet */
+    int n = shore_metrics_line(&t->report, line, sizeof line);
+    assert((size_t)n < sizeof line);
     assert(!t->commit_pending);
     shore_wait_init(&t->commit);
     int rc = shore_fleet_commit(t->fleet, t->base_step, skip, line, (uint32_t)n, shore_wait_completion(&t->commit));

@@ -197,9 +197,7 @@ void shore__compress_end_step(struct trainer *t, bool skipped) {
 static int wait_for_residual(struct trainer *t, uint32_t block, struct shore_diag *diag) {
     struct compression *z = t->compression;
     if (!z->fetching[block]) return 0;
-    uint64_t start = shore__now_ns();
-    int rc = shore_wait(&z->fetch[block], diag);
-    t->waits.drives_ns += shore__now_ns() - start;
+    int rc = shore__fleet_wait(t->fleet, SHORE_LANE_DRIVE_READ, &z->fetch[block], diag);
     z->fetching[block] = false;
     return rc;
 }

@@ -341,11 +341,11 @@ static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *di
     struct gradients *g = t->gradients;
     uint32_t buffer;
     int rc;
-    while ((rc = shore_step_take(t->step, p->unit, &buffer, NULL, diag)) == -EAGAIN && g->landed < g->nlanding) {
+    while ((rc = shore_step_take(t->step, p->unit, &buffer, false, diag)) == -EAGAIN && g->landed < g->nlanding) {
         rc = land_first(t, diag);
         if (rc || t->abandoned) return rc;
     }
-    if (rc == -EAGAIN) rc = shore_step_take(t->step, p->unit, &buffer, &t->waits.drives_ns, diag);
+    if (rc == -EAGAIN) rc = shore_step_take(t->step, p->unit, &buffer, true, diag);
     if (rc) return rc;
     struct shore__both held = shore__memory_both(&t->memory, SHORE__ROW_GRADIENT, buffer);
     p->in_buffer = true;
@@ -420,7 +420,7 @@ static int host_update(struct trainer *t, float coefficient, struct shore_diag *
     };
     shore__parameters_release(t->pass.parameters);
     shore__pages_hold(t->pass.pages, SHORE__NO_STEP);
-    int rc = shore__host_update_run(t->fleet, &how, &t->waits.drives_ns, diag);
+    int rc = shore__host_update_run(t->fleet, &how, diag);
     if (!rc) shore__pages_hold(t->pass.pages, t->base_step + 1);
     return rc;
 }

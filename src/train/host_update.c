@@ -230,7 +230,7 @@ static int compute(struct work *w, const struct chunk *c) {
     return rc;
 }
 
-static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns) {
+static bool wait_for_chunk(struct work *w, struct chunk *c) {
     uint64_t start = shore__now_ns();
     pthread_mutex_lock(&w->mutex);
     while (c->state != CHUNK_FETCHED && !w->all_fetched && !w->rc)
@@ -238,14 +238,14 @@ static bool wait_for_chunk(struct work *w, struct chunk *c, uint64_t *waited_ns)
     bool there = c->state == CHUNK_FETCHED && !w->rc;
     pthread_mutex_unlock(&w->mutex);
     if (there && end(w, &c->fetch)) there = false;
-    *waited_ns += shore__now_ns() - start;
+    shore__fleet_waited(w->fleet, SHORE_LANE_DRIVE_READ, start);
     return there;
 }
 
-static void write_back(struct work *w, uint64_t *waited_ns) {
+static void write_back(struct work *w) {
     for (uint64_t n = 0;; n++) {
         struct chunk *c = &w->chunk[n % w->how->buffers];
-        if (!wait_for_chunk(w, c, waited_ns) || compute(w, c)) break;
+        if (!wait_for_chunk(w, c) || compute(w, c)) break;
         store(w, c);
         w->stored += c->segments;
         set_state(w, c, CHUNK_STORED);
@@ -253,17 +253,16 @@ static void write_back(struct work *w, uint64_t *waited_ns) {
 }
 
 /* Waits for all requests that use a buffer. */
-static void drain(struct work *w, uint64_t *waited_ns) {
+static void drain(struct work *w) {
     uint64_t start = shore__now_ns();
     for (uint32_t i = 0; i < w->how->buffers; i++) {
         if (w->chunk[i].state == CHUNK_FETCHED) shore_wait(&w->chunk[i].fetch, NULL);
         if (w->chunk[i].state == CHUNK_STORED) end(w, &w->chunk[i].store);
     }
-    *waited_ns += shore__now_ns() - start;
+    shore__fleet_waited(w->fleet, SHORE_LANE_DRIVE_WRITE, start);
 }
 
-int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_update *how, uint64_t *waited_ns,
-                           struct shore_diag *diag) {
+int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_update *how, struct shore_diag *diag) {
     struct work w = {.fleet = fleet, .how = how, .state_bytes = shore_fleet_state_bytes(fleet)};
     unsigned char *at = how->memory;
     int rc = how->buffers >= 1 && how->buffers <= SHORE__HOST_BUFFERS_MOST && how->chunk_segments ? 0 : -EINVAL;
@@ -281,9 +280,9 @@ int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_u
     if (rc) {
         shore__fail(diag, rc, "the update on the host cannot begin: %s", shore_error_text(rc));
     } else {
-        write_back(&w, waited_ns);
+        write_back(&w);
         pthread_join(reader, NULL);
-        drain(&w, waited_ns);
+        drain(&w);
         rc = w.rc;
         assert(rc || w.stored == fleet->layout->segments);
         if (rc) *diag = w.diag;

@@ -25,9 +25,8 @@ struct shore__host_update {
 
 uint64_t shore__host_update_bytes(size_t state_segment_bytes, uint32_t buffers, uint32_t chunk_segments);
 
-/* Updates every segment of the fleet from its spilled gradients, and waits until all is written. waited_ns: time
- * without anything to compute. Errors: those of shore_fleet_update() and shore_fleet_fetch(). */
-int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_update *how, uint64_t *waited_ns,
-                           struct shore_diag *diag);
+/* Updates every segment of the fleet from its spilled gradients, and waits until all is written. Errors: those of
+ * shore_fleet_update() and shore_fleet_fetch(). */
+int shore__host_update_run(struct shore_fleet *fleet, const struct shore__host_update *how, struct shore_diag *diag);
 
 #endif

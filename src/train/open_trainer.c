@@ -6,6 +6,7 @@
 
 #include "base/diag.h"
 #include "run/emulation/tempo.h"
+#include "storage/volume.h"
 #include "train/trainer.h"
 
 static void say_emulated(const struct trainer *t) {
@@ -58,8 +59,8 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
 /* The commit's record holds the line, except for figures that are measured later. */
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
-    char line[SHORE__METRICS_LINE_BYTES + 64];
-    uint32_t bytes = SHORE__METRICS_LINE_BYTES;
+    char line[SHORE__METRICS_BYTES + 64];
+    uint32_t bytes = SHORE__METRICS_BYTES;
     shore_fleet_info(t->fleet, &info);
     if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
     if (bytes && t->run->hint_step < info.step && shore__batch_validation_due(t, info.step)) {
@@ -122,7 +123,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.m = t->m;
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
-    if (!rc) rc = shore__accounting_open(t->fleet, t->tempo, &t->accounting, diag);
+    if (!rc) rc = shore_meter_open(t->fleet, &t->meter, diag);
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
@@ -136,7 +137,7 @@ void shore__trainer_close(struct trainer *t) {
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
-    shore__accounting_close(t->accounting);
+    shore_meter_close(t->meter);
     if (t->pass.stream) t->c->ops->stream_close(t->c, t->pass.stream);
     if (t->c) shore__memory_close(&t->memory, t->c);
     if (t->c) t->c->ops->close(t->c);

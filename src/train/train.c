@@ -47,7 +47,8 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     }
     if (rc) return rc;
     double loss = t->report.loss;
-    t->report = (struct shore__step_report){
+    t->report = (struct shore_step_report){
+        .size = sizeof t->report,
         .step = t->base_step + 1,
         .loss = loss,
         .grad_norm = isfinite(loss) ? t->norm : NAN,
@@ -97,7 +98,7 @@ static void make_up_snapshot(struct trainer *t, uint64_t step) {
  * lost. */
 static int go_back(struct trainer *t, struct shore_diag *diag) {
     int rc = SHORE_ELINK;
-    if (!(t->report.step_seconds > 0)) t->report.step_seconds = shore__accounting_seconds(t->accounting);
+    if (!(t->report.step_seconds > 0)) shore_meter_end(t->meter, &t->report);
     while (rc == SHORE_ELINK) {
         rc = shore__train_reconnect(t, &t->base_step, diag);
         if (rc) break;

@@ -8,7 +8,7 @@
 
 struct shore__train_events {
     void *ctx;
-    void (*step)(void *ctx, const struct shore__step_report *report);
+    void (*step)(void *ctx, const struct shore_step_report *report);
     void (*note)(void *ctx, const char *text);
     /* the text of a sample, every --sample-every steps */
     void (*sample)(void *ctx, uint64_t step, const char *text, size_t bytes);

@@ -4,9 +4,9 @@
 #define SHORE_TRAIN_TRAINER_H
 
 #include "base/diag.h"
+#include "drive/link.h"
 #include "pass/describe.h"
 #include "pass/pass.h"
-#include "train/accounting.h"
 #include "train/activations.h"
 #include "train/compress.h"
 #include "train/gradients.h"
@@ -37,7 +37,7 @@ struct trainer {
     struct gradients *gradients;
     struct compression *compression;
     struct shore_step *step;
-    struct accounting *accounting;
+    struct shore_meter *meter;
 
     /* the current step */
     uint64_t base_step;
@@ -46,13 +46,13 @@ struct trainer {
     double norm;      /* of its gradients, once all are there */
     bool abandoned;   /* the norm passed the limit and not all gradients fit in memory: it is recomputed */
     bool refused;     /* a loss or gradient that is not finite has ended the run */
-    struct waits waits;
 
     /* the commit under way, and the report of its step */
     bool commit_pending;
     struct shore_wait commit;
-    struct shore__step_report report;
-    uint64_t reported; /* the last step reported */
+    struct shore_step_report report;
+    double busy_seconds[SHORE_LANES]; /* of the emulated machine, when the step began */
+    uint64_t reported;                /* the last step reported */
 
     struct shore_patience patience; /* used by reconnect.c alone */
 };

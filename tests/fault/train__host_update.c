@@ -54,7 +54,6 @@ static void spill_all(struct fault *t) {
 
 static int update(struct fault *t, uint32_t buffers, uint32_t chunk_segments) {
     struct shore_hyper groups[GROUPS];
-    uint64_t waited_ns = 0;
     hypers(&t->plain, t->plain.step + 1, groups);
     struct shore__host_update how = {
         .base_step = t->plain.step,
@@ -66,7 +65,7 @@ static int update(struct fault *t, uint32_t buffers, uint32_t chunk_segments) {
         .chunk_segments = chunk_segments,
         .memory = pages(shore__host_update_bytes(shore_fleet_state_bytes(t->fleet), buffers, chunk_segments)),
     };
-    int rc = shore__host_update_run(t->fleet, &how, &waited_ns, &t->diag);
+    int rc = shore__host_update_run(t->fleet, &how, &t->diag);
     free(how.memory);
     return rc;
 }

@@ -37,7 +37,7 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
                           kind == SHORE_FETCH_STATE
                               ? part.count * segment_bytes
                               : shore__layout_bytes(f->layout, block, part.first, part.count, segment_bytes));
-        shore__link_count(f, d, SHORE__LINK_CONTROL, sizeof fetch);
+        shore__link_count(f, d, SHORE__COUNTER(link_control), sizeof fetch);
     }
     assert(asked == count);
     shore__join_share_done(join, 0, NULL);

@@ -54,7 +54,7 @@ struct shore_fleet {
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
     uint32_t metrics_bytes;
 
-    atomic_uint_fast64_t link[SHORE__LINK_CLASSES], commit_ns;
+    atomic_uint_fast64_t counters[SHORE__COUNTERS]; /* of its ledger, beside those of the drives */
 };
 
 /* fleet_memory.c: how drives are opened; least: with the least memory that works. */

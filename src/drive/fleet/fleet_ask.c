@@ -94,8 +94,9 @@ int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16
 
 int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
-    struct shore_ledger ledger = {.commit_ns = f->commit_ns};
-    shore__link_ledger(f, &ledger);
+    struct shore_ledger ledger;
+    for (size_t i = 0; i < SHORE__COUNTERS; i++)
+        *shore__counter(&ledger, i) = f->counters[i];
     for (uint32_t d = 0; d < f->ndrives; d++) {
         f->drives[d]->ops->ledger(f->drives[d], &ledger);
     }

@@ -13,7 +13,8 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
         int rc = f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit,
                                            shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__LINK_CONTROL, join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
+        shore__link_count(f, d, SHORE__COUNTER(link_control),
+                          join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
     }
     shore__join_share_done(join, 0, NULL);
 }
@@ -72,7 +73,7 @@ static void commit_ended(struct shore__join *join) {
         f->broken_rc = rc;
         f->broken_diag = join->diag;
     }
-    f->commit_ns += shore__now_ns() - f->commit_start_ns;
+    f->counters[SHORE__COUNTER(commit_ns)] += shore__now_ns() - f->commit_start_ns;
     struct shore__join *held = f->held;
     uint64_t left = f->nheld;
     f->held = f->held_tail = NULL;

@@ -1,18 +1,20 @@
 #include "drive/link.h"
 
+#include "base/units.h"
 #include "drive/fleet/fleet.h"
 
-void shore__link_count(struct shore_fleet *f, uint32_t drive, enum shore__link_class what, uint64_t bytes) {
-    if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->link[what] += bytes;
+void shore__link_count(struct shore_fleet *f, uint32_t drive, size_t counter, uint64_t bytes) {
+    if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->counters[counter] += bytes;
 }
 
-void shore__link_ledger(const struct shore_fleet *f, struct shore_ledger *out) {
-    out->link_in_gradients = f->link[SHORE__LINK_IN_GRADIENTS];
-    out->link_in_compressed = f->link[SHORE__LINK_IN_COMPRESSED];
-    out->link_out_params = f->link[SHORE__LINK_OUT_PARAMS];
-    out->link_activations = f->link[SHORE__LINK_ACTIVATIONS];
-    out->link_in_state = f->link[SHORE__LINK_IN_STATE];
-    out->link_out_state = f->link[SHORE__LINK_OUT_STATE];
-    out->link_out_gradients = f->link[SHORE__LINK_OUT_GRADIENTS];
-    out->link_control = f->link[SHORE__LINK_CONTROL];
+void shore__fleet_waited(struct shore_fleet *f, enum shore_lane lane, uint64_t since_ns) {
+    if (f) f->counters[SHORE__COUNTER(waited_ns) + lane] += shore__now_ns() - since_ns;
+}
+
+int shore__fleet_wait(struct shore_fleet *f, enum shore_lane lane, struct shore_wait *wait, struct shore_diag *diag) {
+    if (shore_wait_is_done(wait)) return shore_wait(wait, diag);
+    uint64_t since = shore__now_ns();
+    int rc = shore_wait(wait, diag);
+    shore__fleet_waited(f, lane, since);
+    return rc;
 }

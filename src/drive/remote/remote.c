@@ -125,7 +125,7 @@ static int remote_init(struct shore__drive *d, uint32_t block, uint32_t segment,
             if (!arrays[k]) continue;
             q->bulk[n] = arrays[k] + at;
             q->bulk_bytes[n] = (size_t)q->fields.count * SHORE_SEGMENT_ELEMS * 4;
-            q->bulk_class[n++] = SHORE__LINK_IN_STATE;
+            q->bulk_counter[n++] = SHORE__COUNTER(link_in_state);
         }
     }
     int rc = shore__remote_send(r, w);
@@ -149,7 +149,7 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
         q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
         q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : shore__remote_crossing(r, &q->fields, each);
         memset((unsigned char *)q->dst + q->dst_bytes, 0, bytes - q->dst_bytes);
-        q->dst_class = shore__link_of_fetch(fetch->kind);
+        q->dst_counter = shore__link_of_fetch(fetch->kind);
     }
     return shore__remote_send(r, w);
 }
@@ -169,7 +169,7 @@ static int remote_store(struct shore__drive *d, const struct shore_store *store,
         q->rank = (uint64_t)store->order + 1;
         q->bulk[0] = (const unsigned char *)store->state + (q->fields.segment - store->segment) * each;
         q->bulk_bytes[0] = q->fields.count * each;
-        q->bulk_class[0] = SHORE__LINK_IN_STATE;
+        q->bulk_counter[0] = SHORE__COUNTER(link_in_state);
     }
     return shore__remote_send(r, w);
 }
@@ -182,11 +182,11 @@ static void fill_call(const struct remote *r, struct remote_request *q, const st
     if (f->brings) {
         q->bulk[0] = part->in;
         q->bulk_bytes[0] = crosses;
-        q->bulk_class[0] = f->link;
+        q->bulk_counter[0] = f->link;
     } else {
         q->dst = part->out;
         q->dst_bytes = crosses;
-        q->dst_class = f->link;
+        q->dst_counter = f->link;
         memset((unsigned char *)part->out + crosses, 0, bytes - crosses);
     }
 }
@@ -279,22 +279,17 @@ void shore__remote_link_bytes(const struct shore__drive *d, uint64_t *in, uint64
     }
 }
 
-/* Bulk counts in its class; all other bytes are control. */
+/* Bulk counts where its request says; all other bytes are control. */
 static void remote_ledger(const struct shore__drive *d, struct shore_ledger *add_to) {
     struct remote *r = remote_of(d);
-    uint64_t in, out, bulk = 0, *of = r->class_bytes;
+    uint64_t in, out, bulk = 0;
     pthread_mutex_lock(&r->lock);
     shore__wire_ledger_add(add_to, &r->far_before);
     shore__wire_ledger_add(add_to, &r->far);
-    add_to->link_in_gradients += of[SHORE__LINK_IN_GRADIENTS];
-    add_to->link_in_compressed += of[SHORE__LINK_IN_COMPRESSED];
-    add_to->link_out_params += of[SHORE__LINK_OUT_PARAMS];
-    add_to->link_activations += of[SHORE__LINK_ACTIVATIONS];
-    add_to->link_in_state += of[SHORE__LINK_IN_STATE];
-    add_to->link_out_state += of[SHORE__LINK_OUT_STATE];
-    add_to->link_out_gradients += of[SHORE__LINK_OUT_GRADIENTS];
-    for (int i = 0; i < SHORE__LINK_CLASSES; i++)
-        if (i != SHORE__LINK_CONTROL) bulk += of[i];
+    for (size_t i = 1; i < SHORE__COUNTERS; i++) {
+        *shore__counter(add_to, i) += r->crossed[i];
+        bulk += r->crossed[i];
+    }
     pthread_mutex_unlock(&r->lock);
     shore__remote_link_bytes(d, &in, &out);
     add_to->link_control += in + out - bulk;

@@ -162,9 +162,9 @@ static uint32_t put_body(unsigned char *body, struct remote_request *q) {
 
 static void count_sent(struct remote *r, const struct remote_request *q) {
     for (int i = 0; i < REMOTE_PARTS; i++)
-        r->class_bytes[q->bulk_class[i]] += q->bulk_bytes[i];
+        r->crossed[q->bulk_counter[i]] += q->bulk_bytes[i];
     if (q->update && q->update->form == SHORE_GRADIENT_SPARSE)
-        r->class_bytes[SHORE__LINK_IN_COMPRESSED] += 4 * ((uint64_t)q->fields.count + 1);
+        r->crossed[SHORE__COUNTER(link_in_compressed)] += 4 * ((uint64_t)q->fields.count + 1);
 }
 
 /* Gathers the gradient of a request with a gather list, while its slot on the far side waits. */
@@ -290,7 +290,7 @@ static int take_answer(struct remote *r, struct remote_link *l, const struct sho
         if (why) shore__wire_answer_fail(&a, r->drive.path, why);
     }
     pthread_mutex_lock(&r->lock);
-    r->class_bytes[q->dst_class] += h->bulk_bytes;
+    r->crossed[q->dst_counter] += h->bulk_bytes;
     r->slot[index] = NULL;
     if (index < r->nslots) {
         assert(r->used_slots > 0 && r->updates_out >= is_update(q));

@@ -32,8 +32,8 @@ struct remote_request {
     uint32_t blob_bytes;
     const void *bulk[REMOTE_PARTS]; /* of an update, the first is NULL until it is gathered */
     size_t bulk_bytes[REMOTE_PARTS];
-    enum shore__link_class bulk_class[REMOTE_PARTS], dst_class;
-    void *dst; /* for the answer's bulk */
+    size_t bulk_counter[REMOTE_PARTS], dst_counter; /* 0: control, which is what no other one counts */
+    void *dst;                                      /* for the answer's bulk */
     size_t dst_bytes;
     uint64_t rank; /* queued requests of lower rank go first */
     uint64_t id;
@@ -93,8 +93,8 @@ struct remote {
     struct shore_diag reason; /* the same without the name */
     unsigned threads;
     struct shore_ledger far, far_before; /* counters of this server, and of earlier ones */
-    uint64_t class_bytes[SHORE__LINK_CLASSES];
-    uint64_t closed_in, closed_out; /* bytes of closed connections */
+    uint64_t crossed[SHORE__COUNTERS];   /* bulk bytes, by their counter */
+    uint64_t closed_in, closed_out;      /* bytes of closed connections */
 };
 
 static inline struct remote *remote_of(const struct shore__drive *d) {

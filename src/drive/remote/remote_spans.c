@@ -9,9 +9,6 @@ struct remote_whole *shore__remote_whole(uint32_t nparts, struct shore_completio
     if (!w) return NULL;
     w->done = done;
     w->nparts = nparts;
-    for (uint32_t i = 0; i < nparts; i++)
-        for (int k = 0; k < REMOTE_PARTS; k++)
-            w->part[i].bulk_class[k] = w->part[i].dst_class = SHORE__LINK_CONTROL;
     return w;
 }
 

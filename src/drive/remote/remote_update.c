@@ -41,12 +41,12 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
     if (u->form == SHORE_GRADIENT_SPARSE) {
         q->bulk[0] = (const unsigned char *)u->gradient + u->offsets[at];
         q->bulk_bytes[0] = u->offsets[at + f->count] - u->offsets[at];
-        q->bulk_class[0] = SHORE__LINK_IN_COMPRESSED;
+        q->bulk_counter[0] = SHORE__COUNTER(link_in_compressed);
     } else if (!shore__update_is_spilled(u)) {
         size_t each = shore__gradient_segment_bytes(u->form);
         q->bulk[0] = u->gather ? NULL : (const unsigned char *)u->gradient + at * each;
         q->bulk_bytes[0] = shore__remote_crossing(r, f, each);
-        q->bulk_class[0] = SHORE__LINK_IN_GRADIENTS;
+        q->bulk_counter[0] = SHORE__COUNTER(link_in_gradients);
     } else {
         f->flags |= SHORE__WIRE_SPILLED;
     }
@@ -55,7 +55,7 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
         f->flags |= SHORE__WIRE_RESIDUAL;
         q->bulk[1] = u->residual + elem;
         q->bulk_bytes[1] = shore__remote_crossing(r, f, (size_t)SHORE_SEGMENT_ELEMS * 2);
-        q->bulk_class[1] = SHORE__LINK_IN_STATE;
+        q->bulk_counter[1] = SHORE__COUNTER(link_in_state);
     }
     if (u->params_out) {
         size_t each = (size_t)SHORE_SEGMENT_ELEMS * (r->config.fp32_params ? 4 : 2);
@@ -63,7 +63,7 @@ static void fill_update(struct remote *r, struct remote_request *q, const struct
         q->dst = (unsigned char *)u->params_out + at * each;
         q->dst_bytes = shore__remote_crossing(r, f, each);
         memset((unsigned char *)q->dst + q->dst_bytes, 0, f->count * each - q->dst_bytes);
-        q->dst_class = SHORE__LINK_OUT_PARAMS;
+        q->dst_counter = SHORE__COUNTER(link_out_params);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "drive/link.h"
 #include "files/json.h"
 #include "run/door/door.h"
 #include "run/internal.h"
@@ -113,7 +114,7 @@ bool shore_run_commit_is_done(const struct shore_run *r) {
 
 int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
     if (!r->pending) return 0;
-    int rc = shore_wait(&r->commit, diag);
+    int rc = shore__fleet_wait(r->fleet, SHORE_LANE_COMMIT, &r->commit, diag);
     if (rc == 0) {
         rc = shore__metrics_append(r->run, r->step, r->line, diag);
         r->behind = rc < 0;

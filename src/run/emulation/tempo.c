@@ -187,19 +187,19 @@ void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *mo
     shore__sleep_until(over);
 }
 
-static void add_busy(struct shore__busy *out, const struct lanes *of) {
+static void add_busy(double busy[SHORE_LANES], const struct lanes *of) {
     for (int lane = 0; lane < SHORE_LANES; lane++) {
         double seconds = (double)of->lane[lane].busy_ns * 1e-9;
-        double *most = &out->seconds[lane == SHORE_LANE_LINK_OUT ? SHORE_LANE_LINK_IN : lane];
+        double *most = &busy[lane == SHORE_LANE_LINK_OUT ? SHORE_LANE_LINK_IN : lane];
         if (seconds > *most) *most = seconds;
     }
 }
 
-void shore__tempo_busy(struct shore__tempo *t, struct shore__busy *out) {
-    *out = (struct shore__busy){{0}};
+void shore__tempo_busy(struct shore__tempo *t, double seconds[SHORE_LANES]) {
+    memset(seconds, 0, SHORE_LANES * sizeof *seconds);
     pthread_mutex_lock(&t->lock);
-    add_busy(out, &t->host);
+    add_busy(seconds, &t->host);
     for (uint32_t d = 0; d < t->ndrives; d++)
-        add_busy(out, &t->drive[d]);
+        add_busy(seconds, &t->drive[d]);
     pthread_mutex_unlock(&t->lock);
 }

@@ -9,7 +9,6 @@
 
 #include "drive/gate.h"
 #include "pass/facts.h"
-#include "report/report.h"
 #include "run/settings.h"
 
 #define SHORE__EMULATED_DRIVES_MAX 64u
@@ -60,7 +59,7 @@ void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *facts
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward);
 
-/* Since it was opened. */
-void shore__tempo_busy(struct shore__tempo *t, struct shore__busy *out);
+/* Busy times of its lanes since it was opened, as struct shore_step_report has them. */
+void shore__tempo_busy(struct shore__tempo *t, double seconds[SHORE_LANES]);
 
 #endif

@@ -39,7 +39,7 @@ struct outcome {
     double grad_norm;
 };
 
-static void keep_norm(void *ctx, const struct shore__step_report *report) {
+static void keep_norm(void *ctx, const struct shore_step_report *report) {
     ((struct outcome *)ctx)->grad_norm = report->grad_norm;
 }
 

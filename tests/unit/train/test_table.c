@@ -49,9 +49,9 @@ static void set_table(void *ctx, const struct shore__facts *f, struct shore__tra
             assert_int_equal(shore__plan_inner(f, plan, l, u)->way, table->inner[l - 1][u]);
 }
 
-static void saw(void *ctx, const struct shore__step_report *report) {
+static void saw(void *ctx, const struct shore_step_report *report) {
     struct table *table = ctx;
-    table->seen_bytes = report->link.activations;
+    table->seen_bytes = report->ledger.link_activations;
 }
 
 static void train(const char *path, struct table *table, bool fp32, unsigned char digest[16]) {

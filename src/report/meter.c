@@ -1,0 +1,78 @@
+/* A meter: a step's seconds, the part spent waiting, the bytes moved, and the drive that held it up. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "drive/link.h"
+#include "report/report.h"
+
+struct shore_meter {
+    struct shore_fleet *fleet;
+    /* when the step began */
+    uint64_t start_ns;
+    struct shore_ledger ledger;
+    struct shore__slowness slowness; /* has no drives where they own too few segments to tell */
+    uint64_t *busy_ns;               /* by drive */
+};
+
+/* Drives that own only a few segments differ in their shares by rounding alone. */
+static int watch_drives(struct shore_meter *m) {
+    enum { SEGMENTS_LEAST = 8 };
+    struct shore_fleet_info info = {.size = sizeof info};
+    shore_fleet_info(m->fleet, &info);
+    for (uint32_t d = 0; d < info.ndrives; d++)
+        if (shore_fleet_drive_segments(m->fleet, d) < SEGMENTS_LEAST) return 0;
+    m->busy_ns = calloc(info.ndrives, sizeof *m->busy_ns);
+    return m->busy_ns ? shore__slowness_init(&m->slowness, info.ndrives) : -ENOMEM;
+}
+
+int shore_meter_open(struct shore_fleet *fleet, struct shore_meter **out, struct shore_diag *diag) {
+    struct shore_meter *m = *out = calloc(1, sizeof *m);
+    int rc = m ? 0 : -ENOMEM;
+    if (!rc) m->fleet = fleet;
+    if (!rc) rc = watch_drives(m);
+    if (!rc) return 0;
+    shore_meter_close(m);
+    *out = NULL;
+    return shore__fail(diag, rc, "out of memory for metrics");
+}
+
+void shore_meter_close(struct shore_meter *m) {
+    if (!m) return;
+    shore__slowness_fini(&m->slowness);
+    free(m->busy_ns);
+    free(m);
+}
+
+void shore_meter_begin(struct shore_meter *m) {
+    m->ledger.size = sizeof m->ledger;
+    shore_fleet_ledger(m->fleet, &m->ledger);
+    m->start_ns = shore__now_ns();
+}
+
+static void find_slow_drive(struct shore_meter *m, struct shore_step_report *r) {
+    for (uint32_t d = 0; d < m->slowness.ndrives; d++)
+        m->busy_ns[d] = shore_fleet_drive_busy_ns(m->fleet, d);
+    int slow = shore__slowness_step(&m->slowness, m->busy_ns, r->step_seconds, &r->slow_factor);
+    r->slow_drive = slow < 0 ? NULL : shore_fleet_drive_path(m->fleet, (uint32_t)slow);
+}
+
+int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
+    if (r->size != sizeof *r) return -EINVAL;
+    struct shore_ledger was = m->ledger;
+    uint64_t start_ns = m->start_ns, waited_ns = 0, peak;
+    shore_meter_begin(m);
+    r->ledger = m->ledger;
+    for (size_t i = 1; i < SHORE__COUNTERS; i++)
+        *shore__counter(&r->ledger, i) -= *shore__counter(&was, i);
+    for (int lane = 0; lane < SHORE_LANES; lane++)
+        waited_ns += r->ledger.waited_ns[lane];
+    shore__resident_bytes(&r->resident_bytes, &peak);
+    r->step_seconds = (double)(m->start_ns - start_ns) * 1e-9;
+    r->commit_seconds = (double)r->ledger.waited_ns[SHORE_LANE_COMMIT] * 1e-9;
+    r->wait_seconds = (double)waited_ns * 1e-9 - r->commit_seconds;
+    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    if (r->compute_seconds < 0) r->compute_seconds = 0; /* several threads waited */
+    if (m->slowness.ndrives) find_slow_drive(m, r);
+    return 0;
+}
