@@ -66,17 +66,22 @@ static uint64_t gradient_bytes(void) {
     return (WIDTH * WIDTH + WIDTH) * sizeof(float);
 }
 
+/* Drives are not told apart. */
+static uint32_t add_operation(const struct trainer *t, const char *name, int block, uint64_t flops) {
+    uint32_t operation = shore_program_operation(t->program, name);
+    shore_program_costs(t->program, operation, SHORE_LANE_COMPUTE, 0, flops);
+    shore_program_costs(t->program, operation, SHORE_LANE_DRIVE_MIXED, 0, parameter_bytes(t, block));
+    return operation;
+}
+
 static void describe(struct trainer *t, const struct shore_fleet_options *options) {
     struct shore_program *p = t->program = shore_program_new();
     uint64_t flops = 2 * BATCH * WIDTH * WIDTH;
     uint32_t forward[BLOCKS], backward[BLOCKS];
     for (int b = 0; b < BLOCKS; b++)
-        forward[b] = shore_program_operation(
-            p, &(struct shore_operation){sizeof(struct shore_operation), "forward", {flops, parameter_bytes(t, b)}});
+        forward[b] = add_operation(t, "forward", b, flops);
     for (int b = BLOCKS - 1; b >= 0; b--)
-        backward[b] = shore_program_operation(
-            p,
-            &(struct shore_operation){sizeof(struct shore_operation), "backward", {2 * flops, parameter_bytes(t, b)}});
+        backward[b] = add_operation(t, "backward", b, 2 * flops);
     struct shore_tensor fixed = {.size = sizeof fixed, .name = "what a batch passes through", .key = 1};
     fixed.place = SHORE_PLACE_PLAIN;
     fixed.bytes = 2 * ACTIVATION_BYTES;

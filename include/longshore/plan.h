@@ -2,16 +2,16 @@
  * the drives and back, and where they all lie.
  *
  *     program = shore_program_new()
- *     each operation of the step, in order:  shore_program_operation()
- *     each tensor:  shore_program_tensor(), and its operations: shore_program_makes(), _reads(), _frees()
- *     shore_plan_open(program, &options, &plan, &diag): SHORE_EBUDGET names the least budget
+ *     each operation of the step, in order:  shore_program_operation(), and its work in each lane:
+ * shore_program_costs() each tensor:  shore_program_tensor(), and its operations: shore_program_makes(), _reads(),
+ * _frees() shore_plan_open(program, &options, &plan, &diag): SHORE_EBUDGET names the least budget
  *     shore_plan_tensor(plan, tensor, &fate): kept, computed again or moved; its place
  *
  * A tensor that no operation makes is there before the step; a tensor that no operation frees outlives it. Rows that
  * are not in use at the same time may share a place. The plan knows no model: tensors have roles, and rules of thumb
  * (src/plan/rules.c) say in which order the roles get memory that is left. No choice changes a bit of what is computed.
  *
- * Units: bytes; operations of a processor. Threading: one thread at a time.
+ * Units: bytes; of an operation's work: those of lane.h. Threading: one thread at a time.
  */
 #ifndef LONGSHORE_PLAN_H
 #define LONGSHORE_PLAN_H
@@ -29,12 +29,6 @@ extern "C" {
 
 struct shore_program;
 struct shore_plan;
-
-struct shore_operation {
-    size_t size;                /* sizeof(struct shore_operation) */
-    const char *name;           /* for messages. Ownership: outlives the program */
-    uint64_t cost[SHORE_LANES]; /* in each lane; of drives: of all together */
-};
 
 /* What memory a tensor lies in. */
 enum shore_place {
@@ -102,8 +96,13 @@ struct shore_program *shore_program_new(void);
 /* Frees a program. Ownership: no plan of it is still open. NULL is allowed. */
 void shore_program_free(struct shore_program *program);
 
-/* Adds an operation; returns its number, from 0 on. shore_plan_open() reports its errors. */
-uint32_t shore_program_operation(struct shore_program *program, const struct shore_operation *operation);
+/* Adds an operation; returns its number, from 0 on. shore_plan_open() reports its errors. name: for messages.
+ * Ownership: the name outlives the program. */
+uint32_t shore_program_operation(struct shore_program *program, const char *name);
+/* Adds to an operation's work in a lane. drive: of a drive's lane, which drive of the fleet; otherwise 0. Units of
+ * work: see lane.h. */
+void shore_program_costs(struct shore_program *program, uint32_t operation, enum shore_lane lane, uint32_t drive,
+                         uint64_t work);
 /* Adds a tensor; otherwise as shore_program_operation(). */
 uint32_t shore_program_tensor(struct shore_program *program, const struct shore_tensor *tensor);
 /* The operation makes the tensor, which does not exist before. */

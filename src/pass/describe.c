@@ -5,6 +5,7 @@
 
 #include "base/diag.h"
 #include "drive/planes.h"
+#include "pass/operations.h"
 #include "pass/row_tensor.h"
 #include "plan/budget.h"
 
@@ -68,26 +69,12 @@ uint64_t shore__plan_scratch_inner(const struct shore__facts *f, size_t nth) {
     return boundary_room(f) * m->arch.n_layer + slices + nth * shore__plan_offload_bytes(f);
 }
 
-/* A parameter takes 8 operations per token, and moves 28 bytes. Adds the cost of one pass over it. */
-static void add_cost(const struct shore__facts *f, bool backward, uint64_t elems, uint64_t cost[SHORE_LANES]) {
-    cost[SHORE_LANE_COMPUTE] += f->batch.rows * elems * (backward ? 6 : 2);
-    cost[SHORE_LANE_DRIVE_READ] += elems * (backward ? 14 : 2);
-    cost[SHORE_LANE_DRIVE_WRITE] += elems * (backward ? 12 : 0);
-}
-
-static bool computing_outlasts_drives(const struct shore__facts *f) {
-    uint64_t cost[SHORE_LANES] = {0};
-    add_cost(f, false, 1, cost);
-    add_cost(f, true, 1, cost);
-    return shore__rules_outlasts(cost, f->operations_per_second, f->drive_bytes_per_second);
-}
-
 /* Largest number of pairs whose inner activations get room in scratch: all pairs, but at most 12 bytes per parameter,
  * which fp32 parameters and moments take. By default none, if moving them takes longer than recomputing them. */
 static size_t offloaded_most(const struct shore__facts *f) {
     size_t pairs = f->model->arch.n_layer * f->batch.units;
     uint64_t most = f->model->layout->segments * SHORE_SEGMENT_ELEMS * 12 / shore__plan_offload_bytes(f);
-    bool costly = !computing_outlasts_drives(f) || f->remote || f->emulated;
+    bool costly = !shore__operations_outlast_drives(f) || f->remote || f->emulated;
     if (!f->scratch || f->offload == SHORE__OFF || (f->offload == SHORE__AUTO && costly)) return 0;
     if (pairs < most) most = pairs;
     return most > SHORE__OFFLOAD_SLOTS ? most : 0;
@@ -123,20 +110,6 @@ struct description {
 static uint64_t ring_bytes(const struct shore__facts *f) {
     uint64_t bytes = (uint64_t)RING_BYTES_EACH * f->drives.ndrives;
     return f->ring_bytes_most && bytes > f->ring_bytes_most ? f->ring_bytes_most : bytes;
-}
-
-static void describe_operations(const struct description *d) {
-    uint32_t n = d->f->model->arch.n_layer;
-    for (uint32_t i = 0; i < shore__phases(n); i++) {
-        struct shore_operation op = {.size = sizeof op, .name = "between steps"};
-        bool forward = i < shore__phase_head(n), backward = !forward && i < shore__phase_between(n);
-        uint32_t layer = forward ? i : 2 * n + 2 - i;
-        if (forward) op.name = "forward";
-        if (backward) op.name = i == shore__phase_head(n) ? "head" : "backward";
-        if ((forward || backward) && layer >= 1 && layer <= n)
-            add_cost(d->f, backward, d->f->model->layout->blocks[layer].elems, op.cost);
-        shore_program_operation(d->program, &op);
-    }
 }
 
 /* Adds a tensor that lives from one operation to another. */
@@ -305,7 +278,7 @@ static void describe(const struct description *d) {
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
     workspace.role = SHORE_ROLE_WORKSPACE;
     workspace.full_bytes = f->workspace_bytes + f->packed_bytes;
-    describe_operations(d);
+    shore__operations_describe(f, d->program);
     shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
@@ -319,6 +292,7 @@ static void describe(const struct description *d) {
     shore__row_add(d->program, SHORE__ROW_PARTIAL_SUMS, 0, SHORE_PLACE_PLAIN, m->layout->segments * sizeof(double));
     shore__row_add(d->program, SHORE__ROW_COMPRESSION, 0, SHORE_PLACE_PLAIN, f->compression_bytes);
     describe_own(d);
+    shore__operations_read(f, d->program);
 }
 
 /* ---- its plan ------------------------------------------------------------------------------------------------------
@@ -427,8 +401,7 @@ static void describe_reading(const struct shore__facts *f, uint64_t generation_b
                              struct shore_program *program) {
     const struct shore__model *m = f->model;
     size_t rows = generation_bytes ? 1 : f->batch.rows;
-    const struct shore_operation pass = {.size = sizeof pass, .name = "pass"};
-    shore_program_operation(program, &pass);
+    shore_program_operation(program, "pass");
     shore__row_add(program, SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
     shore__pages_describe(m, f->mode, f->one_memory, program);
     if (generation_bytes)
@@ -438,6 +411,8 @@ static void describe_reading(const struct shore__facts *f, uint64_t generation_b
     shore__row_add(program, SHORE__ROW_X, 0, SHORE_PLACE_DEVICE, (uint64_t)rows * m->arch.d_model * 4);
     const struct shore_tensor process = shore__row_own(SHORE__ROW_PROCESS, reserve_bytes);
     shore_program_tensor(program, &process);
+    for (uint32_t id = 0; id < program->ntensors; id++)
+        shore_program_reads(program, 0, id);
 }
 
 int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes, uint64_t resident_bytes,

@@ -66,7 +66,8 @@ const struct shore_tensor *shore__plan_nth(const struct shore_plan *plan, enum s
 void shore__rules_least(struct shore_plan *plan);
 void shore__rules_spend(struct shore_plan *plan);
 struct shore__bytes shore__rules_comfortable(struct shore_plan *plan);
-/* Whether computing takes longer than moving bytes on the drives. Rates of 0: see shore_plan_options. */
-bool shore__rules_outlasts(const uint64_t cost[SHORE_LANES], double operations_per_second, double bytes_per_second);
+/* Whether so many operations take longer than moving so many bytes on the drives. Rates of 0: see
+ * shore_plan_options. */
+bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second);
 
 #endif

@@ -18,6 +18,7 @@ struct shore_program *shore_program_new(void) {
 void shore_program_free(struct shore_program *p) {
     if (!p) return;
     free(p->op);
+    free(p->cost);
     free(p->tensor);
     free(p->use);
     free(p);
@@ -31,10 +32,22 @@ static void *grow(struct shore_program *p, void *list, uint32_t count, size_t by
     return more ? more : list;
 }
 
-uint32_t shore_program_operation(struct shore_program *p, const struct shore_operation *operation) {
+uint32_t shore_program_operation(struct shore_program *p, const char *name) {
     p->op = grow(p, p->op, p->nops, sizeof *p->op);
-    if (!p->rc) p->rc = shore__sized_in(&p->op[p->nops], sizeof *p->op, operation, "shore_operation", &p->wrong);
-    return p->rc ? 0 : p->nops++;
+    if (p->rc) return 0;
+    p->op[p->nops] = name;
+    return p->nops++;
+}
+
+void shore_program_costs(struct shore_program *p, uint32_t operation, enum shore_lane lane, uint32_t drive,
+                         uint64_t work) {
+    p->cost = grow(p, p->cost, p->ncosts, sizeof *p->cost);
+    if (p->rc) return;
+    if (operation >= p->nops || (unsigned)lane >= SHORE_LANES)
+        p->rc = shore__fail(&p->wrong, -EINVAL, "a program of %u operations has no operation %u that works in lane %d",
+                            p->nops, operation, (int)lane);
+    else
+        p->cost[p->ncosts++] = (struct shore__cost){lane, operation, drive, work};
 }
 
 uint32_t shore_program_tensor(struct shore_program *p, const struct shore_tensor *tensor) {
@@ -66,10 +79,11 @@ void shore_program_frees(struct shore_program *p, uint32_t operation, uint32_t t
     use(p, SHORE__FREES, operation, tensor);
 }
 
-void shore__program_cost(const struct shore_program *p, uint64_t cost[SHORE_LANES]) {
-    for (uint32_t i = 0; i < p->nops; i++)
-        for (int lane = 0; lane < SHORE_LANES; lane++)
-            cost[lane] += p->op[i].cost[lane];
+uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->ncosts; i++)
+        if (p->cost[i].lane == lane) sum += p->cost[i].work;
+    return sum;
 }
 
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
@@ -78,8 +92,8 @@ static int wrong_use(const struct shore_program *p, const struct shore__use *u, 
                      struct shore_diag *diag) {
     static const char *const verb[] = {"makes", "reads", "frees"};
     const struct shore_tensor *t = &p->tensor[u->tensor];
-    return shore__fail(diag, -EINVAL, "%s (operation %u) %s %s %u %s", p->op[u->operation].name, u->operation,
-                       verb[u->kind], t->name, t->index, what);
+    return shore__fail(diag, -EINVAL, "%s (operation %u) %s %s %u %s", p->op[u->operation], u->operation, verb[u->kind],
+                       t->name, t->index, what);
 }
 
 /* Whether operation `to` depends on operation `from`, directly or through others. seen: by operation. */
@@ -105,10 +119,9 @@ static int read_early(const struct shore_program *p, const struct shore__use *u,
     free(seen);
     char what[160];
     if (circle)
-        snprintf(what, sizeof what, "of %s (operation %u), which needs what it makes itself: a cycle", p->op[by].name,
-                 by);
+        snprintf(what, sizeof what, "of %s (operation %u), which needs what it makes itself: a cycle", p->op[by], by);
     else
-        snprintf(what, sizeof what, "before %s (operation %u) makes it: put it behind", p->op[by].name, by);
+        snprintf(what, sizeof what, "before %s (operation %u) makes it: put it behind", p->op[by], by);
     return wrong_use(p, u, what, diag);
 }
 

@@ -11,11 +11,18 @@ struct shore__use {
     uint32_t operation, tensor;
 };
 
+struct shore__cost {
+    enum shore_lane lane;
+    uint32_t operation, drive;
+    uint64_t work;
+};
+
 struct shore_program {
-    struct shore_operation *op;
+    const char **op; /* names of the operations */
     struct shore_tensor *tensor;
     struct shore__use *use;
-    uint32_t nops, ntensors, nuses;
+    struct shore__cost *cost;
+    uint32_t nops, ntensors, nuses, ncosts;
     struct shore_diag wrong; /* for the planner to report; rc: 0, or its code */
     int rc;
 };
@@ -23,7 +30,7 @@ struct shore_program {
 /* Checks that the description is complete; writes lifetimes, by tensor, to live. Errors: those of shore_plan_open(). */
 int shore__program_check(const struct shore_program *program, struct shore__lifetime *live, struct shore_diag *diag);
 
-/* Adds the cost of all operations. */
-void shore__program_cost(const struct shore_program *program, uint64_t cost[SHORE_LANES]);
+/* Work of all operations in a lane; of a drive's lane: on all drives. */
+uint64_t shore__program_work(const struct shore_program *program, enum shore_lane lane);
 
 #endif

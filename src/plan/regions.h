@@ -22,24 +22,6 @@ struct shore__lifetime {
     uint32_t from, to;
 };
 
-/* Phases of a step over n layers. A commit has no phase of its own: it runs beside the next forward pass, so memory
- * that an update reads lives until lookups again. Between two steps, the commit is done, and samples are made. */
-static inline uint32_t shore__phase_forward(uint32_t layer) { /* 0: lookups of the embedding */
-    return layer;
-}
-static inline uint32_t shore__phase_head(uint32_t n) {
-    return n + 1;
-}
-static inline uint32_t shore__phase_backward(uint32_t n, uint32_t layer) { /* 0: the embedding's, "lookups" */
-    return 2 * n + 2 - layer;
-}
-static inline uint32_t shore__phase_between(uint32_t n) {
-    return 2 * n + 3;
-}
-static inline uint32_t shore__phases(uint32_t n) {
-    return 2 * n + 4;
-}
-
 struct shore__region {
     enum shore__row key;
     uint32_t index; /* tells rows of one key apart */

@@ -26,9 +26,7 @@
 
 /* Whether computing takes longer than the drives, as it does above some number of tokens per step. Then memory goes
  * first to activations, which need not be computed again; otherwise to parameters, which need not be fetched again. */
-bool shore__rules_outlasts(const uint64_t cost[SHORE_LANES], double operations_per_second, double bytes_per_second) {
-    uint64_t operations = cost[SHORE_LANE_COMPUTE];
-    uint64_t bytes = cost[SHORE_LANE_DRIVE_READ] + cost[SHORE_LANE_DRIVE_WRITE];
+bool shore__rules_outlasts(uint64_t operations, uint64_t bytes, double operations_per_second, double bytes_per_second) {
     if (!(operations_per_second > 0)) operations_per_second = OPERATIONS_PER_SECOND;
     if (!(bytes_per_second > 0)) bytes_per_second = DRIVE_BYTES_PER_SECOND;
     return bytes && (double)operations / (double)bytes * bytes_per_second > operations_per_second;
@@ -36,9 +34,11 @@ bool shore__rules_outlasts(const uint64_t cost[SHORE_LANES], double operations_p
 
 static bool outlasts(const struct shore_plan *plan) {
     const struct shore_plan_options *o = &plan->options;
-    uint64_t cost[SHORE_LANES] = {0};
-    shore__program_cost(plan->program, cost);
-    return shore__rules_outlasts(cost, o->operations_per_second, o->drive_bytes_per_second);
+    const struct shore_program *p = plan->program;
+    uint64_t moved = shore__program_work(p, SHORE_LANE_DRIVE_READ) + shore__program_work(p, SHORE_LANE_DRIVE_WRITE) +
+                     shore__program_work(p, SHORE_LANE_DRIVE_MIXED);
+    return shore__rules_outlasts(shore__program_work(p, SHORE_LANE_COMPUTE), moved, o->operations_per_second,
+                                 o->drive_bytes_per_second);
 }
 
 /* Whether the head runs unit by unit: the table's gradient must be held in memory, where units can add to it. */

@@ -198,6 +198,56 @@ static void what_is_comfortable_keeps_everything(void **state) {
     }
 }
 
+static uint64_t work(const struct shore_program *p, enum shore_lane lane, uint32_t drive) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->ncosts; i++)
+        if (p->cost[i].lane == lane && p->cost[i].drive == drive) sum += p->cost[i].work;
+    return sum;
+}
+
+static bool is_read(const struct shore_program *p, uint32_t tensor, const char *by) {
+    for (uint32_t i = 0; i < p->nuses; i++)
+        if (p->use[i].kind == SHORE__READS && p->use[i].tensor == tensor && !strcmp(p->op[p->use[i].operation], by))
+            return true;
+    return false;
+}
+
+static void check_program(const struct plan_case *x, const struct shore_program *p) {
+    static const char *const names[] = {"embedding", "forward", "head", "backward", "lookups", "between steps"};
+    static const enum shore_lane lanes[] = {SHORE_LANE_DRIVE_READ, SHORE_LANE_DRIVE_WRITE, SHORE_LANE_DRIVE_UPDATE};
+    for (uint32_t id = 0; id < p->ntensors; id++) {
+        const struct shore_tensor *t = &p->tensor[id];
+        bool read = t->own;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            read |= is_read(p, id, names[i]);
+        if (!read) fail_msg("nothing reads %s %u", t->name, t->index);
+        if (t->role == SHORE_ROLE_LAYER) assert_true(is_read(p, id, "forward") && is_read(p, id, "backward"));
+    }
+    for (uint32_t d = 0; d < x->f.drives.ndrives; d++)
+        for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+            assert_int_equal(work(p, lanes[i], d) == 0, lanes[i] == SHORE_LANE_DRIVE_UPDATE && x->f.host_update);
+    assert_int_equal(work(p, SHORE_LANE_HOST_UPDATE, 0) == 0, !x->f.host_update);
+    assert_int_equal(work(p, SHORE_LANE_BUS_IN, 0) == 0, x->f.one_memory);
+    assert_int_equal(work(p, SHORE_LANE_BUS_OUT, 0) == 0, x->f.one_memory);
+    if (x->f.one_memory) return;
+    uint64_t layers = 0;
+    for (uint32_t id = 0; id < p->ntensors; id++)
+        if (p->tensor[id].role == SHORE_ROLE_LAYER) layers += p->tensor[id].bytes;
+    assert_true(work(p, SHORE_LANE_BUS_IN, 0) > 2 * layers); /* and the tables */
+}
+
+static void operations_read_every_row_and_work_in_every_lane(void **state) {
+    for (uint64_t i = 0; i < CASES; i++) {
+        struct plan_case x = random_case(i);
+        struct shore__train_plan plan;
+        struct shore_diag diag = {0};
+        assert_int_equal(shore__plan_training(&x.f, x.needs.minimum_bytes, &plan, NULL, &diag), 0);
+        check_program(&x, plan.program);
+        shore__train_plan_close(&plan);
+        end_case(&x);
+    }
+}
+
 /* What today's rules of thumb keep of models that people train, on a machine like those of bench/results. A change of
  * the rules changes this table, and says so. */
 struct kept {
@@ -272,6 +322,7 @@ int main(void) {
         cmocka_unit_test(no_plan_is_above_its_budget),
         cmocka_unit_test(the_least_budget_is_the_least),
         cmocka_unit_test(what_is_comfortable_keeps_everything),
+        cmocka_unit_test(operations_read_every_row_and_work_in_every_lane),
     };
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,10 +71,8 @@ static struct shore_program *random_program(struct drawing *d) {
     struct shore_program *program = shore_program_new();
     uint32_t operations = pick(d, 1, 8);
     assert_non_null(program);
-    for (uint32_t i = 0; i < operations; i++) {
-        struct shore_operation op = {.size = sizeof op, .name = "operation"};
-        shore_program_operation(program, &op);
-    }
+    for (uint32_t i = 0; i < operations; i++)
+        shore_program_operation(program, "operation");
     add_layers(program, d, operations);
     for (uint32_t n = pick(d, 3, 12), i = 0; i < n; i++)
         add_any(program, d, operations, i);

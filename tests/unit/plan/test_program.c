@@ -30,10 +30,9 @@ static struct made three_blocks(void) {
     struct made m = {.program = shore_program_new()};
     assert_non_null(m.program);
     for (uint32_t i = 0; i < OPERATIONS; i++) {
-        struct shore_operation op = {.size = sizeof op,
-                                     .name = i < BACKWARD ? "forward" : "backward",
-                                     .cost = {[SHORE_LANE_COMPUTE] = 1000 * PAGE, [SHORE_LANE_DRIVE_READ] = PAGE}};
-        shore_program_operation(m.program, &op);
+        uint32_t op = shore_program_operation(m.program, i < BACKWARD ? "forward" : "backward");
+        shore_program_costs(m.program, op, SHORE_LANE_COMPUTE, 0, 1000 * PAGE);
+        shore_program_costs(m.program, op, SHORE_LANE_DRIVE_READ, i % 2, PAGE);
     }
     for (uint32_t b = 0; b < BLOCKS; b++) {
         struct shore_tensor t = tensor("parameters", MANY, b, SHORE_ROLE_LAYER, 4 * PAGE);
@@ -157,6 +156,10 @@ static void what_is_read_too_early_or_too_late_is_refused(void **state) {
     m = three_blocks();
     shore_program_reads(m.program, OPERATIONS, m.left);
     refused(m.program, "no operation 6");
+    shore_program_free(m.program);
+    m = three_blocks();
+    shore_program_costs(m.program, OPERATIONS, SHORE_LANE_COMMIT, 0, 1);
+    refused(m.program, "no operation 6 that works in lane");
     shore_program_free(m.program);
 }
 

@@ -113,7 +113,7 @@ static void a_row_grows_into_what_is_free(void **state) {
 
 static void rows_of_one_time_lie_side_by_side(void **state) {
     struct shore__region_list r;
-    shore__regions_open(&r, shore__phases(4), true);
+    shore__regions_open(&r, 12, true);
     shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE_PLACE_DEVICE, 1);
     shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE_PLACE_PLAIN, PAGE + 1);
     shore__regions_add_always(&r, SHORE__ROW_LOSS, 0, SHORE_PLACE_PLAIN, 0);

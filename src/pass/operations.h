@@ -1,0 +1,35 @@
+/* Operations of a training step of our models: their order, their work in each lane, and what each reads. */
+#ifndef SHORE_PASS_OPERATIONS_H
+#define SHORE_PASS_OPERATIONS_H
+
+#include "pass/facts.h"
+#include "plan/program.h"
+
+/* Operations, by number, of a step over n layers. A commit has none of its own: it runs beside the next forward pass,
+ * so memory that an update reads lives until lookups again. Between two steps, the commit is done, and samples are
+ * made. */
+static inline uint32_t shore__phase_forward(uint32_t layer) { /* 0: lookups of the embedding */
+    return layer;
+}
+static inline uint32_t shore__phase_head(uint32_t n) {
+    return n + 1;
+}
+static inline uint32_t shore__phase_backward(uint32_t n, uint32_t layer) { /* 0: the embedding's, "lookups" */
+    return 2 * n + 2 - layer;
+}
+static inline uint32_t shore__phase_between(uint32_t n) {
+    return 2 * n + 3;
+}
+static inline uint32_t shore__phases(uint32_t n) {
+    return 2 * n + 4;
+}
+
+/* Adds the operations to a program. */
+void shore__operations_describe(const struct shore__facts *f, struct shore_program *program);
+/* Says which tensors of the program each operation reads, and what it copies to and from a device. */
+void shore__operations_read(const struct shore__facts *f, struct shore_program *program);
+
+/* Whether a step computes longer than its drives work. */
+bool shore__operations_outlast_drives(const struct shore__facts *f);
+
+#endif
