@@ -18,139 +18,34 @@ from .write_tracking import CHANGE, IN_PASS, watch
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
 _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
 
+
+def _words(text):
+    return frozenset(text.split())
+
+
 # attributes that are about the tensor, not its value
 _ABOUT = {
-    "__get__": {
-        "shape",
-        "dtype",
-        "device",
-        "requires_grad",
-        "grad",
-        "is_leaf",
-        "grad_fn",
-        "layout",
-        "ndim",
-        "names",
-        "is_meta",
-        "is_cpu",
-        "is_cuda",
-        "is_sparse",
-        "is_quantized",
-        "is_mps",
-        "is_xla",
-        "is_xpu",
-        "is_nested",
-        "itemsize",
-        "nbytes",
-        "_version",
-        "_backward_hooks",
-        "_post_accumulate_grad_hooks",
-        "output_nr",
-        "retains_grad",
-        "name",
-        "volatile",
-        "_grad",
-        "is_sparse_csr",
-        "is_mkldnn",
-        "is_vulkan",
-        "is_maia",
-        "is_mtia",
-        "is_ipu",
-        "is_hpu",
-        "grad_dtype",
-    },
-    "__set__": {
-        "requires_grad",
-        "grad",
-        "_backward_hooks",
-        "_post_accumulate_grad_hooks",
-        "_grad",
-        "grad_dtype",
-        "names",
-    },
-    "__delete__": {"grad", "_grad"},
+    "__get__": _words("""
+        shape dtype device requires_grad grad is_leaf grad_fn layout ndim names is_meta is_cpu is_cuda is_sparse
+        is_quantized is_mps is_xla is_xpu is_nested itemsize nbytes _version _backward_hooks _post_accumulate_grad_hooks
+        output_nr retains_grad name volatile _grad is_sparse_csr is_mkldnn is_vulkan is_maia is_mtia is_ipu is_hpu
+        grad_dtype"""),
+    "__set__": _words("requires_grad grad _backward_hooks _post_accumulate_grad_hooks _grad grad_dtype names"),
+    "__delete__": _words("grad _grad"),
 }
-_METHODS = {
-    "size",
-    "dim",
-    "numel",
-    "nelement",
-    "ndimension",
-    "element_size",
-    "stride",
-    "storage_offset",
-    "is_floating_point",
-    "is_complex",
-    "is_signed",
-    "is_contiguous",
-    "requires_grad_",
-    "register_hook",
-    "register_post_accumulate_grad_hook",
-    "get_device",
-    "is_inference",
-    "__len__",
-    "__hash__",
-    "is_same_size",
-    "_is_view",
-    "has_names",
-    "is_coalesced",
-    "is_conj",
-    "is_neg",
-    "__dir__",
-    "is_shared",
-    "is_pinned",
-    "retain_grad",
-    "_has_compatible_shallow_copy_type",
-}
+_METHODS = _words("""
+    size dim numel nelement ndimension element_size stride storage_offset is_floating_point is_complex is_signed
+    is_contiguous requires_grad_ register_hook register_post_accumulate_grad_hook get_device is_inference __len__
+    __hash__ is_same_size _is_view has_names is_coalesced is_conj is_neg __dir__ is_shared is_pinned retain_grad
+    _has_compatible_shallow_copy_type""")
 # functions that ask for the shape and dtype of their first argument, or of all others
-_OF_FIRST = {
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "full_like",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-    "new_zeros",
-    "new_ones",
-    "new_empty",
-    "new_full",
-    "new_tensor",
-    "new_empty_strided",
-    "new",
-    "result_type",
-}
-_OF_OTHERS = {"view_as", "expand_as", "reshape_as", "resize_as_", "type_as", "to"}
-_COPIES = {  # functions whose results have no gradient
-    "detach",
-    "numpy",
-    "tolist",
-    "item",
-    "__format__",
-    "equal",
-    "allclose",
-    "isclose",
-    "isfinite",
-    "isnan",
-    "isinf",
-    "argmax",
-    "argmin",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "__eq__",
-    "__ne__",
-    "__lt__",
-    "__le__",
-    "__gt__",
-    "__ge__",
-    "count_nonzero",
-}
-
-
+_OF_FIRST = _words("""
+    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
+    new_tensor new_empty_strided new result_type""")
+_OF_OTHERS = _words("view_as expand_as reshape_as resize_as_ type_as to")
+_COPIES = _words("""
+    detach numpy tolist item __format__ equal allclose isclose isfinite isnan isinf argmax argmin eq ne lt le gt ge
+    __eq__ __ne__ __lt__ __le__ __gt__ __ge__ count_nonzero""")  # functions whose results have no gradient
 _IN_PLACE = {"__setitem__"} | {
     f"__i{name}__"
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
