@@ -5,8 +5,8 @@ Each step() counts one step and writes `lr`, and with OneCycle also the momentum
 
 from __future__ import annotations
 
+import inspect
 import math
-from typing import Any
 
 from ..integrations.deepspeed_config import say_once
 from ..step.param_groups import put
@@ -14,46 +14,17 @@ from ..step.param_groups import put
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
-# the names of the schedules' parameters, which scripts import: WARMUP_MIN_LR is "warmup_min_lr"
-globals().update(
-    {
-        name.upper(): name
-        for name in (
-            "lr_range_test_min_lr",
-            "lr_range_test_step_rate",
-            "lr_range_test_step_size",
-            "lr_range_test_staircase",
-            "cycle_min_lr",
-            "cycle_max_lr",
-            "cycle_first_step_size",
-            "cycle_second_step_size",
-            "cycle_first_stair_count",
-            "cycle_second_stair_count",
-            "decay_lr_rate",
-            "decay_step_size",
-            "cycle_min_mom",
-            "cycle_max_mom",
-            "decay_mom_rate",
-            "warmup_min_lr",
-            "warmup_max_lr",
-            "warmup_num_steps",
-            "warmup_type",
-            "total_num_steps",
-            "warmup_min_ratio",
-            "cos_min_ratio",
-        )
-    }
-)
 WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 
 
 def _of_groups(optimizer, value, name):
     """A list with one value for each parameter group."""
-    if isinstance(value, (list, tuple)):
-        if len(value) != len(optimizer.param_groups):
-            raise ValueError(f"{name}: {len(value)} values, and the optimizer has {len(optimizer.param_groups)} groups")
-        return list(value)
-    return [value] * len(optimizer.param_groups)
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        return [value] * groups
+    if len(value) != groups:
+        raise ValueError(f"{name}: {len(value)} values, and the optimizer has {groups} groups")
+    return list(value)
 
 
 def _positive(value, name):
@@ -66,18 +37,20 @@ class _Schedule:
     """The base of the schedules: counts steps and writes rates."""
 
     follows_the_step = True  # the script steps it after the engine's step
-    get_lr: Any  # get_lr(): the rates at last_batch_iteration
 
-    def _begin(self, optimizer, last_batch_iteration, rates):
-        """rates: those of the first step, written if no step was made before."""
+    def _begin(self, optimizer, last_batch_iteration):
         self.optimizer, self.last_batch_iteration = optimizer, last_batch_iteration
         if last_batch_iteration == -1:
-            self._write(rates)
+            self._write()
 
-    def _write(self, rates):
-        for group, rate in zip(self.optimizer.param_groups, rates):
+    def _write(self):
+        self._last_lr = self.get_lr()
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr):
             put(group, "lr", rate)
-        self._last_lr = list(rates)
+
+    def get_lr(self) -> list[float]:
+        """The rates at last_batch_iteration, one for each group."""
+        raise NotImplementedError
 
     def get_last_lr(self) -> list[float]:
         """The present rates, one for each group."""
@@ -87,7 +60,7 @@ class _Schedule:
         self.last_batch_iteration = (
             self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
         )
-        self._write(self.get_lr())
+        self._write()
 
     def state_dict(self) -> dict:
         return {"last_batch_iteration": self.last_batch_iteration}
@@ -95,7 +68,12 @@ class _Schedule:
     def load_state_dict(self, state: dict) -> None:
         self.last_batch_iteration = state["last_batch_iteration"]
         if self.last_batch_iteration >= 0:
-            self._write(self.get_lr())
+            self._write()
+
+
+def _between(lows, highs, height):
+    """The values at a height between the lows, 0, and the highs, 1."""
+    return [low + (high - low) * height for low, high in zip(lows, highs)]
 
 
 class LRRangeTest(_Schedule):
@@ -113,7 +91,7 @@ class LRRangeTest(_Schedule):
         self.min_lr = _of_groups(optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
         self.step_size = _positive(lr_range_test_step_size, "lr_range_test_step_size")
         self.step_rate, self.staircase = lr_range_test_step_rate, lr_range_test_staircase
-        self._begin(optimizer, last_batch_iteration, self.min_lr)
+        self._begin(optimizer, last_batch_iteration)
 
     def get_lr(self) -> list[float]:
         passed = float(self.last_batch_iteration + 1) / self.step_size
@@ -146,40 +124,33 @@ class OneCycle(_Schedule):
         if first <= 0 or second < 0:
             raise ValueError("cycle_first_step_size must be above 0, and cycle_second_step_size 0 or more")
         self.first, self.second, self.total = first, second, first + second
-        self.step_ratio = first / self.total
-        self.stairs = (
-            cycle_first_stair_count,
-            cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count,
-        )
-        self.decay_step_size = decay_step_size
+        second_stairs = cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count
+        self.stairs, self.decay_step_size = (cycle_first_stair_count, second_stairs), decay_step_size
         self.min_lrs = _of_groups(optimizer, cycle_min_lr, "cycle_min_lr")
         self.max_lrs = _of_groups(optimizer, cycle_max_lr, "cycle_max_lr")
-        self.decay_lr_rate, self.decay_mom_rate = decay_lr_rate, decay_mom_rate
-        self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
         self.min_moms = _of_groups(optimizer, cycle_min_mom, "cycle_min_mom")
         self.max_moms = _of_groups(optimizer, cycle_max_mom, "cycle_max_mom")
-        self._begin(optimizer, last_batch_iteration, self.min_lrs)
-        if last_batch_iteration == -1 and self.cycle_momentum:
+        self.decay_lr_rate, self.decay_mom_rate = decay_lr_rate, decay_mom_rate
+        self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
+        self._begin(optimizer, last_batch_iteration)
+        if last_batch_iteration == -1:
             self._write_momenta(self.min_moms)
 
     def _write_momenta(self, momenta):
-        for group, momentum in zip(self.optimizer.param_groups, momenta):
+        for group, momentum in zip(self.optimizer.param_groups, momenta if self.cycle_momentum else ()):
             group["betas"] = (momentum, 0.99)
 
     def _height(self):
         """The position between the lowest and the highest rate, 0 to 1."""
-        at = self.last_batch_iteration + 1
+        at, ratio = self.last_batch_iteration + 1, self.first / self.total
         within = 1.0 + at / self.total - math.floor(1 + at / self.total)
-        ratio = self.step_ratio
         rises = within <= ratio
         height, stairs = (within / ratio, self.stairs[0]) if rises else ((within - 1) / (ratio - 1), self.stairs[1])
-        if stairs > 0:
-            at = at % self.total
-            height = (
-                math.floor(at * stairs / self.first if at <= self.first else (self.total - at) * stairs / self.second)
-                / stairs
-            )
-        return height
+        if stairs <= 0:
+            return height
+        at = at % self.total
+        passed = at * stairs / self.first if at <= self.first else (self.total - at) * stairs / self.second
+        return math.floor(passed) / stairs
 
     def _decayed(self):
         """Decay intervals since the cycle ended; None during the cycle."""
@@ -190,8 +161,7 @@ class OneCycle(_Schedule):
     def get_lr(self) -> list[float]:
         decayed = self._decayed()
         if decayed is None:
-            height = self._height()
-            return [low + (high - low) * height for low, high in zip(self.min_lrs, self.max_lrs)]
+            return _between(self.min_lrs, self.max_lrs, self._height())
         return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
 
     def get_mom(self) -> list[tuple[float, float]]:
@@ -201,25 +171,22 @@ class OneCycle(_Schedule):
     def _momenta(self):
         decayed = self._decayed()
         if decayed is None:
-            height = self._height()
-            return [high - (high - low) * height for low, high in zip(self.min_moms, self.max_moms)]
+            return _between(self.max_moms, self.min_moms, self._height())
         return [high * (1 + self.decay_mom_rate * decayed) for high in self.max_moms]
 
     def step(self, batch_iteration: int | None = None) -> None:
         super().step(batch_iteration)
-        if self.cycle_momentum:
-            self._write_momenta(self._momenta())
+        self._write_momenta(self._momenta())
 
 
 class _Warmup(_Schedule):
-    """The base of schedules that begin with a warmup."""
+    """The base of schedules that begin with a warmup. _after(): what follows it, 1 to 0."""
 
     def _begin_warmup(self, steps, kind):
         self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
         if kind not in ("log", "linear"):
             say_once(f"warmup_type: {kind!r} is neither log nor linear: log is used, as DeepSpeed does")
-            kind = "log"
-        self.warmup_type = kind
+        self.warmup_type = "linear" if kind == "linear" else "log"
 
     def _warmed(self):
         """The progress of the warmup, 0 to 1; None after it."""
@@ -247,7 +214,7 @@ class WarmupLR(_Warmup):
             warmup_max_lr = [float(group["lr"]) for group in optimizer.param_groups]
         self.min_lrs = _of_groups(optimizer, warmup_min_lr, "warmup_min_lr")
         self.max_lrs = _of_groups(optimizer, warmup_max_lr, "warmup_max_lr")
-        self._begin(optimizer, last_batch_iteration, self.min_lrs)
+        self._begin(optimizer, last_batch_iteration)
 
     def _after(self):
         return 1.0
@@ -256,25 +223,15 @@ class WarmupLR(_Warmup):
         if self.last_batch_iteration < 0:
             return list(self.min_lrs)
         warmed = self._warmed()
-        gamma = self._after() if warmed is None else warmed
-        return [low + (high - low) * gamma for low, high in zip(self.min_lrs, self.max_lrs)]
+        return _between(self.min_lrs, self.max_lrs, self._after() if warmed is None else warmed)
 
 
 class WarmupDecayLR(WarmupLR):
     """Raises the rates like WarmupLR, and then lowers them to 0 by total_num_steps."""
 
-    def __init__(
-        self,
-        optimizer,
-        total_num_steps,
-        warmup_min_lr=0.0,
-        warmup_max_lr=0.001,
-        warmup_num_steps=1000,
-        warmup_type="log",
-        last_batch_iteration=-1,
-    ):
-        super().__init__(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration)
+    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, *others, **named):
         self.total_num_steps = total_num_steps
+        super().__init__(optimizer, warmup_min_lr, warmup_max_lr, *others, **named)
 
     def _after(self):
         left, of = self.total_num_steps - self.last_batch_iteration, self.total_num_steps - self.warmup_num_steps
@@ -295,13 +252,10 @@ class WarmupCosineLR(_Warmup):
         last_batch_iteration=-1,
     ):
         self._begin_warmup(warmup_num_steps, warmup_type)
-        self.total_num_steps, self.warmup_min_ratio, self.cos_min_ratio = (
-            total_num_steps,
-            warmup_min_ratio,
-            cos_min_ratio,
-        )
+        self.total_num_steps = total_num_steps
+        self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
         self.org_lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        self._begin(optimizer, last_batch_iteration, [0.0] * len(self.org_lrs))
+        self._begin(optimizer, last_batch_iteration)
 
     def get_lr_ratio(self) -> float:
         if self.last_batch_iteration < 0:
@@ -315,3 +269,8 @@ class WarmupCosineLR(_Warmup):
 
     def get_lr(self) -> list[float]:
         return [rate * self.get_lr_ratio() for rate in self.org_lrs]
+
+
+# the names of the schedules' parameters, which scripts import: WARMUP_MIN_LR is "warmup_min_lr"
+for _kind in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR):
+    globals().update((name.upper(), name) for name in inspect.signature(_kind).parameters)
