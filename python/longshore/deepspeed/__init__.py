@@ -23,7 +23,7 @@ from ..integrations import deepspeed_config as _config, deepspeed_import, deepsp
 from ..integrations.deepspeed_config import ConfigError, logger, say_once
 from ..integrations.deepspeed_resume import say_what_stays
 from ..integrations.nvme_paths import leave, of_job, of_others
-from ..model import precision
+from ..model import init, precision
 from ..run.checkpoint import same_optimizer
 from ..run.engine_surface import refuse_engine
 from ..run.resume import resume
@@ -129,14 +129,8 @@ def initialize(
         raise ConfigError(
             "deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; leave them out"
         )
-    given = next(
-        (
-            c
-            for c in (config, config_params, getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None))
-            if c is not None and not isinstance(c, bool)
-        ),
-        None,
-    )
+    of_args = getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None)
+    given = next((c for c in (config, config_params, *of_args) if c is not None and not isinstance(c, bool)), None)
     if given is None:
         raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
     given = _config.load(given)
@@ -147,54 +141,45 @@ def initialize(
     precision.cast(
         model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool()
     )
-    there = (
-        settings.run is not None and os.path.exists(os.path.join(settings.run, "run.json")) and not settings.overwrite
-    )
-    places: list[str] = []
-    if there:
-        if trains:
-            same_optimizer(settings.run, how["optimizer"])
-        try:
-            engine = resume(settings.run, model, memory=settings.memory)
-        except BusyError as e:
-            raise BusyError(
-                f"longshore.run: {e}; if the script has several models, leave longshore.run out: nvme_path "
-                "gives each a directory",
-                e.code,
-            ) from None
-        say_what_stays(engine, settings)
-        engine.how.update(clip=settings.clip, on_nonfinite="skip")
-        settings.dtype = engine.how["compute"]
-        if settings.dtype == "fp32":
-            settings.casts = settings.casts_all = False
-    else:
-        places = [] if settings.run is not None else of_job(settings.nvme_paths)
-        try:
-            options: dict[str, Any] = {
-                **settings.said,
-                "run": settings.run or places[0],
-                "drives": settings.drives or places or None,
-                "overwrite": settings.overwrite,
-                "clip": settings.clip,
-                "on_nonfinite": "skip",
-                **({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer}),
-            }
-            engine = wrap(model, **options)
-        except BaseException:
-            leave(places)
-            raise
-    run = engine.state.path
+    there = settings.run is not None and init.is_run(settings.run) and not settings.overwrite
+    places = [] if there or settings.run is not None else of_job(settings.nvme_paths)
+    engine = None
     try:
-        if there and optimizer is not None:
-            refuse_other_groups(optimizer, engine.optimizer, run)
-            share(optimizer, engine.optimizer)
+        if there:
+            if trains:
+                same_optimizer(settings.run, how["optimizer"])
+            engine = _resumed(model, settings)
+            if optimizer is not None:
+                refuse_other_groups(optimizer, engine.optimizer, engine.state.path)
+                share(optimizer, engine.optimizer)
+        else:
+            options: dict[str, Any] = {**settings.said, "overwrite": settings.overwrite}
+            options.update(run=settings.run or places[0], drives=settings.drives or places or None)
+            options.update({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer})
+            engine = wrap(model, clip=settings.clip, on_nonfinite="skip", **options)
         return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
     except BaseException:
-        engine.close()
-        if not there:  # so that the next try does not find a run without steps
-            remove(run)
-            leave(places)
+        if engine is not None:
+            engine.close()
+            if not there:  # so that the next try does not find a run without steps
+                remove(settings.run or places[0])
+        leave(places)
         raise
+
+
+def _resumed(model, settings):
+    """The engine of a run that exists."""
+    try:
+        engine = resume(settings.run, model, memory=settings.memory)
+    except BusyError as e:
+        several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"
+        raise BusyError(f"longshore.run: {e}; {several}", e.code) from None
+    say_what_stays(engine, settings)
+    engine.how.update(clip=settings.clip, on_nonfinite="skip")
+    settings.dtype = engine.how["compute"]
+    if settings.dtype == "fp32":
+        settings.casts = settings.casts_all = False
+    return engine
 
 
 def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn):
@@ -206,22 +191,15 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
     out = DeepSpeedEngine(
         engine, settings, given, monitor, undecided=there and not settings.resume, fresh=not there, trains=trains
     )
-    loader = None
     if training_data is not None:
         sampler = None
         if hasattr(training_data, "__len__"):
             sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
-        loader = torch.utils.data.DataLoader(
-            training_data,
-            batch_size=settings.micro_batch,
-            sampler=sampler,
-            collate_fn=collate_fn,
-            drop_last=settings.drop_last,
-        )
-        out.training_dataloader = loader
+        how = {"batch_size": settings.micro_batch, "drop_last": settings.drop_last, "collate_fn": collate_fn}
+        out.training_dataloader = torch.utils.data.DataLoader(training_data, sampler=sampler, **how)
     global _last
     _last = weakref.ref(out)
-    return out, out.optimizer, loader, scheduler
+    return out, out.optimizer, out.training_dataloader, scheduler
 
 
 def _optimizer(settings, optimizer, parameters, model):
@@ -241,14 +219,12 @@ def _optimizer(settings, optimizer, parameters, model):
 def _scheduler(settings, given, optimizer):
     """The scheduler that initialize() was given, or the configuration's, or None."""
     if given is not None:
-        if not callable(given) and not hasattr(given, "step"):
-            raise ValueError(
-                "deepspeed.initialize: lr_scheduler is a scheduler, or a function that makes one of the "
-                f"optimizer, and not {given!r}"
-            )
-        if isinstance(given, type) or not hasattr(given, "step"):
-            return given(optimizer)
-        return rebind(given, optimizer)
+        if hasattr(given, "step") and not isinstance(given, type):
+            return rebind(given, optimizer)
+        if not callable(given):
+            wanted = "a scheduler, or a function that makes one of the optimizer"
+            raise ValueError(f"deepspeed.initialize: lr_scheduler is {wanted}, and not {given!r}")
+        return given(optimizer)
     if settings.scheduler is None:
         return None
     name, params = str(settings.scheduler.get("type")), settings.scheduler.get("params") or {}
@@ -256,17 +232,17 @@ def _scheduler(settings, given, optimizer):
     if params.get("warmup_num_steps") == 0:  # transformers fills in 0 if no warmup is asked for
         say_once("scheduler.params.warmup_num_steps: 0 becomes 2 steps, the least that DeepSpeed's formulas allow")
         params["warmup_num_steps"] = 2
-    base = torch.optim.lr_scheduler.LRScheduler
+    base, ours = torch.optim.lr_scheduler.LRScheduler, lr_schedules.VALID_LR_SCHEDULES
     classes = {n: k for n, k in vars(torch.optim.lr_scheduler).items() if n[0] != "_" and isinstance(k, type)}
     kinds = {n: k for n, k in classes.items() if issubclass(k, base) and k is not base}
-    kinds.update({n: getattr(lr_schedules, n) for n in lr_schedules.VALID_LR_SCHEDULES})
+    kinds.update({n: getattr(lr_schedules, n) for n in ours})
     if name not in kinds:
         raise ConfigError(
-            f"scheduler.type: {settings.scheduler.get('type')!r} is not supported; use one of "
-            f"{', '.join(lr_schedules.VALID_LR_SCHEDULES)}, or torch's{_config.meant(name, kinds)}"
+            f"scheduler.type: {settings.scheduler.get('type')!r} is not supported; use one of {', '.join(ours)}, or "
+            f"torch's{_config.meant(name, kinds)}"
         )
     for key, value in params.items():
-        if isinstance(value, str) and name in lr_schedules.VALID_LR_SCHEDULES and key != "warmup_type":
+        if isinstance(value, str) and name in ours and key != "warmup_type":
             raise ConfigError(f"scheduler.params.{key}: {value!r} is a text, and must be a number")
     try:
         return kinds[name](optimizer, **params)
@@ -281,14 +257,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     --deepspeed_config or initialize(config=...).
     """
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
-    group.add_argument(
-        "--deepspeed",
-        nargs="?",
-        const=True,
-        default=False,
-        type=lambda text: text or True,
-        help="use DeepSpeed; with a JSON file: its configuration",
-    )
+    takes: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": lambda text: text or True}
+    group.add_argument("--deepspeed", **takes, help="use DeepSpeed; with a JSON file: its configuration")
     group.add_argument("--deepspeed_config", default=None, type=str, help="the configuration, a JSON file")
     parse = parser.parse_known_args
 

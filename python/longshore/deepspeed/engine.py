@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from ..drives.state import remove
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..integrations.deepspeed_config import logger, say_once
 from ..integrations.deepspeed_counters import Counters, counter
-from ..integrations.deepspeed_hooks import Divide, ParameterOffload, take_all, take_half
+from ..integrations.deepspeed_hooks import Divide, ParameterOffload, cast_inputs, is_half
 from ..integrations.deepspeed_resume import latest, say_weights, say_what_stays, write
 from ..model import adapters
 from ..model.blocks import persistent_buffers
@@ -23,13 +24,35 @@ from ..model.compiled import compile_blocks
 from ..run import checkpoint, export
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
+from .comm import always
 from .zero import ZeroParamStatus
+
+
+def _checkpoint_in(load_dir, tag):
+    """The directory of the checkpoint that load_checkpoint() loads; None, and a warning, if there is none."""
+    tag = latest(load_dir) if tag is None else tag
+    directory = None if tag is None else os.path.join(load_dir, str(tag))
+    if directory is None or not os.path.isdir(directory):
+        why = f"{load_dir}: has no file `latest`" if directory is None else f"{directory}: does not exist"
+        logger.warning(f"{why}, so no checkpoint is loaded")
+        return None
+    if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
+        raise MissingError(
+            f"{directory}: is not a checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns its own into weights"
+        )
+    return directory
+
+
+def _setting(name):
+    """A method of DeepSpeedEngine that returns a value of its configuration."""
+    return lambda self: getattr(self.settings, name)
 
 
 class DeepSpeedEngine(nn.Module):
     """The engine that initialize() returns: call it, then backward() and step().
 
-    ``engine`` is the longshore.Engine, ``module`` the model.
+    ``engine`` is the longshore.Engine, ``module`` the model. DeepSpeed's methods that return a value of the
+    configuration, such as gradient_accumulation_steps(), are here, too.
     """
 
     def __init__(self, engine, settings, config, monitor, *, undecided=False, fresh=False, trains=True):
@@ -66,9 +89,8 @@ class DeepSpeedEngine(nn.Module):
         optimizer = engine.optimizer
         optimizer.overflow, optimizer.loss_scale, optimizer.cur_scale = False, 1.0, 1.0
         if settings.casts or settings.casts_all:
-            engine.module.register_forward_pre_hook(
-                take_all if settings.casts_all else take_half, with_kwargs=True, prepend=True
-            )
+            cast = functools.partial(cast_inputs, torch.is_floating_point if settings.casts_all else is_half)
+            engine.module.register_forward_pre_hook(cast, with_kwargs=True, prepend=True)
         # DeepSpeed's optimizers take the norm of their groups only; without one, it is the whole model's
         if settings.stage or settings.dtype != "fp32":
             engine.gradients.drop_of(
@@ -89,10 +111,8 @@ class DeepSpeedEngine(nn.Module):
         try:
             return getattr(self.module, name)
         except AttributeError:
-            kind = type(self.module).__name__
-            raise AttributeError(
-                f"DeepSpeedEngine: neither the engine nor its model, a {kind}, has {name}", name=name
-            ) from None
+            what = f"neither the engine nor its model, a {type(self.module).__name__}, has {name}"
+            raise AttributeError(f"DeepSpeedEngine: {what}", name=name) from None
 
     global_steps, global_samples = counter("global_steps"), counter("global_samples")
     micro_steps, skipped_steps = counter("micro_steps"), counter("skipped_steps")
@@ -206,22 +226,18 @@ class DeepSpeedEngine(nn.Module):
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
-        samples = (
-            self.train_batch_size()
-            if self.settings.managed
-            else self.settings.micro_batch * self.engine.cycle.backwards
-        )
+        parts = self.settings.accumulate if self.settings.managed else self.engine.cycle.backwards
         with self._timed("step"), self._or_anew():
             result = step()
         self._micro_batches = 0
         counters = self.counters
         counters.global_steps += 1
-        counters.global_samples += samples
+        counters.global_samples += self.settings.micro_batch * parts
         counters.skipped_steps += result.skipped
         self._applied = not result.skipped
         if result.skipped:
             logger.warning(f"step {counters.global_steps}: is skipped: its gradients are not finite")
-        if (self._steps_scheduler or lr_kwargs) and not result.skipped:
+        elif self._steps_scheduler or lr_kwargs:
             self.lr_scheduler.step(**(lr_kwargs or {}))
         self._norm, self.optimizer.overflow = result.grad_norm, result.skipped
         self._report(result.loss)
@@ -246,14 +262,10 @@ class DeepSpeedEngine(nn.Module):
                 self.counters.global_samples,
             )
         if every and every != float("inf") and steps % every == 0:
-            times = (
-                ", ".join(f"{k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items())
-                if self.settings.breakdown
-                else ""
-            )
+            times = [f", {k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items() if self.settings.breakdown]
             logger.info(
                 f"step={steps}, skipped={self.counters.skipped_steps}, loss={loss:.6g}, lr={self.get_lr()}, "
-                f"mom={self.get_mom()}, norm={self._norm:.6g}" + (f", {times}" if times else "")
+                f"mom={self.get_mom()}, norm={self._norm:.6g}" + "".join(times)
             )
             if not self._said_memory:
                 self._said_memory = True
@@ -323,27 +335,14 @@ class DeepSpeedEngine(nn.Module):
         whole = load_optimizer_states and not load_module_only
         if not whole:
             self._decide()
-        if tag is None:
-            tag = latest(load_dir)
-            if tag is None:
-                logger.warning(f"{load_dir}: has no file `latest`, so no checkpoint is loaded")
-                return None, None
-        directory = os.path.join(load_dir, str(tag))
-        if not os.path.isdir(directory):
-            logger.warning(f"{directory}: does not exist, so no checkpoint is loaded")
+        directory = _checkpoint_in(load_dir, tag)
+        if directory is None:
             return None, None
-        if not os.path.exists(os.path.join(directory, checkpoint.FILE)):
-            raise MissingError(
-                f"{directory}: is not a checkpoint of Longshore; DeepSpeed's zero_to_fp32.py turns its own into weights"
-            )
-        scheduler = (
-            self.lr_scheduler.state_dict() if self.lr_scheduler is not None and not load_lr_scheduler_states else None
-        )
+        scheduled = self.lr_scheduler is not None
+        scheduler = self.lr_scheduler.state_dict() if scheduled and not load_lr_scheduler_states else None
         before = self.engine.state.path
         unused = self._fresh and self.engine.step_number == 0
-        followed = [] if load_module_only else ["deepspeed"]
-        if followed and self.lr_scheduler is not None:
-            followed.append("lr_scheduler")
+        followed = [] if load_module_only else ["deepspeed", *(["lr_scheduler"] if scheduled else [])]
         extra = checkpoint.load(
             self.engine, directory, weights_only=not whole, followed=followed, any_optimizer=not self._trains
         )
@@ -359,9 +358,6 @@ class DeepSpeedEngine(nn.Module):
         if scheduler is not None:
             self.lr_scheduler.load_state_dict(scheduler)
         return directory, extra["client_state"]
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        return self.settings.gathers
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
         """All parameters in their dtype of forward, mapped from a file, so that the system may take the memory back."""
@@ -423,15 +419,6 @@ class DeepSpeedEngine(nn.Module):
     def train_batch_size(self) -> int:
         return self.settings.micro_batch * self.settings.accumulate
 
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return self.settings.micro_batch
-
-    def gradient_accumulation_steps(self) -> int:
-        return self.settings.accumulate
-
-    def managed_gradient_accumulation(self) -> bool:
-        return self.settings.managed
-
     def get_batch_info(self) -> tuple[int, int, int]:
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
 
@@ -449,35 +436,18 @@ class DeepSpeedEngine(nn.Module):
             )
         self.settings.accumulate = train_batch_size // self.settings.micro_batch
 
-    def zero_optimization(self) -> bool:
-        return True
-
-    def zero_optimization_stage(self) -> int:
-        return self.settings.stage
-
     def zero_optimization_partition_weights(self) -> bool:
         return self.settings.stage == 3
-
-    def gradient_clipping(self) -> float:
-        return self.settings.clip
-
-    def steps_per_print(self) -> float:
-        return self.settings.steps_per_print
-
-    def wall_clock_breakdown(self) -> bool:
-        return self.settings.breakdown
-
-    def fp16_enabled(self) -> bool:
-        return False
 
     def bfloat16_enabled(self) -> bool:
         return self.settings.dtype == "bf16"
 
-    def loss_scale(self) -> float:
-        return 1.0
-
-    def dynamic_loss_scale(self) -> bool:
-        return False
+    train_micro_batch_size_per_gpu, gradient_accumulation_steps = _setting("micro_batch"), _setting("accumulate")
+    managed_gradient_accumulation, gradient_clipping = _setting("managed"), _setting("clip")
+    steps_per_print, wall_clock_breakdown = _setting("steps_per_print"), _setting("breakdown")
+    zero_optimization_stage, zero_gather_16bit_weights_on_model_save = _setting("stage"), _setting("gathers")
+    zero_optimization, loss_scale = always(True), always(1.0)
+    fp16_enabled = dynamic_loss_scale = always(False)
 
     # ---- the rest
 

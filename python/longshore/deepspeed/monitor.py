@@ -11,7 +11,7 @@ class Monitors:
 
     def __init__(self, wanted):
         """wanted: {"tensorboard" | "csv_monitor" | "wandb": its part of the configuration}."""
-        self.writers: list = []
+        self.writers: list = []  # (write(values, samples), close())
         for kind, said in wanted.items():
             try:
                 self.writers.append(_KINDS[kind](said))
@@ -20,65 +20,50 @@ class Monitors:
 
     def write(self, values, samples):
         """Writes values, [(label, number)]. samples: how many samples the model has seen."""
-        for writer in self.writers:
-            writer.write(values, samples)
+        for write, _ in self.writers:
+            write(values, samples)
 
     def close(self):
-        for writer in self.writers:
-            writer.close()
+        for _, close in self.writers:
+            close()
 
 
 def _directory(said):
     return os.path.join(said.get("output_path") or "", said.get("job_name") or "DeepSpeedJobName")
 
 
-class _Csv:
-    def __init__(self, said):
-        self.directory = _directory(said)
-        os.makedirs(self.directory, exist_ok=True)
+def _csv(said):
+    directory = _directory(said)
+    os.makedirs(directory, exist_ok=True)
 
-    def write(self, values, samples):
+    def write(values, samples):
         for label, value in values:
-            path = os.path.join(self.directory, label.replace("/", "_").replace(" ", "_") + ".csv")
+            path = os.path.join(directory, label.replace("/", "_").replace(" ", "_") + ".csv")
             new = not os.path.exists(path)
             with open(path, "a", newline="", encoding="utf-8") as f:
-                out = csv.writer(f)
-                if new:
-                    out.writerow(["step", label.rpartition("/")[2]])
-                out.writerow([samples, value])
+                csv.writer(f).writerows([["step", label.rpartition("/")[2]]] * new + [[samples, value]])
 
-    def close(self):
-        pass
+    return write, lambda: None
 
 
-class _TensorBoard:
-    def __init__(self, said):
-        from torch.utils.tensorboard import SummaryWriter
+def _tensorboard(said):
+    from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(_directory(said))
+    writer = SummaryWriter(_directory(said))
 
-    def write(self, values, samples):
+    def write(values, samples):
         for label, value in values:
-            self.writer.add_scalar(label, value, samples)
-        self.writer.flush()
+            writer.add_scalar(label, value, samples)
+        writer.flush()
 
-    def close(self):
-        self.writer.close()
-
-
-class _Wandb:
-    def __init__(self, said):
-        import wandb
-
-        self.run = wandb.init(
-            project=said.get("project") or "deepspeed", group=said.get("group"), entity=said.get("team")
-        )
-
-    def write(self, values, samples):
-        self.run.log(dict(values), step=samples)
-
-    def close(self):
-        self.run.finish()
+    return write, writer.close
 
 
-_KINDS = {"csv_monitor": _Csv, "tensorboard": _TensorBoard, "wandb": _Wandb}
+def _wandb(said):
+    import wandb
+
+    run = wandb.init(project=said.get("project") or "deepspeed", group=said.get("group"), entity=said.get("team"))
+    return lambda values, samples: run.log(dict(values), step=samples), run.finish
+
+
+_KINDS = {"csv_monitor": _csv, "tensorboard": _tensorboard, "wandb": _wandb}

@@ -7,18 +7,13 @@ import torch
 from ..torch_internals import tree_map
 
 
-def take_half(module, args, kwargs):
-    """A forward hook that turns fp16 inputs into bfloat16, for scripts written for fp16."""
-    return tree_map(
-        lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.dtype == torch.float16 else t, (args, kwargs)
-    )
+def cast_inputs(takes, module, args, kwargs):
+    """A forward hook that turns inputs into bfloat16. takes(tensor): whether one is turned."""
+    return tree_map(lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and takes(t) else t, (args, kwargs))
 
 
-def take_all(module, args, kwargs):
-    """A forward hook that turns all floating-point inputs into bfloat16, for auto_cast."""
-    return tree_map(
-        lambda t: t.bfloat16() if isinstance(t, torch.Tensor) and t.is_floating_point() else t, (args, kwargs)
-    )
+def is_half(t):
+    return t.dtype == torch.float16
 
 
 class Divide:

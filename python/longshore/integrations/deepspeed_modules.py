@@ -13,30 +13,24 @@ from . import deepspeed_names
 
 HERE = "longshore.deepspeed"
 VERSION = "0.19.8"  # the version of DeepSpeed that longshore.deepspeed follows
+_CLASSES = [name for known in OPTIMIZERS.values() for name in known.deepspeed_classes]
 _REAL = {  # {module below deepspeed: module below longshore.deepspeed}
-    "": "",
-    **{name: name for name in ("accelerator", "checkpointing", "comm", "monitor", "ops", "utils", "zero")},
-    "accelerator.real_accelerator": "accelerator",
-    "comm.comm": "comm",
-    **{
-        module: "ops"
-        for module in deepspeed_names.of_classes(
-            "DeepSpeedCPUAdam",
-            "FusedAdam",
-            *(name for known in OPTIMIZERS.values() for name in known.deepspeed_classes),
-        )
-    },
-    "runtime.activation_checkpointing.checkpointing": "checkpointing",
-    "runtime.dataloader": "utils",
-    "runtime.engine": "engine",
-    "runtime.lr_schedules": "lr_schedules",
-    "runtime.zero": "zero",
-    "runtime.zero.partition_parameters": "zero",
-    "utils.init_on_device": "utils",
-    "utils.logging": "utils",
-    "utils.tensor_fragment": "utils",
-    "utils.z3_leaf_module": "utils",
-    "utils.zero_to_fp32": "zero_to_fp32",
+    here: real
+    for real, names in {
+        "": [""],
+        "accelerator": ["accelerator", "accelerator.real_accelerator"],
+        "checkpointing": ["checkpointing", "runtime.activation_checkpointing.checkpointing"],
+        "comm": ["comm", "comm.comm"],
+        "engine": ["runtime.engine"],
+        "lr_schedules": ["runtime.lr_schedules"],
+        "monitor": ["monitor"],
+        "ops": ["ops", *deepspeed_names.of_classes("DeepSpeedCPUAdam", "FusedAdam", *_CLASSES)],
+        "utils": """utils runtime.dataloader utils.init_on_device utils.logging utils.tensor_fragment
+            utils.z3_leaf_module""".split(),
+        "zero": ["zero", "runtime.zero", "runtime.zero.partition_parameters"],
+        "zero_to_fp32": ["utils.zero_to_fp32"],
+    }.items()
+    for here in names
 }
 
 
@@ -57,15 +51,10 @@ def _texts(name, values):
     return {name: enum.Enum(name, {value: value for value in values.split()}, type=str)}
 
 
+_INFO: dict = {"version": VERSION, "git_hash": None, "git_branch": None, "installed_ops": {}, "accelerator_name": "cpu"}
 _SMALL = {  # {module below deepspeed that has no file here: the names that work}
     "checkpoint.utils": {"clone_tensors_for_torch_save": _clone_tensors_for_torch_save},
-    "git_version_info": {
-        "version": VERSION,
-        "git_hash": None,
-        "git_branch": None,
-        "installed_ops": {},
-        "accelerator_name": "cpu",
-    },
+    "git_version_info": _INFO,
     "runtime.utils": {"see_memory_usage": _see_memory_usage},
     "runtime.zero.config": {
         "ZeroStageEnum": enum.IntEnum(

@@ -22,36 +22,34 @@ _INSTEAD = {  # {beginning of a name: what to use instead}
     "comm": _IN_PROCESS + ", so that nothing is communicated; torch.distributed answers for it",
     "compile": "torch.compile of the model before initialize(), or engine.compile()",
     "compression": "torch.ao.quantization and torch.nn.utils.prune change a model before initialize()",
-    "elasticity": _IN_PROCESS,
     "inference": "engine.module.generate() works as it is",
     "io": "drives read and write by themselves",
     "launcher": "python -m longshore.deepspeed SCRIPT starts the one process that there is",
     "linear": "peft's LoRA works, and its frozen base is streamed",
-    "model_implementations": "give initialize() the model as transformers has it",
-    "module_inject": "give initialize() the model as transformers has it",
     "moe": "experts of an ordinary nn.Module stream from the drives as they are hit",
     "monitor": '"tensorboard", "csv_monitor" and "wandb" of the configuration write what it wrote',
     "nvme": "`longshore drive bench` measures a drive",
     "ops": f"{NAMES}, of torch.optim or the configuration, are updated beside the drives, and no operator is compiled",
     "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
-    "ops.transformer": "give initialize() the model as transformers has it",
-    "pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
-    "micro-batches",
     "profiling": 'torch.profiler sees everything, and "wall_clock_breakdown" prints times',
     "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that "
     "it takes",
-    "runtime.config": "give the dict, or the file, to deepspeed.initialize(config=...)",
     "runtime.data_pipeline": "torch.utils.data has loaders and samplers",
     "runtime.fp16": "bf16 and fp16 of the configuration are computed in bfloat16, without a loss scale",
-    "runtime.pipe": "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all "
-    "micro-batches",
-    "runtime.sequence_parallel": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
-    "sequence": _IN_PROCESS + "; gradient checkpointing makes room for long sequences",
     "utils.groups": _IN_PROCESS + ": deepspeed.comm.get_world_size() is 1",
     "utils.timer": '"wall_clock_breakdown" of the configuration prints times, and time.perf_counter() takes them',
 }
-_INSTEAD["DeepSpeedConfig"] = _INSTEAD["runtime.config"]
-_INSTEAD["Pipeline"] = _INSTEAD["DualPipe"] = _INSTEAD["pipe"]
+for _names, _instead in (  # for several names
+    ("DeepSpeedConfig runtime.config", "give the dict, or the file, to deepspeed.initialize(config=...)"),
+    ("elasticity", _IN_PROCESS),
+    ("model_implementations module_inject ops.transformer", "give initialize() the model as transformers has it"),
+    (
+        "pipe runtime.pipe Pipeline DualPipe",
+        "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
+    ),
+    ("runtime.sequence_parallel sequence", f"{_IN_PROCESS}; gradient checkpointing makes room for long sequences"),
+):
+    _INSTEAD.update(dict.fromkeys(_names.split(), _instead))
 
 
 class NotHereError(LongshoreError, AttributeError, NotImplementedError):
