@@ -42,7 +42,10 @@ _OPTIMIZERS = {name: kind for known in OPTIMIZERS.values() for name, kind in kno
 _WEIGHTS = """TrainingArguments(checkpoint_weights=True) writes them into each later checkpoint, beside the snapshot;
 save_only_model=True writes them instead of it. trainer.save_model(DIR) writes the present step's weights."""
 
-_WRAP_DECIDES: Any = None
+
+def _option(text: str, default: Any = None) -> Any:
+    """An argument of TrainingArguments with its help. Without a default, wrap() decides."""
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -67,42 +70,20 @@ class TrainingArguments(transformers.TrainingArguments):
         checkpoint_weights: True writes model.safetensors into each checkpoint, beside its snapshot.
     """
 
-    run: str = field(default=_WRAP_DECIDES, metadata={"help": "directory of the run; by default OUTPUT_DIR/run"})
-    drives: list[str] = field(
-        default=_WRAP_DECIDES,
-        metadata={"help": "directories, files, block devices, ssh://HOST/PATH; by default the run's directory"},
+    run: str = _option("directory of the run; by default OUTPUT_DIR/run")
+    drives: list[str] = _option("directories, files, block devices, ssh://HOST/PATH; by default the run's directory")
+    memory: str = _option("what Longshore may hold, as 8GiB; by default half of the machine's")
+    storage: str = _option("bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype")
+    activations: str = _option("memory, drives or auto: where activations wait for backward")
+    activation_room: str = _option("on the drives for activations, as 64GiB")
+    compress: str = _option("such as top1%%: the share of each block's gradients that is sent to the drives")
+    compress_after: int = _option("steps with whole gradients before compress")
+    moments_from: str = _option("directory of save_pretrained(moments=True) with whose moments the optimizer goes on")
+    overwrite_run: bool = _option("replace an existing run", False)
+    layer_major: bool = _option(
+        "fetch each layer once for all micro-batches of a step; by default if only transformers' own code runs between"
     )
-    memory: str = field(
-        default=_WRAP_DECIDES, metadata={"help": "what Longshore may hold, as 8GiB; by default half of the machine's"}
-    )
-    storage: str = field(
-        default=_WRAP_DECIDES,
-        metadata={"help": "bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype"},
-    )
-    activations: str = field(
-        default=_WRAP_DECIDES, metadata={"help": "memory, drives or auto: where activations wait for backward"}
-    )
-    activation_room: str = field(default=_WRAP_DECIDES, metadata={"help": "on the drives for activations, as 64GiB"})
-    compress: str = field(
-        default=_WRAP_DECIDES,
-        metadata={"help": "such as top1%%: the share of each block's gradients that is sent to the drives"},
-    )
-    compress_after: int = field(default=_WRAP_DECIDES, metadata={"help": "steps with whole gradients before compress"})
-    moments_from: str = field(
-        default=_WRAP_DECIDES,
-        metadata={"help": "directory of save_pretrained(moments=True) whose moments the optimizer continues with"},
-    )
-    overwrite_run: bool = field(default=False, metadata={"help": "replace an existing run"})
-    layer_major: bool = field(
-        default=_WRAP_DECIDES,
-        metadata={
-            "help": "fetch each layer once for all micro-batches of a step; by default if only transformers' "
-            "own code runs in between"
-        },
-    )
-    checkpoint_weights: bool = field(
-        default=False, metadata={"help": "write model.safetensors into each checkpoint, beside its snapshot"}
-    )
+    checkpoint_weights: bool = _option("write model.safetensors into each checkpoint, beside its snapshot", False)
 
     read_by_longshore = False  # whether a Trainer of this module has them
 
@@ -131,9 +112,8 @@ class TrainingArguments(transformers.TrainingArguments):
         """
         if not self.read_by_longshore:
             raise LongshoreError(
-                "TrainingArguments: they are longshore.transformers', and transformers' own Trainer "
-                "would read neither run= nor memory= nor bf16= from them: import both, Trainer and "
-                "TrainingArguments, from the same module"
+                "TrainingArguments: they are longshore.transformers', and transformers' own Trainer would read neither "
+                "run= nor memory= nor bf16= from them: import both, Trainer and TrainingArguments, from the same module"
             )
         return super().get_warmup_steps(num_training_steps)
 
@@ -143,16 +123,12 @@ class Trainer(transformers.Trainer):
 
     def __init__(self, *args, **kwargs):
         self.engine: Any = None
-        self._clips_to = 0.0
-        self._resumes = False
-        self._saves_weights = True
-        refuse_engine(
-            kwargs.get("model", args[0] if args else None),
-            "Trainer",
-            "give the model itself: the Trainer wraps it "
-            "(TrainingArguments(run=, drives=, memory=)), or continues its run "
-            "(train(resume_from_checkpoint=))",
+        self._clips_to, self._resumes, self._saves_weights = 0.0, False, True
+        instead = (
+            "give the model itself: the Trainer wraps it (TrainingArguments(run=, drives=, memory=)), or continues "
         )
+        model = kwargs.get("model", args[0] if args else None)
+        refuse_engine(model, "Trainer", f"{instead}its run (train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
         self.args.read_by_longshore = True
         # the engine holds parameters and gradients, so Accelerate must not move or clip them
@@ -255,20 +231,14 @@ class Trainer(transformers.Trainer):
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
             engine = retrain.engine_of(self.model)
-            if engine is None:
-                init.refuse_run(
-                    place,
-                    overwrite or getattr(made_in, "overwrite", False),
-                    "train(resume_from_checkpoint=True)",
-                    "TrainingArguments(overwrite_run=True)",
-                )
             how = {**said, "clip": args.max_grad_norm or 0.0, "optimizer": given, "overwrite": overwrite}
-            compiles = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-            engine = (
-                wrap(self.model, run=run, compile=compiles, **how)
-                if engine is None
-                else retrain.again(engine, place, **how)
-            )
+            if engine is None:
+                instead = "train(resume_from_checkpoint=True)", "TrainingArguments(overwrite_run=True)"
+                init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), *instead)
+                kind = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
+                engine = wrap(self.model, run=run, compile=kind, **how)
+            else:
+                engine = retrain.again(engine, place, **how)
         if bool(args.torch_compile) != bool(engine.how.get("compile")):
             _log.warning(
                 "torch_compile: the run was made %s it, and continues so", "without" if args.torch_compile else "with"

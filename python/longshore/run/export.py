@@ -22,26 +22,12 @@ from . import hub_names
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
+# safetensors' names of dtypes: those of PyTorch, in short
 _NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
+    getattr(torch, name): re.sub("float|complex|uint|int", lambda found: found[0][0], name).upper()
+    for name in """float64 float32 bfloat16 float16 int64 int32 int16 int8 uint8 uint16 uint32 uint64 bool
+    complex64""".split()
 }
-_NAMES.update(
-    {
-        getattr(torch, name): short
-        for name, short in (("uint16", "U16"), ("uint32", "U32"), ("uint64", "U64"))
-        if hasattr(torch, name)
-    }
-)
 _WEIGHTS = r".*\.safetensors(\.index\.json)?|.*(?<!training_args)\.bin"
 _REPLACED = r"(pytorch_model|model|diffusion_pytorch_model|adapter_model)\b.*|optimizer$"  # by overwrite=True
 _READ = {short: dtype for dtype, short in _NAMES.items()}
@@ -198,7 +184,7 @@ def _describe(engine, directory, dtype):
     if hasattr(config, "save_pretrained"):
         config = copy.deepcopy(config)
         config.architectures = [type(model).__name__]
-        config.dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[dtype or engine.how["compute"]]
+        config.dtype = str(_TORCH[dtype or engine.how["compute"]]).removeprefix("torch.")
         config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if hasattr(generation, "save_pretrained"):

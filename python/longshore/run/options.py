@@ -6,8 +6,7 @@ SECTION and ARGUMENTS list the options that DeepSpeed's "longshore" section and 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 import torch
 
@@ -21,19 +20,9 @@ from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
 from . import open_engines
 
-SECTION = (
-    "run",
-    "drives",
-    "memory",
-    "storage",
-    "moments",
-    "overwrite",
-    "activations",
-    "activation_room",
-    "compress",
-    "compress_after",
-    "moments_from",
-)  # in DeepSpeed's configuration, under "longshore"
+# in DeepSpeed's configuration, under "longshore"
+SECTION = """run drives memory storage moments overwrite activations activation_room compress compress_after
+    moments_from""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -41,32 +30,8 @@ _START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from"}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
-@dataclass
-class Options:
-    """The arguments of wrap(); its docstring explains each."""
-
-    run: Any
-    drives: Any
-    memory: Any
-    lr: Any
-    betas: Any
-    eps: Any
-    weight_decay: Any
-    momentum: Any
-    clip: float
-    optimizer: Any
-    groups: Any
-    storage: str | None
-    moments: str | None
-    on_nonfinite: str
-    layers: Any
-    overwrite: bool | None
-    activations: str
-    activation_room: int | str | None
-    compress: float | str | None
-    compress_after: int
-    moments_from: Any
-    compile: bool | str | dict
+class Options(SimpleNamespace):
+    """The arguments of wrap(), which explains them."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -114,20 +79,10 @@ class Options:
 
     def record(self, numbers, compute):
         """The options as the run records them."""
-        return {
-            **recorded(numbers),
-            "clip": self.clip,
-            "storage": self.storage,
-            "compute": NAME_OF[compute],
-            "moments": self.moments,
-            "on_nonfinite": self.on_nonfinite,
-            "seed": open_engines.seed_of_run(),
-            "groups": None,
-            "activations": self.activations,
-            "compress": self.compress,
-            "compress_after": int(self.compress_after),
-            "compile": told(self.compile),
-        }
+        given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress")
+        made = {"compute": NAME_OF[compute], "seed": open_engines.seed_of_run(), "groups": None}
+        out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
+        return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}
 
 
 def recorded(numbers):
