@@ -23,7 +23,8 @@ from ..integrations import deepspeed_config as _config, deepspeed_import, deepsp
 from ..integrations.deepspeed_config import ConfigError, logger, say_once
 from ..integrations.deepspeed_resume import say_what_stays
 from ..integrations.nvme_paths import leave, of_job, of_others
-from ..model import init, precision
+from ..model import precision
+from ..run import init
 from ..run.checkpoint import same_optimizer
 from ..run.engine_surface import refuse_engine
 from ..run.resume import resume

@@ -21,7 +21,7 @@ from ..integrations.deepspeed_resume import latest, say_weights, say_what_stays,
 from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
-from ..run import checkpoint, export
+from ..run import checkpoint, export, weights_files
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
 from .comm import always
@@ -307,10 +307,7 @@ class DeepSpeedEngine(nn.Module):
             self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": counters}
         )
         if save_latest:
-            path = os.path.join(save_dir, "latest")
-            with open(path + ".partial", "w", encoding="utf-8") as f:
-                f.write(tag)
-            os.replace(path + ".partial", path)
+            weights_files.write(os.path.join(save_dir, "latest"), tag)
         say_weights(self.engine, save_dir, tag)
         return True
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 
@@ -18,7 +17,7 @@ from ..drives.state import State
 from ..errors import ExistsError, LongshoreError, MissingError
 from ..integrations.deepspeed_resume import latest, write
 from ..native import ffi, lib
-from ..run import checkpoint, export
+from ..run import checkpoint, export, weights_files
 from ..step import commit_blob
 
 
@@ -76,29 +75,15 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     there = [name for name in there if re.match(r"(pytorch_)?model[-.]", name)]
     if there:
         raise ExistsError(f"{os.path.join(output_dir, there[0])}: exists already; move it, or give another directory")
-    most = float("inf") if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
+    most = None if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
     values = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
     os.makedirs(output_dir, exist_ok=True)
-    shards: list[dict] = [{}]
-    used = 0
-    for name, value in values.items():
-        if shards[-1] and used + value.nbytes > most:
-            shards.append({})
-            used = 0
-        shards[-1][name] = value
-        used += value.nbytes
-    stem, end = ("model", ".safetensors") if safe_serialization else ("pytorch_model", ".bin")
-    index = {}
-    for number, shard in enumerate(shards, 1):
-        file = stem + (f"-{number:05}-of-{len(shards):05}" if len(shards) > 1 else "") + end
-        index.update(dict.fromkeys(shard, file))
-        write(
-            {name: value.clone() for name, value in shard.items()}, os.path.join(output_dir, file), safe_serialization
-        )
-    if len(shards) > 1:
-        said = {"metadata": {"total_size": sum(value.nbytes for value in values.values())}, "weight_map": index}
-        with open(os.path.join(output_dir, stem + end + ".index.json"), "w", encoding="utf-8") as f:
-            json.dump(said, f, indent=2, sort_keys=True)
+    named = ("model", ".safetensors") if safe_serialization else ("pytorch_model", ".bin")
+    sizes = {name: value.nbytes for name, value in values.items()}
+    files = weights_files.shards(sizes, most, *named)
+    for file, names in files.items():
+        write({name: values[name].clone() for name in names}, os.path.join(output_dir, file), safe_serialization)
+    weights_files.write_index(output_dir, sizes, files, *named)
 
 
 def load_state_dict_from_zero_checkpoint(

@@ -1,6 +1,7 @@
 """Blocks of tensors, and where the tensors of each block lie on drives."""
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -31,10 +32,7 @@ class Tensor:
 
     @property
     def elems(self):
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        return math.prod(self.shape)
 
 
 @dataclass

@@ -97,11 +97,8 @@ def partition(model, layers=None):
                 for first in range(0, len(some), TENSORS_MOST):
                     suffix = ("" if dtype == compute else "." + NAME_OF[dtype]) + ("" if trains else ".frozen")
                     suffix += f"#{first // TENSORS_MOST}" if first else ""
-                    blocks.append(
-                        Block(
-                            name + suffix, some[first : first + TENSORS_MOST], layer and dtype == compute, trains, name
-                        )
-                    )
+                    some_of_them = some[first : first + TENSORS_MOST]
+                    blocks.append(Block(name + suffix, some_of_them, layer and dtype == compute, trains, name))
 
     left, owners = [], {}
     inside = {name: next((layer for layer in layers if f"{name}.".startswith(f"{layer}.")), None) for name in modules}
@@ -114,21 +111,13 @@ def partition(model, layers=None):
         shared = [
             (n, p) for n, p in pairs if len(set(owners[id(p)].values())) > 1 and None not in owners[id(p)].values()
         ]
-        if inside[name] is None:
-            left.append((name, pairs))
-        elif shared:
-            left.append((f"{name}.shared", shared))
+        left.append((name, pairs) if inside[name] is None else (f"{name}.shared", shared))
     # modules outside of layers first take their tied parameters: an embedding does not belong to a layer that ties it
-    large = {}
     for name, pairs in left:
-        tensors = tensors_of(pairs)
-        if tensors:
-            large[name] = tensors
-    for name, tensors in large.items():
-        add(name or "model", tensors, False)
+        add(name or "model", tensors_of(pairs), False)
     for layer in layers:
         add(layer, tensors_of((f"{layer}.{n}", p) for n, p in modules[layer].named_parameters()), True)
-    return [b for b in blocks if b.tensors]
+    return blocks
 
 
 def check(model):
@@ -200,10 +189,8 @@ def _said(dtype):
 def mark_rest(blocks, model, compute):
     """Marks blocks outside of layers that may share slots with layers (may_share). They have dtype compute, belong to a
     module of PyTorch's own without tied parameters (an embedding, a head), and are not small beside the rest."""
-    modules, most = (
-        dict(model.named_modules(remove_duplicate=False)),
-        max(sum(t.elems for t in b.tensors) for b in blocks),
-    )
+    modules = dict(model.named_modules(remove_duplicate=False))
+    most = max(sum(t.elems for t in b.tensors) for b in blocks)
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None

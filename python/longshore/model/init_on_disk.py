@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import struct
@@ -50,10 +51,7 @@ class Spool:
 
     def empty(self, shape, dtype):
         """Makes an uninitialised tensor in a file."""
-        n = 1
-        for size in shape:
-            n *= size
-        nbytes = n * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         fd = self._file(nbytes)
         try:
             mapped = _Map(fd, nbytes)

@@ -23,7 +23,7 @@ from ..drives.state import State, rollback
 from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
 from ..step import commit_blob, param_groups
-from . import open_engines
+from . import open_engines, weights_files
 
 FILE = "longshore.json"
 README = "README.txt"
@@ -42,10 +42,8 @@ def read(directory):
         with open(path, encoding="utf-8") as f:
             return json.load(f)
     except FileNotFoundError:
-        stopped = (
-            ", because a save or delete was interrupted; delete it, or save it again" if _others(directory) else ""
-        )
-        raise MissingError(f"{directory}: is not a checkpoint of Longshore: it has no {FILE}{stopped}") from None
+        why = ", because a save or delete was interrupted; delete it, or save it again" if _others(directory) else ""
+        raise MissingError(f"{directory}: is not a checkpoint of Longshore: it has no {FILE}{why}") from None
     except ValueError:
         raise LongshoreError(f"{path}: is damaged: not JSON") from None
 
@@ -96,11 +94,9 @@ def say_weights(engine, directory, tag, ways):
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
         if not f.read().startswith(first):
             return  # the user's own README
-    loads, out = (
-        ("here, so that from_pretrained() loads the directory", ".")
-        if "config.json" in there
-        else ("into another directory", "OUT")
-    )
+    loads, out = "into another directory", "OUT"
+    if "config.json" in there:
+        loads, out = "here, so that from_pretrained() loads the directory", "."
     with open(path, "w", encoding="utf-8") as f:
         f.write(f"""{first}: they lie in a snapshot of the run
 {engine.state.path}, which {FILE} names.
@@ -150,11 +146,8 @@ def _warn_of_disk(state):
     if state.path in _disk_told:
         return
     _disk_told.add(state.path)
-    places = {
-        d if os.path.isdir(d) else os.path.dirname(d)
-        for d in state.drives
-        if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)
-    }
+    files = [d for d in state.drives if os.path.exists(d) and not stat.S_ISBLK(os.stat(d).st_mode)]
+    places = {d if os.path.isdir(d) else os.path.dirname(d) for d in files}
     whole = sorted(place for place in places if not shares_blocks(place))
     if whole:
         each, frozen = _bytes_of(state)
@@ -272,13 +265,7 @@ def _take_over(engine, run, snapshot, followed=None):
 
 
 def _write(directory, name, said):
-    """Writes a JSON file durably, and replaces an older one at once."""
-    path = os.path.join(directory, name)
-    with open(path + ".partial", "w", encoding="utf-8") as f:
-        json.dump(said, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(path + ".partial", path)
+    weights_files.write(os.path.join(directory, name), json.dumps(said, indent=1))
 
 
 def _others(directory):

@@ -18,7 +18,7 @@ from ..errors import ExistsError, LongshoreError
 from ..model import adapters, hooks
 from ..native import ffi, lib
 from ..step import commit_blob
-from . import hub_names
+from . import hub_names, weights_files
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
@@ -55,6 +55,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
             "directory" + (", or use overwrite=True" if weights else "")
         )
     adapted = adapters.saved_alone(engine.module) and not whole
+    most = max_shard_size and native.size(max_shard_size, "max_shard_size")
     if moments and adapted:
         raise ValueError(
             "save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
@@ -65,12 +66,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
-            adapters.save(
-                engine.module,
-                partial,
-                dtype and _TORCH[dtype],
-                max_shard_size and native.size(max_shard_size, "max_shard_size"),
-            )
+            adapters.save(engine.module, partial, dtype and _TORCH[dtype], most)
         elif not whole and _is_diffusers(engine.module) and getattr(engine.module, "_hf_peft_config_loaded", False):
             _save_lora(engine, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(engine.module):
@@ -78,13 +74,7 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
         else:
             export(engine, partial, dtype, max_shard_size, moments)
             if not whole:
-                hub_names.rewrite(
-                    engine.module,
-                    partial,
-                    _map,
-                    _NAMES,
-                    max_shard_size and native.size(max_shard_size, "max_shard_size"),
-                )
+                hub_names.rewrite(engine.module, partial, _map, _NAMES, most)
                 _describe(engine, partial, dtype)
         _put_in_place(partial, directory, there, [name for name in weights if re.match(_REPLACED, name)])
     except BaseException:
@@ -108,10 +98,11 @@ def _put_in_place(partial, directory, there, old):
             shutil.rmtree(os.path.join(directory, name))
         elif name.endswith("index.json") or name not in os.listdir(partial):
             os.remove(os.path.join(directory, name))
-    for name in sorted(
-        os.listdir(partial),
-        key=lambda name: (name.endswith("index.json") or name.startswith("model"), name.endswith("index.json"), name),
-    ):
+
+    def turn(name):
+        return name.endswith("index.json") or name.startswith("model"), name.endswith("index.json"), name
+
+    for name in sorted(os.listdir(partial), key=turn):
         os.replace(os.path.join(partial, name), os.path.join(directory, name))
     os.rmdir(partial)
 
@@ -201,8 +192,8 @@ def _rename(directory, stem):
         with open(index, encoding="utf-8") as f:
             said = json.load(f)
         said["weight_map"] = {name: stem + file.removeprefix("model") for name, file in said["weight_map"].items()}
-        with open(os.path.join(directory, f"{stem}.safetensors.index.json"), "w", encoding="utf-8") as f:
-            json.dump(said, f, indent=2, sort_keys=True)
+        path = os.path.join(directory, f"{stem}.safetensors.index.json")
+        weights_files.write(path, json.dumps(said, indent=2, sort_keys=True))
         os.remove(index)
 
 
@@ -231,16 +222,10 @@ def _let_save(engine, directory, dtype, max_shard_size, moments):
     """Calls the model's own save_pretrained() while its parameters are mapped from a file."""
     model = engine.module
     takes = inspect.signature(model.save_pretrained).parameters
-    _refuse(
-        model,
-        {
-            "dtype": dtype,
-            "moments": moments or None,
-            "max_shard_size": None if "max_shard_size" in takes else max_shard_size,
-        },
-    )
+    size = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
+    _refuse(model, {"dtype": dtype, "moments": moments or None, **({} if "max_shard_size" in takes else size)})
     with mapped(engine, os.path.dirname(directory)):
-        model.save_pretrained(directory, **({} if max_shard_size is None else {"max_shard_size": max_shard_size}))
+        model.save_pretrained(directory, **size)
 
 
 def _save_lora(engine, directory, asked):
@@ -250,11 +235,10 @@ def _save_lora(engine, directory, asked):
     """
     model = engine.module
     _refuse(model, asked)
+    several = len(model.peft_config) > 1
     with mapped(engine, os.path.dirname(directory)):
         for name in model.peft_config:
-            model.save_lora_adapter(
-                directory if len(model.peft_config) == 1 else os.path.join(directory, name), adapter_name=name
-            )
+            model.save_lora_adapter(os.path.join(directory, name) if several else directory, adapter_name=name)
 
 
 def _refuse(model, asked):
@@ -319,7 +303,4 @@ def _say_updates(engine, path):
     with open(path, encoding="utf-8") as f:
         said = json.load(f)
     said.update(updates=most, fewer={name: n for name, n in counts.items() if n < most})
-    with open(path, "w", encoding="utf-8") as f:
-        json.dump(said, f, indent=2)
-        f.flush()
-        os.fsync(f.fileno())
+    weights_files.write(path, json.dumps(said, indent=2))

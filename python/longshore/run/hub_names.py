@@ -4,6 +4,7 @@ transformers renames, fuses and splits weights when it loads them: it fuses the 
 save_pretrained() reverts that for the whole model at once. Here it is reverted layer by layer, from a mapped file.
 """
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import torch
 
 from ..errors import LongshoreError
 from ..progress import Progress
+from .weights_files import shards, write_index
 
 
 def reverting(model):
@@ -104,47 +106,27 @@ def _made(revert, shapes):
 
 def _write(directory, groups, tensors, revert, short_names, most_bytes):
     """Writes model.safetensors or its shards, a group at a time."""
-    shards, size, total = [{}], 0, 0
-    for _, made in groups:
-        for name, t in made.items():
-            nbytes = t.numel() * t.element_size()
-            if most_bytes is not None and shards[-1] and size + nbytes > most_bytes:
-                shards.append({})
-                size = 0
-            shards[-1][name] = {
-                "dtype": short_names[t.dtype],
-                "shape": list(t.shape),
-                "data_offsets": [size, size + nbytes],
-            }
-            size, total = size + nbytes, total + nbytes
-    names = (
-        ["model.safetensors"]
-        if len(shards) == 1
-        else [f"model-{n + 1:05}-of-{len(shards):05}.safetensors" for n in range(len(shards))]
-    )
-    values = (item for sources, made in groups for item in _ordered(revert({n: tensors[n] for n in sources}), made))
-    with Progress("saving under the names of the Hub", total) as shown:
-        for file, shard in zip(names, shards):
+    made = {name: t for _, of_group in groups for name, t in of_group.items()}
+    sizes = {name: t.numel() * t.element_size() for name, t in made.items()}
+    files = shards(sizes, most_bytes, "model", ".safetensors")
+    values = (v for sources, of_group in groups for v in _ordered(revert({n: tensors[n] for n in sources}), of_group))
+    with Progress("saving under the names of the Hub", sum(sizes.values())) as shown:
+        for file, names in files.items():
+            ends = list(itertools.accumulate((sizes[name] for name in names), initial=0))
+            said: dict = {"__metadata__": {"format": "pt"}}
+            for name, first, last in zip(names, ends, ends[1:]):
+                dtype, shape = short_names[made[name].dtype], list(made[name].shape)
+                said[name] = {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
             with open(os.path.join(directory, file), "wb") as f:
-                header = json.dumps({"__metadata__": {"format": "pt"}, **shard}).encode()
+                header = json.dumps(said).encode()
                 header += b" " * (-len(header) % 8)
                 f.write(len(header).to_bytes(8, "little") + header)
-                for _ in shard:
-                    value = next(values)
+                for value in itertools.islice(values, len(names)):
                     f.write(value.contiguous().flatten().view(torch.uint8).numpy())
                     shown.add(value.nbytes)
                 f.flush()
                 os.fsync(f.fileno())
-    if len(shards) > 1:
-        with open(os.path.join(directory, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
-            json.dump(
-                {
-                    "metadata": {"total_size": total},
-                    "weight_map": {name: file for file, shard in zip(names, shards) for name in shard},
-                },
-                f,
-                indent=2,
-            )
+    write_index(directory, sizes, files, "model", ".safetensors")
 
 
 def _ordered(values, names):
