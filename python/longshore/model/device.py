@@ -1,18 +1,19 @@
-"""Devices other than the CPU: copies slots to a device, and gradients back, on streams of their own.
+"""Devices other than the CPU, as the library knows them: struct shore_device, made of torch.Stream and torch.Event."""
 
-Code that needs a copy waits for its event."""
-
+import errno
 import queue
 import threading
 from concurrent.futures import Future, TimeoutError
 
 import torch
 
+from .. import native
 from ..errors import LongshoreError
 from ..native import ffi
 from ..torch_internals import accelerator
 
 TIMEOUT_SECONDS = 300  # how long a device may take for a copy
+WIDENED_AT_ONCE = 4096  # elements: so many are widened through a copy of them
 TRIED: set[str] = set()  # kinds of devices that slots are copied to; a model on any other is moved to the CPU
 
 
@@ -46,12 +47,230 @@ class Pinned:
     """A Buffer in pinned host memory, which a device copies asynchronously."""
 
     def __init__(self, nbytes):
-        self.nbytes, self.bytes = nbytes, torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+        try:
+            self.nbytes, self.bytes = nbytes, torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+        except (RuntimeError, MemoryError) as failure:
+            raise LongshoreError(
+                f"{native.readable(nbytes)} of pinned memory, which a device copies from and to, are refused "
+                f"({_first_line(failure)}); raise the limit of locked memory (ulimit -l), or give less memory="
+            ) from failure
         self.pointer = ffi.cast("void *", self.bytes.data_ptr())
         self.whole = ffi.buffer(self.pointer, nbytes)
 
     def view(self, dtype):
         return self.bytes.view(dtype)
+
+
+def _first_line(failure):
+    return str(failure).strip().partition("\n")[0]
+
+
+class _Stream:
+    """A stream of PyTorch's, with the events on it that have not passed."""
+
+    def __init__(self, stream):
+        self.stream, self.recorded, self.passed = stream, 0, 0
+        self.events = {}  # {position: torch.Event}, in their order
+
+    def note(self):
+        """Forgets events that have passed, the first ones first."""
+        for position, event in list(self.events.items()):
+            if not event.query():
+                return
+            del self.events[position]
+            self.passed = position
+
+
+class Device:
+    """A device for the library (device.h). Its copies run on a stream of its own. Thread-safe."""
+
+    def __init__(self, device, timeout=TIMEOUT_SECONDS):
+        """timeout: seconds after which a device that does not go on is lost."""
+        self.device = device
+        self.failure = None  # the first exception of a callback: nothing that was called after it has run for sure
+        self._lock = threading.Lock()
+        self._numbers, self._streams = {}, []  # {what PyTorch knows a stream by: its number}; from number 1 on
+        self._memory = []  # (address of a range, its tensor of bytes), here and there
+        self._handle = ffi.new_handle(self)
+        self.c = native.new(
+            "struct shore_device",
+            ctx=self._handle,
+            put=_put,
+            get=_get,
+            record=_record,
+            follow=_follow,
+            wait=_wait,
+            widen=_widen,
+            timeout_ns=int(timeout * 1e9),
+        )
+        self.copying = self.number_of(torch.Stream(device))
+        self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=device)
+
+    # ---- memory
+
+    def pinned(self, nbytes):
+        """Pinned memory that the library may copy from and to."""
+        pinned = Pinned(nbytes)
+        self._memory.append((pinned.bytes.data_ptr(), pinned.bytes))
+        return pinned
+
+    def bytes(self, nbytes):
+        """Memory of the device, as a tensor of bytes, that the library may copy from and to."""
+        try:
+            there = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except (RuntimeError, MemoryError) as failure:
+            raise LongshoreError(
+                f"{native.readable(nbytes)} for parameters are refused on {self.device} ({_first_line(failure)})"
+            ) from failure
+        self._memory.append((there.data_ptr(), there))
+        return there
+
+    def forget_memory(self):
+        """Lets go of all memory. Nothing is called on it any more."""
+        self._memory = []
+
+    def at(self, address, nbytes):
+        """The bytes at an address, as a tensor."""
+        for start, there in self._memory:
+            if start <= address and address + nbytes <= start + there.numel():
+                return there[address - start : address - start + nbytes]
+        raise AssertionError(f"no memory at {address}")
+
+    # ---- streams
+
+    def number_of(self, stream):
+        """The number of a torch.Stream, which stands for it in the library as a pointer."""
+        with self._lock:
+            known = stream.stream_id, stream.device_index
+            if known not in self._numbers:
+                self._streams.append(_Stream(stream))
+                self._numbers[known] = ffi.cast("void *", len(self._streams))
+            return self._numbers[known]
+
+    def _of(self, number):
+        return self._streams[int(ffi.cast("uintptr_t", number)) - 1]
+
+    def computing(self):
+        """The same for the stream that this thread computes on."""
+        return self.number_of(torch.accelerator.current_stream(self.device))
+
+    def record(self, number):
+        """struct shore_event of the present moment of a stream."""
+        event = ffi.new("struct shore_event *", {"stream": number})
+        with self._lock:
+            there = self._of(number)
+            there.note()
+            there.recorded += 1
+            event.position = there.recorded
+            there.events[there.recorded] = there.stream.record_event()
+        return event[0]
+
+    def event_of(self, event):
+        """The torch.Event of a struct shore_event; None: it has passed."""
+        with self._lock:
+            there = self._of(event.stream)
+            there.note()
+            return None if event.position <= there.passed else there.events[event.position]
+
+    def on(self, number):
+        """The torch.Stream of a number."""
+        return self._of(number).stream
+
+    # ---- failures
+
+    def tried(self, what):
+        """Calls what() for a callback of the library, through which no exception may pass."""
+        if self.failure is None:
+            try:
+                what()
+            except BaseException as failure:
+                self.failure = failure
+        return 0 if self.failure is None else -errno.EIO
+
+    def explained(self, failure):
+        """The library's error, with the exception of a callback if that is why."""
+        if self.failure is None:
+            return failure
+        out = LongshoreError(
+            f"{failure} ({_first_line(self.failure)}); the committed state is good: continue with longshore.resume()",
+            failure.code,
+        )
+        out.__cause__ = self.failure
+        return out
+
+
+@ffi.callback("int(void *, void *, uint64_t, void *, size_t)")
+def _put(ctx, stream, to, here, nbytes):
+    return _copy(ffi.from_handle(ctx), stream, to, int(ffi.cast("uintptr_t", here)), nbytes)
+
+
+@ffi.callback("int(void *, void *, void *, uint64_t, size_t)")
+def _get(ctx, stream, to, there, nbytes):
+    return _copy(ffi.from_handle(ctx), stream, int(ffi.cast("uintptr_t", to)), there, nbytes)
+
+
+def _copy(device, stream, to, source, nbytes):
+    def copy():
+        with device.on(stream):
+            device.at(to, nbytes).copy_(device.at(source, nbytes), non_blocking=True)
+
+    return device.tried(copy)
+
+
+@ffi.callback("int(void *, void *, uint64_t, uint64_t, size_t)")
+def _widen(ctx, stream, to, source, elems):
+    device = ffi.from_handle(ctx)
+
+    def widen():
+        wide = device.at(to, 4 * elems).view(torch.float32)
+        narrow = device.at(source, 2 * elems).view(torch.bfloat16)
+        done = 0
+        with device.on(stream):
+            # narrow may be the upper half of wide: the first half of what is left never overlaps its source
+            while elems - done > WIDENED_AT_ONCE:
+                until = (done + elems) // 2
+                wide[done:until].copy_(narrow[done:until], non_blocking=True)
+                done = until
+            rest = device.rest[: elems - done]
+            rest.copy_(narrow[done:], non_blocking=True)
+            wide[done:].copy_(rest, non_blocking=True)
+
+    return device.tried(widen)
+
+
+@ffi.callback("struct shore_event(void *, void *)")
+def _record(ctx, stream):
+    device, recorded = ffi.from_handle(ctx), [ffi.new("struct shore_event *", {"stream": stream})[0]]
+    device.tried(lambda: recorded.append(device.record(stream)))
+    return recorded[-1]  # without the record an event whose wait() tells of the failure
+
+
+@ffi.callback("int(void *, void *, struct shore_event)")
+def _follow(ctx, stream, event):
+    device = ffi.from_handle(ctx)
+
+    def follow():
+        before = device.event_of(event)
+        if before is not None:
+            device.on(stream).wait_event(before)
+
+    return device.tried(follow)
+
+
+@ffi.callback("int(void *, struct shore_event, uint64_t, struct shore_diag *)")
+def _wait(ctx, event, timeout_ns, diag):
+    device, passed = ffi.from_handle(ctx), []
+
+    def wait():
+        before = device.event_of(event)
+        if before is not None and timeout_ns:
+            before.synchronize()
+        passed.append(before is None or bool(timeout_ns))
+
+    code = device.tried(wait)
+    if code and diag != ffi.NULL:
+        diag.text = f"the device has failed: {_first_line(device.failure)}".encode()[:1000]
+    return code or (0 if passed[0] else -errno.ETIMEDOUT)
 
 
 class Slots:

@@ -74,6 +74,7 @@ class Streams:
         sides = layout.sides()
         self.memory = (Buffer if where is None else device.Pinned)(max(layout.memory_bytes(self.slots), 4096))
         self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
+        self.device = None if where is None else device.Device(where)
         self.mirror = None if where is None else device.Slots(where, self.memory)
         self.contents = 0  # goes up when the contents of memory become invalid
         self.pool, at = [], 0
