@@ -1,8 +1,10 @@
 #include "storage/format.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
+#include "base/fields.h"
 #include "base/units.h"
 #include "storage/hash.h"
 
@@ -17,56 +19,83 @@
 #define SLOT_MAPPED 1u
 #define SLOT_BLOB_PLACE_1 2u
 
-static const unsigned char header_magic[8] = {'L', 'O', 'N', 'G', 'S', 'H', 'O', 'R'};
-static const unsigned char record_magic[8] = {'L', 'S', 'R', 'E', 'C', 'O', 'R', 'D'};
+#define HEADER_MAGIC "LONGSHOR"
+#define RECORD_MAGIC "LSRECORD"
+#define VERSION_OFFSET 8u    /* behind either magic */
+#define CHECKSUM_BYTES 16u   /* of the page with these bytes zero */
+#define HEADER_CHECKSUM 496u /* all fields of a header lie in one sector: it is written whole or not at all */
+#define HEADER_REST_KEY 148u /* version 4 */
+#define RECORD_METRICS 128u
+#define RECORD_SLOT_MORE 2176u /* version 3 */
+#define RECORD_CHECKSUM 4080u
 
-/* All fields of a header lie in its first 512 bytes: a sector is written whole or not at all. */
-enum header_field {
-    HEADER_VERSION = 8,
-    HEADER_FLAGS = 12,
-    HEADER_VOLUME_ID = 16,
-    HEADER_FLEET_ID = 32,
-    HEADER_DRIVE = 48,
-    HEADER_NDRIVES = 52,
-    HEADER_GENERATION = 56,
-    HEADER_PLANE_FORM = 64,
-    HEADER_SEGMENTS = 68,
-    HEADER_NEXTENTS = 72,
-    HEADER_IDENTITY_BYTES = 76,
-    HEADER_SCRATCH_BYTES = 80,
-    HEADER_SIZE_BYTES = 88,
-    HEADER_PLACEMENT_HASH = 96,
-    HEADER_IDENTITY_HASH = 112,
-    HEADER_PLANE_BYTES = 128, /* 4 each */
-    HEADER_REST_KEY = 148,    /* version 4 */
-    HEADER_CHECKSUM = 496     /* of the page with these 16 bytes zero */
+/* Behind the magic. */
+struct head {
+    struct shore__header header;
+    uint32_t flags;
+};
+#define DESC(name) header.desc.name
+static const struct shore__field header_fields[] = {
+    SHORE__FIELD(struct head, header.version, 4),
+    SHORE__FIELD(struct head, flags, 4),
+    SHORE__FIELD_ARRAY(struct head, DESC(volume_id)),
+    SHORE__FIELD_ARRAY(struct head, DESC(fleet_id)),
+    SHORE__FIELD(struct head, DESC(drive), 4),
+    SHORE__FIELD(struct head, DESC(ndrives), 4),
+    SHORE__FIELD(struct head, DESC(generation), 8),
+    SHORE__FIELD(struct head, DESC(plane_form), 4),
+    SHORE__FIELD(struct head, DESC(segments), 4),
+    SHORE__FIELD(struct head, DESC(nextents), 4),
+    SHORE__FIELD(struct head, DESC(identity_bytes), 4),
+    SHORE__FIELD(struct head, DESC(scratch_bytes), 8),
+    SHORE__FIELD(struct head, header.size_bytes, 8),
+    SHORE__FIELD_ARRAY(struct head, header.placement_hash),
+    SHORE__FIELD_ARRAY(struct head, header.identity_hash),
+    SHORE__FIELD_ARRAY(struct head, DESC(plane_bytes)),
+    SHORE__FIELDS_END,
 };
 
-enum record_field {
-    RECORD_VERSION = 8,
-    RECORD_ACTIVE = 12,
-    RECORD_VOLUME_ID = 16,
-    RECORD_FLEET_ID = 32,
-    RECORD_GENERATION = 48,
-    RECORD_SEQUENCE = 56,
-    RECORD_EPOCH = 64,
-    RECORD_SLOT = 72, /* step, table hash; twice */
-    RECORD_SLOT_BYTES = 24,
-    RECORD_METRICS_BYTES = 120,
-    RECORD_METRICS = 128,
-    RECORD_SLOT_MORE = 2176, /* version 3: flags, bytes of the blob, map hash, blob hash; twice */
-    RECORD_SLOT_MORE_BYTES = 40,
-    RECORD_CHECKSUM = 4080
+/* Behind the magic. */
+struct entry {
+    struct shore__record record;
+    struct shore__volume_desc desc; /* its ids and generation */
+    uint32_t version;
+};
+static const struct shore__field record_fields[] = {
+    SHORE__FIELD(struct entry, version, 4),
+    SHORE__FIELD(struct entry, record.active, 4),
+    SHORE__FIELD_ARRAY(struct entry, desc.volume_id),
+    SHORE__FIELD_ARRAY(struct entry, desc.fleet_id),
+    SHORE__FIELD(struct entry, desc.generation, 8),
+    SHORE__FIELD(struct entry, record.sequence, 8),
+    SHORE__FIELD(struct entry, record.epoch, 8),
+    SHORE__FIELD(struct entry, record.slot[0].step, 8),
+    SHORE__FIELD_ARRAY(struct entry, record.slot[0].table_hash),
+    SHORE__FIELD(struct entry, record.slot[1].step, 8),
+    SHORE__FIELD_ARRAY(struct entry, record.slot[1].table_hash),
+    SHORE__FIELD(struct entry, record.metrics_bytes, 4),
+    SHORE__FIELDS_END,
 };
 
-_Static_assert(HEADER_PLANE_BYTES + 4 * SHORE_PLANE_COUNT <= HEADER_REST_KEY, "planes end before what follows them");
+/* Of a slot, behind the metrics. */
+struct more {
+    struct shore__slot_state slot;
+    uint32_t flags;
+};
+static const struct shore__field more_fields[] = {
+    SHORE__FIELD(struct more, flags, 4),
+    SHORE__FIELD(struct more, slot.blob_bytes, 4),
+    SHORE__FIELD_ARRAY(struct more, slot.map_hash),
+    SHORE__FIELD_ARRAY(struct more, slot.blob_hash),
+    SHORE__FIELDS_END,
+};
+
 _Static_assert(HEADER_REST_KEY + SHORE__REST_KEY_BYTES <= HEADER_CHECKSUM, "the key ends before the checksum");
-_Static_assert(HEADER_CHECKSUM + 16 == SHORE__HEADER_FIELDS_BYTES, "a header is one sector");
-_Static_assert(RECORD_SLOT + 2 * RECORD_SLOT_BYTES <= RECORD_METRICS_BYTES, "slots end before the metrics");
+_Static_assert(HEADER_CHECKSUM + CHECKSUM_BYTES == SHORE__HEADER_FIELDS_BYTES, "a header is one sector");
 _Static_assert(RECORD_METRICS + SHORE__METRICS_BYTES <= RECORD_SLOT_MORE, "metrics end before the rest of the slots");
-_Static_assert(RECORD_SLOT_MORE + 2 * RECORD_SLOT_MORE_BYTES <= RECORD_CHECKSUM, "slots end before the checksum");
-_Static_assert(RECORD_CHECKSUM + 16 == SHORE__PAGE_BYTES, "a record is one page");
-_Static_assert(sizeof header_magic == SHORE__HEADER_MAGIC_BYTES, "both are the same");
+_Static_assert(RECORD_CHECKSUM + CHECKSUM_BYTES == SHORE__PAGE_BYTES, "a record is one page");
+_Static_assert(sizeof HEADER_MAGIC - 1 == SHORE__HEADER_MAGIC_BYTES && VERSION_OFFSET == SHORE__HEADER_MAGIC_BYTES,
+               "both are the same");
 _Static_assert(sizeof(struct shore__extent) == SHORE__EXTENT_BYTES, "extents are read in place");
 _Static_assert(sizeof(struct shore__leaves) == 16 * SHORE_PLANE_COUNT, "tables are written as they are");
 _Static_assert(SHORE__HEADER_A_OFFSET + SHORE__PAGE_BYTES <= SHORE__MAP_OFFSET &&
@@ -84,16 +113,6 @@ _Static_assert(SHORE__IDENTITY_OFFSET + SHORE__IDENTITY_BYTES <= SHORE__PLACEMEN
 _Static_assert((uint64_t)SHORE__SEGMENTS_MOST *PLANE_BYTES_MOST * 2 * SHORE_PLANE_COUNT < SCRATCH_MOST,
                "offsets fit 63 bits");
 
-static void put_pair(unsigned char *p, const uint64_t pair[2]) {
-    shore__put_u64(p, pair[0]);
-    shore__put_u64(p + 8, pair[1]);
-}
-
-static void get_pair(const unsigned char *p, uint64_t pair[2]) {
-    pair[0] = shore__get_u64(p);
-    pair[1] = shore__get_u64(p + 8);
-}
-
 static bool same_pair(const uint64_t a[2], const uint64_t b[2]) {
     return a[0] == b[0] && a[1] == b[1];
 }
@@ -105,7 +124,7 @@ static bool all_zero(const unsigned char *page) {
 static void checksum(const unsigned char *page, unsigned field, unsigned char out[16]) {
     unsigned char copy[SHORE__PAGE_BYTES];
     memcpy(copy, page, sizeof copy);
-    memset(copy + field, 0, 16);
+    memset(copy + field, 0, CHECKSUM_BYTES);
     shore__hash128(copy, sizeof copy, 0, out);
 }
 
@@ -165,84 +184,59 @@ bool shore__regions_renewable(const struct shore__volume_desc *desc, uint32_t ve
 
 void shore__header_write(const struct shore__header *header, unsigned char *page) {
     const struct shore__volume_desc *desc = &header->desc;
+    struct head head = {.header = *header};
     memset(page, 0, SHORE__PAGE_BYTES);
-    memcpy(page, header_magic, sizeof header_magic);
-    shore__put_u32(page + HEADER_VERSION, header->version);
-    shore__put_u32(page + HEADER_FLAGS, (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0) |
-                                            (desc->apart ? FLAG_APART : 0));
+    memcpy(page, HEADER_MAGIC, VERSION_OFFSET);
+    head.flags =
+        (header->unfinished ? FLAG_UNFINISHED : 0) | (desc->spill ? FLAG_SPILL : 0) | (desc->apart ? FLAG_APART : 0);
+    const unsigned char *end = shore__fields_put(page + VERSION_OFFSET, header_fields, &head);
+    assert(end == page + HEADER_REST_KEY);
     if (desc->apart) memcpy(page + HEADER_REST_KEY, desc->rest_key, sizeof desc->rest_key);
-    put_pair(page + HEADER_VOLUME_ID, desc->volume_id);
-    put_pair(page + HEADER_FLEET_ID, desc->fleet_id);
-    shore__put_u32(page + HEADER_DRIVE, desc->drive);
-    shore__put_u32(page + HEADER_NDRIVES, desc->ndrives);
-    shore__put_u64(page + HEADER_GENERATION, desc->generation);
-    for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-        shore__put_u32(page + HEADER_PLANE_BYTES + 4 * plane, desc->plane_bytes[plane]);
-    shore__put_u32(page + HEADER_PLANE_FORM, desc->plane_form);
-    shore__put_u32(page + HEADER_SEGMENTS, desc->segments);
-    shore__put_u32(page + HEADER_NEXTENTS, desc->nextents);
-    shore__put_u32(page + HEADER_IDENTITY_BYTES, desc->identity_bytes);
-    shore__put_u64(page + HEADER_SCRATCH_BYTES, desc->scratch_bytes);
-    shore__put_u64(page + HEADER_SIZE_BYTES, header->size_bytes);
-    memcpy(page + HEADER_PLACEMENT_HASH, header->placement_hash, 16);
-    memcpy(page + HEADER_IDENTITY_HASH, header->identity_hash, 16);
     checksum(page, HEADER_CHECKSUM, page + HEADER_CHECKSUM);
 }
 
 enum shore__parse shore__header_parse(const unsigned char *page, struct shore__header *out) {
+    struct head head = {0};
     *out = (struct shore__header){0};
     if (all_zero(page)) return SHORE__PARSE_EMPTY;
-    if (memcmp(page, header_magic, sizeof header_magic) != 0) return SHORE__PARSE_FOREIGN;
-    out->version = shore__get_u32(page + HEADER_VERSION);
+    if (memcmp(page, HEADER_MAGIC, VERSION_OFFSET) != 0) return SHORE__PARSE_FOREIGN;
+    out->version = shore__get_u32(page + VERSION_OFFSET);
     /* Another version may keep its checksum elsewhere, so its number is trusted without one. */
     if (out->version < SHORE__VOLUME_OLDEST || out->version > SHORE__VOLUME_APART) return SHORE__PARSE_VERSION;
     if (!checksum_holds(page, HEADER_CHECKSUM)) return SHORE__PARSE_DAMAGED;
 
+    shore__fields_get(page + VERSION_OFFSET, page + HEADER_CHECKSUM, header_fields, &head);
+    *out = head.header;
     struct shore__volume_desc *desc = &out->desc;
-    uint32_t flags = shore__get_u32(page + HEADER_FLAGS);
-    out->unfinished = flags & FLAG_UNFINISHED;
-    desc->spill = flags & FLAG_SPILL;
-    desc->apart = flags & FLAG_APART;
+    out->unfinished = head.flags & FLAG_UNFINISHED;
+    desc->spill = head.flags & FLAG_SPILL;
+    desc->apart = head.flags & FLAG_APART;
     if (desc->apart) memcpy(desc->rest_key, page + HEADER_REST_KEY, sizeof desc->rest_key);
-    get_pair(page + HEADER_VOLUME_ID, desc->volume_id);
-    get_pair(page + HEADER_FLEET_ID, desc->fleet_id);
-    desc->drive = shore__get_u32(page + HEADER_DRIVE);
-    desc->ndrives = shore__get_u32(page + HEADER_NDRIVES);
-    desc->generation = shore__get_u64(page + HEADER_GENERATION);
-    for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-        desc->plane_bytes[plane] = shore__get_u32(page + HEADER_PLANE_BYTES + 4 * plane);
-    desc->plane_form = shore__get_u32(page + HEADER_PLANE_FORM);
-    desc->segments = shore__get_u32(page + HEADER_SEGMENTS);
-    desc->nextents = shore__get_u32(page + HEADER_NEXTENTS);
-    desc->identity_bytes = shore__get_u32(page + HEADER_IDENTITY_BYTES);
-    desc->scratch_bytes = shore__get_u64(page + HEADER_SCRATCH_BYTES);
-    out->size_bytes = shore__get_u64(page + HEADER_SIZE_BYTES);
-    memcpy(out->placement_hash, page + HEADER_PLACEMENT_HASH, 16);
-    memcpy(out->identity_hash, page + HEADER_IDENTITY_HASH, 16);
 
     struct shore__regions at;
-    bool sane = flags <= (FLAG_UNFINISHED | FLAG_SPILL | FLAG_APART) &&
+    bool sane = head.flags <= (FLAG_UNFINISHED | FLAG_SPILL | FLAG_APART) &&
                 desc->apart == (out->version == SHORE__VOLUME_APART) && desc->drive < desc->ndrives &&
                 shore__regions_make(desc, out->version, &at) == 0 && at.end == out->size_bytes;
     return sane ? SHORE__PARSE_OK : SHORE__PARSE_DAMAGED;
 }
 
+static const struct shore__field extent_fields[] = {
+    SHORE__FIELD(struct shore__extent, block, 4),
+    SHORE__FIELD(struct shore__extent, first, 4),
+    SHORE__FIELD(struct shore__extent, count, 4),
+    SHORE__FIELD(struct shore__extent, local, 4),
+    SHORE__FIELDS_END,
+};
+
 void shore__extents_write(const struct shore__extent *extents, uint32_t count, unsigned char *bytes) {
-    for (uint32_t i = 0; i < count; i++, bytes += SHORE__EXTENT_BYTES) {
-        struct shore__extent e = extents[i];
-        shore__put_u32(bytes, e.block);
-        shore__put_u32(bytes + 4, e.first);
-        shore__put_u32(bytes + 8, e.count);
-        shore__put_u32(bytes + 12, e.local);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        bytes = shore__fields_put(bytes, extent_fields, &extents[i]);
 }
 
 void shore__extents_read(const unsigned char *bytes, uint32_t count, struct shore__extent *extents) {
-    for (uint32_t i = 0; i < count; i++, bytes += SHORE__EXTENT_BYTES) {
-        struct shore__extent e = {shore__get_u32(bytes), shore__get_u32(bytes + 4), shore__get_u32(bytes + 8),
-                                  shore__get_u32(bytes + 12)};
-        extents[i] = e;
-    }
+    const unsigned char *end = bytes + (size_t)count * SHORE__EXTENT_BYTES;
+    for (uint32_t i = 0; i < count; i++)
+        bytes = shore__fields_get(bytes, end, extent_fields, &extents[i]);
 }
 
 bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, uint32_t segments) {
@@ -260,77 +254,56 @@ bool shore__extents_valid(const struct shore__extent *extents, uint32_t count, u
     return local == segments;
 }
 
-static void slot_more_write(const struct shore__slot_state *slot, unsigned char *p) {
-    shore__put_u32(p, (slot->mapped ? SLOT_MAPPED : 0) | (slot->blob_place ? SLOT_BLOB_PLACE_1 : 0));
-    shore__put_u32(p + 4, slot->blob_bytes);
-    memcpy(p + 8, slot->map_hash, 16);
-    memcpy(p + 24, slot->blob_hash, 16);
-}
-
-static bool slot_more_parse(const unsigned char *p, struct shore__slot_state *slot) {
-    uint32_t flags = shore__get_u32(p);
-    slot->mapped = flags & SLOT_MAPPED ? 1 : 0;
-    slot->blob_place = flags & SLOT_BLOB_PLACE_1 ? 1 : 0;
-    slot->blob_bytes = shore__get_u32(p + 4);
-    memcpy(slot->map_hash, p + 8, 16);
-    memcpy(slot->blob_hash, p + 24, 16);
-    return flags <= (SLOT_MAPPED | SLOT_BLOB_PLACE_1) && slot->blob_bytes <= SHORE_BLOB_BYTES;
-}
-
 void shore__record_write(const struct shore__volume_desc *desc, uint32_t version, const struct shore__record *record,
                          unsigned char *page) {
+    const struct entry entry = {.record = *record, .desc = *desc, .version = version};
     memset(page, 0, SHORE__PAGE_BYTES);
-    memcpy(page, record_magic, sizeof record_magic);
-    shore__put_u32(page + RECORD_VERSION, version);
-    shore__put_u32(page + RECORD_ACTIVE, record->active);
-    put_pair(page + RECORD_VOLUME_ID, desc->volume_id);
-    put_pair(page + RECORD_FLEET_ID, desc->fleet_id);
-    shore__put_u64(page + RECORD_GENERATION, desc->generation);
-    shore__put_u64(page + RECORD_SEQUENCE, record->sequence);
-    shore__put_u64(page + RECORD_EPOCH, record->epoch);
-    for (unsigned slot = 0; slot < 2; slot++) {
-        unsigned char *p = page + RECORD_SLOT + slot * RECORD_SLOT_BYTES;
-        shore__put_u64(p, record->slot[slot].step);
-        memcpy(p + 8, record->slot[slot].table_hash, 16);
-        if (version > 2) slot_more_write(&record->slot[slot], page + RECORD_SLOT_MORE + slot * RECORD_SLOT_MORE_BYTES);
-    }
-    shore__put_u32(page + RECORD_METRICS_BYTES, record->metrics_bytes);
+    memcpy(page, RECORD_MAGIC, VERSION_OFFSET);
+    const unsigned char *end = shore__fields_put(page + VERSION_OFFSET, record_fields, &entry);
+    assert(end <= page + RECORD_METRICS && record->metrics_bytes <= SHORE__METRICS_BYTES);
     memcpy(page + RECORD_METRICS, record->metrics, record->metrics_bytes);
+    unsigned char *at = page + RECORD_SLOT_MORE;
+    for (unsigned s = 0; s < 2 && version > 2; s++) {
+        struct more more = {record->slot[s], 0};
+        more.flags = (more.slot.mapped ? SLOT_MAPPED : 0) | (more.slot.blob_place ? SLOT_BLOB_PLACE_1 : 0);
+        at = shore__fields_put(at, more_fields, &more);
+    }
+    assert(at <= page + RECORD_CHECKSUM);
     checksum(page, RECORD_CHECKSUM, page + RECORD_CHECKSUM);
+}
+
+/* What version 3 added to the slots. */
+static bool more_parse(const unsigned char *page, struct shore__record *record) {
+    const unsigned char *at = page + RECORD_SLOT_MORE;
+    for (unsigned s = 0; s < 2; s++) {
+        struct more more = {record->slot[s], 0};
+        at = shore__fields_get(at, page + RECORD_CHECKSUM, more_fields, &more);
+        more.slot.mapped = more.flags & SLOT_MAPPED ? 1 : 0;
+        more.slot.blob_place = more.flags & SLOT_BLOB_PLACE_1 ? 1 : 0;
+        if (more.flags > (SLOT_MAPPED | SLOT_BLOB_PLACE_1) || more.slot.blob_bytes > SHORE_BLOB_BYTES) return false;
+        record->slot[s] = more.slot;
+    }
+    return true;
 }
 
 enum shore__parse shore__record_parse(const struct shore__volume_desc *desc, uint32_t version, unsigned place,
                                       const unsigned char *page, struct shore__record *out) {
+    struct entry entry = {0};
+    struct shore__record *r = &entry.record;
     *out = (struct shore__record){0};
     if (all_zero(page)) return SHORE__PARSE_EMPTY;
-    uint32_t written = shore__get_u32(page + RECORD_VERSION);
-    if (memcmp(page, record_magic, sizeof record_magic) != 0 || written < SHORE__VOLUME_OLDEST || written > version ||
-        !checksum_holds(page, RECORD_CHECKSUM))
+    shore__fields_get(page + VERSION_OFFSET, page + RECORD_METRICS, record_fields, &entry);
+    if (memcmp(page, RECORD_MAGIC, VERSION_OFFSET) != 0 || entry.version < SHORE__VOLUME_OLDEST ||
+        entry.version > version || !checksum_holds(page, RECORD_CHECKSUM))
         return SHORE__PARSE_DAMAGED;
-    uint64_t volume_id[2], fleet_id[2];
-    get_pair(page + RECORD_VOLUME_ID, volume_id);
-    get_pair(page + RECORD_FLEET_ID, fleet_id);
-    if (!same_pair(volume_id, desc->volume_id) || !same_pair(fleet_id, desc->fleet_id) ||
-        shore__get_u64(page + RECORD_GENERATION) != desc->generation)
+    if (!same_pair(entry.desc.volume_id, desc->volume_id) || !same_pair(entry.desc.fleet_id, desc->fleet_id) ||
+        entry.desc.generation != desc->generation)
         return SHORE__PARSE_FOREIGN;
-    out->active = shore__get_u32(page + RECORD_ACTIVE);
-    out->sequence = shore__get_u64(page + RECORD_SEQUENCE);
-    out->epoch = shore__get_u64(page + RECORD_EPOCH);
-    bool slots_fit = true;
-    for (unsigned slot = 0; slot < 2; slot++) {
-        const unsigned char *p = page + RECORD_SLOT + slot * RECORD_SLOT_BYTES;
-        out->slot[slot].step = shore__get_u64(p);
-        memcpy(out->slot[slot].table_hash, p + 8, 16);
-        const unsigned char *more = page + RECORD_SLOT_MORE + slot * RECORD_SLOT_MORE_BYTES;
-        if (written > 2 && !slot_more_parse(more, &out->slot[slot])) slots_fit = false;
-    }
-    out->metrics_bytes = shore__get_u32(page + RECORD_METRICS_BYTES);
-    bool sane = slots_fit && out->active < 2 && out->metrics_bytes <= SHORE__METRICS_BYTES &&
-                (out->sequence & 1) == place && out->sequence != 0 && out->slot[out->active].step != SHORE__STEP_NONE;
-    if (!sane) {
-        *out = (struct shore__record){0};
-        return SHORE__PARSE_DAMAGED;
-    }
-    memcpy(out->metrics, page + RECORD_METRICS, out->metrics_bytes);
+    bool sane = (entry.version < 3 || more_parse(page, r)) && r->active < 2 &&
+                r->metrics_bytes <= SHORE__METRICS_BYTES && (r->sequence & 1) == place && r->sequence != 0 &&
+                r->slot[r->active].step != SHORE__STEP_NONE;
+    if (!sane) return SHORE__PARSE_DAMAGED;
+    memcpy(r->metrics, page + RECORD_METRICS, r->metrics_bytes);
+    *out = *r;
     return SHORE__PARSE_OK;
 }

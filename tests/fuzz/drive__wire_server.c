@@ -45,7 +45,7 @@ static void frame(const uint8_t *data, size_t size) {
     size_t left = size - SHORE__WIRE_HEADER_BYTES;
     if (shore__wire_header_get(data, true, shore__get_u32(data + 8), &h, &diag)) return;
     if (h.body_bytes > left) return;
-    shore__wire_check(data, data + SHORE__WIRE_HEADER_BYTES, &diag);
+    shore__wire_check(data, &h, data + SHORE__WIRE_HEADER_BYTES, &diag);
     if (h.type == SHORE__WIRE_OPEN) {
         open_body(data + SHORE__WIRE_HEADER_BYTES, h.body_bytes);
         return;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/fields.h"
 #include "base/units.h"
 #include "drive/placement.h"
 #include "drive/remote/transport.h"
@@ -88,72 +89,86 @@ int shore__probe_may_be_made(const struct shore__address *at, const struct shore
 
 /* ---- on the wire ------------------------------------------------------------------------------------------------- */
 
-#define FIXED_BYTES (48u + SHORE__WIRE_VOLUME_BYTES)
 enum { THERE = 1, VOLUME = 2, IN_USE = 8, DEVICE = 16, DIRECTORY = 32 };
+enum { PATH, IDENTITY, RECOVERY, TROUBLE, PARTS };
+
+/* The answer of PROBE: these fields, the volume's, then its parts. */
+struct answer {
+    uint32_t flags, nextents, bytes[PARTS];
+    uint64_t capacity_bytes, device, size_bytes;
+};
+static const struct shore__field answer_fields[] = {
+    SHORE__FIELD(struct answer, flags, 4),
+    SHORE__FIELD(struct answer, capacity_bytes, 8),
+    SHORE__FIELD(struct answer, device, 8),
+    SHORE__FIELD(struct answer, size_bytes, 8),
+    SHORE__FIELD(struct answer, nextents, 4),
+    SHORE__FIELD_ARRAY(struct answer, bytes),
+    SHORE__FIELDS_END,
+};
+#define FIXED_BYTES (48u + SHORE__WIRE_VOLUME_BYTES)
 
 unsigned char *shore__probe_put(const struct shore__probe *p, uint32_t *bytes) {
     unsigned char recovery[SHORE__WIRE_RECOVERY_BYTES];
-    const struct {
-        const void *data;
-        uint32_t bytes;
-    } parts[] = {{p->path, p->path ? (uint32_t)strlen(p->path) : 0},
-                 {p->desc.identity, p->desc.identity_bytes},
-                 {recovery, p->is_volume ? shore__wire_recovery_put(recovery, &p->recovery) : 0},
-                 {p->trouble.text, (uint32_t)strlen(p->trouble.text)}};
-    *bytes = FIXED_BYTES + parts[0].bytes + parts[1].bytes + parts[2].bytes + parts[3].bytes;
-    unsigned char *out = malloc(*bytes), *at = out;
+    const void *const part[PARTS] = {p->path, p->desc.identity, recovery, p->trouble.text};
+    const struct answer a = {
+        .flags = (p->exists ? THERE : 0u) | (p->is_volume ? VOLUME : 0u) | (p->busy ? IN_USE : 0u) |
+                 (p->is_device ? DEVICE : 0u) | (p->in_directory ? DIRECTORY : 0u),
+        .nextents = p->desc.nextents,
+        .bytes = {p->path ? (uint32_t)strlen(p->path) : 0, p->desc.identity_bytes,
+                  p->is_volume ? shore__wire_recovery_put(recovery, &p->recovery) : 0,
+                  (uint32_t)strlen(p->trouble.text)},
+        .capacity_bytes = p->capacity_bytes,
+        .device = p->device,
+        .size_bytes = p->size_bytes,
+    };
+    *bytes = FIXED_BYTES;
+    for (int i = 0; i < PARTS; i++)
+        *bytes += a.bytes[i];
+    unsigned char *out = malloc(*bytes), *at = out ? shore__fields_put(out, answer_fields, &a) : NULL;
     if (!out) return NULL;
-    shore__put_u32(at, (p->exists ? THERE : 0u) | (p->is_volume ? VOLUME : 0u) | (p->busy ? IN_USE : 0u) |
-                           (p->is_device ? DEVICE : 0u) | (p->in_directory ? DIRECTORY : 0u));
-    shore__put_u64(at + 4, p->capacity_bytes);
-    shore__put_u64(at + 12, p->device);
-    shore__put_u64(at + 20, p->size_bytes);
-    shore__put_u32(at + 28, p->desc.nextents);
-    for (int i = 0; i < 4; i++)
-        shore__put_u32(at + 32 + 4 * i, parts[i].bytes);
-    shore__wire_volume_put(at + 48, &p->desc);
-    at += FIXED_BYTES;
-    for (int i = 0; i < 4; at += parts[i++].bytes)
-        if (parts[i].bytes) memcpy(at, parts[i].data, parts[i].bytes);
+    shore__wire_volume_put(at, &p->desc);
+    at += SHORE__WIRE_VOLUME_BYTES;
+    for (int i = 0; i < PARTS; at += a.bytes[i++])
+        if (a.bytes[i]) memcpy(at, part[i], a.bytes[i]);
     return out;
 }
 
 bool shore__probe_get(const unsigned char *in, uint32_t bytes, struct shore__probe *out) {
-    const unsigned char *part[4];
-    uint32_t part_bytes[4];
+    const unsigned char *part[PARTS], *end = in + bytes;
+    struct answer a;
     *out = (struct shore__probe){0};
-    if (bytes < FIXED_BYTES) return false;
-    uint32_t flags = shore__get_u32(in), left = bytes - FIXED_BYTES;
-    for (int i = 0; i < 4; i++) {
-        part_bytes[i] = shore__get_u32(in + 32 + 4 * i);
-        part[i] = in + bytes - left;
-        if (part_bytes[i] > left) return false;
-        left -= part_bytes[i];
+    const unsigned char *volume = shore__fields_get(in, end, answer_fields, &a);
+    if (bytes < FIXED_BYTES || !volume) return false;
+    const unsigned char *at = volume + SHORE__WIRE_VOLUME_BYTES;
+    for (int i = 0; i < PARTS; at += a.bytes[i++]) {
+        part[i] = at;
+        if (a.bytes[i] > (size_t)(end - at)) return false;
     }
-    if (left || memchr(part[0], 0, part_bytes[0]) || part_bytes[1] > SHORE__IDENTITY_BYTES ||
-        part_bytes[3] >= sizeof out->trouble.text || memchr(part[3], 0, part_bytes[3]))
+    if (at != end || memchr(part[PATH], 0, a.bytes[PATH]) || a.bytes[IDENTITY] > SHORE__IDENTITY_BYTES ||
+        a.bytes[TROUBLE] >= sizeof out->trouble.text || memchr(part[TROUBLE], 0, a.bytes[TROUBLE]))
         return false;
-    out->exists = flags & THERE;
-    out->is_volume = flags & VOLUME;
-    out->busy = flags & IN_USE;
-    out->is_device = flags & DEVICE;
-    out->in_directory = flags & DIRECTORY;
-    out->capacity_bytes = shore__get_u64(in + 4);
-    out->device = shore__get_u64(in + 12);
-    out->size_bytes = shore__get_u64(in + 20);
-    if (out->is_volume && (!shore__wire_volume_get(in + 48, &out->desc) ||
-                           !shore__wire_recovery_get(part[2], part_bytes[2], &out->recovery)))
+    out->exists = a.flags & THERE;
+    out->is_volume = a.flags & VOLUME;
+    out->busy = a.flags & IN_USE;
+    out->is_device = a.flags & DEVICE;
+    out->in_directory = a.flags & DIRECTORY;
+    out->capacity_bytes = a.capacity_bytes;
+    out->device = a.device;
+    out->size_bytes = a.size_bytes;
+    if (out->is_volume && (!shore__wire_volume_get(volume, &out->desc) ||
+                           !shore__wire_recovery_get(part[RECOVERY], a.bytes[RECOVERY], &out->recovery)))
         return false;
-    out->desc.nextents = shore__get_u32(in + 28);
-    memcpy(out->trouble.text, part[3], part_bytes[3]);
-    out->path = strndup((const char *)part[0], part_bytes[0]);
-    out->desc.identity_bytes = part_bytes[1];
-    out->desc.identity = malloc((size_t)part_bytes[1] + 1);
+    out->desc.nextents = a.nextents;
+    memcpy(out->trouble.text, part[TROUBLE], a.bytes[TROUBLE]);
+    out->path = strndup((const char *)part[PATH], a.bytes[PATH]);
+    out->desc.identity_bytes = a.bytes[IDENTITY];
+    out->desc.identity = malloc((size_t)a.bytes[IDENTITY] + 1);
     if (!out->path || !out->desc.identity) {
         shore__probe_free(out);
         return false;
     }
-    memcpy((void *)out->desc.identity, part[1], part_bytes[1]);
+    memcpy((void *)out->desc.identity, part[IDENTITY], a.bytes[IDENTITY]);
     return true;
 }
 

@@ -185,10 +185,10 @@ static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned npar
     if (atomic_load(&c->ended)) return shore__fail(diag, SHORE_ELINK, "the connection has ended");
     while (nparts) {
         ssize_t n = write_quietly(c->out, parts, nparts);
-        if (n >= 0) {
+        if (n > 0) {
             c->out_bytes += (uint64_t)n;
             advance(&parts, &nparts, (size_t)n);
-        } else if (errno == EAGAIN) {
+        } else if (n == 0 || errno == EAGAIN) { /* the silence bounds a descriptor that takes nothing, too */
             int rc = wait_for(c, c->out, POLLOUT, &silent, diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
@@ -249,7 +249,7 @@ int shore__conn_receive(struct shore__conn *c, bool to_server, struct shore__wir
         }
     }
     rc = shore__conn_read(c, *body, h->body_bytes, diag);
-    return rc ? rc : shore__wire_check(header, *body, diag);
+    return rc ? rc : shore__wire_check(header, h, *body, diag);
 }
 
 void shore__conn_expect(struct shore__conn *c) {

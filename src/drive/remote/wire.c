@@ -5,10 +5,20 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/fields.h"
 #include "base/units.h"
 #include "storage/hash.h"
 
 #define FRAME_MAGIC 0x3157534Cu /* "LSW1" */
+#define CHECK_BYTES 8u
+
+/* A number, and the bytes of what follows. */
+struct head {
+    uint32_t what, bytes;
+};
+static const struct shore__field head_fields[] = {SHORE__FIELD(struct head, what, 4),
+                                                  SHORE__FIELD(struct head, bytes, 4), SHORE__FIELDS_END};
+#define HEAD_BYTES 8u
 
 _Static_assert(sizeof SHORE__WIRE_MAGIC - 1 == SHORE__WIRE_MAGIC_BYTES, "the magic is all of it");
 _Static_assert(SHORE__WIRE_OLDEST <= SHORE__WIRE_VERSION, "a build speaks its own version");
@@ -53,23 +63,30 @@ int shore__wire_greeting_get(const unsigned char in[SHORE__WIRE_GREETING_BYTES],
 
 /* ---- headers ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t check_of(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, uint32_t body_bytes) {
+static const struct shore__field header_fields[] = {
+    SHORE__FIELD_FIXED(FRAME_MAGIC, 4),
+    SHORE__FIELD(struct shore__wire_header, type, 2),
+    SHORE__FIELD_FIXED(0, 2),
+    SHORE__FIELD(struct shore__wire_header, sequence, 4),
+    SHORE__FIELD(struct shore__wire_header, body_bytes, 4),
+    SHORE__FIELD(struct shore__wire_header, id, 8),
+    SHORE__FIELD(struct shore__wire_header, bulk_bytes, 8),
+    SHORE__FIELDS_END,
+};
+
+/* Of a header without its check, and of the body behind it. */
+static uint64_t check_of(const unsigned char *header, const void *body, uint32_t body_bytes) {
     unsigned char hash[16];
-    shore__hash128(header, 32, 0, hash);
+    shore__hash128(header, SHORE__WIRE_HEADER_BYTES - CHECK_BYTES, 0, hash);
     if (body_bytes) shore__hash128(body, body_bytes, shore__get_u64(hash), hash);
     return shore__get_u64(hash);
 }
 
 void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const struct shore__wire_header *h,
                             const void *body) {
-    shore__put_u32(out, FRAME_MAGIC);
-    shore__put_u16(out + 4, h->type);
-    shore__put_u16(out + 6, 0);
-    shore__put_u32(out + 8, h->sequence);
-    shore__put_u32(out + 12, h->body_bytes);
-    shore__put_u64(out + 16, h->id);
-    shore__put_u64(out + 24, h->bulk_bytes);
-    shore__put_u64(out + 32, check_of(out, body, h->body_bytes));
+    unsigned char *check = shore__fields_put(out, header_fields, h);
+    assert(check + CHECK_BYTES == out + SHORE__WIRE_HEADER_BYTES);
+    shore__put_u64(check, check_of(out, body, h->body_bytes));
 }
 
 static bool type_fits(unsigned type, bool to_server) {
@@ -87,16 +104,9 @@ static uint32_t body_most(unsigned type) {
 
 int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], bool to_server, uint32_t sequence,
                            struct shore__wire_header *out, struct shore_diag *diag) {
-    *out = (struct shore__wire_header){
-        .type = shore__get_u16(in + 4),
-        .sequence = shore__get_u32(in + 8),
-        .body_bytes = shore__get_u32(in + 12),
-        .id = shore__get_u64(in + 16),
-        .bulk_bytes = shore__get_u64(in + 24),
-    };
-    if (shore__get_u32(in) != FRAME_MAGIC || shore__get_u16(in + 6)) {
+    *out = (struct shore__wire_header){0};
+    if (!shore__fields_get(in, in + SHORE__WIRE_HEADER_BYTES, header_fields, out))
         return shore__fail(diag, SHORE_ELINK, "what came is not the beginning of a frame");
-    }
     if (!type_fits(out->type, to_server)) {
         return shore__fail(diag, SHORE_ELINK, "a frame of the unknown type %u came", out->type);
     }
@@ -115,30 +125,35 @@ int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], boo
     return 0;
 }
 
-int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, struct shore_diag *diag) {
-    if (shore__get_u64(header + 32) == check_of(header, body, shore__get_u32(header + 12))) return 0;
-    return shore__fail(diag, SHORE_ELINK, "a frame came damaged");
+int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const struct shore__wire_header *h,
+                      const void *body, struct shore_diag *diag) {
+    uint64_t check = shore__get_u64(header + SHORE__WIRE_HEADER_BYTES - CHECK_BYTES);
+    return check == check_of(header, body, h->body_bytes) ? 0 : shore__fail(diag, SHORE_ELINK, "a frame came damaged");
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
+static const struct shore__field request_fields[] = {
+    SHORE__FIELD(struct shore__wire_request, step, 8),
+    SHORE__FIELD(struct shore__wire_request, era, 8),
+    SHORE__FIELD(struct shore__wire_request, start, 8),
+    SHORE__FIELD(struct shore__wire_request, bytes, 8),
+    SHORE__FIELD(struct shore__wire_request, block, 4),
+    SHORE__FIELD(struct shore__wire_request, segment, 4),
+    SHORE__FIELD(struct shore__wire_request, count, 4),
+    SHORE__FIELD(struct shore__wire_request, kind, 4),
+    SHORE__FIELD(struct shore__wire_request, order, 4),
+    SHORE__FIELD(struct shore__wire_request, flags, 4),
+    SHORE__FIELD(struct shore__wire_request, coefficient, 4),
+    SHORE__FIELD(struct shore__wire_request, ngroups, 4),
+    SHORE__FIELD(struct shore__wire_request, tail_bytes, 4),
+    SHORE__FIELD_SPARE(12),
+    SHORE__FIELDS_END,
+};
+
 void shore__wire_request_put(unsigned char out[SHORE__WIRE_FIELDS_BYTES], const struct shore__wire_request *r) {
-    uint32_t coefficient;
-    memcpy(&coefficient, &r->coefficient, sizeof coefficient);
-    memset(out, 0, SHORE__WIRE_FIELDS_BYTES);
-    shore__put_u64(out, r->step);
-    shore__put_u64(out + 8, r->era);
-    shore__put_u64(out + 16, r->start);
-    shore__put_u64(out + 24, r->bytes);
-    shore__put_u32(out + 32, r->block);
-    shore__put_u32(out + 36, r->segment);
-    shore__put_u32(out + 40, r->count);
-    shore__put_u32(out + 44, r->kind);
-    shore__put_u32(out + 48, r->order);
-    shore__put_u32(out + 52, r->flags);
-    shore__put_u32(out + 56, coefficient);
-    shore__put_u32(out + 60, r->ngroups);
-    shore__put_u32(out + 64, r->tail_bytes);
+    const unsigned char *end = shore__fields_put(out, request_fields, r);
+    assert(end == out + SHORE__WIRE_FIELDS_BYTES);
 }
 
 static int bad(struct shore_diag *diag, const struct shore__wire_header *h, const char *what) {
@@ -147,25 +162,9 @@ static int bad(struct shore_diag *diag, const struct shore__wire_header *h, cons
 
 int shore__wire_request_get(const struct shore__wire_header *h, const unsigned char *body,
                             struct shore__wire_request *out, struct shore_diag *diag) {
-    if (h->body_bytes < SHORE__WIRE_FIELDS_BYTES) return bad(diag, h, "is too short");
-    uint32_t coefficient = shore__get_u32(body + 56);
-    *out = (struct shore__wire_request){
-        .type = h->type,
-        .step = shore__get_u64(body),
-        .era = shore__get_u64(body + 8),
-        .start = shore__get_u64(body + 16),
-        .bytes = shore__get_u64(body + 24),
-        .block = shore__get_u32(body + 32),
-        .segment = shore__get_u32(body + 36),
-        .count = shore__get_u32(body + 40),
-        .kind = shore__get_u32(body + 44),
-        .order = shore__get_u32(body + 48),
-        .flags = shore__get_u32(body + 52),
-        .ngroups = shore__get_u32(body + 60),
-        .tail = body + SHORE__WIRE_FIELDS_BYTES,
-        .tail_bytes = shore__get_u32(body + 64),
-    };
-    memcpy(&out->coefficient, &coefficient, sizeof coefficient);
+    *out = (struct shore__wire_request){.type = h->type};
+    out->tail = shore__fields_get(body, body + h->body_bytes, request_fields, out);
+    if (!out->tail) return bad(diag, h, "is too short");
     if (out->tail_bytes != h->body_bytes - SHORE__WIRE_FIELDS_BYTES)
         return bad(diag, h, "has a tail of another length");
     if (out->ngroups > SHORE__WIRE_GROUPS_MOST || out->ngroups * SHORE__WIRE_HYPER_BYTES > out->tail_bytes) {
@@ -215,73 +214,60 @@ struct shore__call shore__wire_call_get(const struct shore__wire_request *r) {
     };
 }
 
-static void put_f32(unsigned char *out, float v) {
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    shore__put_u32(out, bits);
-}
-
-static float get_f32(const unsigned char *in) {
-    uint32_t bits = shore__get_u32(in);
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
+static const struct shore__field hyper_fields[] = {
+    SHORE__FIELD(struct shore_hyper, lr, 4),
+    SHORE__FIELD(struct shore_hyper, beta1, 4),
+    SHORE__FIELD(struct shore_hyper, beta2, 4),
+    SHORE__FIELD(struct shore_hyper, eps, 4),
+    SHORE__FIELD(struct shore_hyper, weight_decay, 4),
+    SHORE__FIELD(struct shore_hyper, momentum, 4),
+    SHORE__FIELD(struct shore_hyper, step_size, 4),
+    SHORE__FIELD(struct shore_hyper, inv_sqrt_bias2, 4),
+    SHORE__FIELD(struct shore_hyper, first_step, 4),
+    SHORE__FIELD(struct shore_hyper, frozen, 4),
+    SHORE__FIELDS_END,
+};
 
 void shore__wire_hyper_put(unsigned char out[SHORE__WIRE_HYPER_BYTES], const struct shore_hyper *h) {
-    put_f32(out, h->lr);
-    put_f32(out + 4, h->beta1);
-    put_f32(out + 8, h->beta2);
-    put_f32(out + 12, h->eps);
-    put_f32(out + 16, h->weight_decay);
-    put_f32(out + 20, h->momentum);
-    put_f32(out + 24, h->step_size);
-    put_f32(out + 28, h->inv_sqrt_bias2);
-    shore__put_u32(out + 32, h->first_step);
-    shore__put_u32(out + 36, h->frozen);
+    const unsigned char *end = shore__fields_put(out, hyper_fields, h);
+    assert(end == out + SHORE__WIRE_HYPER_BYTES);
 }
 
 void shore__wire_hyper_get(const unsigned char in[SHORE__WIRE_HYPER_BYTES], struct shore_hyper *out) {
-    *out = (struct shore_hyper){
-        .lr = get_f32(in),
-        .beta1 = get_f32(in + 4),
-        .beta2 = get_f32(in + 8),
-        .eps = get_f32(in + 12),
-        .weight_decay = get_f32(in + 16),
-        .momentum = get_f32(in + 20),
-        .step_size = get_f32(in + 24),
-        .inv_sqrt_bias2 = get_f32(in + 28),
-        .first_step = shore__get_u32(in + 32),
-        .frozen = shore__get_u32(in + 36),
-    };
+    shore__fields_get(in, in + SHORE__WIRE_HYPER_BYTES, hyper_fields, out);
 }
 
 /* ---- answers ----------------------------------------------------------------------------------------------------- */
 
+/* A head with its text. */
+static unsigned char *text_put(unsigned char *at, uint32_t what, const char *text) {
+    const struct head head = {what, (uint32_t)strlen(text)};
+    return (unsigned char *)mempcpy(shore__fields_put(at, head_fields, &head), text, head.bytes);
+}
+
+/* Where it ends; NULL: it is cut off. */
+static const unsigned char *text_get(const unsigned char *at, const unsigned char *end, struct head *head,
+                                     const char **text) {
+    at = shore__fields_get(at, end, head_fields, head);
+    *text = (const char *)at;
+    return at && head->bytes <= (size_t)(end - at) ? at + head->bytes : NULL;
+}
+
 uint32_t shore__wire_answer_put(unsigned char *out, int rc, const struct shore_diag *diag) {
-    uint32_t text_bytes = rc ? (uint32_t)strlen(diag->text) : 0, of_bytes;
-    assert(rc <= 0 && rc >= -0xFFFF && text_bytes < sizeof diag->text);
-    unsigned char *at = out + SHORE__WIRE_ANSWER_BYTES + text_bytes;
-    shore__put_u32(out, (uint32_t)-rc);
-    shore__put_u32(out + 4, text_bytes);
-    if (text_bytes) memcpy(out + SHORE__WIRE_ANSWER_BYTES, diag->text, text_bytes);
-    if (!rc || !diag->advice) return (uint32_t)(at - out);
-    of_bytes = (uint32_t)strlen(diag->of);
-    shore__put_u32(at, (uint32_t)diag->advice);
-    shore__put_u32(at + 4, of_bytes);
-    memcpy(at + 8, diag->of, of_bytes);
-    return (uint32_t)(at - out) + 8 + of_bytes;
+    assert(rc <= 0 && rc >= -0xFFFF);
+    unsigned char *at = text_put(out, (uint32_t)-rc, rc ? diag->text : "");
+    if (rc && diag->advice) at = text_put(at, (uint32_t)diag->advice, diag->of);
+    return (uint32_t)(at - out);
 }
 
 /* Older servers send no advice. */
 static bool advice_get(struct shore__wire_answer *a) {
+    struct head head;
     if (!a->rc || !a->result_bytes) return true;
-    if (a->result_bytes < 8) return false;
-    uint32_t advice = shore__get_u32(a->result);
-    a->of_bytes = shore__get_u32(a->result + 4);
-    a->of = (const char *)a->result + 8;
-    a->advice = advice < SHORE_ADVICE_COUNT ? (int)advice : SHORE_ADVICE_NONE;
-    return a->of_bytes <= a->result_bytes - 8;
+    if (!text_get(a->result, a->result + a->result_bytes, &head, &a->of)) return false;
+    a->of_bytes = head.bytes;
+    a->advice = head.what < SHORE_ADVICE_COUNT ? (int)head.what : SHORE_ADVICE_NONE;
+    return true;
 }
 
 int shore__wire_answer_fail(const struct shore__wire_answer *a, const char *whose, struct shore_diag *diag) {
@@ -294,119 +280,102 @@ int shore__wire_answer_fail(const struct shore__wire_answer *a, const char *whos
 
 int shore__wire_answer_get(const struct shore__wire_header *h, const unsigned char *body,
                            struct shore__wire_answer *out, struct shore_diag *diag) {
-    if (h->body_bytes < SHORE__WIRE_ANSWER_BYTES) return shore__fail(diag, SHORE_ELINK, "an answer came cut off");
-    uint32_t code = shore__get_u32(body), text_bytes = shore__get_u32(body + 4);
-    uint32_t left = h->body_bytes - SHORE__WIRE_ANSWER_BYTES;
-    if (code > 0xFFFF || text_bytes > left || text_bytes >= sizeof diag->text) {
+    const unsigned char *end = body + h->body_bytes;
+    struct head head;
+    if (h->body_bytes < HEAD_BYTES) return shore__fail(diag, SHORE_ELINK, "an answer came cut off");
+    *out = (struct shore__wire_answer){0};
+    out->result = text_get(body, end, &head, &out->text);
+    if (!out->result || head.what > 0xFFFF || head.bytes >= sizeof diag->text)
         return shore__fail(diag, SHORE_ELINK, "an answer came with invalid fields");
-    }
-    *out = (struct shore__wire_answer){
-        .rc = -(int)code,
-        .text = (const char *)body + SHORE__WIRE_ANSWER_BYTES,
-        .text_bytes = text_bytes,
-        .result = body + SHORE__WIRE_ANSWER_BYTES + text_bytes,
-        .result_bytes = left - text_bytes,
-    };
+    out->rc = -(int)head.what;
+    out->text_bytes = head.bytes;
+    out->result_bytes = (uint32_t)(end - out->result);
     if (out->rc && h->bulk_bytes) {
         return shore__fail(diag, SHORE_ELINK, "an answer came with both an error and data");
     }
     return advice_get(out) ? 0 : shore__fail(diag, SHORE_ELINK, "an answer came with invalid fields");
 }
 
-#define LEDGER_FIELDS(X) \
-    X(drive_read_state)  \
-    X(drive_write_state) \
-    X(drive_read_fetch)  \
-    X(drive_read_spill)  \
-    X(drive_write_spill) \
-    X(drive_read_scratch) X(drive_write_scratch) X(drive_write_commit) X(update_io_wait_ns) X(update_compute_ns)
+static const struct shore__field ledger_fields[] = {
+    SHORE__FIELD_FIXED(10, 4),
+    SHORE__FIELD(struct shore_ledger, drive_read_state, 8),
+    SHORE__FIELD(struct shore_ledger, drive_write_state, 8),
+    SHORE__FIELD(struct shore_ledger, drive_read_fetch, 8),
+    SHORE__FIELD(struct shore_ledger, drive_read_spill, 8),
+    SHORE__FIELD(struct shore_ledger, drive_write_spill, 8),
+    SHORE__FIELD(struct shore_ledger, drive_read_scratch, 8),
+    SHORE__FIELD(struct shore_ledger, drive_write_scratch, 8),
+    SHORE__FIELD(struct shore_ledger, drive_write_commit, 8),
+    SHORE__FIELD(struct shore_ledger, update_io_wait_ns, 8),
+    SHORE__FIELD(struct shore_ledger, update_compute_ns, 8),
+    SHORE__FIELDS_END,
+};
 
 void shore__wire_ledger_put(unsigned char out[SHORE__WIRE_LEDGER_BYTES], const struct shore_ledger *l) {
-    unsigned char *at = out + 4;
-    shore__put_u32(out, 10);
-#define PUT(field) shore__put_u64(at, l->field), at += 8;
-    LEDGER_FIELDS(PUT)
-#undef PUT
-    assert(at == out + SHORE__WIRE_LEDGER_BYTES);
+    const unsigned char *end = shore__fields_put(out, ledger_fields, l);
+    assert(end == out + SHORE__WIRE_LEDGER_BYTES);
 }
 
 void shore__wire_ledger_add(struct shore_ledger *to, const struct shore_ledger *from) {
-#define ADD(field) to->field += from->field;
-    LEDGER_FIELDS(ADD)
-#undef ADD
+    for (const struct shore__field *f = ledger_fields + 1; f->bytes; f++)
+        *(uint64_t *)(void *)((char *)to + f->at) += *(const uint64_t *)(const void *)((const char *)from + f->at);
 }
 
 bool shore__wire_ledger_get(const unsigned char *in, uint32_t bytes, struct shore_ledger *add_to) {
-    if (bytes < SHORE__WIRE_LEDGER_BYTES || shore__get_u32(in) != 10) return false;
-    const unsigned char *at = in + 4;
-#define GET(field) add_to->field += shore__get_u64(at), at += 8;
-    LEDGER_FIELDS(GET)
-#undef GET
+    struct shore_ledger l;
+    if (!shore__fields_get(in, in + bytes, ledger_fields, &l)) return false;
+    shore__wire_ledger_add(add_to, &l);
     return true;
 }
 
 /* ---- recovery ---------------------------------------------------------------------------------------------------- */
 
+static const struct shore__field record_fields[] = {
+    SHORE__FIELD(struct shore__record, sequence, 8),
+    SHORE__FIELD(struct shore__record, epoch, 8),
+    SHORE__FIELD(struct shore__record, slot[0].step, 8),
+    SHORE__FIELD_ARRAY(struct shore__record, slot[0].table_hash),
+    SHORE__FIELD(struct shore__record, slot[1].step, 8),
+    SHORE__FIELD_ARRAY(struct shore__record, slot[1].table_hash),
+    SHORE__FIELD(struct shore__record, active, 4),
+    SHORE__FIELD(struct shore__record, metrics_bytes, 4),
+    SHORE__FIELDS_END,
+};
+
 static unsigned char *put_record(unsigned char *at, const struct shore__record *r) {
-    shore__put_u64(at, r->sequence);
-    shore__put_u64(at + 8, r->epoch);
-    at += 16;
-    for (int s = 0; s < 2; s++) {
-        shore__put_u64(at, r->slot[s].step);
-        memcpy(at + 8, r->slot[s].table_hash, 16);
-        at += 24;
-    }
-    shore__put_u32(at, r->active);
     assert(r->active < 2 && r->metrics_bytes <= SHORE__METRICS_BYTES);
-    shore__put_u32(at + 4, r->metrics_bytes);
-    memcpy(at + 8, r->metrics, r->metrics_bytes);
-    return at + 8 + r->metrics_bytes;
+    return (unsigned char *)mempcpy(shore__fields_put(at, record_fields, r), r->metrics, r->metrics_bytes);
 }
 
 /* NULL: it is cut off, or no record. */
 static const unsigned char *get_record(const unsigned char *at, const unsigned char *end, struct shore__record *r) {
-    if (!at || end - at < 72) return NULL;
-    r->sequence = shore__get_u64(at);
-    r->epoch = shore__get_u64(at + 8);
-    at += 16;
-    for (int s = 0; s < 2; s++) {
-        r->slot[s].step = shore__get_u64(at);
-        memcpy(r->slot[s].table_hash, at + 8, 16);
-        at += 24;
-    }
-    r->active = shore__get_u32(at);
-    r->metrics_bytes = shore__get_u32(at + 4);
-    at += 8;
-    if (r->active > 1 || r->metrics_bytes > SHORE__METRICS_BYTES || (size_t)(end - at) < r->metrics_bytes) return NULL;
+    at = shore__fields_get(at, end, record_fields, r);
+    if (!at || r->active > 1 || r->metrics_bytes > SHORE__METRICS_BYTES || (size_t)(end - at) < r->metrics_bytes)
+        return NULL;
     memcpy(r->metrics, at, r->metrics_bytes);
     return at + r->metrics_bytes;
 }
 
 uint32_t shore__wire_recovery_put(unsigned char out[SHORE__WIRE_RECOVERY_BYTES],
                                   const struct shore__drive_recovery *r) {
-    uint32_t text_bytes = (uint32_t)strnlen(r->damage.text, sizeof r->damage.text - 1);
-    unsigned char *at = out + 8;
-    shore__put_u32(out, (r->valid ? 1u : 0) | (r->older_valid ? 2u : 0) | (r->damaged_record ? 4u : 0));
-    shore__put_u32(out + 4, text_bytes);
-    memcpy(at, r->damage.text, text_bytes);
-    at += text_bytes;
+    uint32_t flags = (r->valid ? 1u : 0) | (r->older_valid ? 2u : 0) | (r->damaged_record ? 4u : 0);
+    unsigned char *at = text_put(out, flags, r->damage.text);
     if (r->valid) at = put_record(at, &r->record);
     if (r->older_valid) at = put_record(at, &r->older);
-    assert(at <= out + SHORE__WIRE_RECOVERY_BYTES);
     return (uint32_t)(at - out);
 }
 
 bool shore__wire_recovery_get(const unsigned char *in, uint32_t bytes, struct shore__drive_recovery *out) {
+    const unsigned char *end = in + bytes;
+    struct head head;
+    const char *text;
     memset(out, 0, sizeof *out);
-    if (bytes < 8) return false;
-    uint32_t flags = shore__get_u32(in), text_bytes = shore__get_u32(in + 4);
-    if (flags > 7 || text_bytes >= sizeof out->damage.text || text_bytes > bytes - 8) return false;
-    const unsigned char *at = in + 8, *end = in + bytes;
-    memcpy(out->damage.text, at, text_bytes);
-    at += text_bytes;
-    out->valid = flags & 1;
-    out->older_valid = flags & 2;
-    out->damaged_record = flags & 4;
+    const unsigned char *at = text_get(in, end, &head, &text);
+    if (!at || head.what > 7 || head.bytes >= sizeof out->damage.text) return false;
+    memcpy(out->damage.text, text, head.bytes);
+    out->valid = head.what & 1;
+    out->older_valid = head.what & 2;
+    out->damaged_record = head.what & 4;
     if (out->valid) at = get_record(at, end, &out->record);
     if (out->older_valid) at = get_record(at, end, &out->older);
     return at == end;

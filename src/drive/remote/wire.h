@@ -86,8 +86,9 @@ void shore__wire_header_put(unsigned char out[SHORE__WIRE_HEADER_BYTES], const s
 /* to_server: decides which types and sizes are valid. sequence: the expected one. SHORE_ELINK with a sentence. */
 int shore__wire_header_get(const unsigned char in[SHORE__WIRE_HEADER_BYTES], bool to_server, uint32_t sequence,
                            struct shore__wire_header *out, struct shore_diag *diag);
-/* After the body has arrived: whether header and body are undamaged. */
-int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const void *body, struct shore_diag *diag);
+/* After the body has arrived: whether the header, read as h, and the body are undamaged. */
+int shore__wire_check(const unsigned char header[SHORE__WIRE_HEADER_BYTES], const struct shore__wire_header *h,
+                      const void *body, struct shore_diag *diag);
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 

@@ -1,11 +1,14 @@
 #include "drive/remote/wire_open.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/fields.h"
 #include "base/units.h"
+#include "storage/format.h"
 #include "storage/room.h"
 
 /* A setting is u16 key, u16 zero, u32 bytes, value. Readers may ignore unknown keys from FREE on; they must understand
@@ -40,8 +43,40 @@ enum key {
 #define PLANE_BYTES_MOST (SHORE_SEGMENT_ELEMS * 8u)
 #define TENSORS_MOST 1000000u
 #define BLOCKS_MOST 100000u
-#define EXTENT_BYTES 16u
-#define PLANES_BYTES (4u * SHORE_PLANE_COUNT)
+
+/* A setting without its value; older servers send anything in the gap. */
+struct setting {
+    uint16_t key;
+    uint32_t bytes;
+};
+#define SETTING_BYTES 8u
+static const struct shore__field setting_fields[] = {SHORE__FIELD(struct setting, key, 2), SHORE__FIELD_SPARE(2),
+                                                     SHORE__FIELD(struct setting, bytes, 4), SHORE__FIELDS_END};
+
+static const struct shore__field volume_fields[] = {
+    SHORE__FIELD_ARRAY(struct shore__volume_desc, fleet_id),
+    SHORE__FIELD_ARRAY(struct shore__volume_desc, volume_id),
+    SHORE__FIELD(struct shore__volume_desc, generation, 8),
+    SHORE__FIELD(struct shore__volume_desc, scratch_bytes, 8),
+    SHORE__FIELD(struct shore__volume_desc, drive, 4),
+    SHORE__FIELD(struct shore__volume_desc, ndrives, 4),
+    SHORE__FIELD(struct shore__volume_desc, spill, 4),
+    SHORE__FIELD(struct shore__volume_desc, segments, 4),
+    SHORE__FIELD(struct shore__volume_desc, plane_form, 4),
+    SHORE__FIELD_ARRAY(struct shore__volume_desc, plane_bytes),
+    SHORE__FIELDS_END,
+};
+
+/* A tensor of a layout, before its name. */
+struct tensor {
+    uint64_t elems;
+    uint32_t group;
+    uint8_t name_bytes;
+};
+#define TENSOR_BYTES 13u
+static const struct shore__field tensor_fields[] = {SHORE__FIELD(struct tensor, elems, 8),
+                                                    SHORE__FIELD(struct tensor, group, 4),
+                                                    SHORE__FIELD(struct tensor, name_bytes, 1), SHORE__FIELDS_END};
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
@@ -72,22 +107,9 @@ static unsigned char *grow(struct out *o, size_t bytes) {
 
 /* Returns the place of the value, whose length is known. */
 static unsigned char *put(struct out *o, unsigned key, size_t bytes) {
-    unsigned char *at = grow(o, 8 + bytes);
-    if (!at) return NULL;
-    shore__put_u16(at, (uint16_t)key);
-    shore__put_u16(at + 2, 0);
-    shore__put_u32(at + 4, (uint32_t)bytes);
-    return at + 8;
-}
-
-static void put_u32(struct out *o, unsigned key, uint32_t v) {
-    unsigned char *at = put(o, key, 4);
-    if (at) shore__put_u32(at, v);
-}
-
-static void put_u64(struct out *o, unsigned key, uint64_t v) {
-    unsigned char *at = put(o, key, 8);
-    if (at) shore__put_u64(at, v);
+    unsigned char *at = grow(o, SETTING_BYTES + bytes);
+    const struct setting head = {(uint16_t)key, (uint32_t)bytes};
+    return at ? shore__fields_put(at, setting_fields, &head) : NULL;
 }
 
 static void put_bytes(struct out *o, unsigned key, const void *data, size_t bytes) {
@@ -95,41 +117,16 @@ static void put_bytes(struct out *o, unsigned key, const void *data, size_t byte
     if (at && bytes) memcpy(at, data, bytes);
 }
 
-static void put_text(struct out *o, unsigned key, const char *text) {
-    if (text) put_bytes(o, key, text, strlen(text));
-}
-
-static void put_planes(unsigned char *at, const uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
-    for (int p = 0; p < SHORE_PLANE_COUNT; p++)
-        shore__put_u32(at + 4 * p, plane_bytes[p]);
-}
-
 void shore__wire_volume_put(unsigned char *at, const struct shore__volume_desc *d) {
-    shore__put_u64(at, d->fleet_id[0]);
-    shore__put_u64(at + 8, d->fleet_id[1]);
-    shore__put_u64(at + 16, d->volume_id[0]);
-    shore__put_u64(at + 24, d->volume_id[1]);
-    shore__put_u64(at + 32, d->generation);
-    shore__put_u64(at + 40, d->scratch_bytes);
-    shore__put_u32(at + 48, d->drive);
-    shore__put_u32(at + 52, d->ndrives);
-    shore__put_u32(at + 56, d->spill);
-    shore__put_u32(at + 60, d->segments);
-    shore__put_u32(at + 64, d->plane_form);
-    put_planes(at + 68, d->plane_bytes);
+    const unsigned char *end = shore__fields_put(at, volume_fields, d);
+    assert(end == at + SHORE__WIRE_VOLUME_BYTES);
 }
 
 static void put_volume(struct out *o, const struct shore__volume_desc *d) {
     unsigned char *at = put(o, KEY_VOLUME, SHORE__WIRE_VOLUME_BYTES);
-    if (!at) return;
-    shore__wire_volume_put(at, d);
-    at = put(o, KEY_EXTENTS, (size_t)d->nextents * EXTENT_BYTES);
-    for (uint32_t i = 0; at && i < d->nextents; i++, at += EXTENT_BYTES) {
-        shore__put_u32(at, d->extents[i].block);
-        shore__put_u32(at + 4, d->extents[i].first);
-        shore__put_u32(at + 8, d->extents[i].count);
-        shore__put_u32(at + 12, d->extents[i].local);
-    }
+    if (at) shore__wire_volume_put(at, d);
+    at = put(o, KEY_EXTENTS, (size_t)d->nextents * SHORE__EXTENT_BYTES);
+    if (at) shore__extents_write(d->extents, d->nextents, at);
     put_bytes(o, KEY_IDENTITY, d->identity, d->identity_bytes);
 }
 
@@ -151,46 +148,89 @@ static void put_layout(struct out *o, const struct shore_layout *l) {
         shore__put_u32(at, block->ntensors);
         for (uint32_t t = 0; t < block->ntensors; t++) {
             const struct shore_layout_tensor *tensor = &block->tensors[t];
-            size_t name = tensor->name ? strnlen(tensor->name, 255) : 0;
-            if (!(at = grow(o, 13 + name))) return;
-            shore__put_u64(at, tensor->elems);
+            const size_t name = tensor->name ? strnlen(tensor->name, 255) : 0;
             /* resting segments have a setting of their own and take their full room there: older servers do not know
              * them */
-            shore__put_u32(at + 8, tensor->group == SHORE_GROUP_RESTS ? 0 : tensor->group);
-            at[12] = (unsigned char)name;
-            if (name) memcpy(at + 13, tensor->name, name);
+            const struct tensor head = {tensor->elems, tensor->group == SHORE_GROUP_RESTS ? 0 : tensor->group,
+                                        (uint8_t)name};
+            if (!(at = grow(o, TENSOR_BYTES + name))) return;
+            at = shore__fields_put(at, tensor_fields, &head);
+            if (name) memcpy(at, tensor->name, name);
         }
     }
-    shore__put_u32(o->data + before + 4, (uint32_t)(o->used - before - 8));
+    const struct setting head = {KEY_LAYOUT, (uint32_t)(o->used - before - SETTING_BYTES)};
+    shore__fields_put(o->data + before, setting_fields, &head);
+}
+
+/* What is a text, or a number or array of fixed size; the order is that of the bytes. */
+enum side { BOTH, REQUEST, ANSWER };
+static const struct row {
+    enum key key;
+    enum side side;
+    struct shore__field of[2]; /* member 0: the text at that place */
+} rows[] = {
+#define TEXT(key, side, name)                                    \
+    {                                                            \
+        key, side, {                                             \
+            { offsetof(struct shore__wire_open, name), 0, 1, 0 } \
+        }                                                        \
+    }
+#define NUMBER(key, side, name, bytes)                         \
+    {                                                          \
+        key, side, {                                           \
+            SHORE__FIELD(struct shore__wire_open, name, bytes) \
+        }                                                      \
+    }
+#define ARRAY(key, side, name)                                \
+    {                                                         \
+        key, side, {                                          \
+            SHORE__FIELD_ARRAY(struct shore__wire_open, name) \
+        }                                                     \
+    }
+    TEXT(KEY_PATH, BOTH, path),
+    TEXT(KEY_BUILD, BOTH, build),
+    TEXT(KEY_DESCRIBE, ANSWER, describe),
+    NUMBER(KEY_CAPS, ANSWER, caps, 4),
+    NUMBER(KEY_DISK_BYTES, ANSWER, disk_bytes, 8),
+    NUMBER(KEY_SLOTS, ANSWER, slots, 4),
+    NUMBER(KEY_SPAN_SEGMENTS, ANSWER, span_segments, 4),
+    NUMBER(KEY_SLOT_BYTES, ANSWER, slot_bytes, 8),
+    ARRAY(KEY_TOKEN, ANSWER, token),
+    NUMBER(KEY_MODE, REQUEST, mode, 4),
+    NUMBER(KEY_OPTIMIZER, REQUEST, optimizer, 4),
+    NUMBER(KEY_IO, REQUEST, io, 4),
+    ARRAY(KEY_PLANES, REQUEST, plane_bytes),
+    NUMBER(KEY_FP32_PARAMS, REQUEST, fp32_params, 4),
+    NUMBER(KEY_MOMENTS, REQUEST, moments, 4),
+    NUMBER(KEY_SILENCE_MS, REQUEST, silence_ms, 4),
+    NUMBER(KEY_CONNECTIONS, REQUEST, connections, 4),
+};
+#define FOR_EACH_ROW(row) for (const struct row *row = rows; row < rows + sizeof rows / sizeof *rows; row++)
+
+static char **text_of(const struct row *row, const struct shore__wire_open *o) {
+    return (char **)(void *)((char *)(uintptr_t)o + row->of->at);
+}
+
+static void put_row(struct out *out, const struct row *row, const struct shore__wire_open *o) {
+    const char *text = row->of->member ? NULL : *text_of(row, o);
+    if (text) put_bytes(out, row->key, text, strlen(text));
+    unsigned char *at = row->of->member ? put(out, row->key, (size_t)row->of->bytes * row->of->count) : NULL;
+    if (at) shore__fields_put(at, row->of, o);
 }
 
 int shore__wire_open_put(const struct shore__wire_open *o, bool answer, unsigned char **body, uint32_t *bytes) {
     struct out out = {0};
-    put_text(&out, KEY_PATH, o->path);
-    put_text(&out, KEY_BUILD, o->build);
-    if (o->has_desc) put_volume(&out, &o->desc);
-    if (answer) {
+    FOR_EACH_ROW(row) {
+        if (row->side == BOTH || row->side == (answer ? ANSWER : REQUEST)) put_row(&out, row, o);
+        if (row->key == KEY_BUILD && o->has_desc) put_volume(&out, &o->desc);
+    }
+    if (answer && o->has_recovery) {
         unsigned char recovery[SHORE__WIRE_RECOVERY_BYTES];
-        put_text(&out, KEY_DESCRIBE, o->describe);
-        put_u32(&out, KEY_CAPS, o->caps);
-        put_u64(&out, KEY_DISK_BYTES, o->disk_bytes);
-        put_u32(&out, KEY_SLOTS, o->slots);
-        put_u32(&out, KEY_SPAN_SEGMENTS, o->span_segments);
-        put_u64(&out, KEY_SLOT_BYTES, o->slot_bytes);
-        put_bytes(&out, KEY_TOKEN, o->token, sizeof o->token);
-        if (o->has_recovery) put_bytes(&out, KEY_RECOVERY, recovery, shore__wire_recovery_put(recovery, &o->recovery));
-    } else {
-        put_u32(&out, KEY_MODE, o->mode);
-        put_u32(&out, KEY_OPTIMIZER, o->optimizer);
-        put_u32(&out, KEY_IO, o->io);
-        unsigned char *planes = put(&out, KEY_PLANES, PLANES_BYTES);
-        if (planes) put_planes(planes, o->plane_bytes);
-        put_u32(&out, KEY_FP32_PARAMS, o->fp32_params);
-        put_u32(&out, KEY_MOMENTS, o->moments);
-        put_u32(&out, KEY_SILENCE_MS, o->silence_ms);
-        put_u32(&out, KEY_CONNECTIONS, o->connections);
-        if (o->layout) put_layout(&out, o->layout);
-        if (o->layout) put_rests(&out, o->layout);
+        put_bytes(&out, KEY_RECOVERY, recovery, shore__wire_recovery_put(recovery, &o->recovery));
+    }
+    if (!answer && o->layout) {
+        put_layout(&out, o->layout);
+        put_rests(&out, o->layout);
     }
     if (out.failed || out.used > SHORE__WIRE_OPEN_BYTES - SHORE__WIRE_ANSWER_BYTES) {
         free(out.data);
@@ -208,18 +248,6 @@ struct value {
     uint32_t bytes;
 };
 
-static int get_u32(struct value v, uint32_t *out) {
-    if (v.bytes != 4) return SHORE_ELINK;
-    *out = shore__get_u32(v.at);
-    return 0;
-}
-
-static int get_u64(struct value v, uint64_t *out) {
-    if (v.bytes != 8) return SHORE_ELINK;
-    *out = shore__get_u64(v.at);
-    return 0;
-}
-
 static int get_text(struct value v, char **out) {
     if (*out || v.bytes > 8192 || memchr(v.at, 0, v.bytes)) return SHORE_ELINK;
     *out = strndup((const char *)v.at, v.bytes);
@@ -227,30 +255,18 @@ static int get_text(struct value v, char **out) {
 }
 
 /* No plane is larger than this, and the parameters are always there. */
-static int get_planes(struct value v, uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
-    if (v.bytes != PLANES_BYTES) return SHORE_ELINK;
+static bool planes_are_sound(const uint32_t plane_bytes[SHORE_PLANE_COUNT]) {
     for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
-        plane_bytes[p] = shore__get_u32(v.at + 4 * p);
-        if (plane_bytes[p] > PLANE_BYTES_MOST || plane_bytes[p] % SHORE__IO_ALIGN) return SHORE_ELINK;
-        if (p <= SHORE_PLANE_LO && plane_bytes[p] != SHORE_SEGMENT_ELEMS * 2) return SHORE_ELINK;
+        if (plane_bytes[p] > PLANE_BYTES_MOST || plane_bytes[p] % SHORE__IO_ALIGN) return false;
+        if (p <= SHORE_PLANE_LO && plane_bytes[p] != SHORE_SEGMENT_ELEMS * 2) return false;
     }
-    return 0;
+    return true;
 }
 
 bool shore__wire_volume_get(const unsigned char *at, struct shore__volume_desc *d) {
-    d->fleet_id[0] = shore__get_u64(at);
-    d->fleet_id[1] = shore__get_u64(at + 8);
-    d->volume_id[0] = shore__get_u64(at + 16);
-    d->volume_id[1] = shore__get_u64(at + 24);
-    d->generation = shore__get_u64(at + 32);
-    d->scratch_bytes = shore__get_u64(at + 40);
-    d->drive = shore__get_u32(at + 48);
-    d->ndrives = shore__get_u32(at + 52);
-    d->spill = shore__get_u32(at + 56) != 0;
-    d->segments = shore__get_u32(at + 60);
-    d->plane_form = shore__get_u32(at + 64);
+    shore__fields_get(at, at + SHORE__WIRE_VOLUME_BYTES, volume_fields, d);
     return d->scratch_bytes % SHORE__IO_ALIGN == 0 && d->scratch_bytes <= UINT64_C(1) << 56 && d->drive < d->ndrives &&
-           get_planes((struct value){at + 68, PLANES_BYTES}, d->plane_bytes) == 0;
+           planes_are_sound(d->plane_bytes);
 }
 
 static int get_volume(struct value v, struct shore__wire_open *o) {
@@ -260,15 +276,13 @@ static int get_volume(struct value v, struct shore__wire_open *o) {
 }
 
 static int get_extents(struct value v, struct shore__wire_open *o) {
-    if (v.bytes % EXTENT_BYTES || o->desc.extents) return SHORE_ELINK;
-    uint32_t n = v.bytes / EXTENT_BYTES;
+    if (v.bytes % SHORE__EXTENT_BYTES || o->desc.extents) return SHORE_ELINK;
+    uint32_t n = v.bytes / SHORE__EXTENT_BYTES;
     struct shore__extent *extents = calloc((size_t)n + 1, sizeof *extents);
     if (!extents) return -ENOMEM;
     o->desc.extents = extents;
     o->desc.nextents = n;
-    for (uint32_t i = 0; i < n; i++, v.at += EXTENT_BYTES)
-        extents[i] = (struct shore__extent){shore__get_u32(v.at), shore__get_u32(v.at + 4), shore__get_u32(v.at + 8),
-                                            shore__get_u32(v.at + 12)};
+    shore__extents_read(v.at, n, extents);
     return 0;
 }
 
@@ -294,12 +308,13 @@ static bool count_tensors(struct value v, uint32_t nblocks, uint64_t *tensors, u
         if (n == 0 || n > TENSORS_MOST) return false;
         *tensors += n;
         for (uint32_t t = 0; t < n; t++) {
-            if (end - at < 13 || end - at - 13 < at[12]) return false;
-            uint64_t elems = shore__get_u64(at);
-            if (elems == 0 || elems > UINT64_C(1) << 44 || shore__get_u32(at + 8) >= SHORE__WIRE_GROUPS_MOST)
+            struct tensor head;
+            at = shore__fields_get(at, end, tensor_fields, &head);
+            if (!at || (size_t)(end - at) < head.name_bytes || head.elems == 0 || head.elems > UINT64_C(1) << 44 ||
+                head.group >= SHORE__WIRE_GROUPS_MOST)
                 return false;
-            *name_bytes += at[12] + 1u;
-            at += 13 + at[12];
+            *name_bytes += head.name_bytes + 1u;
+            at += head.name_bytes;
         }
     }
     return at == end && *tensors <= TENSORS_MOST;
@@ -322,13 +337,13 @@ static int get_layout(struct value v, struct shore__wire_open *o) {
         at += 4;
         blocks[b] = (struct shore_block_spec){.name = "block", .tensors = spec, .ntensors = n};
         for (uint32_t t = 0; t < n; t++, spec++) {
-            spec->elems = shore__get_u64(at);
-            spec->group = shore__get_u32(at + 8);
-            spec->name = name;
-            memcpy(name, at + 13, at[12]);
-            name[at[12]] = 0;
-            name += at[12] + 1;
-            at += 13 + at[12];
+            struct tensor head;
+            at = shore__fields_get(at, v.at + v.bytes, tensor_fields, &head);
+            *spec = (struct shore_tensor_spec){.name = name, .elems = head.elems, .group = head.group};
+            memcpy(name, at, head.name_bytes);
+            name[head.name_bytes] = 0;
+            name += head.name_bytes + 1;
+            at += head.name_bytes;
         }
     }
     if (!rc) rc = shore_layout_make(blocks, nblocks, &o->layout);
@@ -345,75 +360,30 @@ static void apply_rests(struct shore__wire_open *o, struct value bits) {
             o->layout->blocks[b].tensors[t].group = SHORE_GROUP_RESTS;
 }
 
-static int get_of_answer(unsigned key, struct value v, struct shore__wire_open *o) {
-    switch (key) {
-    case KEY_CAPS:
-        return get_u32(v, &o->caps);
-    case KEY_DESCRIBE:
-        return get_text(v, &o->describe);
-    case KEY_DISK_BYTES:
-        return get_u64(v, &o->disk_bytes);
-    case KEY_SLOTS:
-        return get_u32(v, &o->slots);
-    case KEY_SPAN_SEGMENTS:
-        return get_u32(v, &o->span_segments);
-    case KEY_SLOT_BYTES:
-        return get_u64(v, &o->slot_bytes);
-    case KEY_TOKEN:
-        if (v.bytes != sizeof o->token) return SHORE_ELINK;
-        memcpy(o->token, v.at, sizeof o->token);
-        return 0;
-    case KEY_RECOVERY:
-        o->has_recovery = true;
-        return shore__wire_recovery_get(v.at, v.bytes, &o->recovery) ? 0 : SHORE_ELINK;
-    default:
-        return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
-    }
-}
-
-static int get_of_request(unsigned key, struct value v, struct shore__wire_open *o) {
-    uint32_t flag = 0;
-    int rc;
-    switch (key) {
-    case KEY_MODE:
-        return get_u32(v, &o->mode);
-    case KEY_LAYOUT:
-        return get_layout(v, o);
-    case KEY_OPTIMIZER:
-        return get_u32(v, &o->optimizer);
-    case KEY_IO:
-        return get_u32(v, &o->io);
-    case KEY_PLANES:
-        return get_planes(v, o->plane_bytes);
-    case KEY_FP32_PARAMS:
-        rc = get_u32(v, &flag);
-        o->fp32_params = flag;
-        return rc;
-    case KEY_MOMENTS:
-        return get_u32(v, &o->moments);
-    case KEY_SILENCE_MS:
-        return get_u32(v, &o->silence_ms);
-    case KEY_CONNECTIONS:
-        return get_u32(v, &o->connections);
-    default:
-        return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
-    }
+static int get_row(const struct row *row, struct value v, struct shore__wire_open *o) {
+    if (!row->of->member) return get_text(v, text_of(row, o));
+    return shore__fields_get(v.at, v.at + v.bytes, row->of, o) == v.at + v.bytes ? 0 : SHORE_ELINK;
 }
 
 static int get_one(unsigned key, struct value v, bool answer, struct shore__wire_open *o) {
+    FOR_EACH_ROW(row) {
+        if (row->key == key && (row->side == BOTH || row->side == (answer ? ANSWER : REQUEST)))
+            return get_row(row, v, o);
+    }
     switch (key) {
-    case KEY_PATH:
-        return get_text(v, &o->path);
-    case KEY_BUILD:
-        return get_text(v, &o->build);
     case KEY_VOLUME:
         return get_volume(v, o);
     case KEY_EXTENTS:
         return get_extents(v, o);
     case KEY_IDENTITY:
         return get_identity(v, o);
+    case KEY_LAYOUT:
+        return answer ? SHORE_EFORMAT : get_layout(v, o);
+    case KEY_RECOVERY:
+        o->has_recovery = answer;
+        return !answer ? SHORE_EFORMAT : shore__wire_recovery_get(v.at, v.bytes, &o->recovery) ? 0 : SHORE_ELINK;
     default:
-        return answer ? get_of_answer(key, v, o) : get_of_request(key, v, o);
+        return key >= KEY_FREE ? 0 : SHORE_EFORMAT;
     }
 }
 
@@ -455,7 +425,8 @@ static bool is_sound(const struct shore__wire_open *o, bool answer) {
                o->slot_bytes >= (uint64_t)SHORE_SEGMENT_ELEMS * 16;
     bool there = o->mode == SHORE__WIRE_MODE_OPEN || o->mode == SHORE__WIRE_MODE_READ;
     return o->mode <= SHORE__WIRE_MODE_READ && o->layout && o->optimizer < SHORE_OPTIMIZER_COUNT &&
-           o->moments <= SHORE_MOMENTS_8BIT && o->io <= SHORE_IO_BUFFERED && planes_fit(o) && (there || o->has_desc);
+           o->moments <= SHORE_MOMENTS_8BIT && o->io <= SHORE_IO_BUFFERED && planes_are_sound(o->plane_bytes) &&
+           planes_fit(o) && (there || o->has_desc);
 }
 
 int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer, struct shore__wire_open *out,
@@ -464,17 +435,18 @@ int shore__wire_open_get(const unsigned char *body, uint32_t bytes, bool answer,
     unsigned key = 0;
     struct value rests = {0};
     *out = (struct shore__wire_open){0};
-    while (!rc && bytes) {
-        if (bytes < 8 || shore__get_u32(body + 4) > bytes - 8) {
+    for (const unsigned char *end = body + bytes; !rc && body < end;) {
+        struct setting head;
+        const unsigned char *at = shore__fields_get(body, end, setting_fields, &head);
+        if (!at || head.bytes > (size_t)(end - at)) {
             rc = SHORE_ELINK;
             break;
         }
-        struct value v = {body + 8, shore__get_u32(body + 4)};
-        key = shore__get_u16(body);
+        key = head.key;
+        const struct value v = {at, head.bytes};
         rc = get_one(key, v, answer, out);
         if (key == KEY_RESTS) rests = v;
-        body += 8 + v.bytes;
-        bytes -= 8 + v.bytes;
+        body = at + head.bytes;
     }
     apply_rests(out, rests);
     if (!rc && !is_sound(out, answer)) rc = SHORE_ELINK;

@@ -112,7 +112,7 @@ static void headers_and_requests(void **state) {
     shore__wire_greeting_put(greeting);
     bytes_are("greeting", greeting, sizeof greeting, "24 e9cf7290f8d33ae8c27b9965b6624043");
     assert_int_equal(shore__wire_header_get(head, true, h.sequence, &back, &diag), 0);
-    assert_int_equal(shore__wire_check(head, body, &diag), 0);
+    assert_int_equal(shore__wire_check(head, &h, body, &diag), 0);
     assert_true(back.type == h.type && back.sequence == h.sequence && back.body_bytes == h.body_bytes &&
                 back.id == h.id && back.bulk_bytes == h.bulk_bytes);
     assert_int_equal(shore__wire_request_get(&h, body, &again, &diag), 0);
@@ -178,8 +178,15 @@ static void answers(void **state) {
     struct shore_diag diag = {0};
     shore__fail(&diag, SHORE_EBUSY, "it is in use");
     shore__advise(&diag, SHORE_EBUSY, SHORE_ADVICE_OVERWRITE, "/a/run");
+    struct shore__wire_answer a;
     uint32_t n = shore__wire_answer_put(bytes, SHORE_EBUSY, &diag);
+    const struct shore__wire_header h = {.type = SHORE__WIRE_DONE, .body_bytes = n}, cut = {.body_bytes = n - 1};
     bytes_are("answer", bytes, n, "34 a84fe3c2ac767475d05c50b1a532c833");
+    assert_int_equal(shore__wire_answer_get(&h, bytes, &a, &diag), 0);
+    assert_true(a.rc == SHORE_EBUSY && a.advice == SHORE_ADVICE_OVERWRITE && a.result_bytes == 14);
+    assert_memory_equal(a.text, "it is in use", a.text_bytes);
+    assert_memory_equal(a.of, "/a/run", a.of_bytes);
+    assert_int_equal(shore__wire_answer_get(&cut, bytes, &a, &diag), SHORE_ELINK);
 }
 
 static void what_is_at_a_path(void **state) {
