@@ -7,7 +7,7 @@
 #include "compute/compute.h"
 
 #define MOST_BACKENDS 8
-static const struct shore__compute_backend *backends[MOST_BACKENDS] = {&shore__compute_cpu, &shore__compute_reference};
+static const struct shore__compute_backend *backends[MOST_BACKENDS] = {&shore__compute_cpu};
 
 void shore__compute_register(const struct shore__compute_backend *backend) {
     for (size_t i = 0; i < MOST_BACKENDS; i++) {

@@ -282,7 +282,7 @@ int shore__compute_describe(const struct shore__compute_options *options, const 
 void shore__compute_identity(const struct shore__compute_description *d, char *out, size_t bytes);
 
 /* Opens a backend: "cpu" (oneDNN, OpenMP; flush-to-zero in each of its threads; a table of processors decides AUTO
- * products), "reference" (plain C, one thread), or a registered one. From then on, the caller's parallel regions have
+ * products), or a registered one. From then on, the caller's parallel regions have
  * as many threads, so that work beside it, such as norms and codes, keeps to them. */
 int shore__compute_open(const struct shore__compute_options *options, struct shore__compute **out,
                         struct shore_diag *diag);
@@ -293,7 +293,7 @@ struct shore__compute_backend {
                     struct shore__compute_description *out, struct shore_diag *diag);
     int (*open)(const struct shore__compute_options *options, struct shore__compute **out, struct shore_diag *diag);
 };
-extern const struct shore__compute_backend shore__compute_cpu, shore__compute_reference;
+extern const struct shore__compute_backend shore__compute_cpu;
 /* Registers a backend by name, for the life of the process. Threading: before any is opened. */
 void shore__compute_register(const struct shore__compute_backend *backend);
 

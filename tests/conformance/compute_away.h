@@ -18,6 +18,7 @@
 #include "base/prng.h"
 #include "base/thread.h"
 #include "compute/compute.h"
+#include "reference/reference.h"
 
 enum { AWAY_SPANS = 64 };
 

@@ -23,6 +23,9 @@ if(TARGET shore_tools)
   target_link_libraries(tool_plan_rows shore_train)
   add_executable(tool_longshore src/main.c ${nets}/tools/trace.c ${nets}/tools/plain.c ${own}/rows_of.c)
   target_link_libraries(tool_longshore shore_tools)
+  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/src/compute/reference.c) # older commits have it in the library
+    target_link_libraries(tool_longshore reference)
+  endif()
   traced(tool_longshore shore__memory_open shore__compute_open shore__compute_describe exp log logf powf tanh cos sincosf)
 endif()
 

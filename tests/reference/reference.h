@@ -1,6 +1,6 @@
-/* The scalar reference, as its files share it. */
-#ifndef SHORE_COMPUTE_REFERENCE_H
-#define SHORE_COMPUTE_REFERENCE_H
+/* The scalar reference, as its files share it. It registers itself as the backend "reference". */
+#ifndef SHORE_TESTS_REFERENCE_H
+#define SHORE_TESTS_REFERENCE_H
 
 #include "compute/compute.h"
 #include "number/bf16.h"
@@ -19,6 +19,8 @@ static inline void shore__reference_put(const struct shore__compute *c, shore__b
     else
         ((float *)b.handle)[i] = x;
 }
+
+extern const struct shore__compute_backend shore__compute_reference;
 
 SHORE__OP_TYPE(rope) shore__reference_rope;
 SHORE__OP_TYPE(attention) shore__reference_attention;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "compute/reference.h"
+#include "reference/reference.h"
 
 #define get shore__reference_get
 #define put shore__reference_put

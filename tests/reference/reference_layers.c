@@ -1,7 +1,7 @@
 /* The scalar reference: norms and activation functions. */
 #include <math.h>
 
-#include "compute/reference.h"
+#include "reference/reference.h"
 
 #define get shore__reference_get
 #define put shore__reference_put

@@ -1,6 +1,6 @@
 /* The scalar reference: what every operation means, written as plainly as possible. Sums are in double, so that a
  * backend's error is its own. Results are rounded once, when they are written. */
-#include "compute/reference.h"
+#include "reference/reference.h"
 
 #include <errno.h>
 #include <math.h>
@@ -263,3 +263,7 @@ static int open_reference(const struct shore__compute_options *o, struct shore__
 }
 
 const struct shore__compute_backend shore__compute_reference = {"reference", describe, open_reference};
+
+__attribute__((constructor)) static void register_itself(void) {
+    shore__compute_register(&shore__compute_reference);
+}
