@@ -139,7 +139,7 @@ struct shore_plan_sums {
     uint64_t placed_bytes;      /* of all places: rows with offsets, the memory to map */
     /* of each place */
     uint64_t place_minimum_bytes[SHORE_PLACES], place_total_bytes[SHORE_PLACES];
-    unsigned too_little; /* budgets below their minimum: 1 << place, or-ed; 1 << SHORE_PLACES: memory_bytes */
+    uint64_t too_little; /* budgets below their minimum: 1 << place, or-ed; 1 << SHORE_PLACES: memory_bytes */
 };
 
 /* The budget to use: the one asked for, or for 0 half of the machine's memory, at most comfortable (0: unknown) and at

@@ -103,7 +103,7 @@ void shore_plan_sums(const struct shore_plan *plan, struct shore_plan_sums *out)
         sums.place_total_bytes[k] = plan->place_total[k];
     }
     for (int b = 0; b < SHORE__BUDGETS; b++)
-        sums.too_little |= (unsigned)(plan->minimum.of[b] > plan->limit.of[b]) << b;
+        sums.too_little |= (uint64_t)(plan->minimum.of[b] > plan->limit.of[b]) << b;
     shore__sized_out(out, &sums, sizeof sums);
 }
 
