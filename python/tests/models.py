@@ -98,6 +98,15 @@ class Cnn(nn.Module):
 LANGUAGE = {"gpt2": gpt2, "llama": llama, "bert": bert, "t5": t5}
 
 
+def check_gradients(model, plain):
+    """Each parameter has the gradient that PyTorch's has, which a norm of all would not say."""
+    for (name, p), q in zip(model.named_parameters(), plain.parameters()):
+        assert (p.grad is None) == (q.grad is None), name
+        if q.grad is not None:
+            bound = 1e-5 * max(q.grad.norm().item(), 1e-3)
+            assert (p.grad - q.grad).norm().item() <= bound, name
+
+
 def tokens(n=6, batch=2, length=12, seed=7):
     g = torch.Generator().manual_seed(seed)
     out = []

@@ -185,11 +185,24 @@ static void steps_in_a_row_agree(void **state) {
     }
 }
 
+static void a_version_of_vectors_is_usable(void **state) {
+    const struct shore__near_version *version = shore__near_versions() + 1;
+    while (version->name && !version->usable())
+        version++;
+    if (version->name) return;
+    print_message("nothing was compared: this processor can use the scalar version alone\n");
+    skip();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(normal_values),       cmocka_unit_test(denormals),
-        cmocka_unit_test(random_bits),         cmocka_unit_test(infinities_and_nans),
-        cmocka_unit_test(overflowing_squares), cmocka_unit_test(steps_in_a_row_agree),
+        cmocka_unit_test(normal_values),
+        cmocka_unit_test(denormals),
+        cmocka_unit_test(random_bits),
+        cmocka_unit_test(infinities_and_nans),
+        cmocka_unit_test(overflowing_squares),
+        cmocka_unit_test(steps_in_a_row_agree),
+        cmocka_unit_test(a_version_of_vectors_is_usable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
