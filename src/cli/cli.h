@@ -156,17 +156,17 @@ struct shore__model_args {
 };
 #define SHORE__MOVED_OPTION(target, field) \
     SHORE__OPTION(target, LIST, "drive", field, "OLD=NEW...", "where a drive of the run is now")
-#define SHORE__MODEL_OPTIONS(target, field)                                                                       \
-    SHORE__OPTION(target, TEXT, "tokenizer", field.tokenizer, "DIR|bytes",                                        \
-                  "of a model directory that has none; otherwise its own"),                                       \
-        SHORE__OPTION(target, SIZE, "memory", field.memory, "SIZE",                                               \
-                      "the budget; otherwise half of the machine's memory"),                                      \
-        SHORE__CHOICE(target, "precision", field.precision, "auto|bf16|fp32",                                     \
-                      "of parameters and activations; auto: the run's, or bf16"),                                 \
-        SHORE__CHOICE(target, "products", field.products, "auto|bf16|fp32",                                       \
-                      "what matrix products run as; auto: the run's, or by processor"),                           \
-        SHORE__OPTION(target, U32, "threads", field.threads, "N", "compute threads; otherwise the run's, or all", \
-                      .most = SHORE__THREADS_MOST),                                                               \
+#define SHORE__MODEL_OPTIONS(target, field)                                                                         \
+    SHORE__OPTION(target, TEXT, "tokenizer", field.tokenizer, "DIR|bytes",                                          \
+                  "of a model directory that has none; otherwise its own"),                                         \
+        SHORE__OPTION(target, SIZE, "memory", field.memory, "SIZE",                                                 \
+                      "the budget; otherwise half of the machine's memory"),                                        \
+        SHORE__CHOICE(target, "precision", field.precision, "auto|bf16|fp32",                                       \
+                      "of parameters and activations; auto: the run's, or bf16"),                                   \
+        SHORE__CHOICE(target, "products", field.products, "auto|bf16|fp32",                                         \
+                      "what matrix products run as; auto: the run's, or by processor"),                             \
+        SHORE__OPTION(target, WHOLE, "threads", field.threads, "N", "compute threads; otherwise the run's, or all", \
+                      .is.most = SHORE__THREADS_MOST),                                                              \
         SHORE__MOVED_OPTION(target, field.moved)
 
 /* Opens a run at its committed step, or a Hugging Face directory, with the tokenizer. moved: drives that have moved;

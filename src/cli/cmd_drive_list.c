@@ -4,7 +4,7 @@
 #include "cli/cli.h"
 
 static const struct shore__option options[] = {
-    {.kind = SHORE__OPTION_FLAG, .name = "json", .help = "one JSON object on one line"},
+    {.is.kind = SHORE__VALUE_FLAG, .name = "json", .help = "one JSON object on one line"},
 };
 
 static const struct shore__command_line line = {

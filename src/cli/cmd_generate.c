@@ -16,11 +16,11 @@ struct args {
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(TEXT, "prompt", prompt, "TEXT", "what to continue; otherwise a new text is begun"),
-    OPTION(U32, "max-tokens", sampling.max_tokens, "N", "tokens to add at most", .least = 1),
-    OPTION(REAL, "temperature", sampling.temperature, "X", "0: always the most likely token", .most = 100),
-    OPTION(U32, "top-k", sampling.top_k, "N", "choose among the N most likely tokens; otherwise all"),
-    OPTION(REAL, "top-p", sampling.top_p, "X", "choose among the likeliest that hold this share", .most = 1),
-    OPTION(U64, "seed", sampling.seed, "N", "the same seed draws the same text"),
+    OPTION(WHOLE, "max-tokens", sampling.max_tokens, "N", "tokens to add at most", .is.least = 1),
+    OPTION(REAL, "temperature", sampling.temperature, "X", "0: always the most likely token", .is.high = 100),
+    OPTION(WHOLE, "top-k", sampling.top_k, "N", "choose among the N most likely tokens; otherwise all"),
+    OPTION(REAL, "top-p", sampling.top_p, "X", "choose among the likeliest that hold this share", .is.high = 1),
+    OPTION(WHOLE, "seed", sampling.seed, "N", "the same seed draws the same text"),
     OPTION(FLAG, "bos", bos, NULL, "put the model's begin-of-text token first, as Llama models expect"),
     SHORE__MODEL_OPTIONS(struct args, model),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line: prompt, text, tokens, ended"),

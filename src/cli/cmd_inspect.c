@@ -20,7 +20,7 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "deep", deep, NULL, "as --digest, with every byte read and compared with its checksum first"),
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise little is taken"),
     SHORE__MOVED_OPTION(struct args, moved),
-    OPTION(U64, "accept-step", accept_step, "N",
+    OPTION(WHOLE, "accept-step", accept_step, "N",
            "with --digest: take whole step N, the one before, although the newest is damaged"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };

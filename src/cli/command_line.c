@@ -7,7 +7,7 @@
 int shore__option_find(const struct shore__command_line *line, const char *name) {
     for (size_t i = 0; i < line->noptions; i++) {
         const struct shore__option *o = &line->options[i];
-        if (o->kind == SHORE__OPTION_HEADING) continue;
+        if (o->is.kind == SHORE__VALUE_NONE) continue;
         size_t c = 0;
         while (name[c] && (name[c] == '_' ? '-' : name[c]) == o->name[c])
             c++;
@@ -25,14 +25,4 @@ bool shore__option_taken(const struct shore__command_line *line, const struct sh
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name) {
     int i = shore__option_find(line, name);
     return i >= 0 && parsed->given[i] != SHORE__GIVEN_NOT;
-}
-
-const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes) {
-    unsigned index = 0;
-    memcpy(&index, variable, option->bytes);
-    const char *c = option->choices;
-    for (; index && strchr(c, '|'); index--)
-        c = strchr(c, '|') + 1;
-    snprintf(out, bytes, "%.*s", (int)strcspn(c, "|"), c);
-    return out;
 }

@@ -1,48 +1,18 @@
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/suggest.h"
-#include "base/units.h"
 #include "cli/cli.h"
 
 enum { LEFT = 30, WIDTH = 110, NAMES_MOST = 20 };
 
 /* The default in the form that the flag takes, or "" if it tells nothing (the help text then does). */
 static const char *default_of(const struct shore__option *o, const void *target, char *out, size_t bytes) {
+    static const char nothing[sizeof(uint64_t)];
     const void *at = (const char *)target + o->offset;
-    out[0] = 0;
-    switch (o->kind) {
-    case SHORE__OPTION_SIZE: {
-        uint64_t v = *(const uint64_t *)at;
-        if (v) shore__format_size_up(v, out, bytes);
-        break;
-    }
-    case SHORE__OPTION_U32:
-        if (*(const uint32_t *)at) snprintf(out, bytes, "%u", *(const uint32_t *)at);
-        break;
-    case SHORE__OPTION_U64: {
-        uint64_t v = *(const uint64_t *)at;
-        if (v && v != UINT64_MAX) snprintf(out, bytes, "%llu", (unsigned long long)v);
-        break;
-    }
-    case SHORE__OPTION_REAL: {
-        double v = *(const double *)at;
-        if (isfinite(v) && v >= 0) snprintf(out, bytes, "%g", v);
-        break;
-    }
-    case SHORE__OPTION_PACE:
-        shore__format_pace(at, out, bytes);
-        break;
-    case SHORE__OPTION_SHARE:
-        shore__format_share(*(const double *)at, out, bytes);
-        break;
-    case SHORE__OPTION_CHOICE:
-        shore__option_choice(o, at, out, bytes);
-        break;
-    default:
-        break;
-    }
+    bool whole = o->is.kind == SHORE__VALUE_WHOLE || o->is.kind == SHORE__VALUE_SIZE;
+    shore__value_text(&o->is, at, out, bytes);
+    if (strcmp(out, "chosen") == 0 || (whole && memcmp(at, nothing, o->is.bytes) == 0)) out[0] = 0;
     return out;
 }
 
@@ -66,7 +36,7 @@ static void wrapped(const char *text, int column) {
 
 static void option_help(const struct shore__option *o, const void *target) {
     char left[96], value[64], text[512];
-    const char *name = o->choices ? o->choices : o->value;
+    const char *name = o->is.choices ? o->is.choices : o->value;
     int n = snprintf(left, sizeof left, "  --%s%s%s", o->name, name ? " " : "", name ? name : "");
     printf("%s", left);
     if (n >= LEFT)
@@ -88,9 +58,9 @@ static void help(const struct shore__command_line *line, const void *target) {
         p += n + (p[n] == '\n');
     }
     printf("\n%s\n", line->about);
-    if (line->noptions && line->options[0].kind != SHORE__OPTION_HEADING) putchar('\n');
+    if (line->noptions && line->options[0].is.kind != SHORE__VALUE_NONE) putchar('\n');
     for (size_t i = 0; i < line->noptions; i++) {
-        if (line->options[i].kind == SHORE__OPTION_HEADING)
+        if (line->options[i].is.kind == SHORE__VALUE_NONE)
             printf("\n%s\n", line->options[i].name);
         else if (shore__option_taken(line, &line->options[i]))
             option_help(&line->options[i], target);

@@ -15,17 +15,15 @@
 #include "run/settings.h"
 
 const struct shore__option shore__remote_options[SHORE__REMOTE_OPTIONS] = {
-    {.kind = SHORE__OPTION_TEXT,
-     .name = "rsh",
+    {.name = "rsh",
      .value = "CMD",
      .help = "reach drives at ssh://HOST/PATH with this instead of ssh (split at blanks; also LONGSHORE_RSH); never "
-             "kept in a run"},
-    {.kind = SHORE__OPTION_U32,
-     .name = "connections",
+             "kept in a run",
+     .is.kind = SHORE__VALUE_TEXT},
+    {.name = "connections",
      .value = "N",
      .help = "connections to each drive on another host, up to 8 (also LONGSHORE_CONNECTIONS); otherwise 1",
-     .least = 1,
-     .most = 8},
+     .is = {.kind = SHORE__VALUE_WHOLE, .bytes = sizeof(uint32_t), .least = 1, .most = 8}},
 };
 static const char *const remote_variables[SHORE__REMOTE_OPTIONS] = {SHORE__RSH_VARIABLE, SHORE__CONNECTIONS_VARIABLE};
 
@@ -40,7 +38,7 @@ static int unknown(const struct shore__command_line *line, const char *name, boo
     const char *names[SHORE__OPTIONS_MAX + 2 + SHORE__REMOTE_OPTIONS];
     size_t n = 0;
     for (size_t i = 0; i < line->noptions; i++)
-        if (line->options[i].kind != SHORE__OPTION_HEADING && shore__option_taken(line, &line->options[i]))
+        if (line->options[i].is.kind != SHORE__VALUE_NONE && shore__option_taken(line, &line->options[i]))
             names[n++] = line->options[i].name;
     if (!key) names[n++] = "help";
     if (!key && line->config) names[n++] = "config";
@@ -71,125 +69,29 @@ static int not_taken(const struct shore__command_line *line, const struct shore_
     return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with %s", o->name, line->command);
 }
 
-static int bad_value(const struct shore__option *o, const char *text, const char *wanted, struct shore_diag *diag) {
-    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name, wanted, shore__shown(text).text);
-}
-
-static int set_whole(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
-    uint64_t limit = o->kind == SHORE__OPTION_U32 ? UINT32_MAX : UINT64_MAX;
-    if (o->most > 0 && o->most < (double)limit) limit = (uint64_t)o->most;
-    errno = 0;
-    uint64_t v = strtoull(text, NULL, 10);
-    bool whole = *text && !text[strspn(text, "0123456789")] && !errno;
-    if (!whole || v < o->least || v > limit) {
-        char wanted[96];
-        snprintf(wanted, sizeof wanted, "a whole number from %llu to %llu", (unsigned long long)o->least,
-                 (unsigned long long)limit);
-        return bad_value(o, text, wanted, diag);
-    }
-    if (o->kind == SHORE__OPTION_U32) {
-        uint32_t narrow = (uint32_t)v;
-        memcpy(at, &narrow, sizeof narrow);
-    } else {
-        memcpy(at, &v, sizeof v);
-    }
-    return 0;
-}
-
-static int set_real(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
-    double v;
-    if (shore__parse_real(text, &v)) return bad_value(o, text, "a number", diag);
-    if (v < (double)o->least || (o->most > 0 && v > o->most)) {
-        char wanted[96];
-        if (o->most > 0)
-            snprintf(wanted, sizeof wanted, "a number from %llu to %g", (unsigned long long)o->least, o->most);
-        else
-            snprintf(wanted, sizeof wanted, "a number of at least %llu", (unsigned long long)o->least);
-        return bad_value(o, text, wanted, diag);
-    }
-    memcpy(at, &v, sizeof v);
-    return 0;
-}
-
-static int set_choice(const struct shore__option *o, const char *text, void *at, struct shore_diag *diag) {
-    size_t length = strlen(text);
-    unsigned index = 0;
-    for (const char *c = o->choices;; index++) {
-        size_t n = strcspn(c, "|");
-        if (n == length && memcmp(c, text, n) == 0) break;
-        if (!c[n]) {
-            char wanted[128];
-            snprintf(wanted, sizeof wanted, "one of %s", o->choices);
-            return bad_value(o, text, wanted, diag);
-        }
-        c += n + 1;
-    }
-    if (o->bytes == sizeof(bool))
-        *(bool *)at = index != 0;
-    else
-        memcpy(at, &index, sizeof index);
-    return 0;
+static int bad_value(const struct shore__option *o, const char *text, struct shore_diag *diag) {
+    char wanted[160];
+    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name,
+                       shore__value_takes(&o->is, wanted, sizeof wanted), shore__shown(text).text);
 }
 
 static int set_option(const struct shore__option *o, const char *text, void *target, struct shore_diag *diag) {
     void *at = (char *)target + o->offset;
-    switch (o->kind) {
-    case SHORE__OPTION_HEADING:
-        break;
-    case SHORE__OPTION_FLAG:
-        *(bool *)at = true;
-        return 0;
-    case SHORE__OPTION_SIZE: {
-        uint64_t v;
-        if (shore__parse_size(text, &v) || v == 0) return bad_value(o, text, "a size such as 2GiB or 500M", diag);
-        if (v < o->least) {
-            char least[32], wanted[64];
-            snprintf(wanted, sizeof wanted, "a size of at least %s", shore__format_size(o->least, least, sizeof least));
-            return bad_value(o, text, wanted, diag);
-        }
-        if (o->most > 0 && (double)v > o->most) {
-            char most[32], wanted[64];
-            snprintf(wanted, sizeof wanted, "a size up to %s",
-                     shore__format_size((uint64_t)o->most, most, sizeof most));
-            return bad_value(o, text, wanted, diag);
-        }
-        memcpy(at, &v, sizeof v);
-        return 0;
-    }
-    case SHORE__OPTION_U32:
-    case SHORE__OPTION_U64:
-        return set_whole(o, text, at, diag);
-    case SHORE__OPTION_REAL:
-        return set_real(o, text, at, diag);
-    case SHORE__OPTION_PACE: {
-        struct shore__pace v;
-        if (shore__parse_pace(text, &v) || (o->most > 0 && (double)v.steps > o->most))
-            return bad_value(o, text, "a number of steps such as 10, or a time such as 30s or 5m", diag);
-        memcpy(at, &v, sizeof v);
-        return 0;
-    }
-    case SHORE__OPTION_SHARE: {
-        double v;
-        if (shore__parse_share(text, &v)) return bad_value(o, text, "a share above 0 such as top1%, or none", diag);
-        memcpy(at, &v, sizeof v);
-        return 0;
-    }
-    case SHORE__OPTION_TEXT: {
+    char *copy = NULL;
+    switch (o->is.kind) {
+    case SHORE__VALUE_TEXT:
         if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s is empty", o->name);
-        char *copy = strdup(text);
-        if (!copy) break;
+        if (!(copy = strdup(text))) return shore__fail(diag, -ENOMEM, "out of memory");
         free(*(char **)at);
         *(char **)at = copy;
         return 0;
-    }
-    case SHORE__OPTION_LIST:
+    case SHORE__VALUE_LIST:
+    case SHORE__VALUE_PLACES:
         if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s has an empty word", o->name);
-        if (shore__strings_add(at, text)) break;
-        return 0;
-    case SHORE__OPTION_CHOICE:
-        return set_choice(o, text, at, diag);
+        return shore__strings_add(at, text) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    default:
+        return shore__value_read(&o->is, text, at) ? 0 : bad_value(o, text, diag);
     }
-    return shore__fail(diag, -ENOMEM, "out of memory");
 }
 
 static bool is_flag(const char *word) {
@@ -202,7 +104,7 @@ static int check_remote(const struct shore__option *o, const char *text, struct 
         char *text;
     } checked = {.text = NULL};
     int rc = set_option(o, text, &checked, diag);
-    if (!rc && o->kind == SHORE__OPTION_TEXT) free(checked.text);
+    if (!rc && o->is.kind == SHORE__VALUE_TEXT) free(checked.text);
     return rc;
 }
 
@@ -227,7 +129,7 @@ static const char *with_unit(const char *number, const char *unit, char *out, si
 /* Parses one --flag with its values from argv[*i] on; leaves *i at the last word used. */
 static int parse_flag(const struct shore__command_line *line, int argc, char **argv, int *i, void *target,
                       struct shore__parsed *parsed, const char **config, struct shore_diag *diag) {
-    static const struct shore__option config_option = {.kind = SHORE__OPTION_TEXT, .name = "config"};
+    static const struct shore__option config_option = {.name = "config", .is.kind = SHORE__VALUE_TEXT};
     const char *word = argv[*i] + 2;
     char name[64];
     size_t length = strcspn(word, "=");
@@ -247,20 +149,21 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         if (index < 0) return unknown(line, name, false, diag);
         o = &line->options[index];
         if (!shore__option_taken(line, o)) return not_taken(line, o, diag);
-        if (parsed->given[index] == SHORE__GIVEN && o->kind != SHORE__OPTION_LIST)
+        if (parsed->given[index] == SHORE__GIVEN && !shore__option_lists(o))
             return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
         parsed->given[index] = SHORE__GIVEN;
     }
-    if (o->kind == SHORE__OPTION_FLAG) {
+    if (o->is.kind == SHORE__VALUE_FLAG) {
         if (value) return shore__fail(diag, SHORE_EUSAGE, "--%s takes no value", o->name);
-        return set_option(o, NULL, target, diag);
+        *(bool *)((char *)target + o->offset) = true;
+        return 0;
     }
     if (!value) {
         if (*i + 1 >= argc || is_flag(argv[*i + 1])) {
             return shore__fail(diag, SHORE_EUSAGE, "--%s needs a value (%s)", o->name,
-                               o->choices ? o->choices
-                               : o->value ? o->value
-                                          : "FILE");
+                               o->is.choices ? o->is.choices
+                               : o->value    ? o->value
+                                             : "FILE");
         }
         value = argv[++*i];
     }
@@ -275,58 +178,37 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         return 0;
     }
     char size[48];
-    if (o->kind == SHORE__OPTION_SIZE && *i + 1 < argc && with_unit(value, argv[*i + 1], size, sizeof size))
+    if (o->is.kind == SHORE__VALUE_SIZE && *i + 1 < argc && with_unit(value, argv[*i + 1], size, sizeof size))
         value = size, ++*i;
     int rc = set_option(o, value, target, diag);
-    if (o->kind == SHORE__OPTION_LIST && !word[length])
+    if (shore__option_lists(o) && !word[length])
         while (!rc && *i + 1 < argc && !is_flag(argv[*i + 1]))
             rc = set_option(o, argv[++*i], target, diag);
     return rc;
 }
 
-/* A JSON value in the form that a flag takes: numbers for numbers, text for anything. */
-static const char *text_of(const struct shore__option *o, const json_t *value, char *buffer, size_t bytes) {
-    bool words = o->kind == SHORE__OPTION_TEXT || o->kind == SHORE__OPTION_LIST || o->kind == SHORE__OPTION_CHOICE;
-    if (json_is_string(value)) return json_string_value(value);
-    if (json_is_integer(value) && !words)
-        snprintf(buffer, bytes, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value) && !words)
-        snprintf(buffer, bytes, "%.17g", json_real_value(value));
-    else if (json_is_boolean(value) && o->kind == SHORE__OPTION_CHOICE)
-        snprintf(buffer, bytes, "%s", json_is_true(value) ? "on" : "off");
-    else
-        return NULL;
-    return buffer;
-}
-
 /* Sets an option from the file. A list replaces the default's elements. */
 static int set_from_json(const struct shore__option *o, const json_t *value, void *target, struct shore_diag *diag) {
-    char buffer[64];
-    const char *text;
-    if (o->kind == SHORE__OPTION_FLAG) {
-        if (!json_is_boolean(value)) return shore__fail(diag, SHORE_EINPUT, "\"%s\" is to be true or false", o->name);
-        *(bool *)((char *)target + o->offset) = json_is_true(value);
-        return 0;
+    void *at = (char *)target + o->offset;
+    bool list = shore__option_lists(o), texts = list || o->is.kind == SHORE__VALUE_TEXT;
+    size_t i;
+    const json_t *item;
+    int rc = 0;
+    if (list) shore__strings_free(at);
+    if (texts && json_is_string(value)) return set_option(o, json_string_value(value), target, diag);
+    if (!texts && shore__value_read_json(&o->is, value, at)) return 0;
+    if (!texts && json_is_string(value)) return bad_value(o, json_string_value(value), diag);
+    if (!list || !json_is_array(value)) {
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        rc = bad_value(o, text ? text : "?", diag);
+        free(text);
     }
-    if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)((char *)target + o->offset));
-    if (o->kind == SHORE__OPTION_SIZE && json_is_integer(value) && json_integer_value(value) == 0) {
-        memset((char *)target + o->offset, 0, sizeof(uint64_t)); /* a given choice, as `inspect --json` prints it */
-        return 0;
+    json_array_foreach(value, i, item) {
+        if (!rc && list)
+            rc = json_is_string(item) ? set_option(o, json_string_value(item), target, diag)
+                                      : shore__fail(diag, SHORE_EINPUT, "\"%s\" must be an array of strings", o->name);
     }
-    if (json_is_array(value) && o->kind == SHORE__OPTION_LIST) {
-        size_t i;
-        const json_t *item;
-        int rc = 0;
-        json_array_foreach(value, i, item) {
-            if (!json_is_string(item))
-                return shore__fail(diag, SHORE_EINPUT, "\"%s\" must be an array of strings", o->name);
-            if ((rc = set_option(o, json_string_value(item), target, diag))) break;
-        }
-        return rc;
-    }
-    if (!(text = text_of(o, value, buffer, sizeof buffer)))
-        return shore__fail(diag, SHORE_EINPUT, "\"%s\" has a value of the wrong type", o->name);
-    return set_option(o, text, target, diag);
+    return rc;
 }
 
 /* Checks keys even if the command line overrides them: a mistake would appear once the flag is left out. */
@@ -339,8 +221,8 @@ static int check_json(const struct shore__option *o, const json_t *value, struct
     } place = {.list = {0}};
     alone.offset = 0;
     int rc = set_from_json(&alone, value, &place, diag);
-    if (o->kind == SHORE__OPTION_TEXT) free(place.text);
-    if (o->kind == SHORE__OPTION_LIST) shore__strings_free(&place.list);
+    if (o->is.kind == SHORE__VALUE_TEXT) free(place.text);
+    if (shore__option_lists(o)) shore__strings_free(&place.list);
     return rc;
 }
 
@@ -401,8 +283,8 @@ void shore__options_free(const struct shore__command_line *line, void *target) {
     for (size_t i = 0; i < line->noptions; i++) {
         const struct shore__option *o = &line->options[i];
         char *at = (char *)target + o->offset;
-        if (o->kind == SHORE__OPTION_LIST) shore__strings_free((struct shore__strings *)at);
-        if (o->kind != SHORE__OPTION_TEXT) continue;
+        if (shore__option_lists(o)) shore__strings_free((struct shore__strings *)at);
+        if (o->is.kind != SHORE__VALUE_TEXT) continue;
         free(*(char **)at);
         *(char **)at = NULL;
     }

@@ -8,46 +8,31 @@
 #include <stdint.h>
 
 #include "longshore/error.h"
-
-enum shore__option_kind {
-    SHORE__OPTION_HEADING, /* name: a title in the help */
-    SHORE__OPTION_FLAG,    /* bool, takes no value */
-    SHORE__OPTION_SIZE,    /* uint64_t, "2GiB" */
-    SHORE__OPTION_U32,
-    SHORE__OPTION_U64,
-    SHORE__OPTION_REAL,   /* double */
-    SHORE__OPTION_PACE,   /* struct shore__pace, "10" or "30s" */
-    SHORE__OPTION_SHARE,  /* double, "top1%" */
-    SHORE__OPTION_TEXT,   /* char *, malloc'ed */
-    SHORE__OPTION_LIST,   /* struct shore__strings: all words up to the next --flag */
-    SHORE__OPTION_CHOICE, /* an enum (or a bool, see bytes): index into choices */
-};
+#include "run/value.h"
 
 struct shore__option {
-    enum shore__option_kind kind;
-    const char *name;    /* without the dashes */
-    size_t offset;       /* in the target */
-    const char *value;   /* name of the value in the help; choices name themselves */
-    const char *help;    /* the default from the target is added where it tells something */
-    const char *choices; /* "constant|linear|cosine" */
-    size_t bytes;        /* of the option's variable */
-    uint64_t least;      /* smallest value of a number */
-    double most;         /* 0: the type's limit */
+    const char *name;  /* without the dashes; of kind NONE: a title in the help */
+    size_t offset;     /* in the target */
+    const char *value; /* name of the value in the help; choices name themselves */
+    const char *help;  /* the default from the target is added where it tells something */
+    struct shore__value is;
 };
 
-/* Rows of a table. target: the struct that the table fills. More fields may follow, for example .least = 1. */
+/* Its words, up to the next flag, are a struct shore__strings: drives, too, wait as texts. */
+static inline bool shore__option_lists(const struct shore__option *o) {
+    return o->is.kind == SHORE__VALUE_LIST || o->is.kind == SHORE__VALUE_PLACES;
+}
+
+/* Rows of a table. target: the struct that the table fills. More fields may follow, for example .is.least = 1. */
 #define SHORE__HEADING(title) \
-    { .kind = SHORE__OPTION_HEADING, .name = title }
-#define SHORE__OPTION(target, type, flag, field, word, ...)                                           \
-    {                                                                                                 \
-        .kind = SHORE__OPTION_##type, .name = flag, .offset = offsetof(target, field), .value = word, \
-        .bytes = sizeof(((target *)0)->field), .help = __VA_ARGS__                                    \
+    { .name = title }
+#define SHORE__OPTION(target, type, flag, field, word, ...)                                             \
+    {                                                                                                   \
+        .name = flag, .offset = offsetof(target, field), .value = word, .is.kind = SHORE__VALUE_##type, \
+        .is.bytes = sizeof(((target *)0)->field), .help = __VA_ARGS__                                   \
     }
-#define SHORE__CHOICE(target, flag, field, words, text)                                                                \
-    {                                                                                                                  \
-        .kind = SHORE__OPTION_CHOICE, .name = flag, .offset = offsetof(target, field), .help = text, .choices = words, \
-        .bytes = sizeof(((target *)0)->field)                                                                          \
-    }
+#define SHORE__CHOICE(target, flag, field, words, text) \
+    SHORE__OPTION(target, CHOICE, flag, field, NULL, text, .is.choices = words)
 
 /* A table, as a command takes it. */
 #define SHORE__OPTIONS(table) .options = table, .noptions = sizeof(table) / sizeof((table)[0])
@@ -96,8 +81,6 @@ void shore__options_free(const struct shore__command_line *line, void *target);
 int shore__option_find(const struct shore__command_line *line, const char *name);
 /* Whether the command takes the option. */
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option);
-/* The index of the choice in an option's variable. */
-const char *shore__option_choice(const struct shore__option *option, const void *variable, char *out, size_t bytes);
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name);
 
 /* Options of commands with `remote`. They are kept in this process's environment, and nowhere else. */

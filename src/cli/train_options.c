@@ -14,27 +14,14 @@
 
 #define AT(field) offsetof(struct shore__train_args, field)
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
-#define CHOICE(...) SHORE__CHOICE(struct shore__train_args, __VA_ARGS__)
 
-/* Makes an option from a row of the settings table. shore__settings_check() checks real numbers. */
-#define TEXT_OPTION(flag, field, least_, most_, value, help) OPTION(TEXT, flag, field, value, help)
-#define LIST_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, field, value, help)
-#define PLACES_OPTION(flag, field, least_, most_, value, help) OPTION(LIST, flag, drives, value, help)
-#define COUNT32_OPTION(flag, field, least_, most_, value, help) \
-    OPTION(U32, flag, field, value, help, .least = least_, .most = (double)(most_))
-#define COUNT64_OPTION(flag, field, least_, most_, value, help) \
-    OPTION(U64, flag, field, value, help, .least = least_, .most = (double)(most_))
-#define SIZE_OPTION(flag, field, least_, most_, value, help) \
-    OPTION(SIZE, flag, field, value, help, .most = (double)(most_))
-#define REAL_OPTION(flag, field, least_, most_, value, help) OPTION(REAL, flag, field, value, help)
-#define SHARE_OPTION(flag, field, least_, most_, value, help) OPTION(SHARE, flag, field, value, help)
-#define PACE_OPTION(flag, field, least_, most_, value, help) \
-    OPTION(PACE, flag, field, value, help, .most = (double)(most_))
-#define CHOICE_OPTION(flag, field, least_, most_, value, help) CHOICE(flag, field, value, help)
-#define TRUTH_OPTION CHOICE_OPTION
-#define FLAG_OPTION(flag, field, least_, most_, value, help) OPTION(FLAG, flag, field, value, help)
-#define SETTING(kind, flag, field, role, initial, chosen, least_, most_, value, help) \
-    kind##_OPTION(flag, settings.field, least_, most_, value, help),
+/* Makes an option from a row of the settings table. Drives are the arguments', since a resumed run takes OLD=NEW. */
+#define SETTING(kind_, flag, field, role, initial, chosen, least_, most_, word, text)         \
+    {.name = flag,                                                                            \
+     .value = word,                                                                           \
+     .help = text,                                                                            \
+     .offset = SHORE__VALUE_##kind_ == SHORE__VALUE_PLACES ? AT(drives) : AT(settings.field), \
+     .is = {SHORE__VALUE_OF(kind_, field, least_, most_, word)}},
 
 // clang-format off
 static const struct shore__option options[] = {
@@ -50,7 +37,7 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "overwrite", overwrite, NULL,
            "replace an existing run with its volumes, and the contents of files and devices that --drive names; never the state of another run"),
     SHORE__NOT_A_COPY(struct shore__train_args, itself),
-    OPTION(U64, "accept-step", accept_step, "N",
+    OPTION(WHOLE, "accept-step", accept_step, "N",
            "with --resume: go on from whole step N, the one before, although the newest is damaged; every byte is read "
            "first"),
     OPTION(FLAG, "dry-run", dry_run, NULL,
@@ -59,9 +46,9 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
-    OPTION(U32, "stopped-exit", stopped_exit, "CODE",
+    OPTION(WHOLE, "stopped-exit", stopped_exit, "CODE",
            "exit code if a signal stopped it before its last step, for schedulers that start again what did not end with 0 (default 0)",
-           .most = 255),
+           .is.most = 255),
     OPTION(FLAG, "stop-on-usr1", stop_on_usr1, NULL,
            "SIGUSR1 stops it as SIGTERM does, for schedulers that warn with it (Slurm: --signal=B:USR1@300)"),
     SHORE__HEADING("Optimizer and schedule (PyTorch's definitions)"),
@@ -212,39 +199,28 @@ static bool same_text(const char *a, const char *b) {
 }
 
 static bool same_value(const struct shore__option *o, const void *a, const void *b) {
-    if (o->kind == SHORE__OPTION_TEXT) return same_text(*(char *const *)a, *(char *const *)b);
-    if (o->kind == SHORE__OPTION_LIST) {
+    if (o->is.kind == SHORE__VALUE_TEXT) return same_text(*(char *const *)a, *(char *const *)b);
+    if (shore__option_lists(o)) {
         const struct shore__strings *x = a, *y = b;
         if (x->count != y->count) return false;
         for (size_t i = 0; i < x->count; i++)
             if (!same_text(x->item[i], y->item[i])) return false;
         return true;
     }
-    return memcmp(a, b, o->bytes) == 0;
+    return memcmp(a, b, o->is.bytes) == 0;
 }
 
 /* "lr 0.001 -> 0.0005" */
 static void describe(const struct shore__option *o, const void *old, const void *new, char *out, size_t bytes) {
-    char before[64], after[64];
+    char text[2][64];
     const void *value[2] = {old, new};
-    char *text[2] = {before, after};
     for (int i = 0; i < 2; i++) {
-        if (o->kind == SHORE__OPTION_TEXT) {
-            const char *v = *(char *const *)value[i];
-            snprintf(text[i], sizeof before, "%s", v ? v : "none");
-        } else if (o->kind == SHORE__OPTION_REAL) {
-            double v = *(const double *)value[i];
-            snprintf(text[i], sizeof before, isnan(v) ? "chosen" : "%g", v);
-        } else if (o->kind == SHORE__OPTION_CHOICE) {
-            shore__option_choice(o, value[i], text[i], sizeof before);
-        } else {
-            uint64_t v = 0;
-            memcpy(&v, value[i], o->bytes);
-            snprintf(text[i], sizeof before, v == UINT64_MAX ? "chosen" : "%llu", (unsigned long long)v);
-        }
+        const char *word = o->is.kind == SHORE__VALUE_TEXT ? *(char *const *)value[i] : NULL;
+        shore__value_text(&o->is, value[i], text[i], sizeof text[i]);
+        if (o->is.kind == SHORE__VALUE_TEXT) snprintf(text[i], sizeof text[i], "%s", word ? word : "none");
     }
     size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s %s -> %s", used ? ", " : "", o->name, before, after);
+    snprintf(out + used, bytes - used, "%s%s %s -> %s", used ? ", " : "", o->name, text[0], text[1]);
 }
 
 static int replace_text(char **old, const char *new, struct shore_diag *diag) {
@@ -262,7 +238,7 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
     changes[0] = 0;
     for (size_t i = 0; i < shore__train_line.noptions; i++) {
         const struct shore__option *o = &options[i];
-        if (o->kind == SHORE__OPTION_HEADING || !parsed->given[i] || among(other_flags, o->name)) continue;
+        if (o->is.kind == SHORE__VALUE_NONE || !parsed->given[i] || among(other_flags, o->name)) continue;
         if (o->offset < first || o->offset >= first + sizeof *settings)
             return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with --resume", o->name);
         const void *new = (const char *)args + o->offset;
@@ -281,12 +257,12 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
                                "run",
                                o->name);
         if (recorded) describe(o, old, new, changes, bytes);
-        if (o->kind == SHORE__OPTION_TEXT) {
+        if (o->is.kind == SHORE__VALUE_TEXT) {
             int rc = replace_text(old, *(char *const *)new, diag);
             if (!rc && old == &settings->emulate) rc = shore__emulation_absolute(&settings->emulate, diag);
             if (rc) return rc;
         } else {
-            memcpy(old, new, o->bytes);
+            memcpy(old, new, o->is.bytes);
         }
     }
     if (settings->lr != lr && settings->min_lr == lr / 10 && !given(parsed, "min-lr")) {

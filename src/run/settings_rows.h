@@ -3,15 +3,29 @@
  *
  *   ROW(kind, name, field, role, default, chosen, least, most, value, help)
  *
- * kind: type of the field, and how it is written (see settings.c). role: its role when a run is resumed. chosen: the
+ * kind: see value.h. role: its role when a run is resumed. chosen: the
  * default means "not given", and a value is chosen later. least, most: range of a number. value: name of the value in
  * the help; for a choice, its words in the order of the enum (off|on: a bool). Groups are those of the help.
  */
 #ifndef SHORE_RUN_SETTINGS_ROWS_H
 #define SHORE_RUN_SETTINGS_ROWS_H
 
-/* The largest fp32 below 1, where the update's arithmetic still tells the two apart. */
-#define SHORE__BELOW_ONE 0x1.fffffep-1
+#include "run/value.h"
+
+/* The value of a row, in .is = {...}: its kind, with the range or the words that this kind has. */
+#define SHORE__VALUE_OF(kind_, field, least_, most_, words)                            \
+    .kind = SHORE__VALUE_##kind_, .bytes = sizeof((struct shore__settings *)0)->field, \
+    SHORE__##kind_##_RANGE(least_, most_, words)
+#define SHORE__TEXT_RANGE(least_, most_, words) .choices = NULL
+#define SHORE__LIST_RANGE SHORE__TEXT_RANGE
+#define SHORE__PLACES_RANGE SHORE__TEXT_RANGE
+#define SHORE__FLAG_RANGE SHORE__TEXT_RANGE
+#define SHORE__WHOLE_RANGE(least_, most_, words) .least = least_, .most = most_
+#define SHORE__SIZE_RANGE SHORE__WHOLE_RANGE
+#define SHORE__PACE_RANGE SHORE__WHOLE_RANGE
+#define SHORE__REAL_RANGE(least_, most_, words) .low = least_, .high = most_
+#define SHORE__SHARE_RANGE SHORE__REAL_RANGE
+#define SHORE__CHOICE_RANGE(least_, most_, words) .choices = words
 
 // clang-format off
 #define SHORE__SETTINGS_OF_MODEL(ROW) \
@@ -23,9 +37,9 @@
     ROW(TEXT, "tokenizer", tokenizer, IDENTITY, NULL, false, 0, 0, "DIR|bytes", \
         "directory of a tokenizer, or bytes (ids 0-255, 256 ends a text); otherwise the model's; with --init, " \
         "which may have none, bytes") \
-    ROW(COUNT64, "seed", seed, IDENTITY, 0, false, 0, UINT64_MAX, "N", \
+    ROW(WHOLE, "seed", seed, IDENTITY, 0, false, 0, UINT64_MAX, "N", \
         "of random weights and of the shuffled order") \
-    ROW(TRUTH, "precision", fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \
+    ROW(CHOICE, "precision", fp32, IDENTITY, 0, false, 0, 0, "bf16|fp32", \
         "what is stored and fetched of parameters and activations") \
     ROW(CHOICE, "products", products, IDENTITY, SHORE__PRODUCTS_AUTO, false, 0, 0, "auto|bf16|fp32", \
         "what matrix products run as with --precision bf16; auto: a fixed table by kind of processor")
@@ -38,18 +52,18 @@
         "text to validate on") \
     ROW(TEXT, "text-field", text_field, IDENTITY, "text", false, 0, 0, "NAME", \
         "key of the text in a record") \
-    ROW(TRUTH, "bad-rows", skip_bad_rows, IDENTITY, 0, false, 0, 0, "stop|skip", \
+    ROW(CHOICE, "bad-rows", skip_bad_rows, IDENTITY, 0, false, 0, 0, "stop|skip", \
         "at a record that is not valid JSON or has no such text: stop and name it, or leave it out and count") \
     ROW(REAL, "val-share", val_share, IDENTITY, 0, false, 0, 0.9, "X", \
         "share of the data, from its end, to validate on instead") \
-    ROW(TRUTH, "special-tokens", parse_special, IDENTITY, 0, false, 0, 0, "text|parse", \
+    ROW(CHOICE, "special-tokens", parse_special, IDENTITY, 0, false, 0, 0, "text|parse", \
         "in the data; parse: those of the tokenizer get their ids, as in chats that a template has rendered; " \
         "never do so with text that strangers wrote") \
-    ROW(COUNT32, "seq-len", seq_len, IDENTITY, 0, true, 1, SHORE__TOKENS_MOST, "N", \
+    ROW(WHOLE, "seq-len", seq_len, IDENTITY, 0, true, 1, SHORE__TOKENS_MOST, "N", \
         "tokens of a sequence; otherwise the model's, at most 1024") \
-    ROW(COUNT32, "batch", batch, IDENTITY, 8, false, 1, SHORE__TOKENS_MOST, "N", \
+    ROW(WHOLE, "batch", batch, IDENTITY, 8, false, 1, SHORE__TOKENS_MOST, "N", \
         "sequences per step") \
-    ROW(TRUTH, "shuffle", shuffle, IDENTITY, true, false, 0, 0, "off|on", \
+    ROW(CHOICE, "shuffle", shuffle, IDENTITY, true, false, 0, 0, "off|on", \
         "sequences in an order that follows from the seed alone")
 
 #define SHORE__SETTINGS_OF_STATE(ROW) \
@@ -62,15 +76,15 @@
         "the budget, a promise about resident memory; otherwise half of the machine's, at most what is useful")
 
 #define SHORE__SETTINGS_OF_LENGTH(ROW) \
-    ROW(COUNT64, "steps", steps, SCHEDULE, 0, true, 1, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "steps", steps, SCHEDULE, 0, true, 1, SHORE__STEPS_MOST, "N", \
         "optimizer steps; the schedule ends there; otherwise 1000") \
     ROW(REAL, "epochs", epochs, MADE, 0, false, 0, 1e9, "X", \
         "passes over the data, instead of --steps") \
-    ROW(COUNT64, "snapshot-every", snapshot_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "snapshot-every", snapshot_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "keep a snapshot every N steps, named step-000100 and so on: see longshore rollback") \
-    ROW(COUNT64, "keep", keep, RESOURCE, 0, false, 0, 1u << 20, "K", \
+    ROW(WHOLE, "keep", keep, RESOURCE, 0, false, 0, 1u << 20, "K", \
         "of those, the newest K; otherwise all") \
-    ROW(COUNT64, "stop-at", stop_at, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "STEP", \
+    ROW(WHOLE, "stop-at", stop_at, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "STEP", \
         "a clean stop after this step, the schedule unchanged")
 
 #define SHORE__SETTINGS_OF_OPTIMIZER(ROW) \
@@ -78,14 +92,14 @@
         "weight decay applies to matrices only") \
     ROW(CHOICE, "moments", moments, IDENTITY, 0, false, 0, 0, "fp32|8bit", \
         "8bit: 12 bytes moved a parameter instead of 24; bitsandbytes' block-wise codes, small tensors in fp32") \
-    ROW(COUNT64, "updates-before", updates_before, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "updates-before", updates_before, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "updates that moments have seen before the first step, for their bias; otherwise what the model's " \
         "directory says that holds them (see export --moments)") \
     ROW(REAL, "lr", lr, SCHEDULE, NAN, true, 0, 1e6, "X", \
         "learning rate; otherwise chosen for optimizer and model (AdamW: 0.0003, 0.00005 with --model)") \
     ROW(REAL, "min-lr", min_lr, SCHEDULE, NAN, true, 0, 1e6, "X", \
         "where cosine and linear end; otherwise a tenth of --lr") \
-    ROW(COUNT64, "warmup", warmup, SCHEDULE, SHORE__WARMUP_CHOSEN, true, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "warmup", warmup, SCHEDULE, SHORE__WARMUP_CHOSEN, true, 0, SHORE__STEPS_MOST, "N", \
         "steps of linear warm-up; otherwise 2 % of the steps; with --init 100 at least, or a third of fewer " \
         "than 300") \
     ROW(CHOICE, "schedule", schedule, SCHEDULE, SHORE__COSINE, false, 0, 0, "constant|linear|cosine", \
@@ -102,23 +116,23 @@
         "of tensors of two or more dimensions") \
     ROW(REAL, "clip", clip, SCHEDULE, 1, false, 0, 1e30, "X", \
         "largest norm of all gradients together; 0: no clipping") \
-    ROW(TRUTH, "on-nonfinite", skip_nonfinite, SCHEDULE, 0, false, 0, 0, "stop|skip", \
+    ROW(CHOICE, "on-nonfinite", skip_nonfinite, SCHEDULE, 0, false, 0, 0, "stop|skip", \
         "when a loss or gradient is not finite")
 
 #define SHORE__SETTINGS_OF_GRADIENTS(ROW) \
-    ROW(TRUTH, "grad-precision", gradient_bf16, IDENTITY, 0, false, 0, 0, "fp32|bf16", \
+    ROW(CHOICE, "grad-precision", gradient_bf16, IDENTITY, 0, false, 0, 0, "fp32|bf16", \
         "of gradients that are sent whole") \
     ROW(SHARE, "compress", compress, IDENTITY, 0, false, 0, 1, "SHARE", \
         "send only the largest elements of each block's gradient: top1% (or 0.01)") \
-    ROW(COUNT64, "compress-after", compress_after, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "compress-after", compress_after, IDENTITY, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "send whole gradients in the first N steps") \
-    ROW(TRUTH, "error-feedback", error_feedback, IDENTITY, true, false, 0, 0, "off|on", \
+    ROW(CHOICE, "error-feedback", error_feedback, IDENTITY, true, false, 0, 0, "off|on", \
         "add what was not sent to the next gradient") \
-    ROW(TRUTH, "residual", residual_saved, IDENTITY, 0, false, 0, 0, "host|saved", \
+    ROW(CHOICE, "residual", residual_saved, IDENTITY, 0, false, 0, 0, "host|saved", \
         "where that is kept: in memory, lost at a crash; or on the drives, as safe as the weights")
 
 #define SHORE__SETTINGS_OF_MACHINE(ROW) \
-    ROW(COUNT32, "threads", threads, SCHEDULE, 0, false, 0, SHORE__THREADS_MOST, "N", \
+    ROW(WHOLE, "threads", threads, SCHEDULE, 0, false, 0, SHORE__THREADS_MOST, "N", \
         "compute threads; otherwise one for each processor that a container's limits leave") \
     ROW(SIZE, "chunk-size", chunk_bytes, RESOURCE, 0, false, 0, SHORE__CHUNK_BYTES_MOST, "SIZE", \
         "bytes that UPDATE reads at once; otherwise chosen; never changes a bit") \
@@ -132,15 +146,15 @@
         "inner activations that memory has no room for go to the drives and come back, instead of being " \
         "computed again; auto: where that takes less time; the volumes are made with room for them, up to 12 " \
         "bytes a parameter") \
-    ROW(TRUTH, "update", host_update, RESOURCE, 0, false, 0, 0, "drive|host", \
+    ROW(CHOICE, "update", host_update, RESOURCE, 0, false, 0, 0, "drive|host", \
         "where UPDATE runs; host: state and gradients cross the link, as in ZeRO-Infinity, for comparison") \
     ROW(TEXT, "emulate", emulate, RECORDED, NULL, false, 0, 0, "FILE", \
         "take as long as the machine would that FILE describes; with --resume, none ends it")
 
 #define SHORE__SETTINGS_OF_REPORTS(ROW) \
-    ROW(COUNT64, "eval-every", eval_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "eval-every", eval_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "measure the validation loss every N steps, and at the end") \
-    ROW(COUNT64, "sample-every", sample_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
+    ROW(WHOLE, "sample-every", sample_every, RESOURCE, 0, false, 0, SHORE__STEPS_MOST, "N", \
         "show generated text every N steps") \
     ROW(PACE, "log-every", log_every, RESOURCE, 10, false, 1, SHORE__STEPS_MOST, "N|TIME", \
         "steps (10) or time (30s, 5m) between progress lines where there is no terminal; the first and the last " \
@@ -150,8 +164,8 @@
 
 /* No flags any more; runs of earlier versions may have them. */
 #define SHORE__SETTINGS_OF_BEFORE(ROW) \
-    ROW(TRUTH, "compress-values", compress_fp32, GONE, 0, false, 0, 0, "bf16|fp32", NULL) \
-    ROW(TRUTH, "compress-variance", frozen_variance, GONE, 0, false, 0, 0, "live|frozen", NULL)
+    ROW(CHOICE, "compress-values", compress_fp32, GONE, 0, false, 0, 0, "bf16|fp32", NULL) \
+    ROW(CHOICE, "compress-variance", frozen_variance, GONE, 0, false, 0, 0, "live|frozen", NULL)
 
 // clang-format on
 #define SHORE__SETTINGS(ROW)          \

@@ -10,13 +10,13 @@ struct args {
 
 #define OPTION(...) SHORE__OPTION(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
-    OPTION(U32, "width", d_model, "N", "the model's width; the default is that of GPT-2 124M", .least = 16,
-           .most = 65536),
-    OPTION(U32, "rows", rows, "N", "tokens of a product", .least = 1, .most = 65536),
-    OPTION(U32, "slice", slice, "N", "rows of a slice of the vocabulary", .least = 1, .most = 262144),
-    OPTION(U32, "threads", threads, "N",
+    OPTION(WHOLE, "width", d_model, "N", "the model's width; the default is that of GPT-2 124M", .is.least = 16,
+           .is.most = 65536),
+    OPTION(WHOLE, "rows", rows, "N", "tokens of a product", .is.least = 1, .is.most = 65536),
+    OPTION(WHOLE, "slice", slice, "N", "rows of a slice of the vocabulary", .is.least = 1, .is.most = 262144),
+    OPTION(WHOLE, "threads", threads, "N",
            "compute threads; otherwise one for each processor that a container's limits leave",
-           .most = SHORE__THREADS_MOST),
+           .is.most = SHORE__THREADS_MOST),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 

@@ -18,12 +18,12 @@ struct args {
 #define CHOICE(...) SHORE__CHOICE(struct args, __VA_ARGS__)
 static const struct shore__option options[] = {
     OPTION(LIST, "drive", drives, "PATH...", "directories or devices; a temporary file on each"),
-    OPTION(SIZE, "size", size_bytes, "SIZE", "bytes that are read, and as many written, in a pass", .least = 1 << 24,
-           .most = 1ull << 60),
-    OPTION(U32, "passes", passes, "N", "passes that are measured", .least = 1, .most = 10000),
-    OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes of a chunk, in four parts", .least = 786432,
-           .most = 1 << 30),
-    OPTION(U32, "buffers", buffers, "N", "chunks in flight", .least = 1, .most = 64),
+    OPTION(SIZE, "size", size_bytes, "SIZE", "bytes that are read, and as many written, in a pass", .is.least = 1 << 24,
+           .is.most = 1ull << 60),
+    OPTION(WHOLE, "passes", passes, "N", "passes that are measured", .is.least = 1, .is.most = 10000),
+    OPTION(SIZE, "chunk-size", chunk_bytes, "SIZE", "bytes of a chunk, in four parts", .is.least = 786432,
+           .is.most = 1 << 30),
+    OPTION(WHOLE, "buffers", buffers, "N", "chunks in flight", .is.least = 1, .is.most = 64),
     CHOICE("io", io, "auto|uring|threads|buffered", "how drives are read and written"),
     OPTION(FLAG, "overwrite", overwrite, NULL, "use a device although something is on it (it is lost)"),
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),

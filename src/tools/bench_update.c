@@ -33,8 +33,8 @@ struct args {
 static const struct shore__option options[] = {
     OPTION(LIST, "drive", drives, "PATH...", "directories, devices or ram:; a temporary volume on each"),
     OPTION(TEXT, "params", params, "N", "parameters, such as 124M; otherwise 124M"),
-    OPTION(U32, "steps", steps, "N", "steps that are measured", .least = 1, .most = 100000),
-    OPTION(U32, "warmup", warmup, "N", "steps before them"),
+    OPTION(WHOLE, "steps", steps, "N", "steps that are measured", .is.least = 1, .is.most = 100000),
+    OPTION(WHOLE, "warmup", warmup, "N", "steps before them"),
     CHOICE("optimizer", optimizer, SHORE__OPTIMIZERS, "what UPDATE computes"),
     CHOICE("moments", moments, "fp32|8bit", "how the optimizer's moments are stored"),
     CHOICE("grad-precision", bf16_gradients, "fp32|bf16", "how gradients are handed over"),

@@ -68,6 +68,7 @@ with_flag "a batch of too many" "--batch takes a whole number from 1 to 16777216
 with_flag "a step of too many tokens" "--batch 16777216 times --seq-len 64: a step takes" --batch 16777216 --seq-len 64
 with_flag "hexadecimal" "--lr takes a number" --lr 0x1p-3
 with_flag "a rate that is lost" "--lr takes a number" --lr 1e-400
+with_flag "a negative rate" "--lr takes a number from 0 to 1e\+06, not .-1." --lr -1
 with_flag "a negative number" "--steps takes a whole number from 1 to [0-9]*, not .-3." --steps -3
 with_flag "too many threads" "--threads takes a whole number from 0 to 1024" --threads 99999
 with_flag "a warm-up without end" "--warmup" --warmup 18446744073709551615
