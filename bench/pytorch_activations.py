@@ -90,6 +90,7 @@ def main():
     engine = None
     if a.how != "plain":
         import longshore
+        from longshore.run.engine_surface import core_of
 
         shutil.rmtree(a.run, ignore_errors=True)
         engine = longshore.wrap(model, run=a.run, memory=a.memory, activations=a.how)
@@ -112,7 +113,7 @@ def main():
     held = {}
 
     def gradients():
-        return sum(held.values()) if engine is None else engine.gradients.held_bytes
+        return sum(held.values()) if engine is None else core_of(engine).gradients.held_bytes
 
     seconds, processor = [], []
     for _ in range(a.steps + 1):
@@ -120,7 +121,7 @@ def main():
         step()
         seconds.append(time.perf_counter() - start)
         processor.append(time.process_time() - cpu)
-    store = engine.streams.activations if engine is not None else None
+    store = core_of(engine).streams.activations if engine is not None else None
     went = store.counts.taken_bytes if store else 0
     if engine is None:
         for q in model.parameters():

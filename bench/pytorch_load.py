@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import save_file
 
 import longshore
+from longshore.run.engine_surface import core_of
 
 
 def resident_mib(key):
@@ -78,7 +79,7 @@ def main():
         "load_peak_mib": round(loaded_mib),
         "wrap_s": round(time.perf_counter() - loaded, 1),
         "peak_mib": round(resident_mib("VmHWM") - before),
-        "slots": engine.streams.slots,
+        "slots": core_of(engine).streams.slots,
         "torch": torch.__version__,
     }
     engine.close()

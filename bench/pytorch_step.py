@@ -92,6 +92,7 @@ def main():
             layer.compile()
     else:
         import longshore
+        from longshore.run.engine_surface import core_of
 
         shutil.rmtree(a.run, ignore_errors=True)
         with longshore.init(a.run, drives=a.drive, memory=a.memory):
@@ -163,9 +164,9 @@ def main():
     }
     if a.engine == "longshore":
         out.update(
-            storage=engine.how["storage"],
+            storage=core_of(engine).how["storage"],
             memory=a.memory,
-            slots=engine.streams.slots,
+            slots=core_of(engine).streams.slots,
             fetched_mib=round((engine.fetched_bytes - fetched) / a.steps / 2**20, 1),
             layer_major=a.layer_major,
         )

@@ -28,7 +28,7 @@ from .integrations import hub, trainer_steps
 from .integrations.trainer_position import TrainerPosition
 from .model import adapters, blocks, precision
 from .run import checkpoint, init, retrain
-from .run.engine_surface import refuse_engine
+from .run.engine_surface import core_of, refuse_engine
 from .run.options import ARGUMENTS, DTYPE_OF, NAME_OF, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
@@ -223,10 +223,10 @@ class Trainer(transformers.Trainer):
             except LongshoreError:
                 engine.close()
                 raise
-            other += that_stay(engine, {**said, "moments": asked.get("moments", "fp32")})
+            other += that_stay(core_of(engine).state, {**said, "moments": asked.get("moments", "fp32")})
             if other:
                 _log.warning("%s: continues as it was made: %s", place, "; ".join(other))
-            engine.how["clip"] = args.max_grad_norm or 0.0
+            core_of(engine).change(clip=args.max_grad_norm or 0.0)
             share(given, engine.optimizer)
         else:
             overwrite = True if getattr(args, "overwrite_run", False) else None
@@ -239,7 +239,7 @@ class Trainer(transformers.Trainer):
                 engine = wrap(self.model, run=run, compile=kind, **how)
             else:
                 engine = retrain.again(engine, place, **how)
-        if bool(args.torch_compile) != bool(engine.how.get("compile")):
+        if bool(args.torch_compile) != bool(core_of(engine).how.get("compile")):
             _log.warning(
                 "torch_compile: the run was made %s it, and continues so", "without" if args.torch_compile else "with"
             )
@@ -250,7 +250,7 @@ class Trainer(transformers.Trainer):
         engine.follow("trainer", self.longshore_position)
         if not args.disable_tqdm:
             progress.write(str(engine.memory()))
-            engine.meter.say = progress.write
+            core_of(engine).meter.say = progress.write
 
     def _cast(self, made_in, recorded):
         """Converts the model to the dtype that the arguments ask for, or to that of a run that goes on.
@@ -292,7 +292,8 @@ class Trainer(transformers.Trainer):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
     def _before_step(self, *args):
-        self.engine.how["clip"], self._clips_to = self._clips_to, 0.0
+        core_of(self.engine).change(clip=self._clips_to)
+        self._clips_to = 0.0
         self.longshore_position.note()
 
     def _maybe_log_save_evaluate(self, tr_loss, *args, **kwargs):
@@ -322,7 +323,7 @@ class Trainer(transformers.Trainer):
             return super().push_to_hub(*args, **kwargs)
 
     def _push_from_checkpoint(self, checkpoint_folder):
-        with hub.without_run(self.engine.state.path, self.args.output_dir):
+        with hub.without_run(core_of(self.engine).state.path, self.args.output_dir):
             super()._push_from_checkpoint(checkpoint_folder)
 
     def _save(self, output_dir=None, state_dict=None):

@@ -46,7 +46,7 @@ def engine_for(model, tmp_path, name="run", kind="drives", **how):
 
 
 def nothing_is_taken(engine):
-    store = engine.streams.activations
+    store = engine._core.streams.activations
     gc.collect()
     store.settle()
     counts = store.counts
@@ -68,7 +68,7 @@ def test_same_bits(model, tmp_path, seed, small):
             digests.add(engine.digest())
             losses.add(result.loss)
             if kind == "drives":
-                store = engine.streams.activations
+                store = engine._core.streams.activations
                 assert store.counts.read_bytes > 0 and store.counts.taken_bytes > 2 * POOL
             if kind != "memory":
                 nothing_is_taken(engine)
@@ -101,7 +101,7 @@ def test_same_bits_in_other_loops(how, tmp_path, seed, small):
                     engine.step()
             digests.add(engine.digest())
             if kind == "drives":
-                assert engine.streams.activations.counts.written_bytes > 0
+                assert engine._core.streams.activations.counts.written_bytes > 0
                 nothing_is_taken(engine)
     assert len(digests) == 1
 
@@ -133,7 +133,7 @@ def test_views_are_given_back_as_they_were(tmp_path, seed, small):
             m(x).backward()
             grads.append(x.grad)
         assert torch.equal(*grads)
-        store = engine.streams.activations
+        store = engine._core.streams.activations
         assert store.counts.taken_bytes < 12 * 64 * 128 * 4
         engine.drop_gradients()
         nothing_is_taken(engine)
@@ -162,7 +162,7 @@ def test_parts_that_count_changes_for_themselves(tmp_path, seed, small):
         engine.backward(engine(x), last=False)
         for p, q in zip(model.parameters(), plain.parameters()):
             assert torch.equal(parameter_state.gradient(p), q.grad)
-        assert engine.streams.activations.counts.taken_bytes > 0
+        assert engine._core.streams.activations.counts.taken_bytes > 0
 
 
 class Changing(nn.Module):
@@ -196,7 +196,7 @@ def store(tmp_path, seed):
 
 def store_of(engine, kind="auto", scratch_bytes=1 << 20):
     """Of four entries of 16 KiB."""
-    store = Activations(engine.state, kind, 64 << 10, scratch_bytes, least=4096)
+    store = Activations(engine._core.state, kind, 64 << 10, scratch_bytes, least=4096)
     store.begin(nn.Module(), (), {})
     return store
 
@@ -331,13 +331,15 @@ def test_twice_backward_and_no_backward(tmp_path, seed, small):
         loss = engine(**batch).loss
         for retain in (True, False):
             loss.backward(retain_graph=retain)
-            sums.append({(n, t): g.clone() for n, b in enumerate(engine.gradients.blocks) for t, g in b.held.items()})
+            sums.append(
+                {(n, t): g.clone() for n, b in enumerate(engine._core.gradients.blocks) for t, g in b.held.items()}
+            )
             engine.drop_gradients()
         assert sums[0].keys() == sums[1].keys() and all(torch.equal(sums[0][k], sums[1][k]) for k in sums[0])
         del loss
         nothing_is_taken(engine)
         loss = engine(**batch).loss
-        assert engine.streams.activations.counts.scratch_used_bytes > 0
+        assert engine._core.streams.activations.counts.scratch_used_bytes > 0
         del loss
         nothing_is_taken(engine)
 
@@ -371,13 +373,13 @@ def test_a_drive_that_gives_back_something_else(tmp_path, seed, small):
         with engine_for(gpt2(), tmp_path, f"run{n}") as engine:
             batch = tokens(1, batch=4, length=16)[0]
             if n:
-                store = engine.streams.activations
+                store = engine._core.streams.activations
                 loss = engine(**batch).loss
                 store.settle()
                 other = activations.Buffer(4096)  # over what was saved first
                 longshore.native.Wait(
                     lib.shore_fleet_scratch_put,
-                    engine.state.fleet,
+                    engine._core.state.fleet,
                     0,
                     other.nbytes,
                     other.pointer,
@@ -443,10 +445,10 @@ def test_resumed_as_it_was_made(tmp_path, seed, small):
             if n and i == 2:
                 engine.close()
                 engine = longshore.resume(tmp_path / f"run{n}")
-                assert engine.streams.activations.counts.scratch_bytes == 64 << 20
+                assert engine._core.streams.activations.counts.scratch_bytes == 64 << 20
             engine.backward(engine(**batch).loss)
             engine.step()
-        assert engine.streams.activations.counts.written_bytes > 0
+        assert engine._core.streams.activations.counts.written_bytes > 0
         digests.append(engine.digest())
         engine.close()
     assert digests[0] == digests[1]

@@ -70,7 +70,7 @@ def test_losses_resume_and_saving(kind, tmp_path, seed, monkeypatch):
     optimizer = torch.optim.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
     batches = tokens(4)
     engine = engine_for(model, tmp_path, lr=1e-2, slots=1, monkeypatch=monkeypatch)
-    assert frozen and len(engine.streams.layers) == 3 and engine.streams.slots == 1
+    assert frozen and len(engine._core.streams.layers) == 3 and engine._core.streams.slots == 1
     for batch in batches[:3]:
         same_loss(engine, plain, optimizer, batch)
     digest = engine.digest()

@@ -119,7 +119,7 @@ def test_a_made_up_one_is_a_row(given, tmp_path, seed, monkeypatch):
                 engine.backward(engine(**batch).loss)
                 engine.step()
             state = engine.optimizer.state[next(model.parameters())]
-            return engine.how["optimizer"], engine.digest(), set(state)
+            return engine._core.how["optimizer"], engine.digest(), set(state)
 
     numbers = {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0}
     expected = trained("adagrad", lambda model: {"optimizer": "adagrad", **numbers})

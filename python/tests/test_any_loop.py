@@ -105,7 +105,7 @@ class Pair:
                 activation_room="64MiB",
             )
         if self.little:
-            self.engine.plan.spare_bytes = 0
+            self.engine._core.plan.spare_bytes = 0
 
     def _parameters(self):
         both = zip(self.engine.module.parameters(), self.plain.parameters(), self.trained)
@@ -155,7 +155,7 @@ class Pair:
             self.passed = True
 
     def together(self):
-        if self._all_end() and not self.engine.cycle.backwards:
+        if self._all_end() and not self.engine._core.cycle.backwards:
             batches = [next(self.batches) for _ in range(2)]
             self._begin()
             self.engine.backward_together(batches, lambda batch: self.engine.module(**batch).loss)
@@ -289,7 +289,7 @@ class Pair:
                 p.requires_grad_(q.requires_grad)
             self.passed = False
             if self.little:
-                self.engine.plan.spare_bytes = 0
+                self.engine._core.plan.spare_bytes = 0
 
 
 def test_loops_at_random(tmp_path, seed, monkeypatch):

@@ -13,7 +13,7 @@ from models import gpt2, tokens
 
 
 def held(engine):
-    return engine.plan.total_bytes + engine.plan.spare_bytes
+    return engine._core.plan.total_bytes + engine._core.plan.spare_bytes
 
 
 def wrap(model, path, **how):
@@ -59,7 +59,7 @@ def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
 def test_too_little_is_said_as_less_than_the_minimum(tmp_path):
     model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
     with longshore.wrap(copy.deepcopy(model), run=tmp_path / "run", memory="64MiB") as engine:
-        least = engine.plan.least_bytes
+        least = engine._core.plan.least_bytes
     assert least % 2**20
     with pytest.raises(longshore.BudgetError) as said:
         longshore.wrap(model, run=tmp_path / "other", memory=least - 2**16)
@@ -100,7 +100,7 @@ def test_too_little_names_each_with_what_it_needs(tmp_path, seed):
             said,
         )
         least = re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]
-        assert native.size(least) >= 2 * policy.plan.least_bytes
+        assert native.size(least) >= 2 * policy._core.plan.least_bytes
         assert not (tmp_path / "reference").exists()
         policy.close()
         assert shared.left == shared.memory

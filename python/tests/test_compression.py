@@ -17,8 +17,8 @@ from test_program import needs_program, program, steps
 
 
 def fetched(engine, number, kind, dtype):
-    buffer = Buffer(engine.layout.elems(number) * dtype.itemsize)
-    engine.state.fetch(number, kind, buffer.pointer).result()
+    buffer = Buffer(engine._core.layout.elems(number) * dtype.itemsize)
+    engine._core.state.fetch(number, kind, buffer.pointer).result()
     return buffer.view(dtype).clone()
 
 
@@ -33,10 +33,10 @@ def expected(engine, number, before, coefficient, share):
     """What SGD with lr 1 makes of a block's masters and residual, in PyTorch's words."""
     master, residual = before
     had, sums = torch.zeros(master.shape, dtype=torch.bool), torch.zeros(master.shape)
-    for p, handle in engine.streams.blocks[number].parameters:
+    for p, handle in engine._core.streams.blocks[number].parameters:
         gradient = parameter_state.gradient(p)
         if gradient is not None:
-            at = engine.layout.offsets[number][handle.index]
+            at = engine._core.layout.offsets[number][handle.index]
             had[at : at + p.numel()], sums[at : at + p.numel()] = True, gradient.reshape(-1)
     sums = torch.where(had, sums + residual.float(), 0)
     most = min(lib.shore_sparse_count(share, int(had.sum())), int((sums != 0).sum()))
@@ -50,10 +50,10 @@ def expected(engine, number, before, coefficient, share):
 def test_what_is_sent_and_what_waits(tmp_path, seed, clip):
     with engine_for(gpt2(), tmp_path, optimizer="sgd", lr=1.0, weight_decay=0.0, clip=clip, compress="top5%") as engine:
         for batch in tokens(3):
-            blocks = range(len(engine.streams.blocks))
+            blocks = range(len(engine._core.streams.blocks))
             before = [state_of(engine, number) for number in blocks]
             engine.backward(engine(**batch).loss)
-            norm, coefficient = engine.grad_norm(), engine.cycle.decide().coefficient
+            norm, coefficient = engine.grad_norm(), engine._core.cycle.decide().coefficient
             assert abs(coefficient - (min(1.0, clip / (norm + 1e-6)) if clip else 1.0)) <= 1e-6
             wanted = [expected(engine, number, before[number], coefficient, 0.05) for number in blocks]
             engine.step()
@@ -133,10 +133,10 @@ def test_frozen_unused_and_refused(tmp_path, seed):
 
         def unused():
             engine.settle()
-            for streamed in engine.streams.blocks:
+            for streamed in engine._core.streams.blocks:
                 for p, handle in streamed.parameters:
                     if handle.name in ("other.weight", "layers.0.weight"):
-                        at = engine.layout.offsets[streamed.number][handle.index]
+                        at = engine._core.layout.offsets[streamed.number][handle.index]
                         yield [x[at : at + p.numel()] for x in state_of(engine, streamed.number)]
 
         frozen = model.layers[0].weight.detach().clone()
@@ -158,7 +158,7 @@ def test_the_program_knows_it(tmp_path, seed):
         steps(engine, 1)
         engine.snapshot("one")
         held = engine.memory()
-        assert held.held <= held.budget and held.gradients >= engine.compression.sums.nbytes
+        assert held.held <= held.budget and held.gradients >= engine._core.compression.sums.nbytes
         steps(engine, 1, 1)
         digest = engine.digest()
     (tmp_path / "more").mkdir()
@@ -180,7 +180,7 @@ def test_from_deepspeed_and_what_is_no_share(tmp_path, seed):
         "longshore": {"run": str(tmp_path / "run"), "compress": "top1%", "compress_after": 2},
     }
     engine = deepspeed.initialize(model=gpt2(), config=config)[0]
-    assert engine.engine.compression.share == 0.01 and engine.engine.compression.after == 2
+    assert engine.engine._core.compression.share == 0.01 and engine.engine._core.compression.after == 2
     engine.destroy()
     for compress in ("topk", "top0.01", 0, 1.5, "101%", True):
         with pytest.raises(ValueError, match="compress=.*top1%"):

@@ -118,9 +118,9 @@ def test_checkpoints_go_on_with_the_same_bits(tmp_path, seed):
     assert loop(engine, batches[4:]) == later and engine.engine.digest() == digest
     engine.destroy()
     again = made(tmp_path, seed + 1)  # another job, whose own run is not needed then
-    own = again.engine.state.path
+    own = again.engine._core.state.path
     again.load_checkpoint(tmp_path / "out")
-    assert again.engine.state.path != own and not os.path.exists(os.path.join(own, "run.json"))
+    assert again.engine._core.state.path != own and not os.path.exists(os.path.join(own, "run.json"))
     assert loop(again, batches[4:]) == later and again.engine.digest() == digest
     again.destroy()
 
@@ -172,8 +172,8 @@ def test_a_run_by_name(tmp_path, seed):
 
 def test_two_jobs_share_no_directory(tmp_path, seed):
     one, other = made(tmp_path, seed), made(tmp_path, seed)
-    assert one.engine.state.path != other.engine.state.path
-    assert os.path.dirname(one.engine.state.path) == str(tmp_path / "nvme")
+    assert one.engine._core.state.path != other.engine._core.state.path
+    assert os.path.dirname(one.engine._core.state.path) == str(tmp_path / "nvme")
     one.destroy()
     other.destroy()
 

@@ -35,11 +35,11 @@ def test_a_checkpoint_of_a_run_that_another_engine_works_on(tmp_path, seed):
     engine.save_checkpoint(tmp_path / "out", client_state={"epoch": 3})
     other = made(tmp_path, seed + 1)
     loop(other, batches[6:])
-    own = other.engine.state.path
+    own = other.engine._core.state.path
     _, client = other.load_checkpoint(tmp_path / "out")
     assert (
         client == {"epoch": 3}
-        and other.engine.state.path == own
+        and other.engine._core.state.path == own
         and other.engine.step_number == 4
         and other.global_steps == 2
     )
@@ -72,9 +72,9 @@ def test_parameters_of_a_checkpoint_alone(tmp_path, seed, how, own):
         engine.destroy()
         other = made(tmp_path, seed + 1, optimizer={"type": "AdamW", "params": {"lr": 1e-2}})
     loop(other, batches[4:6])
-    before, steps, run = moments(other), other.engine.step_number, other.engine.state.path
+    before, steps, run = moments(other), other.engine.step_number, other.engine._core.state.path
     path, client = other.load_checkpoint(tmp_path / "out", **how)
-    assert path.endswith("global_step2") and client == {"epoch": 3} and other.engine.state.path == run
+    assert path.endswith("global_step2") and client == {"epoch": 3} and other.engine._core.state.path == run
     assert same(masters(other), expected) and same(moments(other), before) and other.engine.step_number == steps + 1
     after = {"load_optimizer_states": 2, "load_module_only": 3 if own else 1}[next(iter(how))]
     assert other.global_steps == after and other.lr_scheduler.last_batch_iteration == after - 1

@@ -167,7 +167,7 @@ def test_where_a_second_model_lies(tmp_path, seed, caplog, monkeypatch):
     # as TRL writes it, where offload_optimizer alone had a path
     follower = deepspeed.initialize(model=gpt2(), config=config)[0]
     assert (
-        os.path.dirname(follower.engine.state.path) == str(tmp_path / "nvme")
+        os.path.dirname(follower.engine._core.state.path) == str(tmp_path / "nvme")
         and "its state lies beside the first one's" in caplog.text
     )
     assert "runs of earlier jobs" not in caplog.text and caplog.text.count("nvme_path: made") == 1
@@ -178,5 +178,5 @@ def test_where_a_second_model_lies(tmp_path, seed, caplog, monkeypatch):
     theirs = {"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": str(tmp_path / "theirs")}}}
     monkeypatch.setattr("transformers.integrations.deepspeed.deepspeed_config", lambda: theirs)
     alone = deepspeed.initialize(model=gpt2(), config=config)[0]  # before the model that is trained, as TRL does
-    assert os.path.dirname(alone.engine.state.path) == str(tmp_path / "theirs")
+    assert os.path.dirname(alone.engine._core.state.path) == str(tmp_path / "theirs")
     alone.destroy()

@@ -130,7 +130,7 @@ def test_two_dtypes_as_in_pytorch_whatever_is_kept(most, few, storage, tmp_path,
         model = Mixed(most, few)
         plain, before = Plain(model, storage), dtypes(model)
         with engine_for(model, tmp_path, f"run{n}", slots, gradients, monkeypatch, storage=storage, **how) as engine:
-            assert all(s.stays for s in engine.streams.blocks if s.block.dtype == few)
+            assert all(s.stays for s in engine._core.streams.blocks if s.block.dtype == few)
             for n, batch in enumerate(tokens(3)):
                 same(step(engine, batch), plain.step(batch), n == 0)
             assert dtypes(model) == before
@@ -184,11 +184,11 @@ def test_what_stays_counts_in_the_plan(tmp_path, seed):
         return float(re.search(r"minimum ([0-9.]+) MiB", str(said.value))[1])
 
     with engine_for(Mixed(BF16, FP32), tmp_path, memory=f"{least(FP32) + 0.01}MiB") as engine:
-        few = [s for s in engine.streams.blocks if s.block.dtype == FP32]
+        few = [s for s in engine._core.streams.blocks if s.block.dtype == FP32]
         # norms of a layer and the like
-        assert sum(engine.layout.nbytes(s.number) for s in few) >= 8 * 4 * longshore.native.SEGMENT
-        assert engine.memory().parameters == engine.streams.memory.nbytes
-        assert engine.streams.slots < 3
+        assert sum(engine._core.layout.nbytes(s.number) for s in few) >= 8 * 4 * longshore.native.SEGMENT
+        assert engine.memory().parameters == engine._core.streams.memory.nbytes
+        assert engine._core.streams.slots < 3
         for batch in tokens(2):
             step(engine, batch)
     assert least(FP32) > least(BF16)

@@ -240,7 +240,7 @@ def test_loops_at_the_least_that_a_plan_takes(f, tmp_path, seed):
         longshore.wrap(copy.deepcopy(model), run=tmp_path / "too-little", memory="64KiB")
     least = re.search(r"minimum ([0-9.]+) (MiB)", str(refused.value))
     with engine_for(model, tmp_path, memory="".join(least.groups()), clip=0, optimizer="sgd", weight_decay=0) as engine:
-        assert engine.streams.slots < len(engine.streams.layers)
+        assert engine._core.streams.slots < len(engine._core.streams.layers)
         torch.testing.assert_close(trained(f, model, engine, engine.optimizer), expected, rtol=2e-5, atol=2e-5)
 
 

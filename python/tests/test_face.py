@@ -13,20 +13,36 @@ import torch
 from torch import nn
 
 import longshore
+from longshore.run import checkpoint
 from models import Cnn, gpt2, tokens
 from test_loop import engine_for
 
 
 class Awkward(nn.Module):
-    """Its names are those that the engine uses itself, or nearly."""
+    """Its names are those of parts of an engine: modules, tensors, numbers, texts and methods."""
 
     def __init__(self):
         super().__init__()
-        self.position, self.plan, self.run, self.state_of = nn.Linear(4, 4), "mine", "mine", "mine"
-        self.gradients, self.lineage = "mine", "mine"
+        self.position, self.streams = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.state = nn.Parameter(torch.full((4,), 0.5))
+        self.register_buffer("layout", torch.arange(4.0))
+        self.plan, self.how, self.cycle, self.run, self.lineage = "mine", {"clip": "mine"}, 3, "mine", [7, 8]
+        self.together, self.followed, self.gone = None, (), True
+
+    def gradients(self):
+        return self.cycle
+
+    def compression(self, x):
+        return x * self.gradients()
+
+    @property
+    def meter(self):
+        return self.layout.sum()
 
     def forward(self, x):
-        return self.position(x).square().mean()
+        for layer in self.streams:
+            x = layer(x) + self.state
+        return (self.compression(self.position(x)) + self.layout).square().mean() / self.meter
 
 
 def test_an_engine_shows_what_it_is(tmp_path, seed):
@@ -36,7 +52,7 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     engine.step()
     assert repr(engine) == (
         f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters "
-        f"on {', '.join(engine.state.drives)}, memory "
+        f"on {', '.join(engine._core.state.drives)}, memory "
         f"{longshore.native.readable(engine.memory().budget)}>"
     )
     memory = engine.memory()
@@ -128,14 +144,59 @@ def test_what_the_module_has_is_passed_on(tmp_path, seed):
     assert not hasattr(copied, "step_number")
 
 
-def test_names_that_both_have_are_the_engines(tmp_path, seed):
-    with engine_for(Awkward(), tmp_path) as engine:
-        engine.follow("nothing", torch.optim.lr_scheduler.ConstantLR(engine.optimizer))
-        engine.backward(engine(torch.ones(1, 4)))
-        engine.step()
-        assert engine.run == "mine" and engine.module.plan == "mine" and engine.plan != "mine"
+def test_names_of_parts_are_the_models(tmp_path, seed):
+    plain = Awkward()
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.1)
+    x = torch.ones(1, 4)
+
+    def step(engine):
+        sgd.zero_grad()
+        plain(x).backward()
+        sgd.step()
+        engine.backward(engine(x))
+        return engine.step().loss
+
+    with engine_for(copy.deepcopy(plain), tmp_path, optimizer="sgd", lr=0.1, weight_decay=0, clip=0) as engine:
+        model = engine.module
+        engine.follow("nothing", torch.optim.lr_scheduler.ConstantLR(engine.optimizer, factor=1.0))
+        kept = ("position", "streams", "state", "layout", "plan", "how", "cycle", "run", "lineage", "together", "gone")
+        assert all(getattr(engine, name) is getattr(model, name) for name in kept)
+        assert engine.gradients == model.gradients and engine.compression(2) == 6 and engine.meter == 6
+        step(engine)
+        engine.cycle, engine.plan, engine.layout = 2, None, torch.ones(4)
+        del engine.followed
+        assert (model.cycle, model.plan, engine.meter) == (2, None, 4) and not hasattr(engine, "followed")
+        plain.cycle, plain.layout = 2, torch.ones(4)
+        step(engine)
+        checkpoint.save(engine, tmp_path / "two")
+        saved = step(engine), engine.digest()
+        checkpoint.load(engine, tmp_path / "two")
+        assert engine.step_number == 2 and engine.cycle == 2 and torch.equal(engine.layout, torch.ones(4))
+        engine.backward(engine(x))
+        assert (engine.step().loss, engine.digest()) == saved
+        for name, p in plain.named_parameters():
+            torch.testing.assert_close(engine.get_parameter(name).detach(), p.detach())
     with longshore.resume(tmp_path / "run", Awkward) as engine:
-        assert engine.step_number == 1
+        assert engine.step_number == 3 and engine.cycle == 3 and torch.equal(engine.layout, torch.ones(4))
+        assert engine.digest() == saved[1]
+
+
+def test_no_part_of_an_engine_has_a_name_that_a_model_wants(tmp_path, seed):
+    public = {name for name in dir(longshore.Engine) if not name.startswith("_")} | {"module", "forward"}
+    with engine_for(nn.Linear(2, 2), tmp_path) as engine:
+        core = engine._core
+        parts = {name for name in (*vars(core), *vars(type(core))) if not name.startswith("_")} - public
+        assert {"cycle", "gradients", "layout", "plan", "state", "streams"} <= parts
+        for name in sorted(parts):
+            assert not hasattr(engine, name)
+            setattr(engine.module, name, "mine")
+            assert getattr(engine, name) == "mine"
+            setattr(engine, name, "changed")
+            assert getattr(engine.module, name) == "changed"
+            delattr(engine, name)
+            assert not hasattr(engine.module, name)
+        engine.backward(engine(torch.ones(1, 2)).sum())
+        assert engine.step().step == 1
 
 
 def test_who_wraps_a_model_takes_no_engine(tmp_path, seed):

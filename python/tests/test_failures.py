@@ -168,7 +168,7 @@ def test_failures_while_a_run_is_made_or_gone_back_to(tmp_path, seed, monkeypatc
             assert was_planned(failure)
             planned["left"] = None
             # it stays open where the other run cannot be looked at
-            for p in engine.module.parameters() if engine.state is None else ():
+            for p in engine.module.parameters() if engine._core.state is None else ():
                 with pytest.raises(longshore.LongshoreError, match="the engine is closed"):
                     p.detach()
             engine.close()

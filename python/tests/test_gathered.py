@@ -75,8 +75,9 @@ def test_what_a_loop_does_with_gradients(change, kind, accumulate, slots, gradie
             CHANGES[change](theirs)
             norm = torch.nn.utils.get_total_norm([p.grad for p in theirs if p.grad is not None]).item()
             assert engine.grad_norm() == pytest.approx(norm, rel=1e-4)
-            assert engine.gradients.held_bytes <= max(
-                engine.gradients.room, 4 * max(engine.layout.elems(n) for n in range(len(engine.layout.blocks)))
+            assert engine._core.gradients.held_bytes <= max(
+                engine._core.gradients.room,
+                4 * max(engine._core.layout.elems(n) for n in range(len(engine._core.layout.blocks))),
             )
             assert engine.step().grad_norm == pytest.approx(norm, rel=1e-4)
             for p, q in zip(ours, theirs):  # also after the step, until the next pass
@@ -137,7 +138,7 @@ def test_layer_major_and_what_ends_a_step(tmp_path, seed):
 def test_copies_of_a_gradient_cannot_be_written(tmp_path, seed, monkeypatch):
     """Where memory has no room for p.grad, what is read of it is a copy."""
     with engine_for(gpt2(), tmp_path, slots=1, gradient_bytes=0, monkeypatch=monkeypatch) as engine:
-        engine.plan.spare_bytes = 0
+        engine._core.plan.spare_bytes = 0
         engine.backward(engine(**tokens(1)[0]).loss)
         g = p_grad(engine)
         assert g.shape == (48,) and g.dtype == torch.float32 and isinstance(g, torch.Tensor)

@@ -54,7 +54,7 @@ def test_what_is_kept_is_a_copy(tmp_path, seed):
             {n: p.data for n, p in model.named_parameters()},
         ]
         engine.backward(loss)
-        assert engine.gradients.has_sent()
+        assert engine._core.gradients.has_sent()
         for _ in range(2):
             for values in kept:
                 assert all(torch.equal(value * 1, plain[name]) for name, value in values.items())
@@ -447,7 +447,7 @@ def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
             for i, batch in enumerate(tokens(2)):
                 if n and i:
                     with monkeypatch.context() as broken:
-                        calls, complete = itertools.count(), engine.gradients.step.complete
+                        calls, complete = itertools.count(), engine._core.gradients.step.complete
 
                         def fails(*args):
                             leaves = complete(*args)
@@ -456,7 +456,7 @@ def test_gradients_that_cannot_be_put_aside(tmp_path, seed, monkeypatch):
                                 raise longshore.LongshoreError("no room")
                             return leaves
 
-                        broken.setattr(engine.gradients.step, "complete", fails)
+                        broken.setattr(engine._core.gradients.step, "complete", fails)
                         with pytest.raises(longshore.LongshoreError, match="no room"):
                             engine.backward(engine(**batch).loss)
                 engine.backward(engine(**batch).loss)
@@ -472,7 +472,7 @@ def test_engines_that_are_dropped(tmp_path, seed):
     loss = engine(**tokens(1)[0]).loss
     engine.backward(loss)
     engine.step()
-    path, found, model = engine.state.path, weakref.ref(engine), engine.module
+    path, found, model = engine._core.state.path, weakref.ref(engine), engine.module
     del engine, loss
     with pytest.raises(longshore.BusyError, match="an engine of this process works on this run; close.* its model"):
         longshore.resume(path)
@@ -505,7 +505,7 @@ def test_engines_that_are_dropped_with_a_step_begun(tmp_path, seed):
             engine.backward(engine(**batch).loss)
             if engine.step_number == 0:
                 engine.step()
-        path = engine.state.path
+        path = engine._core.state.path
         del engine
         with longshore.resume(path) as engine:
             assert engine.step_number == 1

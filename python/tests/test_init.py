@@ -35,7 +35,7 @@ def layers(width=160, count=2):
 
 
 def directories(engine):
-    return [os.path.dirname(drive) for drive in engine.state.drives]
+    return [os.path.dirname(drive) for drive in engine._core.state.drives]
 
 
 # ---- what is refused before a model is loaded
@@ -86,7 +86,7 @@ def test_a_drive_that_is_anothers(tmp_path, seed):
     """Named with whose it is; a directory is shared."""
     shared = tmp_path / "run-drive"
     with engine_for(layers(4), tmp_path) as engine:
-        (volume,) = engine.state.drives
+        (volume,) = engine._core.state.drives
     before = (tmp_path / "run" / "run.json").read_bytes()
     for overwrite in (False, True):
         with pytest.raises(longshore.LongshoreError, match=f"{volume}: holds the state of the run .*run"):
@@ -156,8 +156,8 @@ def test_each_model_has_the_run_of_its_own_init(tmp_path, seed):
         loaded = copy.deepcopy(student)
     for model, run, drive in ((teacher, "run-a", "a"), (loaded, "run-b", "b")):
         with longshore.wrap(model) as engine:
-            assert engine.state.path == str(tmp_path / run) and directories(engine) == [str(tmp_path / drive)]
-            assert run != "run-a" or engine.state.memory_bytes == 64 << 20
+            assert engine._core.state.path == str(tmp_path / run) and directories(engine) == [str(tmp_path / drive)]
+            assert run != "run-a" or engine._core.state.memory_bytes == 64 << 20
     with pytest.raises(longshore.ExistsError, match="run-b"):
         longshore.wrap(student)
 
@@ -185,7 +185,7 @@ def test_another_run_at_wrap_counts_and_is_said(tmp_path, seed, caplog):
     with pytest.raises(longshore.ExistsError, match="run-b: holds a run"):  # overwrite was said of another
         longshore.wrap(model, run=tmp_path / "run-b")
     with longshore.wrap(model, run=tmp_path / "run-c") as engine:
-        assert engine.state.path == str(tmp_path / "run-c") and directories(engine) == [str(tmp_path / "drive")]
+        assert engine._core.state.path == str(tmp_path / "run-c") and directories(engine) == [str(tmp_path / "drive")]
     assert caplog.text.count(f"run={str(tmp_path / 'run-c')!r} counts, and not {str(tmp_path / 'run-a')!r}") == 1
 
 

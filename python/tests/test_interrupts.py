@@ -181,8 +181,8 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
 
     signal.signal(signal.SIGTERM, close)
     try:
-        while engine.state is None or engine.step_number < len(batches):
-            if engine.state is None:
+        while engine._core.state is None or engine.step_number < len(batches):
+            if engine._core.state is None:
                 engine = longshore.resume(tmp_path / "run")
             engine.train()
             timer, tries = (
@@ -229,7 +229,7 @@ def test_a_handler_that_closes_before_micro_batches_begin(tmp_path, monkeypatch)
     monkeypatch.setattr(random_numbers, "now", now)
     with pytest.raises(longshore.LongshoreError, match="is closed"):
         engine.train_batch(tokens(2, length=4))
-    assert not handlers and engine.state is None
+    assert not handlers and engine._core.state is None
 
 
 def test_several_signals(tmp_path):

@@ -86,9 +86,9 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
         model, x = wide(), torch.randn(8, 2, 896)
         model.register_parameter("unused", torch.nn.Parameter(torch.ones(900000)))
         with engine_for(model, tmp_path, f"run{n}", monkeypatch=monkeypatch, **how) as engine:
-            engine.plan.spare_bytes, engine.plan.aside_bytes = spare, 0
-            engine.gradients.room = engine.gradients.most_bytes(True)
-            engine.gradients.open(engine.state)
+            engine._core.plan.spare_bytes, engine._core.plan.aside_bytes = spare, 0
+            engine._core.gradients.room = engine._core.gradients.most_bytes(True)
+            engine._core.gradients.open(engine._core.state)
             for i, batch in enumerate(x):
                 engine.accumulate = 2 if i > 5 else 1  # gradients become fp32, and take more
                 loss = engine(batch).square().mean()
@@ -99,12 +99,14 @@ def test_same_bits_where_state_stays_in_memory(tmp_path, seed, monkeypatch, how)
                         model[0].weight.mul_(1.5)
                     continue
                 if i == 6:
-                    engine.cycle.discard()  # as a step that cannot be committed does
+                    engine._core.cycle.discard()  # as a step that cannot be committed does
                     continue
-                before = engine.state.ledger().drive_read_state + engine.state.ledger().link_out_state
+                before = engine._core.state.ledger().drive_read_state + engine._core.state.ledger().link_out_state
                 engine.step()
                 engine.settle()
-            read.append(engine.state.ledger().drive_read_state + engine.state.ledger().link_out_state - before)
+            read.append(
+                engine._core.state.ledger().drive_read_state + engine._core.state.ledger().link_out_state - before
+            )
             assert 4 << 20 <= engine.memory().state <= spare or not spare and not engine.memory().state
             digests.add(engine.digest())
             engine.reopen(tmp_path / f"run{n}")
@@ -122,7 +124,7 @@ def test_state_in_memory_after_a_write_that_failed(tmp_path, seed, monkeypatch):
             module.weight.mul_(1.5)
 
     def write_in_vain(engine, module):
-        carry, calls = engine.state.carry, itertools.count(1)
+        carry, calls = engine._core.state.carry, itertools.count(1)
 
         def failing(*a):
             if next(calls) == 2:
@@ -130,7 +132,7 @@ def test_state_in_memory_after_a_write_that_failed(tmp_path, seed, monkeypatch):
             return carry(*a)
 
         with monkeypatch.context() as m, pytest.raises(OSError):
-            m.setattr(engine.state, "carry", failing)
+            m.setattr(engine._core.state, "carry", failing)
             write(module)
 
     digests = set()
@@ -163,9 +165,9 @@ def test_a_page_that_was_wanted_when_its_state_in_memory_is_updated(tmp_path, se
                 engine.backward(engine(x).square().mean())
                 assert engine.step_number == 0 or engine.memory().state
                 if wants:
-                    engine.streams.forget()  # as after a change that was refused
+                    engine._core.streams.forget()  # as after a change that was refused
                     for number in range(4):
-                        engine.streams.want(number)  # as a forward does that ends early
+                        engine._core.streams.want(number)  # as a forward does that ends early
                 engine.step()
                 with torch.no_grad():
                     losses.add(engine(x).sum().item())
@@ -231,7 +233,7 @@ def test_norms_a_little_above_clip_send_the_state_once_a_step(tmp_path, seed):
             engine.backward(engine(**batch).loss)
             norms.append(engine.step().grad_norm)
             engine.settle()
-            ledger = engine.state.ledger()
+            ledger = engine._core.state.ledger()
             sent.append(ledger.drive_write_state - before)
             before = ledger.drive_write_state
         with engine:

@@ -156,7 +156,7 @@ def test_they_do_not_come_back(far, tmp_path, seed):
             use()
     with contextlib.suppress(longshore.LongshoreError):
         engine.close()
-    assert engine.state is None
+    assert engine._core.state is None
     far.down.unlink()
     with longshore.resume(tmp_path / "run") as engine:
         assert 1 <= engine.step_number <= 2
@@ -164,7 +164,9 @@ def test_they_do_not_come_back(far, tmp_path, seed):
 
 
 def _save(engine):
-    engine.save_pretrained(os.path.join(os.path.dirname(engine.state.path), f"out{engine.step_number}"), moments=True)
+    engine.save_pretrained(
+        os.path.join(os.path.dirname(engine._core.state.path), f"out{engine.step_number}"), moments=True
+    )
 
 
 def _weight(engine):
@@ -271,7 +273,7 @@ def test_activations_on_them(where, slots, far, tmp_path, seed, monkeypatch):
                 digest = train(engine, STEPS, seed, after=break_at(engine, where, far))
             except longshore.LongshoreError as said:
                 assert far.losses < 20 and ("again" in str(said) or "is back" in str(said))
-            came += engine.streams.activations.counts.read_bytes
+            came += engine._core.streams.activations.counts.read_bytes
             engine.close()
             engine = longshore.resume(tmp_path / "run")
         engine.close()

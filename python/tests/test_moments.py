@@ -132,7 +132,9 @@ def test_what_is_new_begins_anew(tmp_path, seed):
 
         def counts(engine):
             return {
-                t.name: n for b, ns in zip(engine.layout.blocks, engine.cycle.counts) for t, n in zip(b.tensors, ns)
+                t.name: n
+                for b, ns in zip(engine._core.layout.blocks, engine._core.cycle.counts)
+                for t, n in zip(b.tensors, ns)
             }
 
         assert (

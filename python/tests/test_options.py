@@ -96,12 +96,12 @@ def saved(tmp_path):
 
 
 def took_all(engine):
-    how = engine.how
+    how = engine._core.how
     assert (how["storage"], how["activations"], how["compress"], how["compress_after"]) == ("bf16", "drives", 0.5, 1)
-    assert engine.state.scratch_bytes == 16 << 20
+    assert engine._core.state.scratch_bytes == 16 << 20
     counts = {
         n
-        for block, had in zip(engine.layout.blocks, engine.cycle.counts)
+        for block, had in zip(engine._core.layout.blocks, engine._core.cycle.counts)
         for t, n in zip(block.tensors, had)
         if t.trains
     }

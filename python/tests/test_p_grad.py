@@ -41,7 +41,7 @@ def pair(request, tmp_path, seed, monkeypatch):
         model, tmp_path, monkeypatch=monkeypatch, lr=1e-2, clip=0, optimizer="sgd", momentum=0.9, **little
     ) as engine:
         if little:
-            engine.plan.spare_bytes = 0
+            engine._core.plan.spare_bytes = 0
         optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1)
         yield (plain, optimizer), (engine, engine.optimizer)
 
@@ -159,7 +159,7 @@ def test_nobody_keeps_a_gradient_in_the_ordinary_loop(pair, caplog):
         optimizer.zero_grad()
         gc.collect()
         assert there and all(g() is None for g in there)
-    assert not caplog.records and not engine.gradients.shown.most_bytes
+    assert not caplog.records and not engine._core.gradients.shown.most_bytes
 
 
 def test_the_same_tensor_until_it_is_none(pair):

@@ -69,7 +69,7 @@ def test_what_is_left_over_takes_turns(make, storage, tmp_path, seed):
         model = make()
         plain = copy.deepcopy(model)
         with engine_for(model, tmp_path, f"run{n}", memory=size, storage=storage) as engine:
-            stay = {s.block.module for s in engine.streams.blocks if s.stays}
+            stay = {s.block.module for s in engine._core.streams.blocks if s.stays}
             assert ("lm_head" in stay or "head" in stay) == (size == "1GiB")
             assert engine.memory().held <= longshore.native.size(size)
             for batch in tokens(2):
@@ -108,7 +108,7 @@ def _step(model, optimizer, batches):
 def test_less_memory_is_enough(tmp_path, seed):
     """Of an embedding and a head that are not tied, one at a time is there."""
     with engine_for(untied(), tmp_path, memory=least(untied(), tmp_path)) as engine:
-        lent, head = engine.streams.memory.nbytes, engine.module.lm_head.weight.numel() * 4
+        lent, head = engine._core.streams.memory.nbytes, engine.module.lm_head.weight.numel() * 4
         assert lent < 1.5 * head
         words = tokens(1)[0]["input_ids"]
         engine.eval()

@@ -158,7 +158,7 @@ def test_steps_end_however_they_end(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "longshore")
     clock = Clock(monkeypatch, 0)
     with engine_for(gpt2(), tmp_path) as engine:
-        step, batch = engine.streams.progress, tokens(1)[0]
+        step, batch = engine._core.streams.progress, tokens(1)[0]
         engine(**batch)
         assert step.progress is not None and step.progress.thread is None
         engine.drop_gradients()

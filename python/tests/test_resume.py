@@ -59,7 +59,7 @@ def test_a_run_that_was_killed_before_its_first_step(first, tmp_path, seed):
                 path.write_text(json.dumps(said))
             torch.manual_seed(7)
             engine = longshore.resume(tmp_path / f"run{n}", model)
-            assert engine.lineage == [first % 2**64, 0]
+            assert engine._core.cycle.lineage == [first % 2**64, 0]
         digests.append(two_steps(engine, x))
         engine.close()
     assert digests[0] == digests[1] == digests[2]
@@ -83,8 +83,8 @@ def test_numbers_of_a_configuration_stay_what_they_are(tmp_path, seed):
     model = torch.nn.Linear(8, 8)
     model.config = type("Config", (), {"to_dict": lambda self: {"numbers": numbers}})()
     with engine_for(model, tmp_path, "run") as engine:
-        assert engine.state.program["config"]["numbers"] == numbers
-        assert [type(n) for n in engine.state.program["config"]["numbers"]] == [type(n) for n in numbers]
+        assert engine._core.state.program["config"]["numbers"] == numbers
+        assert [type(n) for n in engine._core.state.program["config"]["numbers"]] == [type(n) for n in numbers]
 
 
 def test_buffers_groups_and_random_states(tmp_path, seed):
@@ -490,14 +490,14 @@ def test_counts_as_an_older_version_has_recorded_them(tmp_path, seed):
             engine.backward(engine(**batch).loss)
             engine.step()
         engine.settle()
-        saved = commit_blob.of(engine.state)
+        saved = commit_blob.of(engine._core.state)
         saved.pop("behind", None)
         saved["counts"] = {"transformer.wte.weight": 1}
-        commit_blob.restore(engine, saved, engine.state)
+        commit_blob.restore(engine._core, saved, engine._core.state)
         assert [
             c
-            for b, block in zip(engine.cycle.counts, engine.layout.blocks)
+            for b, block in zip(engine._core.cycle.counts, engine._core.layout.blocks)
             for c, t in zip(b, block.tensors)
             if t.name == "transformer.wte.weight"
         ] == [1]
-        assert engine.cycle.counts[1] == [3] * len(engine.cycle.counts[1])
+        assert engine._core.cycle.counts[1] == [3] * len(engine._core.cycle.counts[1])

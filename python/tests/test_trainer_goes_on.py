@@ -310,12 +310,12 @@ def test_a_run_keeps_its_precision_and_moments(tmp_path, seed, caplog):
         stopped = trainer("steps", tmp_path / str(number), seed, interrupt, "on_step_begin", 4, **first)
         with pytest.raises(KeyboardInterrupt):
             stopped.train()
-        kept = stopped.engine.how["compute"], stopped.engine.how["moments"]
+        kept = stopped.engine._core.how["compute"], stopped.engine._core.how["moments"]
         stopped.engine.close()
         again = trainer("steps", tmp_path / str(number), seed, **then)
         again.train(resume_from_checkpoint=True)
         assert said in caplog.text and caplog.text.count("continues as it was made") == 1
-        assert (again.engine.how["compute"], again.engine.how["moments"]) == kept
+        assert (again.engine._core.how["compute"], again.engine._core.how["moments"]) == kept
         assert number or seen(again) == expected
         again.engine.close()
         caplog.clear()

@@ -209,7 +209,7 @@ def test_what_the_engine_does_not_have_is_refused_by_name(tmp_path, seed):
 
 def test_moments_of_8_bits_by_name(tmp_path, seed):
     ours = trained(True, None, tmp_path, {"optim": "adamw_bnb_8bit"}, None, seed)
-    assert ours.engine.how["moments"] == "8bit" and ours.engine.how["optimizer"] == "adamw"
+    assert ours.engine._core.how["moments"] == "8bit" and ours.engine._core.how["optimizer"] == "adamw"
     ours.engine.close()
 
 

@@ -94,8 +94,8 @@ def test_gradients_that_are_changed(tmp_path, seed, memory):
     for n in range(2):
         with wrapped(tmp_path / str(n), seed) as engine:
             if memory:
-                engine.gradients.room = 0  # they go to the drives
-                engine.gradients.open(engine.state)
+                engine._core.gradients.room = 0  # they go to the drives
+                engine._core.gradients.open(engine._core.state)
             batch = tokens(1)[0]
             engine.backward(engine(**batch).loss * (2 if n else 1))  # of which blocks are updated at once
             if not n:
@@ -177,8 +177,8 @@ def test_a_damaged_byte_is_found(tmp_path, seed):
         engine.snapshot("kept")
         digest = engine.digest()
         assert longshore.verify(engine) == digest
-        page = Buffer(engine.layout.elems(0) * 2)
-        engine.state.fetch(0, lib.SHORE_FETCH_BF16, page.pointer).result()
+        page = Buffer(engine._core.layout.elems(0) * 2)
+        engine._core.state.fetch(0, lib.SHORE_FETCH_BF16, page.pointer).result()
         there = bytes(page.bytes[:64].tolist())
     assert longshore.verify(tmp_path / "run") == longshore.verify(tmp_path / "run", snapshot="kept") == digest
     [volume] = (tmp_path / "run").glob("longshore*.volume")

@@ -393,7 +393,7 @@ def test_writes_into_state_that_is_held_in_memory(tmp_path, seed, monkeypatch):
                 with writing(model[2]), torch.no_grad():
                     model[2].weight.clamp_(-0.02, 0.02)
             digests.append(engine.digest())
-            assert slots or engine.gradients.step.tell(lib.shore_step_state_bytes)
+            assert slots or engine._core.gradients.step.tell(lib.shore_step_state_bytes)
     assert digests[0] == digests[1]
 
 
@@ -414,7 +414,7 @@ def test_a_write_that_fails_leaves_the_step_before(tmp_path, seed, monkeypatch):
             raise longshore.LongshoreError("no room")
 
         with monkeypatch.context() as patched, pytest.raises(longshore.LongshoreError, match="no room"):
-            patched.setattr(engine.state, "store_values", fail)
+            patched.setattr(engine._core.state, "store_values", fail)
             with writing(model.scale), torch.no_grad():
                 model.scale.add_(1)
         assert engine.step_number == 1 and engine.digest() == digest

@@ -26,7 +26,7 @@ from ..integrations.nvme_paths import leave, of_job, of_others
 from ..model import precision
 from ..run import init
 from ..run.checkpoint import same_optimizer
-from ..run.engine_surface import refuse_engine
+from ..run.engine_surface import core_of, refuse_engine
 from ..run.resume import resume
 from ..run.retrain import engine_of
 from ..run.wrap import wrap
@@ -121,9 +121,9 @@ def initialize(
     held = engine_of(model)
     if held is not None:
         raise LongshoreError(
-            f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run {held.state.path}, "
-            "and a model belongs to one engine: use that one. To evaluate before train(), use "
-            "TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
+            f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run "
+            f"{core_of(held).state.path}, and a model belongs to one engine: use that one. To evaluate before train(), "
+            "use TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
             "precompute_ref_log_probs out"
         )
     if mpu is not None or mesh_param is not None:
@@ -151,7 +151,7 @@ def initialize(
                 same_optimizer(settings.run, how["optimizer"])
             engine = _resumed(model, settings)
             if optimizer is not None:
-                refuse_other_groups(optimizer, engine.optimizer, engine.state.path)
+                refuse_other_groups(optimizer, engine.optimizer, core_of(engine).state.path)
                 share(optimizer, engine.optimizer)
         else:
             options: dict[str, Any] = {**settings.said, "overwrite": settings.overwrite}
@@ -176,8 +176,8 @@ def _resumed(model, settings):
         several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"
         raise BusyError(f"longshore.run: {e}; {several}", e.code) from None
     say_what_stays(engine, settings)
-    engine.how.update(clip=settings.clip, on_nonfinite="skip")
-    settings.dtype = engine.how["compute"]
+    core_of(engine).change(clip=settings.clip, on_nonfinite="skip")
+    settings.dtype = core_of(engine).how["compute"]
     if settings.dtype == "fp32":
         settings.casts = settings.casts_all = False
     return engine

@@ -22,6 +22,7 @@ from ..model import adapters
 from ..model.blocks import persistent_buffers
 from ..model.compiled import compile_blocks
 from ..run import checkpoint, export, weights_files
+from ..run.engine_surface import core_of
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
 from .comm import always
@@ -60,6 +61,7 @@ class DeepSpeedEngine(nn.Module):
         has not yet said whether to continue it."""
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
+        self._core = core_of(engine)
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
         # without an optimizer, stage 3 has the offload here, as in DeepSpeed; TRL asks for it
@@ -93,7 +95,7 @@ class DeepSpeedEngine(nn.Module):
             engine.module.register_forward_pre_hook(cast, with_kwargs=True, prepend=True)
         # DeepSpeed's optimizers take the norm of their groups only; without one, it is the whole model's
         if settings.stage or settings.dtype != "fp32":
-            engine.gradients.drop_of(
+            self._core.gradients.drop_of(
                 [p for p in engine.module.parameters() if p.requires_grad and id(p) not in engine.optimizer.group_of]
             )
         divide = Divide(self)
@@ -127,7 +129,7 @@ class DeepSpeedEngine(nn.Module):
         """Raises ExistsError if the run existed before and the script has not said whether to continue it."""
         if self._undecided:
             raise ExistsError(
-                f"{self.engine.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() "
+                f"{self._core.state.path}: holds a run already, of step {self.engine.step_number}: load_checkpoint() "
                 "continues from one of its "
                 'checkpoints, "longshore": {"resume": true} from its last step, and "overwrite": true begins anew'
             )
@@ -218,7 +220,7 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches += 1
         if not boundary:
             return
-        if 0 < self.engine.cycle.backwards < self._micro_batches:
+        if 0 < self._core.cycle.backwards < self._micro_batches:
             say_once(
                 "zero_grad() between the micro-batches of a step drops the gradients of the earlier ones: call it "
                 "after the step, if at all"
@@ -226,7 +228,7 @@ class DeepSpeedEngine(nn.Module):
         self._make_step(self.engine.step, lr_kwargs)
 
     def _make_step(self, step, lr_kwargs=None):
-        parts = self.settings.accumulate if self.settings.managed else self.engine.cycle.backwards
+        parts = self.settings.accumulate if self.settings.managed else self._core.cycle.backwards
         with self._timed("step"), self._or_anew():
             result = step()
         self._micro_batches = 0
@@ -337,7 +339,7 @@ class DeepSpeedEngine(nn.Module):
             return None, None
         scheduled = self.lr_scheduler is not None
         scheduler = self.lr_scheduler.state_dict() if scheduled and not load_lr_scheduler_states else None
-        before = self.engine.state.path
+        before = self._core.state.path
         unused = self._fresh and self.engine.step_number == 0
         followed = [] if load_module_only else ["deepspeed", *(["lr_scheduler"] if scheduled else [])]
         extra = checkpoint.load(
@@ -346,7 +348,7 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches = 0
         if load_module_only:
             return directory, extra["client_state"]
-        if unused and self.engine.state.path != before:
+        if unused and self._core.state.path != before:
             remove(before)
         if whole:
             say_what_stays(self.engine, self.settings)
@@ -363,10 +365,10 @@ class DeepSpeedEngine(nn.Module):
             frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
             if adapters.saved_alone(self.module):  # peft also saves a resized vocabulary
                 frozen -= adapters.names_of(self.module)
-        place = os.path.dirname(self.engine.state.path)
-        out = export.through_files(place, lambda directory: export.save(self.engine, directory, whole=True))
+        place = os.path.dirname(self._core.state.path)
+        out = export.through_files(place, lambda directory: export.save(self._core, directory, whole=True))
         out = {name: value for name, value in out.items() if name not in frozen}
-        for block in self.engine.layout.blocks:
+        for block in self._core.layout.blocks:
             for tensor in block.tensors:
                 out.update({name: out[tensor.name] for name in tensor.names if tensor.name in out})
         return out
@@ -389,7 +391,7 @@ class DeepSpeedEngine(nn.Module):
         os.makedirs(save_dir, exist_ok=True)
         values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
         if safe := save_filename.endswith(".safetensors"):
-            first = {tensor.name for block in self.engine.layout.blocks for tensor in block.tensors}
+            first = {tensor.name for block in self._core.layout.blocks for tensor in block.tensors}
             first |= persistent_buffers(self.module).keys()  # safetensors takes tied tensors once
             values = {name: value for name, value in values.items() if name in first}
         write(values, os.path.join(save_dir, save_filename), safe)
@@ -410,7 +412,7 @@ class DeepSpeedEngine(nn.Module):
 
     def get_mom(self) -> list:
         """The betas, or SGD's momentum, of each group."""
-        key = "momentum" if OPTIMIZERS[self.engine.how["optimizer"]].takes_momentum else "betas"
+        key = "momentum" if OPTIMIZERS[self._core.how["optimizer"]].takes_momentum else "betas"
         return [g.get(key, 0.0) for g in self.engine.optimizer.param_groups]
 
     def train_batch_size(self) -> int:
@@ -451,7 +453,7 @@ class DeepSpeedEngine(nn.Module):
     def to(self, *args: Any, **kwargs: Any) -> DeepSpeedEngine:
         """Returns the engine itself. Raises LongshoreError for another dtype than the configuration's."""
         device, dtype = parse_to(*args, **kwargs)
-        if dtype is not None and dtype != self.engine.streams.compute:
+        if dtype is not None and dtype != self._core.streams.compute:
             self._apply(None)
         return self
 
@@ -473,10 +475,10 @@ class DeepSpeedEngine(nn.Module):
         self, backend: str = "inductor", compile_kwargs: dict | None = None, schedule: None = None, **kwargs: Any
     ) -> None:
         """Compiles each layer with torch.compile, or the whole model if it has no repeated layers."""
-        layers = [name for name in self.engine.how["layers"] if name]
+        layers = [name for name in self._core.how["layers"] if name]
         if layers:
             how = {"backend": backend, **(compile_kwargs or {})}
-            self.engine.streams.progress.compiling = compile_blocks(self.module, layers, how)
+            self._core.streams.progress.compiling = compile_blocks(self.module, layers, how)
         else:
             self.module.compile(backend=backend, **(compile_kwargs or {}))
 
@@ -492,7 +494,7 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self.engine.streams.why = (
+        self._core.streams.why = (
             "the engine is closed, for example by a second train() of its Trainer; call "
             "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
             "longshore.resume() opens the run again"

@@ -37,7 +37,7 @@ def _check_on_drives(param, function):
 def _moment(param, key, function):
     """The plane, m or v, of a moment that torch.optim calls key."""
     _check_on_drives(param, function)
-    kind = param.longshore.streams.engine().how["optimizer"]
+    kind = param.longshore.streams.core().how["optimizer"]
     states = OPTIMIZERS[kind].states
     known = {**states, "exp_avg_sq": "v"} if "sum" in states else states  # DeepSpeed calls it so
     if key not in known:

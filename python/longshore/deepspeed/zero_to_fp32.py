@@ -92,7 +92,7 @@ def load_state_dict_from_zero_checkpoint(
     """Gives a model the parameters of a checkpoint. A model on drives returns to the whole checkpoint, moments too."""
     handle = getattr(next(model.parameters(), None), "longshore", None)
     if handle is not None:
-        checkpoint.load(handle.streams.engine(), _find(checkpoint_dir, tag))
+        checkpoint.load(handle.streams.core().engine, _find(checkpoint_dir, tag))
     else:
         model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), strict=False)
     return model

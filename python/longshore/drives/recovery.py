@@ -14,63 +14,63 @@ from ..native import ffi, lib
 _log = logging.getLogger("longshore")
 
 
-def persist(engine, what):
+def persist(core, what):
     """Calls what() until no drive is lost meanwhile. Returns its result."""
     while True:
-        refuse(engine)
+        refuse(core)
         try:
             return what()
         except LongshoreError as lost:
-            recover(engine, lost)
+            recover(core, lost)
 
 
-def refuse(engine):
+def refuse(core):
     """Raises LongshoreError if drives were lost and did not come back."""
-    if engine is not None and engine.gone is not None:
-        raise LongshoreError(str(engine.gone), engine.gone.code)
+    if core is not None and core.gone is not None:
+        raise LongshoreError(str(core.gone), core.gone.code)
 
 
 @whole
-def recover(engine, lost):
+def recover(core, lost):
     """Waits until lost drives are back, and restores the state that they had.
 
     Raises `lost` itself if it is no lost drive, and LongshoreError if the drives do not come back, or if gradients are
     gone that the step needs."""
-    if lost.code != lib.SHORE_ELINK or engine is None or engine.state is None:
+    if lost.code != lib.SHORE_ELINK or core is None or core.state is None:
         raise lost
-    refuse(engine)
-    with engine.streams.lock:
+    refuse(core)
+    with core.streams.lock:
         spilled = False
         while lost is not None:
-            engine.state.forget_commit()
-            spilled |= engine.streams.after_drive_loss()
-            lost = _recover_once(engine, lost)
+            core.state.forget_commit()
+            spilled |= core.streams.after_drive_loss()
+            lost = _recover_once(core, lost)
         if spilled:
-            engine.drop_gradients()
+            core.drop_gradients()
             raise LongshoreError(
-                f"a drive was lost and is back, and step {engine.state.committed()} is whole, "
+                f"a drive was lost and is back, and step {core.state.committed()} is whole, "
                 "but the gradients that had been put aside on the drives are gone: make the step "
                 "again, from its first backward on; more memory keeps them here"
             )
 
 
-def _recover_once(engine, lost):
+def _recover_once(core, lost):
     """Waits for the drives, and sends the last step again. Returns the error if a drive is lost once more, or None."""
     try:
-        _reconnect(engine, lost)
-        committed = engine.state.committed()
-        if not engine.state.step - 1 <= committed <= engine.state.step:
+        _reconnect(core, lost)
+        committed = core.state.committed()
+        if not core.state.step - 1 <= committed <= core.state.step:
             raise LongshoreError(
-                f"{lost}; it came back at step {committed} instead of {engine.state.step}", lib.SHORE_ESTALE
+                f"{lost}; it came back at step {committed} instead of {core.state.step}", lib.SHORE_ESTALE
             )
     except LongshoreError as failure:
-        engine.gone = failure
+        core.gone = failure
         raise
     try:
-        if committed == engine.state.step - 1:
-            _resend_last_step(engine, lost)
+        if committed == core.state.step - 1:
+            _resend_last_step(core, lost)
         else:
-            engine.cycle.found_committed()
+            core.cycle.found_committed()
     except LongshoreError as again:
         if again.code != lib.SHORE_ELINK:
             raise
@@ -78,11 +78,11 @@ def _recover_once(engine, lost):
     return None
 
 
-def _reconnect(engine, lost):
+def _reconnect(core, lost):
     """Tries to reconnect until the drives are back, or engine.reconnect_timeout is over."""
-    go_on = ffi.new("char[]", f"longshore.resume({engine.state.path!r})".encode())
-    patience = engine.patience
-    patience.seconds, patience.go_on = engine.reconnect_timeout, go_on
+    go_on = ffi.new("char[]", f"longshore.resume({core.state.path!r})".encode())
+    patience = core.patience
+    patience.seconds, patience.go_on = core.reconnect_timeout, go_on
     why, said = ffi.new("struct shore_diag *"), ffi.new("struct shore_diag *")
     why.text = str(lost).encode()[:1000]
     lib.shore_patience_begin(patience, why, said)
@@ -95,23 +95,23 @@ def _reconnect(engine, lost):
                 f"good: when the drive is back, go on with: {native.text(go_on)}",
                 lib.SHORE_ELINK,
             )
-        code = lib.shore_run_reconnect(engine.state.run, why)
+        code = lib.shore_run_reconnect(core.state.run, why)
     native.check(code, why)
-    native.check(lib.shore_patience_end(patience, engine.state.committed(), why, said), why)
+    native.check(lib.shore_patience_end(patience, core.state.committed(), why, said), why)
     _log.warning("%s", native.text(said.text))
 
 
-def _resend_last_step(engine, lost):
+def _resend_last_step(core, lost):
     """Sends the last step again. Raises LongshoreError if its gradients are not in memory any more."""
-    if not engine.cycle.send_again():
+    if not core.cycle.send_again():
         raise LongshoreError(
-            f"{lost}; it is back, but step {engine.state.step + 1}, whose gradients are not "
-            f"in memory any more, was not committed: the engine is at step {engine.state.step}",
+            f"{lost}; it is back, but step {core.state.step + 1}, whose gradients are not "
+            f"in memory any more, was not committed: the engine is at step {core.state.step}",
             0,
         )
 
 
-def say_closed(engine, failure, what):
+def say_closed(core, failure, what):
     """Raises that the engine is closed, if a signal handler closed it meanwhile and that made `what` fail."""
     if isinstance(failure, Exception) and not isinstance(failure, LongshoreError):
-        engine.cycle.open_state(what)
+        core.cycle.open_state(what)

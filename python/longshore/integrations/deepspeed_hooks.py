@@ -4,6 +4,7 @@ import weakref
 
 import torch
 
+from ..run.engine_surface import core_of
 from ..torch_internals import tree_map
 
 
@@ -24,7 +25,7 @@ class Divide:
 
     def __call__(self, gradient):
         engine = self.engine()
-        parts = 1 if engine is None or engine.engine.gradients.own else engine.settings.accumulate
+        parts = 1 if engine is None or core_of(engine).gradients.own else engine.settings.accumulate
         return gradient / parts if parts != 1 else None
 
 

@@ -5,17 +5,19 @@ import os
 import torch
 
 from ..run import checkpoint
+from ..run.engine_surface import core_of
 from ..run.options import that_stay
 from .deepspeed_config import say_once
 
 
 def say_what_stays(engine, settings):
     """Warns about settings of the configuration that differ from an existing run's, which keeps its own."""
-    other = that_stay(engine, settings.said)
-    if engine.how["compute"] != settings.dtype:
-        other.append(f"computed in {engine.how['compute']}, and not {settings.dtype}")
+    core = core_of(engine)
+    other = that_stay(core.state, settings.said)
+    if core.how["compute"] != settings.dtype:
+        other.append(f"computed in {core.how['compute']}, and not {settings.dtype}")
     if other:
-        say_once(f"{engine.state.path}: continues as it was made: {'; '.join(other)}")
+        say_once(f"{core.state.path}: continues as it was made: {'; '.join(other)}")
 
 
 def latest(checkpoint_dir):

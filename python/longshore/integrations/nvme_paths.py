@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from ..run.engine_surface import core_of
 from .deepspeed_config import ConfigError, logger, say_once
 
 _ours: set = set()  # directories that this process made
@@ -42,7 +43,7 @@ def of_others(engine):
 
     They are those of the open engine that was made last (engine, or None), or of transformers' configuration.
     """
-    if engine is not None and engine.engine.state is not None:
+    if engine is not None and core_of(engine).state is not None:
         return engine.settings.nvme_paths
     transformers = sys.modules.get("transformers.integrations.deepspeed")
     return named(transformers and transformers.deepspeed_config() or {})

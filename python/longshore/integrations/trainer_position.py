@@ -21,6 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..drives.state import State
 from ..errors import LongshoreError
+from ..run.engine_surface import core_of
 from ..step import commit_blob, param_groups
 
 _log = logging.getLogger("longshore")
@@ -183,7 +184,7 @@ class TrainerPosition(transformers.TrainerCallback):
         """Gives the scheduler and the groups their state from before the step."""
         trainer, saved = self.trainer, self.saved
         trainer.lr_scheduler.load_state_dict(saved["scheduler"])
-        commit_blob.restore_groups(saved, trainer.engine)
+        commit_blob.restore_groups(saved, trainer.engine.optimizer)
         if trainer.args.ignore_data_skip and not hasattr(trainer.lr_scheduler, "best"):
             trainer.lr_scheduler.step()
 
@@ -244,12 +245,13 @@ class TrainerPosition(transformers.TrainerCallback):
         self._restore_callbacks()
         self.losses, self.norm, self._loss = saved["losses"], saved["norm"], None
         self._noted = saved
-        commit_blob.set_random_states(engine.position["random"])
+        commit_blob.set_random_states(core_of(engine).cycle.position["random"])
 
     def on_step_end(self, args, state, control, **kwargs):
         # a schedule of another length begins with the step after the next, as from a checkpoint
         if self._loss is None and state.max_steps != self.saved["state"]["max_steps"]:
-            commit_blob.restore_groups(self.trainer.engine.position, self.trainer.engine)
+            engine = self.trainer.engine
+            commit_blob.restore_groups(core_of(engine).cycle.position, engine.optimizer)
 
     def _restore_callbacks(self):
         there = self._exportable()
@@ -303,7 +305,7 @@ def _of(run, engine):
     """(a run's committed step, what it has committed of a Trainer)."""
     if engine is not None:
         engine.reopen(run)
-        step, blob = engine.state.step, engine.position
+        step, blob = engine.step_number, core_of(engine).cycle.position
     else:
         with contextlib.closing(State.open(run, read_only=True)) as state:
             step, blob = state.step, commit_blob.of(state)

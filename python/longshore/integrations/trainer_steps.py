@@ -11,6 +11,7 @@ import logging
 import torch
 
 from ..errors import LongshoreError
+from ..run.engine_surface import core_of
 from ..step.trusted_code import own_code_of
 from ..torch_internals import version_of
 
@@ -101,11 +102,11 @@ def extend(trainer_class, engine_of):
 
 def _goes_together(trainer, engine, methods):
     """Whether a step's micro-batches may be computed together; logs the code that prevents it, once."""
-    of_step, said = getattr(engine, "engine", engine), (trainer.args, getattr(engine, "settings", None))
+    core, said = core_of(engine), (trainer.args, getattr(engine, "settings", None))
     wanted = next((how.layer_major for how in said if getattr(how, "layer_major", None) is not None), None)
-    if of_step.cycle.backwards or wanted is False:
+    if core.cycle.backwards or wanted is False:
         return False
-    code = None if wanted else own_code_of(trainer, of_step.module, methods)
+    code = None if wanted else own_code_of(trainer, core.module, methods)
     if code is not None and not getattr(trainer, "longshore_said", False):
         trainer.longshore_said = True
         _log.info(

@@ -105,9 +105,9 @@ def before_step(streams, what):
     replaced = _put_back(streams)
     if replaced:
         _refuse_replaced(replaced)
-    engine = streams.engine()
-    there = set(engine.module.modules()) if engine is not None else ()
-    for full, (module, _) in streams.owners.items() if engine is not None else ():
+    core = streams.core()
+    there = set(core.module.modules()) if core is not None else ()
+    for full, (module, _) in streams.owners.items() if core is not None else ():
         if module not in there:
             raise LongshoreError(
                 f"{full}: its module is not in the model any more, and the run does not train "

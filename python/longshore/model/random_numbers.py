@@ -119,10 +119,10 @@ def seed_of_run(taken):
     return next(number for number in itertools.chain([first], others) if number not in taken)
 
 
-def _seed(engine, micro_batch):
+def _seed(core, micro_batch):
     """The seed of a micro-batch's random numbers in the next step."""
-    first, before = engine.lineage
-    return (first * 0x9E3779B97F4A7C15 + (before + engine.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
+    first, before = core.cycle.lineage
+    return (first * 0x9E3779B97F4A7C15 + (before + core.state.step) * 0xBF58476D1CE4E5B9 + micro_batch) % 2**63
 
 
 class _Draws:
@@ -171,7 +171,7 @@ class OwnRandom(threading.local):
     first: tuple = None, ()  # a step, and the script's states when its first pass began
     left: tuple = ()  # the script's states after the last numbered pass
 
-    def begin(self, engine, training, forwards):
+    def begin(self, core, training, forwards):
         """A forward pass of the whole model begins. forwards: its number in its step, if it is in training and has
         gradients; otherwise None, and it draws from the script's generators."""
         self.end(False)  # of an interrupted forward pass
@@ -179,7 +179,7 @@ class OwnRandom(threading.local):
         if turns is not None and not turns.sequential:
             if (
                 training
-                and turns.engine.together.draws is not False
+                and turns.core.together.draws is not False
                 and (forwards is None or checkpoint_that_saves() is not None or self._is_told(turns))
             ):
                 turns.sequential = True  # the order of what passes and the script draw is that of the ordinary loop
@@ -187,11 +187,11 @@ class OwnRandom(threading.local):
                 return
         begins_step = turns is None and forwards == 0
         if begins_step:
-            self._again(engine)
+            self._again(core)
         if turns is not None and forwards is not None:
             forwards = turns.local.number + turns.count * self.passes
             self.passes += 1
-        number = None if forwards is None else _seed(engine, forwards)
+        number = None if forwards is None else _seed(core, forwards)
         self.apart = turns is not None and not turns.sequential
         if self.apart and not self.known:
             self.known = {generator: collections.OrderedDict() for generator in _GENERATORS}
@@ -199,20 +199,20 @@ class OwnRandom(threading.local):
         self._draws = tuple(_Draws(generator, number, known[generator]) for generator in _GENERATORS)
         before = tuple(draws.before for draws in self._draws)
         if begins_step:
-            self.first, self.left = (engine.state.step, before), ()
+            self.first, self.left = (core.state.step, before), ()
         if self.apart:
             turns.outer_random = before
 
-    def begin_step(self, engine):
+    def begin_step(self, core):
         """The passes of a whole step begin, which run in threads of their own."""
-        self._again(engine)
-        self.first, self.left = (engine.state.step, now()), ()
+        self._again(core)
+        self.first, self.left = (core.state.step, now()), ()
 
-    def _again(self, engine):
+    def _again(self, core):
         """If the step that begins has begun before, was dropped, and the script has not touched its states since, it
         begins with the same states again: a step that is run again has the same bits."""
         step, states = self.first
-        if step == engine.state.step and keys(now()) == keys(self.left):
+        if step == core.state.step and keys(now()) == keys(self.left):
             put(states)
 
     def _is_told(self, turns):

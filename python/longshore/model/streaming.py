@@ -240,9 +240,9 @@ class Streams:
             else:
                 native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
         except LongshoreError as failure:
-            engine = self.engine()
-            if engine is not None and failure.code != lib.SHORE_ELINK:
-                engine.settle()  # raises the cause, if the page waits for an update whose step cannot be committed
+            core = self.core()
+            if core is not None and failure.code != lib.SHORE_ELINK:
+                core.cycle.settle()  # raises the cause, if the page waits for an update whose step cannot be committed
             raise
 
     @whole
@@ -266,7 +266,7 @@ class Streams:
             streamed.slot.holds = streamed
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
-                recovery.persist(self.engine(), lambda: self._fetch(streamed))
+                recovery.persist(self.core(), lambda: self._fetch(streamed))
             if self.mirror is not None:
                 self.mirror.put(streamed.slot, self._content(streamed))
             self._show(streamed)
@@ -359,9 +359,7 @@ class Streams:
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)
             buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
             fetch, kind = self.state.fetch, FETCH[streamed.storage]
-            recovery.persist(
-                self.engine(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result()
-            )
+            recovery.persist(self.core(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
             values = buffer.view(streamed.storage)[first - segment * SEGMENT :][:n]
             return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
 

@@ -16,11 +16,11 @@ from .absent import Absent
 @contextlib.contextmanager
 def temporary(streams, parameters):
     """The context of resident(write="temporary") for parameters of one engine."""
-    engine = streams.engine()
-    if engine is None or engine.state is None:
+    core = streams.core()
+    if core is None or core.state is None:
         raise AbsentParameterError(f"{parameters[0].longshore.name}: {streams.why}")
     before = []
-    with _room(engine, sum(p.nbytes for p in parameters)):
+    with _room(core, sum(p.nbytes for p in parameters)):
         try:
             for p in parameters:
                 with whole:
@@ -33,12 +33,12 @@ def temporary(streams, parameters):
 
 
 @contextlib.contextmanager
-def _room(engine, nbytes):
+def _room(core, nbytes):
     """A context that reserves memory for copies: memory that the plan leaves free, or that held optimizer state gives
     back. Raises BudgetError if there is too little."""
-    plan, streams, spare = engine.plan, engine.streams, engine.plan.spare_bytes
-    budget = engine.state.memory_bytes or plan.total_bytes + spare
-    free = max(budget - plan.total_bytes - streams.copies_bytes - engine.gradients.shown.most_bytes, 0)
+    plan, streams, spare = core.plan, core.streams, core.plan.spare_bytes
+    budget = core.state.memory_bytes or plan.total_bytes + spare
+    free = max(budget - plan.total_bytes - streams.copies_bytes - core.gradients.shown.most_bytes, 0)
     if nbytes > free:
         raise BudgetError(
             f'resident(write="temporary"): a copy of these parameters needs {native.readable(nbytes)}, and of '
@@ -49,7 +49,7 @@ def _room(engine, nbytes):
     streams.copies_bytes += nbytes
     plan.spare_bytes = min(spare, free - nbytes)
     try:
-        engine.gradients.step.tell(lib.shore_step_shrink_state, plan.spare_bytes)
+        core.gradients.step.tell(lib.shore_step_shrink_state, plan.spare_bytes)
         yield
     finally:
         streams.copies_bytes -= nbytes

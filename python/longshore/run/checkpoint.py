@@ -24,6 +24,7 @@ from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
 from ..step import commit_blob, param_groups
 from . import open_engines, weights_files
+from .engine_surface import core_of
 
 FILE = "longshore.json"
 README = "README.txt"
@@ -55,7 +56,7 @@ def save(engine, directory, extra=None):
     """
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
-    state = engine.state
+    state = core_of(engine).state
     if state is None:
         raise LongshoreError("a checkpoint: the engine is closed")
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
@@ -94,12 +95,13 @@ def say_weights(engine, directory, tag, ways):
     with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as f:
         if not f.read().startswith(first):
             return  # the user's own README
+    run = core_of(engine).state.path
     loads, out = "into another directory", "OUT"
     if "config.json" in there:
         loads, out = "here, so that from_pretrained() loads the directory", "."
     with open(path, "w", encoding="utf-8") as f:
         f.write(f"""{first}: they lie in a snapshot of the run
-{engine.state.path}, which {FILE} names.
+{run}, which {FILE} names.
 
 This puts them {loads}:
 
@@ -107,8 +109,8 @@ This puts them {loads}:
 
 {ways}
 """)
-    if engine.state.path not in _weights_told:
-        _weights_told.add(engine.state.path)
+    if run not in _weights_told:
+        _weights_told.add(run)
         logging.getLogger("longshore").info(
             "%s: has no weights, but a snapshot of the run: %s there says what loads them", directory, README
         )
@@ -187,81 +189,70 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
         Moments, step counts and random states stay as they are.
     any_optimizer: skips the check of the optimizer, for an engine that makes no steps.
     """
-    said = read(directory)
+    said, core = read(directory), core_of(engine)
     run = said["run"]
     if not os.path.exists(os.path.join(run, "run.json")):
-        if engine.state is None or not os.path.exists(os.path.join(engine.state.path, "run.json")):
+        if core.state is None or not os.path.exists(os.path.join(core.state.path, "run.json")):
             raise MissingError(
                 f"{directory}: is a snapshot of the run {run}, which does not exist; if it was moved, "
                 f"write its new path into {FILE}"
             )
-        run = engine.state.path  # perhaps the moved run; reopen() fails if it does not have the snapshot
+        run = core.state.path  # perhaps the moved run; reopen() fails if it does not have the snapshot
     if weights_only:
-        step = _take_over(engine, run, said["snapshot"], followed)
+        step = _take_over(core, run, said["snapshot"], followed)
     else:
         if not any_optimizer:
-            same_optimizer(run, engine.how["optimizer"])
+            same_optimizer(run, core.how["optimizer"])
         try:
-            if engine.state is None or run != engine.state.path:
+            if core.state is None or run != core.state.path:
                 open_engines.refuse_second(run)  # fails at once; opening the drives would wait for the other engine
             engine.reopen(run, said["snapshot"])
-            step = engine.state.step
+            step = core.state.step
         except BusyError:
-            if engine.state is None:
+            if core.state is None:
                 raise
-            step = _take_over(engine, run, said["snapshot"])
+            step = _take_over(core, run, said["snapshot"])
     if step != said["step"]:
         raise LongshoreError(
             f"{directory}: is of step {said['step']}, but the snapshot {said['snapshot']} of {run} is of step {step}"
         )
     if not weights_only:
-        commit_blob.restore_groups(said, engine)
+        commit_blob.restore_groups(said, engine.optimizer)
     _engines.add(engine)
     return commit_blob.back(said["extra"])
 
 
-def _take_over(engine, run, snapshot, followed=None):
+def _take_over(core, run, snapshot, followed=None):
     """Commits another run's snapshot as a new step of the engine's own run. Returns the snapshot's step number.
 
     followed: if given, copies only parameters, buffers, and the states of the followed objects with these names.
     """
-    if engine.state is None:
+    if core.state is None:
         raise LongshoreError("a checkpoint: the engine is closed")
-    engine.drop_gradients()
-    engine.settle()
-    before_all = engine.lineage, engine.cycle.counts
-    other = State.open(run, read_only=True, snapshot=snapshot)
-    try:
-        other.layout.continue_as(engine.layout, run)
-        if followed is None and other.kinds != engine.state.kinds:
+    core.drop_gradients()
+    core.cycle.settle()
+    with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as other:
+        other.layout.continue_as(core.layout, run)
+        if followed is None and other.kinds != core.state.kinds:
             raise LongshoreError(
                 f"{run}: another engine works on it, and it has another optimizer or other moments "
-                f"than {engine.state.path}, so it cannot be copied there; close that engine, or ask "
+                f"than {core.state.path}, so it cannot be copied there; close that engine, or ask "
                 "for the same optimizer"
             )
-        for number, block in enumerate(engine.layout.blocks):
-            if not block.buffers:  # restore_buffers() sets buffers, and the step stores them
-                engine.state.copy(other, number, masters=followed is not None)
-        engine.cycle.counts_before = engine.cycle.counts
-        engine.cycle.counts = [list(counts) for counts in engine.cycle.counts]
-        saved = commit_blob.of(other)
-        if followed is None:
-            commit_blob.restore(engine, saved, other)
-            seed, before = engine.lineage
-            engine.lineage = [seed, before + other.step - (engine.state.step + 1)]
-        else:
-            commit_blob.restore_buffers(engine, saved, other)
-            for name in followed:
-                commit_blob.restore_followed(saved, name, engine.followed[name])
-        engine.cycle.close({"loaded": f"{snapshot} of {run}"}, range(len(engine.streams.blocks)))
-        engine.settle()
+        with core.cycle.changing():
+            for number, block in enumerate(core.layout.blocks):
+                if not block.buffers:  # restore_buffers() sets buffers, and the step stores them
+                    core.state.copy(other, number, masters=followed is not None)
+            saved = commit_blob.of(other)
+            if followed is None:
+                commit_blob.restore(core, saved, other, core.state.step + 1)
+            else:
+                commit_blob.restore_buffers(core, saved, other)
+                for name in followed:
+                    commit_blob.restore_followed(saved, name, core.followed[name])
+            core.cycle.close({"loaded": f"{snapshot} of {run}"}, range(len(core.streams.blocks)))
+            core.cycle.settle()
         return other.step
-    except BaseException:
-        engine.cycle.discard()
-        engine.lineage, engine.cycle.counts = before_all
-        raise
-    finally:
-        other.close()
 
 
 def _write(directory, name, said):
@@ -308,7 +299,7 @@ def _remove_with(path):
     for directory in inner:
         found = snapshots_of(directory)
         for engine in list(_engines):
-            state = engine.state
+            state = core_of(engine).state
             names = [name for run, name in found if state is not None and run == state.path]
             if names:
                 engine.settle()
@@ -320,26 +311,25 @@ def _remove_with(path):
 
 def reopen(engine, run, snapshot=None):
     """Closes the engine and opens a run in its place, rolled back to a snapshot if one is named: Engine.reopen()."""
+    core = core_of(engine)
     if snapshot is not None:
-        if engine.state is not None and os.path.realpath(run) == os.path.realpath(engine.state.path):
+        if core.state is not None and os.path.realpath(run) == os.path.realpath(core.state.path):
             engine.close()
         rollback(run, snapshot)
     engine.close()
-    state = State.open(run, ring_bytes=engine.plan.ring_bytes)
+    state = State.open(run, ring_bytes=core.plan.ring_bytes)
     try:
-        state.layout.continue_as(engine.layout, run)
-        if engine.compression and not state.made.residual:
+        state.layout.continue_as(core.layout, run)
+        if core.compression and not state.made.residual:
             raise LongshoreError(
                 f"{run}: was made without compress, and has no room for the gradients that "
                 "compression leaves out; resume without compress, or make a new run"
             )
-        engine.state = state
-        engine.layout = engine.streams.layout = state.layout
-        engine.streams.open(state)
-        commit_blob.restore(engine, commit_blob.of(state), state)
-        open_engines.add(engine)
+        core.open(state)
+        commit_blob.restore(core, commit_blob.of(state), state)
+        open_engines.add(core)
     except BaseException:
-        engine.state = None
-        engine.streams.end()
+        core.state = None
+        core.streams.end()
         state.close()
         raise

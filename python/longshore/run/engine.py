@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from .. import forks, native
 from ..drives import recovery
 from ..interrupts import whole
-from ..model import hooks, random_numbers
-from ..model.forward_scope import Hook
+from ..model import hooks
 from ..progress import Progress
-from ..step import commit_blob, layer_major
-from ..step.compression import Compression
-from ..step.gradients import Gradients, parts_of
-from ..step.optimizers import Optimizer
-from ..step.param_groups import NUMBERS, defaults_of
-from ..step.step_cycle import Phase, StepCycle, StepResult
-from ..torch_internals import in_backward
+from ..step import commit_blob
+from ..step.gradients import parts_of
+from ..step.step_cycle import Phase, StepResult
 from . import checkpoint, export, memory, open_engines
+from .core import Core
 from .engine_surface import Face, with_signature
-from .metrics import Meter
 
 
-def optimizer_of(engine, how, groups):
-    """Makes engine.optimizer. how: wrap()'s options, as the run records them; groups: as torch.optim takes them."""
-    numbers = {k: tuple(how[k]) if k == "betas" else commit_blob.back(how[k]) for k in NUMBERS if k in how}
-    return Optimizer(engine, groups, defaults_of(how["optimizer"], numbers))
+def _of_core(name):
+    """An attribute that a script reads and sets, and that the core has."""
+    return property(lambda self: getattr(self._core, name), lambda self, value: setattr(self._core, name, value))
 
 
 class Engine(Face):
@@ -42,43 +34,17 @@ class Engine(Face):
     many backward() calls make a step; 1 by default. reconnect_timeout: how many seconds the engine waits for a lost
     drive of another host; 300 by default."""
 
-    state: Any = None  # of the open run; None: the engine is closed
-    _closed_at: Any = None  # (run, last step) of a closed engine
-    position: dict = {}  # what a resumed run has saved for follow(), until its first step
+    accumulate = _of_core("accumulate")
+    lr_scheduler = _of_core("lr_scheduler")
+    optimizer = _of_core("optimizer")
+    reconnect_timeout = _of_core("reconnect_timeout")
 
-    def __init__(self, model, streams, state, how, groups, room_bytes):
-        """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. room_bytes: memory for
-        gradients."""
+    def __init__(self, model, streams, state, how, groups, plan):
+        """The arguments are those of Core."""
         super().__init__()
-        self.module, self.streams, streams.engine = model, streams, weakref.ref(self)
-        self.layout, self.how = state.layout, how
+        self.module = model
         self.__dict__["forward"] = with_signature(self.forward, model.forward)
-        self.accumulate, self.lr_scheduler = 1, None
-        self.optimizer = optimizer_of(self, how, groups)
-        self.cycle, self.followed = StepCycle(self, state), {}  # by name: objects whose state commits with every step
-        self.together = layer_major.Together(self)
-        self.gradients = streams.gradients = Gradients(streams, room_bytes)
-        self.compression = (
-            Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
-        )
-        self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
-        # the wait for lost drives; the error, where they did not come back
-        self.patience, self.gone = native.new("struct shore_patience"), None
-        forks.leave_in_children(self.cycle)
-        # where random numbers and counts begin: the seed, and the number of steps made before this run
-        self.lineage = [how["seed"], 0]
-        self.plan = None  # the memory plan: how the budget is divided
-        self.process_at_wrap_bytes = memory.process_bytes()
-        if not open_engines.any_open():
-            random_numbers.forget()
-        self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
-        self.cycle.begin(keep=True)
-        model.register_forward_pre_hook(
-            Hook(self._before_forward, random_numbers.begin_copy), prepend=True, with_kwargs=True
-        )
-        model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)
-        self.gradients.hook()
-        self.state = state
+        self._core = Core(self, model, streams, state, how, groups, plan)
 
     # ---- forward and backward
 
@@ -87,49 +53,19 @@ class Engine(Face):
         try:
             return self.module(*args, **kwargs)
         except BaseException as failure:
-            self._leave_forward()
-            recovery.say_closed(self, failure, "forward")
+            self._core.leave_forward()
+            recovery.say_closed(self._core, failure, "forward")
             raise
-
-    @whole
-    def _leave_forward(self):
-        """Ends this thread's forward pass where an exception interrupted it."""
-        self.streams.inside.abort()
-        self.own_random.end(False)
-
-    def _before_forward(self, module, args, kwargs):
-        """Prepares a forward pass. In training, random numbers follow from the run's seed, the step and the pass,
-        so that they do not depend on the order in which micro-batches run."""
-        self.cycle.open_state("forward")
-        self.flush()
-        self.gradients.look()
-        if torch.is_grad_enabled() and not in_backward():
-            self.meter.start(self.state)
-        numbered = module.training and torch.is_grad_enabled() and not in_backward()
-        self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
-        if numbered:
-            self.meter.forward(self.state, args, kwargs)
-            self.streams.progress.begin(
-                self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
-            )
-
-    def _after_forward(self, module, args, output):
-        drew = self.own_random.end(output is not None)
-        if not in_backward():
-            if drew is not None and self.own_random.numbered and output is not None:
-                self.together.draws = drew
-                self.cycle.forwards += 1
-            self.meter.forward_ended(output)
 
     @property
     def step_number(self) -> int:
         """The number of the last step, durable or not."""
-        return self.cycle.open_state("step_number").step
+        return self._core.cycle.open_state("step_number").step
 
     @property
     def fetched_bytes(self) -> int:
         """How many bytes of parameters the engine has fetched from the drives since it opened the run."""
-        return self.cycle.open_state("fetched_bytes").ledger().link_out_params
+        return self._core.cycle.open_state("fetched_bytes").ledger().link_out_params
 
     def follow(self, name: str, thing: Any) -> Any:
         """Commits thing.state_dict() with every step, and restores it now if this engine was resumed and has made no
@@ -143,9 +79,9 @@ class Engine(Face):
         """
         if getattr(thing, "state", None) is self.optimizer.state:
             return thing  # an optimizer with this state: the engine commits it anyway
-        self.followed[name] = thing
-        commit_blob.restore_followed(self.position, name, thing)
-        commit_blob.restore_groups(self.position, self)  # a new scheduler writes into them
+        self._core.followed[name] = thing
+        commit_blob.restore_followed(self._core.cycle.position, name, thing)
+        commit_blob.restore_groups(self._core.cycle.position, self.optimizer)  # a new scheduler writes into them
         return thing
 
     def backward(self, loss: torch.Tensor, *, last: bool | None = None, divide: bool = True) -> None:
@@ -162,30 +98,27 @@ class Engine(Face):
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss must be a tensor of one element")
-        self.cycle.open_state("backward")
+        core, cycle = self._core, self._core.cycle
+        cycle.open_state("backward")
         parts = parts_of(self.accumulate) if divide else 1
         try:
-            self.flush()
-            self._leave_forward()
-            self.cycle.last = self.cycle.backwards + 1 == self.accumulate if last is None else last
-            self.cycle.begin_pass()
-            with self.streams.inside.differentiating(), self.gradients.own_pass():
+            cycle.flush()
+            core.leave_forward()
+            cycle.last = cycle.backwards + 1 == self.accumulate if last is None else last
+            cycle.begin_pass()
+            with core.streams.inside.differentiating(), core.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
-                self.gradients.end_of_backward()
-                self.cycle.losses += float(loss.detach()) / parts
-                self.cycle.backwards += 1
+                core.gradients.end_of_backward()
+                cycle.end_pass(float(loss.detach()) / parts)
         except BaseException as failure:
-            self.drop_gradients()
-            recovery.say_closed(self, failure, "backward")
+            core.drop_gradients()
+            recovery.say_closed(core, failure, "backward")
             raise
 
-    @whole
     def drop_gradients(self) -> None:
         """Drops the gradients that backward() has gathered since the last step."""
-        self._leave_forward()
-        self.cycle.drop()
-        self.streams.hide_unused()
+        self._core.drop_gradients()
 
     # ---- the step
 
@@ -201,32 +134,33 @@ class Engine(Face):
         Raises: LongshoreError if no backward pass has run since the last step; NotFiniteError if a gradient is not
         finite (with on_nonfinite="skip" the step counts instead, and the state stays as it was).
         """
-        self.cycle.open_state("step")
-        hooks.before_step(self.streams, "engine.step")
+        core = self._core
+        core.cycle.open_state("step")
+        hooks.before_step(core.streams, "engine.step")
         self.optimizer.read_groups()
-        self._leave_forward()
+        core.leave_forward()
         try:
-            while (result := recovery.persist(self, self.cycle.make)) is None:
+            while (result := recovery.persist(core, core.cycle.make)) is None:
                 pass
             return result
         except BaseException:
-            if self.cycle.phase is not Phase.MADE:
-                self._leave_forward()
-                self.cycle.discard()
-                self.streams.hide_unused()
-                self.gradients.has_pass = False
+            if core.cycle.phase is not Phase.MADE:
+                core.leave_forward()
+                core.cycle.discard()
+                core.streams.hide_unused()
+                core.gradients.has_pass = False
             raise
 
     @whole
     def grad_norm(self) -> float:
         """Returns the norm, before clipping, of all gradients that backward() has gathered: the one that step() will
         return."""
-        return recovery.persist(self, self.cycle.decide).norm
+        return recovery.persist(self._core, self._core.cycle.decide).norm
 
     def flush(self) -> None:
         """Begins to commit the last step. You need not call it: the next use of the engine does. Until then you can
         step a scheduler, whose state then commits with that step."""
-        self.cycle.flush()
+        self._core.cycle.flush()
 
     def settle(self) -> None:
         """Waits until the last step is durable.
@@ -234,7 +168,7 @@ class Engine(Face):
         Raises: NotFiniteError if the update made a parameter that is not finite. If the step cannot be committed, the
         engine is at the step before it.
         """
-        self.cycle.settle()
+        self._core.cycle.settle()
 
     def train_batch(
         self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None
@@ -258,7 +192,7 @@ class Engine(Face):
         Raises: ValueError if there is no micro-batch; LongshoreError if backward() has begun a step; and what step()
         raises.
         """
-        hooks.before_step(self.streams, "engine.train_batch")
+        hooks.before_step(self._core.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
         if not micro_batches:
             raise ValueError("train_batch: no micro-batches")
@@ -287,7 +221,7 @@ class Engine(Face):
 
         Raises: LongshoreError if backward() has begun a step, or as train_batch() says.
         """
-        return self.together.backward(micro_batches, loss_of, divide)
+        return self._core.together.backward(micro_batches, loss_of, divide)
 
     def save_pretrained(
         self,
@@ -317,13 +251,14 @@ class Engine(Face):
                 f"engine.save_pretrained: takes no {next(iter(others))}=; engine.module.save_pretrained() "
                 "takes what transformers' takes"
             )
+        core = self._core
         recovery.persist(
-            self, lambda: export.save(self, directory, dtype, max_shard_size, moments, overwrite=overwrite)
+            core, lambda: export.save(core, directory, dtype, max_shard_size, moments, overwrite=overwrite)
         )
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Uploads the model to the Hub, as its own push_to_hub() does, with the files of save_pretrained()."""
-        with export.streamed(self):
+        with export.streamed(self._core):
             return self.module.push_to_hub(*args, **kwargs)
 
     # ---- what goes with it
@@ -340,39 +275,37 @@ class Engine(Face):
         """
         self.settle()
         with Progress(f"snapshot {name or 'of the step'}"):
-            recovery.persist(self, lambda: self.state.snapshot(name, keep))
+            recovery.persist(self._core, lambda: self._core.state.snapshot(name, keep))
 
     @whole
     def digest(self) -> str:
         """Returns the digest of the committed state, as `longshore inspect --digest` prints it."""
         self.settle()
-        return recovery.persist(self, self.state.digest)
+        return recovery.persist(self._core, self._core.state.digest)
 
     def memory(self) -> memory.Memory:
         """Returns a Memory: the budget, how much of it is in use, and what the process takes beside it."""
-        self.cycle.open_state("memory")
-        return memory.measure(self)
+        self._core.cycle.open_state("memory")
+        return memory.measure(self._core)
 
     @whole
     def close(self) -> None:
         """Waits for requests under way, and releases the run. The parameters cannot be used afterwards."""
-        if self.state is None:
+        core = self._core
+        if core.state is None:
             return
-        self.together.stop()
+        core.together.stop()
         try:
-            if not self.gone:
-                self.cycle.drop()
-                self.cycle.settle()
+            if not core.gone:
+                core.cycle.drop()
+                core.cycle.settle()
         finally:
-            state, self.state = self.state, None
-            self._closed_at = state.path, state.step
             open_engines.discard(self)
-            self.streams.end()
-            self.cycle.begin()
-            state.close()
+            core.let_go()
 
     def __del__(self):
-        open_engines.end(self)
+        if "_core" in self.__dict__:
+            open_engines.end(self)
 
     @whole
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:

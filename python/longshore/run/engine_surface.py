@@ -8,7 +8,6 @@ import types
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from .. import native
@@ -17,8 +16,6 @@ from ..torch_internals import LoadsChild, in_functional_call, parameters_of
 
 _Engine = TypeVar("_Engine", bound="Face")
 
-# public attributes of an instance; the others are for the package
-_PUBLIC = ("accumulate", "lr_scheduler", "module", "optimizer", "reconnect_timeout")
 # methods of nn.Module that the model answers: it may have its own, and its hooks and parts are not the engine's. Where
 # they return the model, the engine's return the engine, since scripts assign the result
 _OF_THE_MODEL = (
@@ -51,20 +48,29 @@ _OF_THE_MODEL = (
 )
 
 
+def core_of(engine):
+    """The Core of an engine, for modules of the package."""
+    return vars(engine)["_core"]
+
+
 class Face(LoadsChild):
     """The base class of Engine: everything that is not part of a step.
+
+    What a script sees are the engine's public names and, beyond them, the names of the model, reading and writing. The
+    parts of the engine stand behind one private name, so that a model may have attributes of any name.
 
     Names of parameters, buffers and modules are the model's, without a "module." before them, also in the module that
     holds the engine. So what is saved with an engine loads without one, and the other way round."""
 
     def __repr__(self) -> str:
-        state = self.__dict__.get("state")
-        if state is None:
+        core = self.__dict__.get("_core")
+        state, closed_at = (core.state, core.closed_at) if core else (None, None)
+        if core is None or state is None:
             of = f" of {type(self.module).__name__}" if hasattr(self, "module") else ""
-            return f"<Engine{of}, closed" + (": run {}, step {}>".format(*self._closed_at) if self._closed_at else ">")
-        elements = sum(t.elems for block in self.layout.blocks if not block.buffers for t in block.tensors)
+            return f"<Engine{of}, closed" + (": run {}, step {}>".format(*closed_at) if closed_at else ">")
+        elements = sum(t.elems for block in core.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
-        memory = native.readable(self.plan.budget_bytes or state.memory_bytes or self.plan.total_bytes)
+        memory = native.readable(core.plan.budget_bytes or state.memory_bytes or core.plan.total_bytes)
         return (
             f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
             f"parameters on {drives}, memory {memory}>"
@@ -85,10 +91,7 @@ class Face(LoadsChild):
         )
 
     def __dir__(self) -> list[str]:
-        return sorted(
-            {*_PUBLIC, *(name for kind in type(self).__mro__ for name in vars(kind) if not name.startswith("_"))}
-            - {"state"}
-        )
+        return sorted({"module", *(n for kind in type(self).__mro__ for n in vars(kind) if not n.startswith("_"))})
 
     def __getattr__(self, name: str) -> Any:
         """Forwards names that the engine does not have to its module: config, generate."""
@@ -107,19 +110,21 @@ class Face(LoadsChild):
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets an attribute of the engine. Parameters, buffers and modules are the model's."""
-        if name in self.__dict__ or hasattr(type(self), name) or self.state is None:
+        """Sets an attribute of the engine. What the model has, parameters and modules are the model's."""
+        if name in self.__dict__ or hasattr(type(self), name) or "_core" not in self.__dict__:
             super().__setattr__(name, value)
         elif name == "module":
             raise LongshoreError("engine.module: is the model that was wrapped, and stays so; wrap() another model")
         elif name in parameters_of(self.module) and in_functional_call():
             parameters_of(self.module)[name] = value
-        elif isinstance(value, (nn.Module, nn.Parameter)) or isinstance(
-            getattr(self, name, None), (nn.Module, torch.Tensor)
-        ):
+        elif isinstance(value, (nn.Module, nn.Parameter)) or not name.startswith("_") and hasattr(self.module, name):
             setattr(self.module, name, value)
         else:
             super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Deletes an attribute of the engine, or else of the model."""
+        (super() if name in self.__dict__ or hasattr(type(self), name) else self.module).__delattr__(name)
 
     @property
     def training(self) -> bool:

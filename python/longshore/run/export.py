@@ -33,7 +33,7 @@ _REPLACED = r"(pytorch_model|model|diffusion_pytorch_model|adapter_model)\b.*|op
 _READ = {short: dtype for dtype, short in _NAMES.items()}
 
 
-def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whole=False, overwrite=False):
+def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=False, overwrite=False):
     """Writes the model for from_pretrained(): Engine.save_pretrained().
 
     whole: writes all parameters and buffers under their own names, also the base model of adapters.
@@ -42,9 +42,9 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
-    if engine.state is None:
+    if core.state is None:
         raise LongshoreError("save_pretrained: the engine is closed")
-    hooks.before_step(engine.streams, "engine.save_pretrained")
+    hooks.before_step(core.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     weights = [name for name in there if re.fullmatch(_WEIGHTS, name)]
     if os.path.exists(os.path.join(directory, "optimizer", "optimizer.json")):
@@ -54,28 +54,28 @@ def save(engine, directory, dtype=None, max_shard_size=None, moments=False, whol
             f"{directory}: holds {weights[0] if weights else 'a file'} already; save to another "
             "directory" + (", or use overwrite=True" if weights else "")
         )
-    adapted = adapters.saved_alone(engine.module) and not whole
+    adapted = adapters.saved_alone(core.module) and not whole
     most = max_shard_size and native.size(max_shard_size, "max_shard_size")
     if moments and adapted:
         raise ValueError(
             "save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
             "and resume() continues with them"
         )
-    engine.settle()
+    core.cycle.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
-            adapters.save(engine.module, partial, dtype and _TORCH[dtype], most)
-        elif not whole and _is_diffusers(engine.module) and getattr(engine.module, "_hf_peft_config_loaded", False):
-            _save_lora(engine, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
-        elif not whole and _saves_itself(engine.module):
-            _let_save(engine, partial, dtype, max_shard_size, moments)
+            adapters.save(core.module, partial, dtype and _TORCH[dtype], most)
+        elif not whole and _is_diffusers(core.module) and getattr(core.module, "_hf_peft_config_loaded", False):
+            _save_lora(core, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
+        elif not whole and _saves_itself(core.module):
+            _let_save(core, partial, dtype, max_shard_size, moments)
         else:
-            export(engine, partial, dtype, max_shard_size, moments)
+            export(core, partial, dtype, max_shard_size, moments)
             if not whole:
-                hub_names.rewrite(engine.module, partial, _map, _NAMES, most)
-                _describe(engine, partial, dtype)
+                hub_names.rewrite(core.module, partial, _map, _NAMES, most)
+                _describe(core, partial, dtype)
         _put_in_place(partial, directory, there, [name for name in weights if re.match(_REPLACED, name)])
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -123,9 +123,9 @@ def _saves_itself(model):
     return not known and callable(getattr(type(model), "save_pretrained", None))
 
 
-def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
+def export(core, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
-    extras, keep = _extras(commit_blob.small_buffers(engine))
+    extras, keep = _extras(commit_blob.small_buffers(core))
     how = native.new(
         "struct shore_run_exporting",
         converted=dtype is not None,
@@ -138,11 +138,11 @@ def export(engine, directory, dtype=None, max_shard_size=None, moments=False):
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
         try:
-            native.call(lib.shore_run_export, engine.state.run, native.path_bytes(directory), how, work)
+            native.call(lib.shore_run_export, core.state.run, native.path_bytes(directory), how, work)
         except LongshoreError as stopped:
             raise (interrupts or [stopped])[0] from None
     if moments:
-        _say_updates(engine, os.path.join(directory, "optimizer", "optimizer.json"))
+        _say_updates(core, os.path.join(directory, "optimizer", "optimizer.json"))
 
 
 def _extras(buffers):
@@ -164,9 +164,9 @@ def _extras(buffers):
     return out, keep
 
 
-def _describe(engine, directory, dtype):
+def _describe(core, directory, dtype):
     """Writes the configuration files that from_pretrained() needs, and gives the weights the names it expects."""
-    model = engine.module
+    model = core.module
     if _is_diffusers(model):
         model.save_config(directory)
         _rename(directory, "diffusion_pytorch_model")
@@ -175,7 +175,7 @@ def _describe(engine, directory, dtype):
     if hasattr(config, "save_pretrained"):
         config = copy.deepcopy(config)
         config.architectures = [type(model).__name__]
-        config.dtype = str(_TORCH[dtype or engine.how["compute"]]).removeprefix("torch.")
+        config.dtype = str(_TORCH[dtype or core.how["compute"]]).removeprefix("torch.")
         config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if hasattr(generation, "save_pretrained"):
@@ -198,15 +198,15 @@ def _rename(directory, stem):
 
 
 @contextlib.contextmanager
-def streamed(engine):
+def streamed(core):
     """A context in which the module's own save_pretrained() is the engine's."""
-    module = engine.module
+    module = core.module
 
     def save_pretrained(directory, max_shard_size=None, safe_serialization=True, **others):
         del module.save_pretrained  # for models that write their files themselves
         if not safe_serialization:
             raise ValueError("push_to_hub: safe_serialization=False: only safetensors are written; leave it out")
-        save(engine, directory, max_shard_size=max_shard_size, overwrite=True)
+        save(core, directory, max_shard_size=max_shard_size, overwrite=True)
 
     module.save_pretrained = save_pretrained
     try:
@@ -218,25 +218,25 @@ def streamed(engine):
 # ---- models that save themselves
 
 
-def _let_save(engine, directory, dtype, max_shard_size, moments):
+def _let_save(core, directory, dtype, max_shard_size, moments):
     """Calls the model's own save_pretrained() while its parameters are mapped from a file."""
-    model = engine.module
+    model = core.module
     takes = inspect.signature(model.save_pretrained).parameters
     size = {} if max_shard_size is None else {"max_shard_size": max_shard_size}
     _refuse(model, {"dtype": dtype, "moments": moments or None, **({} if "max_shard_size" in takes else size)})
-    with mapped(engine, os.path.dirname(directory)):
+    with mapped(core, os.path.dirname(directory)):
         model.save_pretrained(directory, **size)
 
 
-def _save_lora(engine, directory, asked):
+def _save_lora(core, directory, asked):
     """Writes adapters of diffusers' add_adapter() for its load_lora_adapter().
 
     diffusers' from_pretrained() cannot load a model with adapters.
     """
-    model = engine.module
+    model = core.module
     _refuse(model, asked)
     several = len(model.peft_config) > 1
-    with mapped(engine, os.path.dirname(directory)):
+    with mapped(core, os.path.dirname(directory)):
         for name in model.peft_config:
             model.save_lora_adapter(os.path.join(directory, name) if several else directory, adapter_name=name)
 
@@ -251,16 +251,16 @@ def _refuse(model, asked):
 
 
 @contextlib.contextmanager
-def mapped(engine, place):
+def mapped(core, place):
     """A context in which parameters read their values from a mapped file, whose memory the system may take back.
 
     place: a directory for the file. Its name is gone from there at once.
     """
-    engine.streams.mapped = through_files(place, lambda directory: export(engine, directory))
+    core.streams.mapped = through_files(place, lambda directory: export(core, directory))
     try:
         yield
     finally:
-        engine.streams.mapped = None
+        core.streams.mapped = None
 
 
 def through_files(place, write):
@@ -291,11 +291,11 @@ def _map(path):
             yield name, (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).view(t["shape"])
 
 
-def _say_updates(engine, path):
+def _say_updates(core, path):
     """Adds each tensor's number of updates to optimizer.json. They differ if a step had no gradient for a tensor."""
     counts = {
         t.name: n
-        for block, ns in zip(engine.layout.blocks, engine.cycle.counts)
+        for block, ns in zip(core.layout.blocks, core.cycle.counts)
         for t, n in zip(block.tensors, ns)
         if t.trains
     }

@@ -97,23 +97,23 @@ class Memory:
     __repr__ = __str__
 
 
-def measure(engine: Any) -> Memory:
+def measure(core: Any) -> Memory:
     """The Memory of an engine, now."""
     if allocator.held()[1] >= allocator.LEAST_BYTES:
         allocator.give_back()
-    plan, parameters, copies = engine.plan, engine.streams.memory.nbytes, engine.streams.copies_bytes
+    plan, parameters, copies = core.plan, core.streams.memory.nbytes, core.streams.copies_bytes
     # the engine keeps state in what gradients do not use
     compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
     return Memory(
-        plan.budget_bytes or engine.state.memory_bytes or plan.total_bytes,
+        plan.budget_bytes or core.state.memory_bytes or plan.total_bytes,
         parameters + copies,
-        engine.gradients.held_bytes + compressing,
+        core.gradients.held_bytes + compressing,
         gradients + compressing,
-        engine.gradients.step.tell(native.lib.shore_step_state_bytes),
+        core.gradients.step.tell(native.lib.shore_step_state_bytes),
         plan.pool_bytes,
         drives,
-        engine.process_at_wrap_bytes,
+        core.process_at_wrap_bytes,
         process_bytes(),
         *allocator.held(),
     )

@@ -63,12 +63,12 @@ class Meter:
             self.peak = Peak()
             self.restart(state)
 
-    def ended(self, engine):
+    def ended(self, core):
         """A step was made: logs the peak of the first one."""
         if self.peak is not None and not self.peak.whole:
             self.peak.whole = True  # from now on: the next step is said
         elif self.peak is not None:
-            self.say(self.peak.text(engine))
+            self.say(self.peak.text(core))
             self.peak = None
         self.keeper.rest()
 

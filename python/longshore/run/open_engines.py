@@ -11,6 +11,7 @@ import weakref
 from ..errors import BusyError
 from ..model import random_numbers
 from ..native import lib
+from .engine_surface import core_of
 
 _log = logging.getLogger("longshore")
 _failed = False  # whether the last step of a dropped engine could not be committed
@@ -21,13 +22,16 @@ _engines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 os.register_at_fork(after_in_child=_engines.clear)  # they are the parent's
 
 
-def add(engine):
-    _engines[engine] = engine.state, engine.streams.pages, engine.gradients.step.c
+def add(core):
+    """Counts an engine as open. core: its Core."""
+    _engines[core.engine] = core.state, core.streams.pages, core.gradients.step.c
 
 
 def seed_of_run(but=None):
     """The seed of a new run: PyTorch's, unless an open engine other than `but` has it and would draw the same."""
-    return random_numbers.seed_of_run({engine.lineage[0] for engine in list(_engines) if engine is not but})
+    return random_numbers.seed_of_run(
+        {core_of(engine).cycle.lineage[0] for engine in list(_engines) if engine is not but}
+    )
 
 
 def any_open():
@@ -40,7 +44,7 @@ def discard(engine):
 
 def end(engine):
     """Closes an engine that the script dropped. If that fails, logs it and makes the process exit with an error."""
-    state = engine.state
+    state = core_of(engine).state
     try:
         engine.close()
     except Exception as failure:  # the other engines must be closed too
@@ -82,7 +86,7 @@ class _Failing:
 
 
 def _works_on(run):
-    return any(os.path.realpath(engine.state.path) == os.path.realpath(run) for engine in list(_engines))
+    return any(os.path.realpath(state.path) == os.path.realpath(run) for state, *_ in list(_engines.values()))
 
 
 def refuse_second(run):

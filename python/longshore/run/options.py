@@ -90,14 +90,14 @@ def recorded(numbers):
     return {k: list(v) if k == "betas" else plain(v, k) for k, v in numbers.items()}
 
 
-def that_stay(engine, asked):
-    """Options asked for that differ from an existing run's, each as a phrase. The run keeps its own."""
-    how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **engine.state.program["engine"]}, []
+def that_stay(state, asked):
+    """Options asked for that differ from those of an open run, each as a phrase. The run keeps its own."""
+    how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **state.program["engine"]}, []
     for option, value in asked.items():
         if option in _START_ONLY:
             continue
         if option == "activation_room":
-            made, wanted = engine.state.scratch_bytes, native.size(value, option)
+            made, wanted = state.scratch_bytes, native.size(value, option)
         else:
             made, wanted = how[option], share_of(value) if option == "compress" else value
         # activation_room does not count in a run that has none on its drives

@@ -33,13 +33,13 @@ class Peak:
             self.output_bytes, sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor))
         )
 
-    def text(self, engine):
+    def text(self, core):
         """One line about the step that ends now."""
         self.look()
         most = _most() if _most() > self.most_before else max(self.most, self.forward)
-        held, size, imports = memory.measure(engine), native.readable, memory.imports_bytes()
+        held, size, imports = memory.measure(core), native.readable, memory.imports_bytes()
         forward, backward = self.forward - self.before, max(most - self.forward, 0)
-        said = f"step {engine.state.step + 1}: the process took "
+        said = f"step {core.state.step + 1}: the process took "
         # what was imported may be gone, with what lay in memory beside it
         known = imports is not None and imports <= self.before
         said += (
@@ -53,16 +53,16 @@ class Peak:
             said += f" (its output, such as logits, has {size(self.output_bytes)})" if self.output_bytes else ""
         if backward:
             said += f"; backward brought {size(backward)}{' more' if forward else ''} of gradients"
-        return said + _advice(engine, forward, backward) if known and most - imports > held.budget * 5 // 4 else said
+        return said + _advice(core, forward, backward) if known and most - imports > held.budget * 5 // 4 else said
 
 
-def _advice(engine, forward, backward):
+def _advice(core, forward, backward):
     """Ways to lower the peak, each with the bytes that it saves, if that is worth it."""
     size, ways = native.readable, []
-    if forward >= WORTH_BYTES and engine.how.get("activations", "memory") == "memory":
+    if forward >= WORTH_BYTES and core.how.get("activations", "memory") == "memory":
         ways.append(f'wrap(activations="drives") saves up to {size(forward)}')
     if forward >= WORTH_BYTES and not any(
-        getattr(module, "gradient_checkpointing", False) for module in engine.module.modules()
+        getattr(module, "gradient_checkpointing", False) for module in core.module.modules()
     ):
         ways.append(f"gradient checkpointing saves most of {size(forward)}")
     if forward + backward >= 2 * WORTH_BYTES:

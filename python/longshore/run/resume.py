@@ -22,6 +22,7 @@ from ..step import commit_blob
 from ..torch_internals import buffers_of, parameters_of
 from . import memory_plan, open_engines, shared_budget
 from .engine import Engine
+from .engine_surface import core_of
 from .memory import note_imports
 from .options import DTYPE_OF
 from .wrap import open_engine, temporary_buffers, versions, who
@@ -124,14 +125,15 @@ def _open(run, model, program, layout, given, chosen, accept_step):
     try:
         state.layout.continue_as(layout, run)
         engine = open_engine(model, state, how, given, chosen)
+        core = core_of(engine)
         try:
-            engine.streams.open(state)
+            core.open(state)
             saved = commit_blob.of(state)
             _refuse_others(run, commit_blob.unfit_buffers(model, saved, state))
-            commit_blob.restore(engine, saved, state)
+            commit_blob.restore(core, saved, state)
             adapters.fill_original_rows(model)
         except BaseException:
-            engine.streams.end()
+            core.streams.end()
             raise
         now = versions()
         changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
@@ -140,8 +142,8 @@ def _open(run, model, program, layout, given, chosen, accept_step):
                 f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits", stacklevel=2
             )
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        open_engines.add(engine)
-        shared_budget.add(engine, who(model, run))
+        open_engines.add(core)
+        shared_budget.add(core, who(model, run))
         return engine
     except BaseException:
         state.close()

@@ -13,19 +13,16 @@ from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share, told
 from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
 from . import init, open_engines
-from .engine import optimizer_of
+from .engine_surface import core_of
 from .options import recorded, that_stay
 from .wrap import name_groups, program_of
 
 
 def engine_of(model):
     """The open engine of a model, or None."""
-    engines = [p.longshore.streams.engine() for p in model.parameters() if getattr(p, "longshore", None) is not None]
-    return (
-        engines[0]
-        if engines and engines[0] is not None and engines[0].state is not None and engines[0].module is model
-        else None
-    )
+    cores = [p.longshore.streams.core() for p in model.parameters() if getattr(p, "longshore", None) is not None]
+    core = cores[0] if cores else None
+    return core.engine if core is not None and core.state is not None and core.module is model else None
 
 
 def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **others):
@@ -33,26 +30,27 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
 
     Its old run is closed and stays on the drives. The arguments are those of wrap().
     """
+    core = core_of(engine)
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]
-    _refuse_others(engine, run, wanted, memory, others)
+    _refuse_others(core, run, wanted, memory, others)
     init.check(run, drives, bool(overwrite))
     given, names = name_groups(engine.module, groups, defaults_of(wanted[0]))
-    how = {**engine.how, **recorded(numbers), "clip": clip, "groups": names, "seed": open_engines.seed_of_run(engine)}
+    how = {**core.how, **recorded(numbers), "clip": clip, "groups": names, "seed": open_engines.seed_of_run(engine)}
     engine.drop_gradients()
     engine.settle()
-    before = engine.state
-    program = {**program_of(engine.module, how, engine.layout, None, None), "frozen": before.program["frozen"]}
+    before = core.state
+    program = {**program_of(engine.module, how, core.layout, None, None), "frozen": before.program["frozen"]}
     state = State.create(
         run,
-        engine.layout,
+        core.layout,
         drives,
         program,
         optimizer=OPTIMIZERS[wanted[0]].number,
         moments=wanted[1],
         fp32=bool(before.made.fp32_params),
-        ring_bytes=engine.plan.ring_bytes,
+        ring_bytes=core.plan.ring_bytes,
         memory=before.memory_bytes,
         overwrite=bool(overwrite),
         momentum=uses_momentum(numbers, given),
@@ -60,48 +58,47 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
         residual=bool(before.made.residual),
     )
     with contextlib.closing(state):
-        _copy(engine, before, state)
+        _copy(engine.module, before, state)
         state.seal()
     engine.reopen(run)
-    engine.followed, engine.lr_scheduler, engine.accumulate = {}, None, 1
-    engine.how, engine.optimizer = how, optimizer_of(engine, how, given)
+    core.begin_training(how, given)
     share(handed, engine.optimizer)
     return engine
 
 
-def _refuse_others(engine, run, wanted, memory, others):
+def _refuse_others(core, run, wanted, memory, others):
     """Raises LongshoreError for each option that an open engine cannot change."""
     instead = (
         "save the model with the first Trainer's save_model(DIR), call engine.close(), and give the next "
         "Trainer from_pretrained(DIR)"
     )
-    if os.path.realpath(run) == os.path.realpath(engine.state.path):
+    if os.path.realpath(run) == os.path.realpath(core.state.path):
         raise LongshoreError(
             f"{run}: is the run of the previous training; give the next Trainer another run= or "
             f"output_dir, or {instead}"
         )
-    had = engine.how["optimizer"], engine.how["moments"]
+    had = core.how["optimizer"], core.how["moments"]
     if wanted != had:
         raise LongshoreError(
             f"a second training of the model: its engine has {had[0]} with {had[1]} moments, and is "
             f"asked for {wanted[0]} with {wanted[1]}; {instead}"
         )
     other = [
-        *that_stay(engine, others),
+        *that_stay(core.state, others),
         *(["moments_from, and its moments begin anew"] if "moments_from" in others else []),
     ]
     if other:
         raise LongshoreError(f"a second training of the model: {'; '.join(other)}; {instead}")
-    if memory is not None and native.size(memory) != engine.state.memory_bytes:
+    if memory is not None and native.size(memory) != core.state.memory_bytes:
         raise LongshoreError(
             f"a second training of the model: memory={memory!r}, and its engine has "
-            f"{native.readable(engine.state.memory_bytes)} until it is closed; {instead}"
+            f"{native.readable(core.state.memory_bytes)} until it is closed; {instead}"
         )
 
 
-def _copy(engine, before, state):
+def _copy(model, before, state):
     """Copies the masters of the committed step and the present buffers into a new run; moments are zeros."""
-    buffers = dict(engine.module.named_buffers())
+    buffers = dict(model.named_buffers())
     for b, block in enumerate(state.layout.blocks):
         for segment, count, inside in state.layout.pieces(b):
             piece = Buffer(count * native.SEGMENT * 4)

@@ -58,16 +58,16 @@ class budget:
         _current = None
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{who} has {native.readable(_held(engine))}" for engine, who in self._open())
+        held = ", ".join(f"{who} has {native.readable(_held(core))}" for core, who in self._open())
         return f"budget of {native.readable(self.memory)} for {self.engines} engines" + (f": {held}" if held else "")
 
     @property
     def left(self) -> int:
         """Bytes of the budget that no open engine holds."""
-        return max(0, self.memory - sum(_held(engine) for engine, _ in self._open()))
+        return max(0, self.memory - sum(_held(core) for core, _ in self._open()))
 
     def _open(self) -> list[tuple[Any, str]]:
-        return [(engine, who) for engine, who in list(self.shares.items()) if engine.state is not None]
+        return [(core, who) for core, who in list(self.shares.items()) if core.state is not None]
 
     def share(self, who: str, wanted: int | None, least: int) -> int:
         """Bytes for one more engine. Raises BudgetError."""
@@ -76,11 +76,11 @@ class budget:
         if max(share, least) <= left:
             return share
         others = "".join(
-            f"{name} has {native.readable(_held(engine))} ({native.readable_up(engine.plan.least_bytes)} at least), "
-            for engine, name in made
+            f"{name} has {native.readable(_held(core))} ({native.readable_up(core.plan.least_bytes)} at least), "
+            for core, name in made
         )
-        together = sum(_held(engine) for engine, _ in made) + max(share, least)
-        minimum = sum(engine.plan.least_bytes for engine, _ in made) + least
+        together = sum(_held(core) for core, _ in made) + max(share, least)
+        minimum = sum(core.plan.least_bytes for core, _ in made) + least
         raise BudgetError(
             f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} "
             f"needs {native.readable_up(max(share, least))} ({native.readable_up(least)} at least), "
@@ -90,8 +90,8 @@ class budget:
         )
 
 
-def _held(engine: Any) -> int:
-    return engine.plan.total_bytes + engine.plan.spare_bytes
+def _held(core: Any) -> int:
+    return core.plan.total_bytes + core.plan.spare_bytes
 
 
 def within(memory: int | None = None, least: int = 0) -> int:
@@ -115,7 +115,7 @@ def share(who: str, wanted: int | None, least: int) -> int | None:
     return wanted if _current is None else _current.share(who, wanted, least)
 
 
-def add(engine: Any, who: str) -> None:
+def add(core: Any, who: str) -> None:
     """Counts an engine's memory in the open budget, if there is one. who: its name in messages."""
     if _current is not None:
-        _current.shares[engine] = who
+        _current.shares[core] = who

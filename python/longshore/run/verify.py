@@ -9,6 +9,7 @@ from ..drives.state import State
 from ..errors import LongshoreError
 from . import open_engines
 from .engine import Engine
+from .engine_surface import core_of
 
 
 def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
@@ -27,13 +28,13 @@ def verify(run: str | os.PathLike | Engine, snapshot: str | None = None) -> str:
         BusyError: An engine of this process uses the run.
     """
     if isinstance(run, Engine):
-        if snapshot is not None:
-            run = run.state.path
-        else:
+        state = core_of(run).state
+        if state is None:
+            raise LongshoreError("verify: the engine is closed; give its run's directory")
+        if snapshot is None:
             run.settle()
-            if run.state is None:
-                raise LongshoreError("verify: the engine is closed; give its run's directory")
-            return run.state.digest(deep=True)
+            return state.digest(deep=True)
+        run = state.path
     if snapshot is None:
         open_engines.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as state:

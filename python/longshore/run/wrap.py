@@ -27,7 +27,7 @@ from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
 from . import init, init_state, memory_plan, open_engines, shared_budget
 from .engine import Engine
-from .engine_surface import refuse_engine
+from .engine_surface import core_of, refuse_engine
 from .init import Drives
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
@@ -205,16 +205,17 @@ def _wrap(model, options):
         ) as shown:
             fill(state, model, making.spool if making else None, shown, old)
             engine = open_engine(model, state, how, given, chosen, state.seal)
-            engine.streams.open(state)
+            core = core_of(engine)
+            core.open(state)
         if old:
-            engine.lineage, engine.cycle.counts = lineage, counts
+            core.cycle.go_on_from({}, lineage, counts)
     except BaseException:
         state.close()
         raise
     if handed is not None:
         hand_over(handed, engine.optimizer)
-    open_engines.add(engine)
-    shared_budget.add(engine, who(model, run))
+    open_engines.add(core)
+    shared_budget.add(core, who(model, run))
     return engine
 
 
@@ -257,9 +258,7 @@ def open_engine(model, state, how, groups, chosen, seal=None):
     for group in groups:  # bind() replaced parameters of the meta device
         group["params"] = [now[was[id(p)]] for p in group["params"]]
     openmp_wait.stop()
-    engine = Engine(model, streams, state, how, groups, chosen.gradient_bytes)
-    engine.plan = chosen
-    return engine
+    return Engine(model, streams, state, how, groups, chosen)
 
 
 def _check_model(model):

@@ -122,15 +122,15 @@ def set_random_states(states):
     random_numbers.forget()
 
 
-def begin(engine):
+def begin(core):
     """The first part of a blob, taken when the step is made and before the script draws the next batch."""
-    behind = _behind(engine.layout, engine.lineage[1] + engine.state.step + 1, engine.cycle.counts)
-    out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": engine.lineage}
-    for name, thing in engine.followed.items():
+    behind = _behind(core.layout, core.cycle.lineage[1] + core.state.step + 1, core.cycle.counts)
+    out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": core.cycle.lineage}
+    for name, thing in core.followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
-    made = _made_with(engine.state).get("buffers", {})
-    buffers = _buffers(small_buffers(engine)).get("buffers", {})
+    made = _made_with(core.state).get("buffers", {})
+    buffers = _buffers(small_buffers(core)).get("buffers", {})
     return {**out, "buffers": {name: b for name, b in buffers.items() if b != made.get(name)}}
 
 
@@ -184,10 +184,10 @@ def _follows_the_step(thing):
     return getattr(thing, "follows_the_step", hasattr(thing, "optimizer"))
 
 
-def finish(engine, out):
+def finish(core, out):
     """The bytes of a blob that begin() began, with schedulers and groups as they are when the engine is used again."""
-    out["groups"] = param_groups.saved(engine.optimizer)
-    for name, thing in engine.followed.items():
+    out["groups"] = param_groups.saved(core.optimizer)
+    for name, thing in core.followed.items():
         if _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
     blob = _pack(out)
@@ -204,15 +204,15 @@ def finish(engine, out):
     return blob
 
 
-def small_buffers(engine):
+def small_buffers(core):
     """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks."""
-    stored = {t.name for block in engine.layout.blocks if block.buffers for t in block.tensors}
-    return {name: b for name, b in persistent_buffers(engine.module).items() if name not in stored}
+    stored = {t.name for block in core.layout.blocks if block.buffers for t in block.tensors}
+    return {name: b for name, b in persistent_buffers(core.module).items() if name not in stored}
 
 
-def store_buffers(engine):
+def store_buffers(core):
     """Begins to write the buffers in blocks into the next step. Returns whether there are any."""
-    layout, buffers = engine.layout, dict(engine.module.named_buffers())
+    layout, buffers = core.layout, dict(core.module.named_buffers())
     for number, block in enumerate(layout.blocks):
         if block.buffers:
             value = Buffer(layout.elems(number) * 4)
@@ -226,15 +226,15 @@ def store_buffers(engine):
                         "wrap(), or register_buffer(..., persistent=False)"
                     )
                 value.view(torch.float32)[at : at + tensor.elems] = b.detach().reshape(-1)
-            engine.state.begin_store(number, value)
+            core.state.begin_store(number, value)
     return any(block.buffers for block in layout.blocks)
 
 
-def restore_buffers(engine, position, state):
+def restore_buffers(core, position, state):
     """Puts a blob's buffers, and those in blocks, into the model."""
-    layout, saved = engine.layout, position.get("buffers", {})
+    layout, saved = core.layout, position.get("buffers", {})
     stored = [(number, block) for number, block in enumerate(layout.blocks) if block.buffers]
-    put = _putting(engine.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
+    put = _putting(core.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
     for number, block in stored:
         whole = state.masters(number)
         value = whole.view(torch.float32)
@@ -303,10 +303,10 @@ def restore_followed(position, name, thing):
         thing.load_state_dict(back(saved))
 
 
-def restore_groups(position, engine):
+def restore_groups(position, optimizer):
     """Gives the optimizer's groups their numbers and parameters from a blob."""
     if "groups" in position:
-        param_groups.restore(engine.optimizer, position["groups"])
+        param_groups.restore(optimizer, position["groups"])
 
 
 def _first_seed(state):
@@ -327,19 +327,21 @@ def _first_seed(state):
     return min(int(seed), 2**64 - 1)
 
 
-def restore(engine, saved, state):
-    """Gives the engine the contents of a blob. saved: the result of of(state)."""
-    engine.position, engine.gradients.has_pass = saved, False
-    engine.lineage = saved.get("lineage") or [_first_seed(state), 0]
+def restore(core, saved, state, at=None):
+    """Gives the engine the contents of a blob. saved: the result of of(state). at: the step of the engine's own run
+    that continues from there; by default the same one."""
+    seed, before = saved.get("lineage") or [_first_seed(state), 0]
+    made = before + state.step
     behind, by_name = iter(saved.get("behind", [])), saved.get("counts", {})  # older blobs have counts instead
-    for counts, block in zip(engine.cycle.counts, engine.layout.blocks):
-        counts[:] = [
-            engine.lineage[1] + state.step - (next(behind, 0) if tensor.trains else 0) for tensor in block.tensors
-        ]
-        counts[:] = [by_name.get(tensor.name, count) for tensor, count in zip(block.tensors, counts)]
-    for name, thing in engine.followed.items():
+    missed = [[next(behind, 0) if t.trains else 0 for t in block.tensors] for block in core.layout.blocks]
+    counts = [
+        [by_name.get(t.name, made - n) for t, n in zip(block.tensors, missing)]
+        for block, missing in zip(core.layout.blocks, missed)
+    ]
+    core.cycle.go_on_from(saved, [seed, made - (state.step if at is None else at)], counts)
+    for name, thing in core.followed.items():
         restore_followed(saved, name, thing)
-    restore_groups(saved, engine)
-    restore_buffers(engine, saved, state)
+    restore_groups(saved, core.optimizer)
+    restore_buffers(core, saved, state)
     if "random" in saved:
         set_random_states(saved["random"])

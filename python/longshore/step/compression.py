@@ -81,10 +81,10 @@ class Compression:
         self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]
         self.whole = None  # buffer for the gradients of a spilled block
 
-    def encode(self, engine, number, request, values=None):
+    def encode(self, core, number, request, values=None):
         """Fills a request with the codes of a block's gradients, after adding the committed step's residual. values:
         {index: gradient}; by default the block's. Returns 0, or SHORE_STEP_WHOLE if this step sends all gradients."""
-        state = engine.state
+        state = core.state
         if state.step < self.after:
             return lib.SHORE_STEP_WHOLE
         codes = self.codes[0]

@@ -55,10 +55,10 @@ class Gathered(StandIn):
                 f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
                 "it; clone() what is wanted afterwards, or give more memory="
             )
-        engine = p.longshore.streams.engine()
-        if engine is None or engine.state is None:
+        core = p.longshore.streams.core()
+        if core is None or core.state is None:
             raise LongshoreError(f"{self.longshore_name}: {p.longshore.streams.why}")
-        return engine.gradients
+        return core.gradients
 
     def longshore_value(self):
         """Returns a copy of the gradient."""
@@ -195,10 +195,10 @@ class Shown:
     def reserve(self, g):
         """Takes memory for a stand-in: of what the plan leaves for optimizer state. Returns whether there is room."""
         gradients, key = g.longshore_gradients(), id(g)
-        engine = gradients.streams.engine()
+        core = gradients.streams.core()
         nbytes = g.numel() * g.element_size()
         taken = sum(self._own.values()) + nbytes
-        if taken > engine.plan.spare_bytes:
+        if taken > core.plan.spare_bytes:
             return False
         self._own[key] = nbytes
         weakref.finalize(g, self._own.pop, key, None).atexit = False

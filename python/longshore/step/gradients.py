@@ -137,15 +137,15 @@ class Gradients(ScriptSide):
             self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
         task = graph_task()
         if not self.own and task != self._task:
-            engine = self.streams.engine()
-            if engine is None or engine.state is None:
+            core = self.streams.core()
+            if core is None or core.state is None:
                 raise LongshoreError(f"backward: {self.streams.why}")
             if is_captured(p):
                 if task != self._grad_task:
                     self._grad_task = task
                     at_end_of_backward(self.streams.hide_unused)
                 return
-            engine.cycle.begin_pass()
+            core.cycle.begin_pass()
             self._task, self.has_pass = task, True
             at_end_of_backward(self._end_of_script_pass)
 
@@ -247,18 +247,18 @@ class Gradients(ScriptSide):
         """Hands a block's gradients to the C step: autograd has all of them in this pass."""
         if not self.blocks[number].arrived or self.blocks[number].added:
             return  # a hook has removed all of them
-        engine = self.streams.engine()
-        engine.meter.block_ended()
+        core = self.streams.core()
+        core.meter.block_ended()
         with self._recovering():
-            self._hand_over(number, engine, engine.cycle.last)
+            self._hand_over(number, core, core.cycle.last)
 
-    def _hand_over(self, number, engine, last):
+    def _hand_over(self, number, core, last):
         """last: whether no other pass adds to this block."""
         self._add_to_step(number, not last)
         if last:
-            self.step.groups(number, hypers(engine, number))
-            if engine.compression and self.step.tell(lib.shore_step_speculates):
-                engine.settle()  # the residual is the committed step's
+            self.step.groups(number, hypers(core, number))
+            if core.compression and self.step.tell(lib.shore_step_speculates):
+                core.cycle.settle()  # the residual is the committed step's
         if self.step.complete(number, self.more_bytes):
             self._leaving.add(number)
         self._drop_unneeded()
@@ -268,7 +268,7 @@ class Gradients(ScriptSide):
         try:
             yield
         except LongshoreError as lost:
-            recovery.recover(self.streams.engine(), lost)  # make() sends the update again
+            recovery.recover(self.streams.core(), lost)  # make() sends the update again
 
     def end_of_pass(self):
         """Completes the blocks that autograd left incomplete in this pass."""
@@ -368,9 +368,9 @@ class Gradients(ScriptSide):
 
     def make(self):
         """Sends every update, as decided. Returns the numbers of the blocks that change."""
-        engine, changed = self.streams.engine(), [number for number, block in enumerate(self.blocks) if block.arrived]
+        core, changed = self.streams.core(), [number for number, block in enumerate(self.blocks) if block.arrived]
         for number in changed:
-            self.step.groups(number, hypers(engine, number))
+            self.step.groups(number, hypers(core, number))
         self.step.call(lib.shore_step_make)
         return changed
 
@@ -379,19 +379,19 @@ class Gradients(ScriptSide):
     def open(self, state):
         """Opens the C step of a run's state, whose pages are open."""
         self.end()
-        engine, self.state = self.streams.engine(), state
+        core, self.state = self.streams.core(), state
         self.step = Step(
             self.streams,
             state,
-            self._encode if engine.compression else None,
+            self._encode if core.compression else None,
             room_bytes=self.room,
             speculate=self.speculate,
         )
         self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 
     def _encode(self, number, request):
-        engine = self.streams.engine()
-        return engine.compression.encode(engine, number, request, self._resending.get(number))
+        core = self.streams.core()
+        return core.compression.encode(core, number, request, self._resending.get(number))
 
     def send_again(self):
         """Sends the last step again: see Step.send_again()."""
@@ -401,13 +401,13 @@ class Gradients(ScriptSide):
         finally:
             self._resending = {}
 
-    def begin_pass(self, engine, several):
+    def begin_pass(self, core, several):
         """Holds optimizer state in memory that gradients leave free. Returns whether some must be read first. With
         compression it holds none, since each update reads the residual anyway. several: as in most_bytes()."""
-        self.step.tell(lib.shore_step_clip_at, engine.how["clip"] or 0)
+        self.step.tell(lib.shore_step_clip_at, core.how["clip"] or 0)
         most = self.most_bytes(several or self.has_more_than_zeros())
-        return not engine.compression and self.step.tell(
-            lib.shore_step_hold_state, self.spare_bytes(), most, engine.plan.aside_bytes
+        return not core.compression and self.step.tell(
+            lib.shore_step_hold_state, self.spare_bytes(), most, core.plan.aside_bytes
         )
 
     def has_sent(self):

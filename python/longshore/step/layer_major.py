@@ -47,12 +47,12 @@ def _conflict(what):
 class Turns:
     """Runs the micro-batches of one step in turns."""
 
-    def __init__(self, engine, calls, modules, watch):
+    def __init__(self, core, calls, modules, watch):
         """calls: a function per micro-batch that returns the loss to differentiate. modules: a ModuleChanges; watch: a
         Watch."""
-        self.engine, self.calls, self.count, self.modules, self.watch = engine, calls, len(calls), modules, watch
-        self.graphs = Graphs(self.count, engine.together.nodes)
-        self.graphs.separate = engine.streams.activations is not None
+        self.core, self.calls, self.count, self.modules, self.watch = core, calls, len(calls), modules, watch
+        self.graphs = Graphs(self.count, core.together.nodes)
+        self.graphs.separate = core.streams.activations is not None
         self.turn, self.owner = 0, threading.get_ident()
         # whether the first micro-batch runs alone first, to find out what a pass changes
         self.probing = False
@@ -101,7 +101,7 @@ class Turns:
         """Called in backward: raises LongshoreError if one micro-batch has changed what others will see."""
         if self.probing:
             self.written = self.written or self.watch.changed(layer)
-        if self.sequential or self.engine.streams.inside.modules:
+        if self.sequential or self.core.streams.inside.modules:
             return
         written = self.watch.changed()
         found = self.modules.revert({self.modules.rest, self.modules.by_layer[layer][1]})
@@ -112,7 +112,7 @@ class Turns:
     def _wait_at(self, layer, me):
         """Undoes this micro-batch's changes of modules, gives the turn away, and makes them again when it is back."""
         random = random_numbers.now()
-        inside = self.engine.own_random.apart
+        inside = self.core.own_random.apart
         if not inside:
             self.outer_random = random
         found = self.modules.revert(self._groups(layer))
@@ -159,7 +159,7 @@ class Turns:
         written = (
             self.written or self.watch.changed() or (self.modules.name(found.changes[0]) if found.changes else None)
         )
-        self.engine.together.probed, self.watch.probing = not written, False
+        self.core.together.probed, self.watch.probing = not written, False
         if written:
             self.go_sequential(f"{written} is changed within a pass")
         else:
@@ -171,14 +171,14 @@ class Turns:
         if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             raise _conflict(written)
         if written:
-            self.engine.together.probed = False
+            self.core.together.probed = False
             self.go_sequential(f"{written} is changed within a pass")
 
     def go_sequential(self, why):
         """Runs the micro-batches one after the other from here on. why: for the log, once an engine."""
         self.sequential = True
-        if not self.engine.together.said_sequential:
-            self.engine.together.said_sequential = True
+        if not self.core.together.said_sequential:
+            self.core.together.said_sequential = True
             _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
 
     def _end_pass(self, me):
@@ -200,8 +200,8 @@ class Turns:
 
     def backward(self, numbers):
         """Runs one backward pass for these micro-batches, whose forward passes have ended."""
-        gradients = self.engine.gradients
-        self.engine.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
+        gradients = self.core.gradients
+        self.core.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
         self.current_backward = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [
             (root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)
@@ -262,7 +262,7 @@ class Turns:
     # ---- turns
 
     def _end_turn(self, me):
-        self.engine.streams.hide_unused()
+        self.core.streams.hide_unused()
         self.graphs.end_turn(me)
 
     def _pass_turn(self, me):
@@ -280,7 +280,7 @@ class Turns:
             if self.failure is not None:
                 raise _Stopped
         self.graphs.begin_turn(me, self.sequential)
-        for streamed in self.engine.streams.blocks:
+        for streamed in self.core.streams.blocks:
             if streamed.present:
                 self.show(streamed)
 
@@ -345,8 +345,8 @@ class Turns:
             raise self.failure
 
     def _forward(self, number):
-        streams = self.engine.streams
-        self.engine.own_random.turns, streams.inside.owner = self, self.owner
+        streams = self.core.streams
+        self.core.own_random.turns, streams.inside.owner = self, self.owner
         try:
             return self.calls[number]()
         finally:
@@ -369,8 +369,8 @@ class Turns:
 class Together:
     """An engine's layer-major steps: runs them, and remembers what one learns for the next."""
 
-    def __init__(self, engine):
-        self.engine = engine
+    def __init__(self, core):
+        self.core = core
         self.turns = None  # the Turns of the current step
         self.said_sequential = False  # whether the log has said that micro-batches run one after the other
         self.draws = None  # whether the last pass in training drew random numbers; None: there was none yet
@@ -381,32 +381,32 @@ class Together:
     def stop(self):
         """Stops the micro-batches before the engine is closed."""
         if self.turns is not None:
-            self.turns.stop(LongshoreError(f"engine.train_batch: {self.engine.streams.why}"))
+            self.turns.stop(LongshoreError(f"engine.train_batch: {self.core.streams.why}"))
 
     def backward(self, micro_batches, loss_of, divide):
         """See Engine.backward_together()."""
-        engine, cycle, gradients, streams = self.engine, self.engine.cycle, self.engine.gradients, self.engine.streams
+        core, cycle, gradients, streams = self.core, self.core.cycle, self.core.gradients, self.core.streams
         cycle.open_state("backward_together")
         gradients.look()
         if cycle.backwards:
             raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
         count = len(micro_batches)
         parts, losses = count if divide else 1, [None] * count
-        modules = dict(engine.module.named_modules())
+        modules = dict(core.module.named_modules())
         layers = dict.fromkeys(
             modules[s.block.module] for s in streams.blocks if s.block.layer and s.block.module in modules
         )
         if self.modules is None or not self.modules.holds():
-            self.modules, self.watch = ModuleChanges(engine.module, layers), Watch(engine.module, layers)
+            self.modules, self.watch = ModuleChanges(core.module, layers), Watch(core.module, layers)
 
         def loss(number):
             loss = loss_of(micro_batches[number])
             losses[number] = loss.detach()
             return loss / parts if parts > 1 else loss
 
-        turns = Turns(engine, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
+        turns = Turns(core, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
-            engine.own_random.begin_step(engine)
+            core.own_random.begin_step(core)
             cycle.last, gradients.passes = True, count
             cycle.begin_pass()
             self.turns = turns
@@ -420,7 +420,7 @@ class Together:
                     turns.probing = turns.sequential = True
             with streams.inside.differentiating(), gradients.own_pass():
                 turns.run()
-                engine.own_random.left = random_numbers.now()
+                core.own_random.left = random_numbers.now()
                 turns.finish()
             with whole:
                 gradients.end_of_backward()
@@ -428,8 +428,8 @@ class Together:
                 cycle.losses, cycle.backwards = sum(losses) / parts, count
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
-            engine.drop_gradients()
-            recovery.say_closed(engine, failure, "train_batch")
+            core.drop_gradients()
+            recovery.say_closed(core, failure, "train_batch")
             raise
         finally:
             gradients.passes, streams.turns, gradients.in_order, self.turns = 1, None, None, None

@@ -55,4 +55,4 @@ class Loading:
         if copied and not errors:  # load_state_dict() raises the errors
             streams = self.streams()
             blocks = [b for b in streams.blocks if any(id(p) in copied for p, _ in b.parameters)]
-            parameter_state.write_back(streams.engine(), blocks, lambda p: copied.get(id(p)))
+            parameter_state.write_back(streams.core(), blocks, lambda p: copied.get(id(p)))

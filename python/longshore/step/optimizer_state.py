@@ -25,6 +25,10 @@ _IN_MEMORY = 1 << 16  # bytes; a larger moment is saved from a file
 _POINTERS = {"data_ptr", "untyped_storage", "storage", "_typed_storage", "__dlpack__"}
 
 
+def _step_of(param):
+    return param.longshore.streams.core().cycle.open_state("step_number").step
+
+
 class Moment(torch.Tensor):
     """A moment of a parameter, fp32, on the drives; or the number of its updates. Computing with it, or copying it,
     reads its value."""
@@ -32,18 +36,17 @@ class Moment(torch.Tensor):
     @staticmethod
     def __new__(cls, param, kind):
         out = wrapper(cls, torch.Size() if kind == "step" else param.shape, torch.float32)
-        out.held, out.param, out.kind, out.at_step = None, param, kind, param.longshore.streams.engine().step_number
+        out.held, out.param, out.kind, out.at_step = (None, param, kind, _step_of(param))
         return out
 
     def is_now(self, param, kind):
         """Whether this is that moment of that parameter, at the engine's present step."""
-        engine = param.longshore.streams.engine()
-        return self.param is param and self.kind == kind and self.at_step == engine.step_number
+        return self.param is param and self.kind == kind and self.at_step == _step_of(param)
 
     def value(self):
         """Reads the value into memory."""
         if self.kind == "step":  # torch.optim's counts on, too
-            return torch.tensor(float(count_of(self.param.longshore.streams.engine(), self.param)))
+            return torch.tensor(float(count_of(self.param.longshore.streams.core(), self.param)))
         self._check()
         return parameter_state.read(self.param, self.kind)
 
@@ -53,7 +56,7 @@ class Moment(torch.Tensor):
         if nbytes <= _IN_MEMORY:
             return self.value()
         self._check()
-        state = self.param.longshore.streams.engine().state
+        state = self.param.longshore.streams.core().state
         directory = next((d for d in state.drives if os.path.isdir(d)), state.path)
         try:
             with tempfile.TemporaryFile(dir=directory, prefix="longshore-") as f:
@@ -71,11 +74,11 @@ class Moment(torch.Tensor):
 
     def _check(self):
         handle = self.param.longshore
-        engine = handle.streams.engine()
-        if engine is not None and engine.state is not None and engine.step_number != self.at_step:
+        core = handle.streams.core()
+        if core is not None and core.state is not None and core.state.step != self.at_step:
             raise LongshoreError(
                 f"{handle.name}: this is the optimizer's state of step {self.at_step}, and the "
-                f"engine is at step {engine.step_number}: ask for state_dict() again, or keep a "
+                f"engine is at step {core.state.step}: ask for state_dict() again, or keep a "
                 "copy.deepcopy() of it"
             )
 
@@ -152,22 +155,22 @@ class States(Mapping):
         return sum(1 for _ in self)
 
     def __contains__(self, param):
-        engine = self._optimizer.engine
-        engine.cycle.open_state("optimizer.state")
-        full = _known(engine).starts_full and id(param) in self._optimizer.group_of
-        return _has_state(engine, param) and (full or count_of(engine, param) > 0)
+        core = self._optimizer.core
+        core.cycle.open_state("optimizer.state")
+        full = _known(core).starts_full and id(param) in self._optimizer.group_of
+        return _has_state(core, param) and (full or count_of(core, param) > 0)
 
     def __getitem__(self, param):
-        engine = self._optimizer.engine
+        core = self._optimizer.core
         if param not in self:
             raise KeyError(param)
-        return Entry({key: Moment(param, plane) for key, plane in _entries_of(engine).items()})
+        return Entry({key: Moment(param, plane) for key, plane in _entries_of(core).items()})
 
     def get(self, param, default=None):
         return self[param] if param in self else default
 
     def __setitem__(self, param, entry):
-        planes = _entries_of(self._optimizer.engine)
+        planes = _entries_of(self._optimizer.core)
         if (
             not isinstance(entry, Mapping)
             or entry.keys() != planes.keys()
@@ -185,37 +188,37 @@ class States(Mapping):
         return defaultdict, (dict, dict(self.items()))
 
 
-def _known(engine):
-    return OPTIMIZERS[engine.how["optimizer"]]
+def _known(core):
+    return OPTIMIZERS[core.how["optimizer"]]
 
 
-def planes_of(engine):
+def planes_of(core):
     """Returns {torch.optim's name of a moment: its plane} of the moments that the run has."""
-    known = _known(engine)
-    return {} if known.takes_momentum and not engine.state.made.with_momentum else known.states
+    known = _known(core)
+    return {} if known.takes_momentum and not core.state.made.with_momentum else known.states
 
 
-def _entries_of(engine):
+def _entries_of(core):
     """Returns {torch.optim's name of a value in state[p]: its plane, or "step"}."""
-    return {**({} if _known(engine).takes_momentum else {"step": "step"}), **planes_of(engine)}
+    return {**({} if _known(core).takes_momentum else {"step": "step"}), **planes_of(core)}
 
 
-def _has_state(engine, param):
+def _has_state(core, param):
     """Whether the optimizer may keep a state of a parameter: it trained at wrap(), whether it is frozen now or not."""
-    optimizer = engine.optimizer
-    if id(param) not in optimizer.trained or not planes_of(engine):
+    optimizer = core.optimizer
+    if id(param) not in optimizer.trained or not planes_of(core):
         return False
-    if not _known(engine).takes_momentum:
+    if not _known(core).takes_momentum:
         return True
     if optimizer.group_of.get(id(param), {}).get("momentum"):
         return True
-    return bool(count_of(engine, param) and parameter_state.read(param, "m").any())
+    return bool(count_of(core, param) and parameter_state.read(param, "m").any())
 
 
-def count_of(engine, param):
+def count_of(core, param):
     """Returns how many updates a parameter has had."""
     handle = param.longshore
-    return engine.cycle.counts[handle.block.number][handle.index]
+    return core.cycle.counts[handle.block.number][handle.index]
 
 
 def parse(kind, has_moments, name, shape, entry):
@@ -260,8 +263,8 @@ def parse(kind, has_moments, name, shape, entry):
 def load(optimizer, said):
     """Loads groups and state as torch.optim.Optimizer.load_state_dict() does, and commits them as a step of its own,
     which changes nothing else."""
-    engine = optimizer.engine
-    engine.cycle.open_state("optimizer.load_state_dict")
+    core = optimizer.core
+    core.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
     if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
         raise ValueError(
@@ -275,9 +278,7 @@ def load(optimizer, said):
         if index not in by_index:
             raise ValueError(f"load_state_dict: state[{index!r}] is of no parameter in param_groups")
         p = by_index[index]
-        parsed = entries[id(p)] = parse(
-            engine.how["optimizer"], bool(planes_of(engine)), p.longshore.name, p.shape, entry
-        )
+        parsed = entries[id(p)] = parse(core.how["optimizer"], bool(planes_of(core)), p.longshore.name, p.shape, entry)
         if parsed[1] and id(p) not in optimizer.trained:
             raise LongshoreError(
                 f"load_state_dict: {p.longshore.name}: is frozen in this run, which has no room for "
@@ -287,8 +288,8 @@ def load(optimizer, said):
     try:
         for group, numbers in zip(groups, saved):
             group.update({k: v for k, v in numbers.items() if k != "params"})
-        if not all(_is_there(engine, p, *entries[id(p)]) for p in by_index.values()):
-            _commit(engine, entries)
+        if not all(_is_there(core, p, *entries[id(p)]) for p in by_index.values()):
+            _commit(core, entries)
     except BaseException:
         for group, numbers in zip(groups, before):
             group.clear()
@@ -296,53 +297,53 @@ def load(optimizer, said):
         raise
 
 
-def _is_there(engine, param, count, moments):
+def _is_there(core, param, count, moments):
     """Whether the engine has this state of a parameter already."""
-    if not moments and not _has_state(engine, param):
+    if not moments and not _has_state(core, param):
         return True
-    if count != count_of(engine, param) and not _known(engine).takes_momentum:
+    if count != count_of(core, param) and not _known(core).takes_momentum:
         return False
     if not moments:
-        return not count_of(engine, param)
+        return not count_of(core, param)
     return all(isinstance(v, Moment) and v.is_now(param, plane) for plane, v in moments.items())
 
 
-def _commit(engine, entries):
+def _commit(core, entries):
     """Commits counts and moments. entries: {id of a parameter: (its updates, {plane: moment})}."""
-    if parameter_state.begun(engine):
+    if parameter_state.begun(core):
         raise LongshoreError(
             "load_state_dict: the gradients of a step that has been begun would be dropped; load "
             "before backward() or after step()"
         )
-    engine.settle()
-    counts = [list(of_block) for of_block in engine.cycle.counts]
-    for streamed in engine.streams.blocks:
+    core.cycle.settle()
+    counts = [list(of_block) for of_block in core.cycle.counts]
+    for streamed in core.streams.blocks:
         for p, handle in streamed.parameters:
             if id(p) in entries:
                 counts[streamed.number][handle.index] = entries[id(p)][0]
 
     def changes():
-        for streamed in engine.streams.blocks:
+        for streamed in core.streams.blocks:
             wanted = {
                 handle.index: entries[id(p)][1]
                 for p, handle in streamed.parameters
-                if id(p) in engine.optimizer.trained and id(p) in entries
+                if id(p) in core.optimizer.trained and id(p) in entries
             }
             if wanted:
-                yield from _pieces(engine, streamed.number, wanted)
+                yield from _pieces(core, streamed.number, wanted)
 
-    parameter_state.commit(engine, changes, {"loaded": "the optimizer's state"}, counts)
+    parameter_state.commit(core, changes, {"loaded": "the optimizer's state"}, counts)
 
 
-def _pieces(engine, number, wanted):
+def _pieces(core, number, wanted):
     """Yields the changes of a block for parameter_state.commit(). wanted: {index of the tensor: {plane: moment}};
     missing moments become zeros."""
     flat = {}
     for index, moments in wanted.items():
         for plane, value in moments.items():
             flat[index, plane] = (value.in_file() if isinstance(value, Moment) else value.detach()).reshape(-1)
-    for first, count, inside in engine.layout.pieces(number):
-        buffers = {plane: Buffer(count * native.SEGMENT * 4) for plane in planes_of(engine).values()}
+    for first, count, inside in core.layout.pieces(number):
+        buffers = {plane: Buffer(count * native.SEGMENT * 4) for plane in planes_of(core).values()}
         tensors = []
         for index, at, begin, end in inside:
             if index not in wanted:
@@ -352,7 +353,7 @@ def _pieces(engine, number, wanted):
                 if (index, plane) in flat:
                     part = buffer.view(torch.float32)[at : at + end - begin]
                     part.copy_(flat[index, plane][begin:end])
-                    name = engine.layout.blocks[number].tensors[index].name
+                    name = core.layout.blocks[number].tensors[index].name
                     parameter_state.refuse_wrong(f"load_state_dict: {name}", plane, part, ", and nothing was loaded")
         if tensors:
             yield number, first, count, {"tensors": tensors, **buffers}

@@ -103,13 +103,13 @@ def _decays(optimizer, name):
     return "adamw" if said.pop() else "adam"
 
 
-def hypers(engine, number):
+def hypers(core, number):
     """Returns a struct shore_hyper for each tensor of a block: its group's numbers, and its count of updates."""
-    arrived, optimizer = engine.gradients.blocks[number].arrived, engine.optimizer
-    parameters = engine.streams.blocks[number].parameters
+    arrived, optimizer = core.gradients.blocks[number].arrived, core.optimizer
+    parameters = core.streams.blocks[number].parameters
     out = ffi.new("struct shore_hyper[]", len(parameters))
-    known, has = OPTIMIZERS[engine.how["optimizer"]], optimizer.defaults.keys()
-    has_momentum = not known.takes_momentum or engine.state.made.with_momentum
+    known, has = OPTIMIZERS[core.how["optimizer"]], optimizer.defaults.keys()
+    has_momentum = not known.takes_momentum or core.state.made.with_momentum
     for t, (p, _) in enumerate(parameters):
         h = out[t]
         group = optimizer.group_of.get(id(p))
@@ -125,7 +125,7 @@ def hypers(engine, number):
                 "optimizer: momentum was 0 in all groups when the run was made, which has no room "
                 "for it; give it to wrap()"
             )
-        lib.shore_hyper_at_step(ffi.addressof(out, t), known.number, engine.cycle.counts[number][t] + 1)
+        lib.shore_hyper_at_step(ffi.addressof(out, t), known.number, core.cycle.counts[number][t] + 1)
     return out
 
 
@@ -172,11 +172,11 @@ class Optimizer(torch.optim.Optimizer):
 
     given = None  # the optimizer that wrap() was given, which has the list of groups then
 
-    def __init__(self, engine, groups, defaults):
-        self.engine, self._states = engine, optimizer_state.States(self)
+    def __init__(self, core, groups, defaults):
+        self.core, self._states = core, optimizer_state.States(self)
         self.trained = {
             id(p)
-            for block, streamed in zip(engine.layout.blocks, engine.streams.blocks)
+            for block, streamed in zip(core.layout.blocks, core.streams.blocks)
             for p, handle in streamed.parameters
             if block.tensors[handle.index].trains
         }
@@ -207,10 +207,10 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.engine.cycle.open_state("step")
-        if self.engine.gradients.has_any():
-            self.engine.step()
-            self.engine.gradients.adds = True
+        self.core.cycle.open_state("step")
+        if self.core.gradients.has_any():
+            self.core.engine.step()
+            self.core.gradients.adds = True
         return loss
 
     @property
@@ -229,7 +229,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol):
         """A copy, or a pickle, is torch.optim's own optimizer: of copies of the parameters, with the values of now."""
-        return object.__new__, (OPTIMIZERS[self.engine.how["optimizer"]].torchs,), self.__getstate__()
+        return object.__new__, (OPTIMIZERS[self.core.how["optimizer"]].torchs,), self.__getstate__()
 
     def state_dict(self):
         """Returns torch.optim's state_dict(), with moments that are read from the drives as they are saved."""
@@ -255,7 +255,7 @@ class Optimizer(torch.optim.Optimizer):
         """Drops the gradients that backward() has gathered. set_to_none=False: makes them zero, with which the next
         step updates, as in PyTorch."""
         refuse_within_backward("optimizer.zero_grad")
-        self.engine.gradients.zero_grad({id(p) for group in self.param_groups for p in group["params"]}, set_to_none)
+        self.core.gradients.zero_grad({id(p) for group in self.param_groups for p in group["params"]}, set_to_none)
 
     def add_param_group(self, param_group):
         """Adds a group, as torch.optim does, of parameters that trained at wrap()."""

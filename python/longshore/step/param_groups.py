@@ -112,9 +112,9 @@ def put(group, key, value):
 # ---- the groups of an engine
 
 
-def _parameters(engine):
+def _parameters(core):
     """The parameters of a model in the order of their names, which a model that is made again has, too."""
-    return [p for _, p in sorted(engine.module.named_parameters(), key=lambda named: named[0])]
+    return [p for _, p in sorted(core.module.named_parameters(), key=lambda named: named[0])]
 
 
 def _listed(group):
@@ -125,7 +125,7 @@ def _listed(group):
 
 def read(optimizer):
     """Returns {id of a parameter: its group} for the next step. Raises LongshoreError for what it cannot honour."""
-    trained, dropped, out = optimizer.trained, optimizer.engine.gradients.dropped_ids, {}
+    trained, dropped, out = optimizer.trained, optimizer.core.gradients.dropped_ids, {}
     for n, group in enumerate(optimizer.param_groups):
         where = f"optimizer.param_groups[{n}]"
         if _listed(group) is not group.get("params"):
@@ -164,7 +164,7 @@ def refuse_untrained(optimizer, p, where, trains=True):
     handle = getattr(p, "longshore", None)
     if id(p) in optimizer.trained or not p.numel():
         return
-    if handle is None or handle.streams.engine() is not optimizer.engine:
+    if handle is None or handle.streams.core() is not optimizer.core:
         raise LongshoreError(f"{where} has {_name(p)} that is not the model's; {APART}")
     if trains:
         raise LongshoreError(f"{where}: {_name(p)} {_FROZEN}")
@@ -175,7 +175,7 @@ def saved(optimizer):
     groups = optimizer.param_groups
     out = [kept(group) for group in groups]
     if [[id(p) for p in _listed(group)] for group in groups] != [[id(p) for p in params] for params in optimizer.made]:
-        number = {id(p): n for n, p in enumerate(_parameters(optimizer.engine))}
+        number = {id(p): n for n, p in enumerate(_parameters(optimizer.core))}
         for numbers, group in zip(out, groups):
             numbers["params"] = [number[id(p)] for p in _listed(group) if id(p) in number]
     return out
@@ -183,7 +183,7 @@ def saved(optimizer):
 
 def restore(optimizer, numbers):
     """Gives the groups what saved() returned."""
-    groups, known = optimizer.param_groups, _parameters(optimizer.engine)
+    groups, known = optimizer.param_groups, _parameters(optimizer.core)
     moved = any("params" in said for said in numbers)
     lists = [[known[i] for i in said["params"]] for said in numbers] if moved or not numbers else optimizer.made
     del groups[len(lists) :]

@@ -20,20 +20,20 @@ _NOT_WRITTEN = ", and was not written"
 def _place(param):
     """Returns (handle, engine, block number, offset in the block in elements) of a parameter."""
     handle = param.longshore
-    engine, number = handle.streams.engine(), handle.block.number
-    if engine is None or engine.state is None:
+    core, number = handle.streams.core(), handle.block.number
+    if core is None or core.state is None:
         raise LongshoreError(f"{handle.name}: the engine is closed")
-    return handle, engine, number, engine.layout.offsets[number][handle.index]
+    return handle, core, number, core.layout.offsets[number][handle.index]
 
 
-def _segments(engine, number, at, elems, kind):
+def _segments(core, number, at, elems, kind):
     """Reads the segments of a block that hold these elements, at the committed step. Returns (Buffer, number of the
     first segment)."""
-    engine.settle()
+    core.cycle.settle()
     first = at // SEGMENT
     count = (at + elems + SEGMENT - 1) // SEGMENT - first
     buffer = Buffer(count * SEGMENT * 4)
-    recovery.persist(engine, lambda: engine.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
+    recovery.persist(core, lambda: core.state.fetch(number, KINDS[kind], buffer.pointer, first, count).result())
     return buffer, first
 
 
@@ -48,18 +48,18 @@ def refuse_wrong(name, plane, values, more=""):
 def read(param, kind):
     """Returns a copy at the committed step, in fp32 and the parameter's shape. kind: "master", "m" or "v" (zeros if the
     optimizer has none)."""
-    _, engine, number, at = _place(param)
-    buffer, first = _segments(engine, number, at, param.numel(), kind)
+    _, core, number, at = _place(param)
+    buffer, first = _segments(core, number, at, param.numel(), kind)
     return buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()].clone().view(param.shape)
 
 
 def pieces(param, kind):
     """Yields the bytes of read() piece by piece. Each piece is valid until the next one."""
-    _, engine, number, at = _place(param)
+    _, core, number, at = _place(param)
     end = at + param.numel()
     while at < end:
         count = min(PIECE * SEGMENT, end - at)
-        buffer, first = _segments(engine, number, at, count, kind)
+        buffer, first = _segments(core, number, at, count, kind)
         skip = (at - first * SEGMENT) * 4
         yield memoryview(ffi.buffer(buffer.pointer, buffer.nbytes))[skip : skip + count * 4]
         at += count
@@ -67,14 +67,14 @@ def pieces(param, kind):
 
 def write(param, kind, value):
     """Commits a new master or moment of a parameter, as a step of its own, which changes nothing else."""
-    handle, engine, number, at = _place(param)
-    _refuse_begun(engine, handle.name)
+    handle, core, number, at = _place(param)
+    _refuse_begun(core, handle.name)
     value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
     refuse_wrong(handle.name, kind, value, _NOT_WRITTEN)
-    buffer, first = _segments(engine, number, at, param.numel(), kind)
+    buffer, first = _segments(core, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()] = value
     commit(
-        engine,
+        core,
         lambda: [
             (
                 number,
@@ -86,13 +86,13 @@ def write(param, kind, value):
     )
 
 
-def _masters(engine, streamed):
+def _masters(core, streamed):
     """Reads the masters of a block from the drives. Returns (Buffer of all, [(parameter, its handle, its masters, the
     value that modules compute with)])."""
-    whole = recovery.persist(engine, lambda: engine.state.masters(streamed.number))
+    whole = recovery.persist(core, lambda: core.state.masters(streamed.number))
     parts = []
     for p, handle in streamed.parameters:
-        at = engine.layout.offsets[streamed.number][handle.index]
+        at = core.layout.offsets[streamed.number][handle.index]
         before = whole.view(torch.float32)[at : at + p.numel()]
         parts.append((p, handle, before, _fetched(before, streamed.storage).to(p.dtype)))
     return whole, parts
@@ -106,32 +106,32 @@ def _fetched(masters, storage):
     return ((masters.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
 
 
-def changed_in(engine, blocks):
+def changed_in(core, blocks):
     """Returns the blocks in memory that differ from the drives. It compares values too, since a change through .data
     counts no version."""
-    engine.settle()
+    core.cycle.settle()
     return [
         b
         for b in blocks
         if any(version_of(p) != handle.version for p, handle in b.parameters)
-        or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(engine, b)[1])
+        or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(core, b)[1])
     ]
 
 
 @whole
-def amend(engine, blocks):
+def amend(core, blocks):
     """Makes changes of parameters in memory a part of the last step, whose commit has not begun: a write of the changed
     segments. Returns False if that step takes none."""
-    if not engine.cycle.takes_changes() or engine.streams.mirror is not None:
+    if not core.cycle.takes_changes() or core.streams.mirror is not None:
         return False
     changed = {}  # {block: (its masters, first and last changed element)}
     for streamed in blocks:
-        engine.gradients.step.tell(lib.shore_step_wait, streamed.number)
-        engine.gradients.step.tell(lib.shore_step_forget_state, streamed.number)  # which waits until it is written
+        core.gradients.step.tell(lib.shore_step_wait, streamed.number)
+        core.gradients.step.tell(lib.shore_step_forget_state, streamed.number)  # which waits until it is written
         try:
-            masters, parts = _masters(engine, streamed)
+            masters, parts = _masters(core, streamed)
         except LongshoreError:
-            engine.settle()  # raises the cause, if the block's update failed
+            core.cycle.settle()  # raises the cause, if the block's update failed
             raise
         for p, handle, before, fetched in parts:
             now = p.detach().reshape(-1)
@@ -141,47 +141,47 @@ def amend(engine, blocks):
             refuse_wrong(handle.name, "master", now, _NOT_WRITTEN)
             # an unchanged element keeps the lower half of its master
             before.copy_(torch.where(fetched == now, before, now.float()))
-            at = engine.layout.offsets[streamed.number][handle.index]
+            at = core.layout.offsets[streamed.number][handle.index]
             first, last = changed.get(streamed, (None, at, at))[1:]
             changed[streamed] = masters, min(first, at), max(last, at + p.numel() - 1)
     if changed:
-        _refuse_begun(engine, blocks[0].parameters[0][1].name)
+        _refuse_begun(core, blocks[0].parameters[0][1].name)
     try:
         for streamed, (masters, first, last) in changed.items():
-            _amend_block(engine, streamed, masters, first // SEGMENT, last // SEGMENT + 1)
+            _amend_block(core, streamed, masters, first // SEGMENT, last // SEGMENT + 1)
     except LongshoreError:
-        engine.streams.forget()
-        engine.cycle.unmake()  # the step has a part of them
+        core.streams.forget()
+        core.cycle.unmake()  # the step has a part of them
         raise
     if changed:
-        engine.cycle.changed(streamed.number for streamed in changed)
+        core.cycle.changed(streamed.number for streamed in changed)
     return True
 
 
-def _amend_block(engine, streamed, masters, segment, end):
+def _amend_block(core, streamed, masters, segment, end):
     """Stores segments of a block's masters into the last step, and shows what a fetch of them gives."""
     part = Buffer((end - segment) * SEGMENT * 4)
     masters = masters.view(torch.float32)
     part.view(torch.float32).copy_(masters[segment * SEGMENT : end * SEGMENT])
-    engine.cycle.store_masters(streamed.number, segment, end - segment, part)
+    core.cycle.store_masters(streamed.number, segment, end - segment, part)
     streamed.updates += 1
-    for (p, handle), at in zip(streamed.parameters, engine.layout.offsets[streamed.number]):
+    for (p, handle), at in zip(streamed.parameters, core.layout.offsets[streamed.number]):
         if streamed.widens:
             with torch.no_grad():
                 p.copy_(_fetched(masters[at : at + p.numel()], streamed.storage).view(p.shape))
         handle.version = version_of(p)
-    engine.streams.places.detach_views(streamed.parameters)
+    core.streams.places.detach_views(streamed.parameters)
 
 
-def begun(engine):
+def begun(core):
     """Whether a step has been begun: whether there are gradients that are not zero."""
-    engine.gradients.look()
-    return bool(engine.cycle.backwards) or engine.gradients.has_more_than_zeros()
+    core.gradients.look()
+    return bool(core.cycle.backwards) or core.gradients.has_more_than_zeros()
 
 
-def _refuse_begun(engine, name):
-    hooks.before_step(engine.streams, name)
-    if begun(engine):
+def _refuse_begun(core, name):
+    hooks.before_step(core.streams, name)
+    if begun(core):
         raise LongshoreError(
             f"{name}: was changed in the middle of a step, whose gradients this would drop; change "
             "it before backward() or after step(), after engine.optimizer.zero_grad(), or with "
@@ -189,11 +189,11 @@ def _refuse_begun(engine, name):
         )
 
 
-def write_back(engine, blocks, value_of=torch.Tensor.detach):
+def write_back(core, blocks, value_of=torch.Tensor.detach):
     """Commits new values of parameters in these blocks, by default those in memory: see longshore.resident().
     value_of(p): the value, or None to keep the old one."""
-    _refuse_begun(engine, blocks[0].parameters[0][1].name)
-    engine.cycle.drop(keep=True)
+    _refuse_begun(core, blocks[0].parameters[0][1].name)
+    core.cycle.drop(keep=True)
     for p, handle in (pair for streamed in blocks for pair in streamed.parameters):
         value = value_of(p)
         if value is not None:
@@ -201,46 +201,44 @@ def write_back(engine, blocks, value_of=torch.Tensor.detach):
 
     def masters():
         for streamed in blocks:
-            whole, parts = _masters(engine, streamed)
+            whole, parts = _masters(core, streamed)
             for p, handle, before, fetched in parts:
                 value = value_of(p)
                 now = fetched if value is None else value.reshape(-1).to("cpu", p.dtype)
                 # an unchanged element keeps the lower half of its master
                 before.copy_(torch.where(fetched == now, before, now.float()))
                 handle.version = version_of(p)
-            yield streamed.number, 0, engine.layout.segments[streamed.number], {"master": whole}
+            yield streamed.number, 0, core.layout.segments[streamed.number], {"master": whole}
 
-    engine.settle()
-    commit(engine, masters)
+    core.cycle.settle()
+    commit(core, masters)
 
 
 @whole
-def commit(engine, changes, said=None, counts=None):
+def commit(core, changes, said=None, counts=None):
     """Makes a step of given values.
 
     changes(): yields, in order, (block, first changed segment, number of segments, {kind: Buffer, "tensors": indices of
     tensors whose moments change}); it is called again if a drive was lost. said: the metrics; by default the names of
     the blocks. counts: the new number of updates of each tensor."""
-    before = engine.cycle.counts
+    cycle = core.cycle
     try:
-        changed = None
-        while changed is None:
-            changed = recovery.persist(engine, lambda: _write(engine, changes()))
-        engine.cycle.counts = before if counts is None else counts
-        engine.cycle.close(said or {"written": [engine.layout.blocks[number].name for number in changed]}, changed)
+        with cycle.changing():
+            changed = None
+            while changed is None:
+                changed = recovery.persist(core, lambda: _write(core, changes()))
+            cycle.counts = counts or cycle.counts
+            cycle.close(said or {"written": [core.layout.blocks[number].name for number in changed]}, changed)
     except BaseException:
-        engine.cycle.counts = before
-        engine.cycle.discard()
-        engine.streams.forget()
+        core.streams.forget()
         raise
-    engine.settle()
+    cycle.settle()
 
 
-def _write(engine, changes):
+def _write(core, changes):
     """Writes the changes, and carries everything else over. Returns the numbers of the changed blocks; None: a drive
     was lost with them, and they must be written again."""
-    engine.cycle.counts_before = [list(counts) for counts in engine.cycle.counts]
-    state, changed, attempt = engine.state, {}, engine.state.attempt  # changed: {block: segments done}
+    state, changed, attempt = core.state, {}, core.state.attempt  # changed: {block: segments done}
 
     def carry(number, end):
         if changed[number] < end:
@@ -251,7 +249,7 @@ def _write(engine, changes):
         carry(number, first)
         state.store_values(number, first, count, **values)
         changed[number] = first + count
-    for number in range(len(engine.streams.blocks)):
+    for number in range(len(core.streams.blocks)):
         if number in changed:
             carry(number, state.layout.segments[number])
         else:
@@ -270,11 +268,11 @@ def gradient(param):
 
 def set_gradient(param, value):
     """Replaces a parameter's gradient in this step. value: None removes it."""
-    handle, engine, _, _ = _place(param)
-    engine.gradients.look()
-    if not engine.gradients.has(param):
+    handle, core, _, _ = _place(param)
+    core.gradients.look()
+    if not core.gradients.has(param):
         raise LongshoreError(f"{handle.name}: has no gradient yet; call backward() first")
     if value is not None:
         value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape)
-    engine.gradients.change(param, value)
-    engine.gradients.shown.renew(engine.gradients, param)
+    core.gradients.change(param, value)
+    core.gradients.shown.renew(core.gradients, param)

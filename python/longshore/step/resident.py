@@ -117,10 +117,10 @@ def _resident(streams, parameters, write):
         yield
         if write:
             _put_in_place(blocks)
-            if not amend(streams.engine(), blocks):
-                changed = changed_in(streams.engine(), blocks)
+            if not amend(streams.core(), blocks):
+                changed = changed_in(streams.core(), blocks)
                 if changed:
-                    write_back(streams.engine(), changed)
+                    write_back(streams.core(), changed)
         else:
             _refuse_changes(streams, sums)
     except BaseException:

@@ -72,7 +72,7 @@ class ScriptSide:
             return  # the same place on the drives has gradients of the last step that p.grad still shows
         if not block.added:
             self.step.tell(lib.shore_step_wait, number)  # an update may still read the place on the drives
-            self._hand_over(number, self.streams.engine(), False)
+            self._hand_over(number, self.streams.core(), False)
         # unchanged, the drives still have it; otherwise it was handed over since, and is held
         elif not block.spilled and self.step.is_spilled(number):
             self._count(block, -block.more_bytes)
@@ -108,7 +108,7 @@ class ScriptSide:
     def look(self):
         """Takes over what a script has made of p.grad. If it has removed all of the step's, the step starts over."""
         if self.shown.look(self) and not any(block.arrived for block in self.blocks):
-            self.streams.engine().drop_gradients()
+            self.streams.core().drop_gradients()
 
     def hide(self):
         """Clears p.grad before a pass, and takes over a script's changes."""
@@ -124,7 +124,7 @@ class ScriptSide:
         """Takes p.grad over. After optimizer.step() without zero_grad(), the step goes on with the last gradients."""
         self.look()
         if self.adds and self.state.away:
-            self.streams.engine().settle()  # until then the last step may be sent again, from these gradients
+            self.streams.core().cycle.settle()  # until then the last step may be sent again, from these gradients
         adopted = sum(self._adopt(p) for p in self.shown.of_last_step(self)) if self.adds else 0
         self.adds = False
         if adopted and not self._said_adds:
@@ -154,7 +154,7 @@ class ScriptSide:
         theirs, others = self.shown.parted(parameters)
         if not others:
             zeroed = [] if set_to_none else self.shown.zero()
-            self.streams.engine().drop_gradients()
+            self.streams.core().drop_gradients()
             self.shown.set(self, zeroed)
             return
         for p in theirs:
@@ -163,7 +163,7 @@ class ScriptSide:
             else:
                 p.grad.zero_()
         self.look()
-        self.streams.engine().cycle.count_anew()
+        self.streams.core().cycle.count_anew()
 
     def lose(self):
         """The drives have lost what was put aside there."""
@@ -183,10 +183,10 @@ class ScriptSide:
             self._count(block, -block.more_bytes)
 
     def spare_bytes(self):
-        return max(self.streams.engine().plan.spare_bytes - self.shown.most_bytes, 0)
+        return max(self.streams.core().plan.spare_bytes - self.shown.most_bytes, 0)
 
     def shrink_state(self):
         """Gives back held optimizer state, whose memory p.grad takes."""
         left = self.room - self.most_bytes(True)
-        more = left + self.streams.engine().plan.aside_bytes if left >= 0 else 0
+        more = left + self.streams.core().plan.aside_bytes if left >= 0 else 0
         self.step.tell(lib.shore_step_shrink_state, self.spare_bytes() + more)

@@ -10,6 +10,7 @@ Two steps overlap: the next step gathers gradients while the drives commit the l
 step; `backwards` counts the passes of the next one.
 """
 
+import contextlib
 import enum
 import math
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ class Phase(enum.Enum):
 class StepCycle:
     """Takes one engine through its steps: gathers passes, makes the step, commits it."""
 
-    def __init__(self, engine, state):
-        self.engine, self.phase = engine, Phase.DURABLE
+    def __init__(self, core, state):
+        self.core, self.phase = core, Phase.DURABLE
         # what the last step commits with, until it is durable: (skipped, metrics, position, packed at the commit)
         self.commits: Any = None
         # what a script has stored into that step: (block, segment, count, masters), while drives may go and come back
@@ -63,51 +64,76 @@ class StepCycle:
         self.forwards = 0  # its forward passes in training
         self.losses, self.last = 0.0, False  # sum of its losses; whether make() follows the current pass
         self.several = False  # whether the step before had more than one pass
+        # where random numbers and counts begin: the seed, and the number of steps made before this run
+        self.lineage = [core.how["seed"], 0]
+        self.position: dict = {}  # what a resumed run has saved for follow(), until its first step
 
     def open_state(self, asked):
         """Returns the state of the engine's run. Raises LongshoreError if the engine is closed. asked: the engine's
         name that needs the state."""
-        if self.engine.state is None:
-            raise LongshoreError(f"engine.{asked}: {self.engine.streams.why}")
-        return self.engine.state
+        if self.core.state is None:
+            raise LongshoreError(f"engine.{asked}: {self.core.streams.why}")
+        return self.core.state
+
+    def go_on_from(self, position, lineage, counts):
+        """Continues from what a run has saved."""
+        self.position, self.lineage, self.counts = position, lineage, counts
+        self.core.gradients.has_pass = False
+
+    @contextlib.contextmanager
+    def changing(self):
+        """The context in which given values make a step, and not gradients. If it fails, nothing of it stays."""
+        before = self.lineage, self.counts
+        self.counts_before, self.counts = self.counts, [list(counts) for counts in self.counts]
+        try:
+            yield
+        except BaseException:
+            self.lineage, self.counts = before
+            self.discard()
+            raise
 
     # ---- gathering
 
     def begin(self, keep=False):
         """Begins to gather the next step. keep: as Gradients.begin() takes it."""
-        engine = self.engine
+        core = self.core
         self.several = self.backwards > 1
-        engine.streams.progress.end()
+        core.streams.progress.end()
         self.count_anew()
-        engine.meter.drop()
-        engine.gradients.begin(keep)
+        core.meter.drop()
+        core.gradients.begin(keep)
 
     def count_anew(self):
         """The next pass is the first one of the step."""
         self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
 
+    def end_pass(self, loss):
+        """A backward pass has gathered the gradients of this part of the loss."""
+        self.losses += loss
+        self.backwards += 1
+
     @whole
     def begin_pass(self):
         """Prepares a backward pass."""
-        gradients = self.engine.gradients
+        gradients = self.core.gradients
         gradients.hide()
-        if self.engine.state.away:
+        if self.core.state.away:
             self.settle()  # the new gradients use the memory of the last step's
-        several = self.several or self.engine.accumulate > 1 or self.backwards > 0 or not self.last
-        if gradients.begin_pass(self.engine, several) and self.last:
+        several = self.several or self.core.accumulate > 1 or self.backwards > 0 or not self.last
+        if gradients.begin_pass(self.core, several) and self.last:
             self.settle()
             gradients.step.tell(lib.shore_step_fetch_state)
 
     def drop(self, keep=False):
         """Drops the gradients of the step that gathers. keep: as Gradients.begin() takes it."""
-        if self.engine.gradients.has_sent():
+        if self.core.gradients.has_sent():
             self.settle()
         self.begin(keep)
 
     def discard(self):
         """Drops the gradients, and what the drives have written of the next step."""
         self.settle()
-        self.engine.gradients.discard()
+        self.core.gradients.discard()
         self.begin()
 
     # ---- the step
@@ -115,14 +141,14 @@ class StepCycle:
     def decide(self):
         """Returns the struct shore_clipping of the step: the norm of its gradients, and their coefficient."""
         self.settle()
-        return self.engine.gradients.decide(self.engine.how["clip"])
+        return self.core.gradients.decide(self.core.how["clip"])
 
     def make(self):
         """Makes the step. Returns a StepResult, or None if a drive was lost and the caller must call again."""
-        gradients = self.engine.gradients
+        gradients = self.core.gradients
         clipping = self.decide()
         gradients.refuse_none()
-        before, grouped = self.counts, self.engine.optimizer.group_of
+        before, grouped = self.counts, self.core.optimizer.group_of
         self.counts_before = before
         loss = self.losses if self.backwards else math.nan
         gradients.step.tell(lib.shore_step_remember, clipping.norm)
@@ -132,7 +158,7 @@ class StepCycle:
         self.counts = [list(counts) for counts in before]
         for number in changed:
             for t in gradients.blocks[number].arrived:
-                self.counts[number][t] += id(self.engine.streams.blocks[number].parameters[t][0]) in grouped
+                self.counts[number][t] += id(self.core.streams.blocks[number].parameters[t][0]) in grouped
         try:
             return self._finish(loss, clipping.norm, changed)
         except BaseException:
@@ -142,41 +168,41 @@ class StepCycle:
 
     def _skip(self, loss, norm):
         """Drops gradients that are not finite. Raises NotFiniteError, or makes a step that changes nothing."""
-        engine = self.engine
-        engine.gradients.end_gathering()
+        core = self.core
+        core.gradients.end_gathering()
         self.drop(keep=True)
-        engine.streams.hide_unused()
-        if engine.how["on_nonfinite"] != "skip":
+        core.streams.hide_unused()
+        if core.how["on_nonfinite"] != "skip":
             raise NotFiniteError(
-                f"step {engine.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not "
+                f"step {core.state.step + 1}: the gradients are not finite (loss {loss:g}), and the step was not "
                 "made; lower the learning rate, or wrap(..., on_nonfinite='skip')"
             )
-        return recovery.persist(engine, lambda: self._finish(loss, norm, None))
+        return recovery.persist(core, lambda: self._finish(loss, norm, None))
 
     def _finish(self, loss, norm, changed):
         """Closes the step and returns its StepResult. changed: as Gradients.make() returns it; None: skipped."""
-        engine, skipped = self.engine, changed is None
+        core, skipped = self.core, changed is None
         numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
-        numbers.update(engine.meter.of_step(engine.state, engine.optimizer.param_groups))
-        engine.meter.ended(engine)
+        numbers.update(core.meter.of_step(core.state, core.optimizer.param_groups))
+        core.meter.ended(core)
         self.close({**numbers, "skipped": skipped}, changed or (), True, skipped)
-        engine.position = {}  # follow() restores nothing from here on
-        return StepResult(loss, norm, engine.state.step, skipped)
+        self.position = {}  # follow() restores nothing from here on
+        return StepResult(loss, norm, core.state.step, skipped)
 
     def close(self, metrics, changed, made=False, skipped=False):
         """Moves to MADE once the drives have all of the step. changed: numbers of the changed blocks; made: whether
         gradients made it."""
-        engine = self.engine
-        stored = commit_blob.store_buffers(engine)
+        core = self.core
+        stored = commit_blob.store_buffers(core)
         if skipped and stored:
-            engine.gradients.make_empty()
-        noted = commit_blob.begin(engine)
-        engine.gradients.end_step(changed, made and (stored or not skipped))
+            core.gradients.make_empty()
+        noted = commit_blob.begin(core)
+        core.gradients.end_step(changed, made and (stored or not skipped))
         self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
-        engine.state.step += 1
-        engine.meter.restart(engine.state)
+        core.state.step += 1
+        core.meter.restart(core.state)
         self.begin(keep=True)
-        engine.streams.after_step(changed)
+        core.streams.after_step(changed)
 
     # ---- its commit
 
@@ -188,17 +214,17 @@ class StepCycle:
     def store_masters(self, block, segment, count, masters):
         """Stores other masters of segments into the last step, and again where it is sent again. masters: a Buffer."""
         change = block, segment, count, masters
-        recovery.persist(self.engine, lambda: self._store_masters(*change))
-        if self.engine.state.away:
+        recovery.persist(self.core, lambda: self._store_masters(*change))
+        if self.core.state.away:
             self.stored.append(change)
 
     def _store_masters(self, block, segment, count, masters):
-        self.engine.gradients.step.tell(lib.shore_step_forget_state, block)  # a step that is sent again holds it anew
-        self.engine.state.store_values(block, segment, count, master=masters, last=True)
+        self.core.gradients.step.tell(lib.shore_step_forget_state, block)  # a step that is sent again holds it anew
+        self.core.state.store_values(block, segment, count, master=masters, last=True)
 
     def changed(self, numbers):
         """Other values of these blocks became part of the last step."""
-        names = [self.engine.layout.blocks[number].name for number in numbers]
+        names = [self.core.layout.blocks[number].name for number in numbers]
         self.commits[1]["written"] = sorted({*self.commits[1].get("written", ()), *names})
 
     @whole
@@ -206,21 +232,21 @@ class StepCycle:
         """Begins to commit the last step."""
         if self.phase is Phase.MADE:
             skipped, metrics, noted = self.commits
-            commits = skipped, metrics, commit_blob.finish(self.engine, noted)
-            recovery.persist(self.engine, lambda: self.engine.state.commit(*commits))
+            commits = skipped, metrics, commit_blob.finish(self.core, noted)
+            recovery.persist(self.core, lambda: self.core.state.commit(*commits))
             self.phase, self.commits = Phase.COMMITTING, commits
 
     @whole
     def settle(self):
         """Waits until the last step is durable. If it cannot be committed, the engine is at the step before it."""
         self.open_state("settle")
-        recovery.persist(self.engine, self._settle)
+        recovery.persist(self.core, self._settle)
         self.durable()
 
     def durable(self):
         """The last step is durable."""
         self.phase, self.commits, self.stored = Phase.DURABLE, None, []
-        self.engine.gradients.durable()
+        self.core.gradients.durable()
 
     def found_committed(self):
         """After drives were lost and came back: marks the last step durable if they were committing it."""
@@ -228,7 +254,7 @@ class StepCycle:
             self.durable()
 
     def _settle(self):
-        state = self.engine.state
+        state = self.core.state
         try:
             self.flush()
             state.settle()
@@ -247,13 +273,13 @@ class StepCycle:
     def send_again(self):
         """Sends the last step again, after its drives were lost. Returns whether its gradients were still in memory;
         if not, the step is undone."""
-        engine, state = self.engine, self.engine.state
+        core, state = self.core, self.core.state
         skipped = self.commits[0]
         state.step -= 1
         try:
-            known = skipped or engine.gradients.send_again()
+            known = skipped or core.gradients.send_again()
             if known and not skipped:
-                for number, block in enumerate(engine.layout.blocks):
+                for number, block in enumerate(core.layout.blocks):
                     if block.buffers:
                         state.store_again(number)
         finally:
@@ -269,19 +295,19 @@ class StepCycle:
 
     def unmake(self):
         """Goes back to the step before the last one."""
-        streams = self.engine.streams
+        streams = self.core.streams
         self.phase, self.commits, self.stored = Phase.DURABLE, None, []
-        self.engine.state.step -= 1
+        self.core.state.step -= 1
         self.counts = self.counts_before
         for streamed in streams.blocks:
             streams.hide(streamed)
             streamed.step = -1
-        self.engine.gradients.discard()
+        self.core.gradients.discard()
         self.begin()
         streams.after_step(range(len(streams.blocks)))
 
     def leave_to_parent(self):
         """In a forked process: forgets the run, and closes, commits and writes nothing."""
-        self.engine.state, self.phase, self.commits = None, Phase.DURABLE, None
-        self.engine.gradients.abandon()
+        self.core.state, self.phase, self.commits = None, Phase.DURABLE, None
+        self.core.gradients.abandon()
         self.begin(keep=True)

@@ -1,0 +1,125 @@
+"""The Core of an engine: its parts, and what it remembers from step to step."""
+
+import weakref
+from typing import Any
+
+import torch
+
+from .. import forks, native
+from ..interrupts import whole
+from ..model import random_numbers
+from ..model.forward_scope import Hook
+from ..step import commit_blob, layer_major
+from ..step.compression import Compression
+from ..step.gradients import Gradients
+from ..step.optimizers import Optimizer
+from ..step.param_groups import NUMBERS, defaults_of
+from ..step.step_cycle import StepCycle
+from ..torch_internals import in_backward
+from . import memory, open_engines
+from .metrics import Meter
+
+
+class Core:
+    """What stands behind an Engine. Modules of the package get it from core_of(); a script sees the Engine alone."""
+
+    state: Any = None  # the State of the open run; None: the engine is closed
+    closed_at = None  # (run, last step) of a closed engine
+    gone = None  # the error, if lost drives did not come back
+
+    def __init__(self, engine, model, streams, state, how, groups, plan):
+        """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. plan: how the budget is
+        divided."""
+        self.engine, self.module, self.how, self.plan = engine, model, how, plan
+        self.streams, streams.core = streams, weakref.ref(self)
+        self.cycle = StepCycle(self, state)
+        self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
+        self.compression = (
+            Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
+        )
+        self.begin_training(how, groups)
+        self.together = layer_major.Together(self)
+        self.reconnect_timeout = native.lib.SHORE_PATIENCE_SECONDS
+        self.patience = native.new("struct shore_patience")  # the wait for lost drives
+        forks.leave_in_children(self.cycle)
+        self.process_at_wrap_bytes = memory.process_bytes()
+        if not open_engines.any_open():
+            random_numbers.forget()
+        self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
+        self.cycle.begin(keep=True)
+        model.register_forward_pre_hook(
+            Hook(self._before_forward, random_numbers.begin_copy), prepend=True, with_kwargs=True
+        )
+        model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)
+        self.gradients.hook()
+        self.state = state
+
+    def begin_training(self, how, groups):
+        """Takes the options of a training, and makes its optimizer: at wrap(), or where a model is trained again."""
+        numbers = {k: tuple(how[k]) if k == "betas" else commit_blob.back(how[k]) for k in NUMBERS if k in how}
+        self.how, self.accumulate, self.lr_scheduler = how, 1, None
+        self.followed = {}  # by name: objects whose state commits with every step
+        self.optimizer = Optimizer(self, groups, defaults_of(how["optimizer"], numbers))
+
+    def change(self, **how):
+        """Changes options of wrap() that hold for this engine alone: clip, on_nonfinite."""
+        self.how.update(how)
+
+    @property
+    def layout(self):
+        """The layout of the run, also of a closed one."""
+        return self.streams.layout
+
+    def open(self, state):
+        """Opens the pages of a run: the parameters can be used from here on."""
+        self.state, self.streams.layout = state, state.layout
+        self.streams.open(state)
+
+    # ---- forward
+
+    @whole
+    def leave_forward(self):
+        """Ends this thread's forward pass where an exception interrupted it."""
+        self.streams.inside.abort()
+        self.own_random.end(False)
+
+    def _before_forward(self, module, args, kwargs):
+        """Prepares a forward pass. In training, random numbers follow from the run's seed, the step and the pass,
+        so that they do not depend on the order in which micro-batches run."""
+        self.cycle.open_state("forward")
+        self.cycle.flush()
+        self.gradients.look()
+        if torch.is_grad_enabled() and not in_backward():
+            self.meter.start(self.state)
+        numbered = module.training and torch.is_grad_enabled() and not in_backward()
+        self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
+        if numbered:
+            self.meter.forward(self.state, args, kwargs)
+            self.streams.progress.begin(
+                self.state.step + 1, len(self.streams.layers), self.accumulate, self.gradients.passes
+            )
+
+    def _after_forward(self, module, args, output):
+        drew = self.own_random.end(output is not None)
+        if not in_backward():
+            if drew is not None and self.own_random.numbered and output is not None:
+                self.together.draws = drew
+                self.cycle.forwards += 1
+            self.meter.forward_ended(output)
+
+    # ---- the end of a step, and of the engine
+
+    @whole
+    def drop_gradients(self):
+        """Drops the gradients that backward passes have gathered since the last step."""
+        self.leave_forward()
+        self.cycle.drop()
+        self.streams.hide_unused()
+
+    def let_go(self):
+        """Releases the run: the parameters cannot be used from here on."""
+        state, self.state = self.state, None
+        self.closed_at = state.path, state.step
+        self.streams.end()
+        self.cycle.begin()
+        state.close()
