@@ -4,7 +4,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "run/lifecycle/mend.h"
+#include "run/directory/journal.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/standing.h"
 
@@ -139,7 +139,7 @@ static int roll_back(const struct shore__parsed *parsed, void *args) {
         code = SHORE__EXIT_FAILED;
     } else if (rc) {
         code = run && run->begun ? shore__cli_fail_running(rc, &diag) : shore__cli_fail(rc, &diag);
-        if (run && run->begun && shore__rollback_is_interrupted(run->path))
+        if (run && run->begun && shore__journal_is_there(run->path, SHORE__ROLLING_BACK, NULL))
             shore__cli_say("the next command that opens the run goes on with it");
         else if (run && run->begun)
             shore__cli_say("the state is where it was");

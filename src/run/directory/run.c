@@ -12,7 +12,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "run/directory/draft.h"
+#include "run/directory/journal.h"
 #include "run/internal.h"
 #include "run/paths.h"
 #include "storage/blockio.h"
@@ -108,11 +108,11 @@ int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *di
 }
 
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
-    struct shore__draft draft = {0};
+    struct shore__journal draft = {0};
     char maker[160] = "";
-    if (shore__draft_read(path, &draft, NULL) == 0 && draft.maker)
+    if (shore__journal_read(path, SHORE__MAKING, NULL, &draft, NULL) == 0 && draft.maker)
         shore__escape(draft.maker, strlen(draft.maker), maker, sizeof maker);
-    shore__draft_free(&draft);
+    shore__journal_free(&draft);
     if (maker[0])
         return shore__fail(diag, SHORE_EMISSING, "%s: was stopped while %s made it: make it again there", shown, maker);
     return shore__fail(diag, SHORE_EMISSING,

@@ -33,12 +33,12 @@
 /* ---- the draft --------------------------------------------------------------------------------------------------- */
 
 static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
-    const struct shore__draft draft = {
+    const struct shore__journal draft = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
-        .fresh = run->private->fresh,
+        .new = run->private->fresh,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
-    return shore__draft_write(run->path, &draft, diag);
+    return shore__journal_write(run->path, SHORE__MAKING, NULL, &draft, diag);
 }
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
@@ -199,12 +199,12 @@ static int take_place(struct shore__run *run, shore__note_fn note, void *ctx, st
 
 /* The same after a kill, unless the directory is a copy: the volumes are then another one's. */
 static int take_place_again(struct shore__run *run, struct shore_diag *diag) {
-    struct shore__draft draft = {0};
-    int rc = shore__draft_read(run->path, &draft, diag);
+    struct shore__journal draft = {0};
+    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &draft, diag);
     if (rc == SHORE_EMISSING) rc = shore__not_a_run(run->path, diag);
-    if (rc == 0) rc = shore__draft_refuse_copy(run->path, &draft, diag);
+    if (rc == 0) rc = shore__making_refuse_copy(run->path, &draft, diag);
     if (rc == 0) rc = take_place(run, shore__run_remember, run, diag);
-    shore__draft_free(&draft);
+    shore__journal_free(&draft);
     return rc;
 }
 
@@ -232,16 +232,16 @@ static int drop_volume(const struct shore__address *volume, const uint64_t fleet
 }
 
 /* Removes the volumes that an earlier making began where this one has no drive. */
-static int drop_others(const struct shore__run *run, const struct shore__draft *before, struct shore_diag *diag) {
+static int drop_others(const struct shore__run *run, const struct shore__journal *before, struct shore_diag *diag) {
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < before->fresh.count; i++)
-        if (!shore__addresses_have(&run->private->fresh, before->fresh.text[i]))
-            rc = drop_volume(before->fresh.item[i], before->fleet_id, diag);
+    for (size_t i = 0; rc == 0 && i < before->new.count; i++)
+        if (!shore__addresses_have(&run->private->fresh, before->new.text[i]))
+            rc = drop_volume(before->new.item[i], before->fleet_id, diag);
     return rc;
 }
 
 static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag) {
-    struct shore__draft before = {0};
+    struct shore__journal before = {0};
     int rc = is_made(run->path) ? take_place_again(run, diag) : 0;
     if (rc == 0) rc = refuse_strangers(run, diag);
     if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
@@ -250,7 +250,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     rc = open_overwritten(run, &overwritten, diag);
     if (rc < 0) return rc;
     char *making = shore__path_join(run->path, MAKING);
-    rc = making ? shore__draft_read(run->path, &before, diag) : shore__out_of_memory(diag);
+    rc = making ? shore__journal_read(run->path, SHORE__MAKING, NULL, &before, diag) : shore__out_of_memory(diag);
     if (rc == SHORE_EMISSING) {
         rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
                  ? 0
@@ -258,7 +258,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
         if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
             rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
     } else if (rc == 0) {
-        rc = shore__draft_refuse_copy(run->path, &before, diag);
+        rc = shore__making_refuse_copy(run->path, &before, diag);
     }
     if (rc == 0) {
         run->making = true;
@@ -267,11 +267,11 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     }
     if (rc == 0) rc = drop_others(run, &before, diag);
     if (rc < 0 && run->making)
-        shore__addresses_copy(&before.fresh, &run->private->fresh); /* undoing this making removes those, too */
+        shore__addresses_copy(&before.new, &run->private->fresh); /* undoing this making removes those, too */
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = write_draft_of(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
-    shore__draft_free(&before);
+    shore__journal_free(&before);
     shore__run_free(overwritten);
     free(making);
     return rc;
@@ -306,7 +306,7 @@ static int check_directory(const struct shore__run *run, bool *there, struct sho
 }
 
 int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag) {
-    struct shore__draft before = {0};
+    struct shore__journal before = {0};
     bool there;
     int rc = check_directory(run, &there, diag);
     if (rc == 0 && there) rc = shore__run_lock(run, diag);
@@ -316,14 +316,14 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
     struct shore__run *whole = shore__run_peek(run->path);
     struct shore__run *overwritten = whole ? whole : shore__run_overwritten(run->path);
     if (whole && !not_a_copy) rc = shore__run_refuse_copy(whole, SHORE__RUN_PUT_BACK, diag);
-    if (rc == 0) rc = shore__draft_read(run->path, &before, diag);
-    if (rc == 0 && !not_a_copy) rc = shore__draft_refuse_copy(run->path, &before, diag);
+    if (rc == 0) rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &before, diag);
+    if (rc == 0 && !not_a_copy) rc = shore__making_refuse_copy(run->path, &before, diag);
     if (rc == SHORE_EMISSING) rc = 0;
     memcpy(run->fleet_id, before.fleet_id, sizeof run->fleet_id);
     run->private->home = strdup(run->path);
     if (rc == 0 && !run->private->home) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = shore__making_place(run, &before, overwritten, diag);
-    shore__draft_free(&before);
+    shore__journal_free(&before);
     shore__run_free(overwritten);
     return rc;
 }
@@ -369,10 +369,10 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
 }
 
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
-    struct shore__draft draft;
-    int rc = shore__draft_read(run->path, &draft, NULL);
-    if (rc == 0 && shore__draft_refuse_copy(run->path, &draft, NULL)) { /* its volumes may be another directory's */
-        shore__draft_free(&draft);
+    struct shore__journal draft;
+    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &draft, NULL);
+    if (rc == 0 && shore__making_refuse_copy(run->path, &draft, NULL)) { /* its volumes may be another directory's */
+        shore__journal_free(&draft);
         return;
     }
     bool made = rc == 0 && memcmp(draft.fleet_id, run->fleet_id, sizeof draft.fleet_id) == 0, undone = true;
@@ -388,11 +388,11 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
     }
     /* otherwise this run was about to be overwritten, and stays */
     if (rc == 0 && !made) shore__remove_in(run->path, MAKING "/" MADE);
-    for (size_t i = 0; rc == 0 && !made && i < draft.fresh.count; i++)
-        if (!has_volume(run, draft.fresh.text[i]))
-            undone = drop_volume(draft.fresh.item[i], draft.fleet_id, NULL) == 0 && undone;
+    for (size_t i = 0; rc == 0 && !made && i < draft.new.count; i++)
+        if (!has_volume(run, draft.new.text[i]))
+            undone = drop_volume(draft.new.item[i], draft.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
-    shore__draft_free(&draft);
+    shore__journal_free(&draft);
 }
 
 int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,

@@ -2,7 +2,7 @@
 #ifndef SHORE_RUN_LIFECYCLE_MAKING_H
 #define SHORE_RUN_LIFECYCLE_MAKING_H
 
-#include "run/directory/draft.h"
+#include "run/directory/journal.h"
 
 /* Steps that the making of every run shares. begin: makes the directory, the draft of the volumes, and the fleet's id;
  * the caller puts the contents into RUN/making. finish: moves them into place, which makes it a run. */

@@ -1,11 +1,23 @@
 /* Undoes or finishes what a kill interrupted, before anybody works with the run. */
 #include "run/lifecycle/mend.h"
 
-#include "run/internal.h"
+#include "run/directory/journal.h"
 #include "run/lifecycle/snapshots.h"
+#include "run/paths.h"
 
-bool shore__run_is_interrupted(const char *run_path) {
-    return shore__move_is_interrupted(run_path, false) || shore__rollback_is_interrupted(run_path);
+unsigned shore__run_interrupted(const char *run_path) {
+    return (shore__path_exists(run_path, "making") ? 1u << SHORE__MAKING : 0) |
+           (shore__journal_is_there(run_path, SHORE__MOVING, NULL) ? 1u << SHORE__MOVING : 0) |
+           (shore__journal_is_there(run_path, SHORE__ROLLING_BACK, NULL) ? 1u << SHORE__ROLLING_BACK : 0) |
+           (shore__snapshot_is_interrupted(run_path) ? 1u << SHORE__SNAPSHOT : 0);
+}
+
+bool shore__run_blocks_readers(const char *run_path) {
+    struct shore__journal moving;
+    int rc = shore__journal_read(run_path, SHORE__MOVING, NULL, &moving, NULL);
+    bool blocks = rc != SHORE_EMISSING && (rc || moving.new.count || moving.old.count);
+    shore__journal_free(&moving);
+    return blocks || shore__journal_is_there(run_path, SHORE__ROLLING_BACK, NULL);
 }
 
 int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *diag) {
@@ -15,6 +27,14 @@ int shore__run_mend(struct shore__run *run, bool roll_back, struct shore_diag *d
     return rc;
 }
 
+void shore__changes_forget(const char *run_path, shore__note_fn note, void *ctx) {
+    if (shore__run_interrupted(run_path) & (1u << SHORE__MOVING | 1u << SHORE__SNAPSHOT))
+        shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
+    shore__snapshots_forget(run_path);
+    shore__journal_clear(run_path, SHORE__MOVING, NULL, NULL);
+    shore__journal_clear(run_path, SHORE__ROLLING_BACK, NULL, NULL);
+}
+
 void shore__run_forget(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx) {
     struct shore__strings names = {0};
     shore__snapshots_mend(run_path, drives, note, ctx, NULL);
@@ -22,9 +42,5 @@ void shore__run_forget(const char *run_path, const struct shore__addresses *driv
     for (size_t i = 0; i < names.count; i++)
         shore__snapshot_remove(run_path, names.item[i], drives, note, ctx, NULL);
     shore__strings_free(&names);
-    if (shore__move_is_interrupted(run_path, true) || shore__snapshot_is_interrupted(run_path))
-        shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
-    shore__snapshots_forget(run_path);
-    shore__move_forget(run_path);
-    shore__rollback_forget(run_path);
+    shore__changes_forget(run_path, note, ctx);
 }

@@ -21,124 +21,17 @@
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 
-#define INTENT "moving.json"
 #define RING_BYTES ((uint64_t)32 << 20)
 
-/* ---- the intent -------------------------------------------------------------------------------------------------- */
-
-/* A volume that a finished move could not remove yet. */
-struct left {
-    struct shore__address *at;
-    uint64_t generation;
-    bool undone, begun; /* made by an undone move; nothing was there before */
-};
-
-struct intent {
-    uint64_t from, to; /* generations */
-    struct shore__addresses new, old;
-    bool *fresh;       /* of new: nothing was there before */
-    struct left *left; /* of earlier moves */
-    size_t nleft;
-};
-
-static void left_free(struct intent *in) {
-    for (size_t i = 0; i < in->nleft; i++)
-        free(in->left[i].at);
-    free(in->left);
-    in->left = NULL;
-    in->nleft = 0;
-}
-
-static void intent_free(struct intent *in) {
-    shore__addresses_free(&in->new);
-    shore__addresses_free(&in->old);
-    free(in->fresh);
-    left_free(in);
-    *in = (struct intent){0};
-}
-
-/* Takes over the volume's address, also on failure; NULL: it could not be allocated. */
-static int leave(struct intent *in, struct left volume) {
-    struct left *grown = volume.at ? realloc(in->left, (in->nleft + 1) * sizeof *grown) : NULL;
-    if (grown) {
-        in->left = grown;
-        grown[in->nleft++] = volume;
-    } else {
-        free(volume.at);
-    }
-    return grown ? 0 : -ENOMEM;
-}
-
-static int intent_fields(const json_t *j, struct intent *in) {
-    const json_t *from = json_object_get(j, "from"), *to = json_object_get(j, "to"), *item = NULL;
-    const json_t *new = json_object_get(j, "new");
-    size_t i = 0;
-    if (!json_is_integer(from) || !json_is_integer(to) || !json_is_array(new)) return -EINVAL;
-    int rc = shore__addresses_from_json(json_object_get(j, "old"), &in->old);
-    in->from = (uint64_t)json_integer_value(from);
-    in->to = (uint64_t)json_integer_value(to);
-    in->fresh = calloc(json_array_size(new) + 1, sizeof *in->fresh);
-    if (!in->fresh) return -ENOMEM;
-    json_array_foreach((json_t *)(uintptr_t) new, i, item) {
-        const char *path = json_string_value(json_object_get(item, "path"));
-        if (!rc) rc = path ? shore__addresses_parse(&in->new, path, NULL) : -EINVAL;
-        in->fresh[i] = json_is_true(json_object_get(item, "fresh"));
-    }
-    json_array_foreach(json_object_get(j, "left"), i, item) {
-        const char *path = json_string_value(json_object_get(item, "path"));
-        const json_t *generation = json_object_get(item, "generation");
-        struct left volume = {NULL, (uint64_t)json_integer_value(generation),
-                              json_is_true(json_object_get(item, "undone")),
-                              json_is_true(json_object_get(item, "begun"))};
-        if (!rc) rc = path && json_is_integer(generation) ? shore__address_parse(path, &volume.at, NULL) : -EINVAL;
-        if (!rc) rc = leave(in, volume);
-    }
-    return rc;
-}
-
-/* Whether a later start reads the same intent from it. */
-static bool reads_back(const json_t *j, const struct intent *in) {
-    struct intent back = {0};
-    int rc = intent_fields(j, &back);
-    bool same = rc == 0 && back.from == in->from && back.to == in->to &&
-                back.new.count == in->new.count &&back.old.count == in->old.count &&back.nleft == in->nleft;
-    intent_free(&back);
-    return rc == -ENOMEM || same;
-}
-
-static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    json_t *new = json_array(), *left = json_array();
-    for (size_t i = 0; i < in->nleft; i++)
-        json_array_append_new(left, json_pack("{s:s, s:I, s:b, s:b}", "path", in->left[i].at->text, "generation",
-                                              (json_int_t)in->left[i].generation, "undone", in->left[i].undone, "begun",
-                                              in->left[i].begun));
-    for (size_t i = 0; i < in->new.count; i++)
-        json_array_append_new(new, json_pack("{s:s, s:b}", "path", in->new.text[i], "fresh", in->fresh[i]));
-    json_t *j = json_pack("{s:I, s:I, s:o, s:o, s:o}", "from", (json_int_t)in->from, "to", (json_int_t)in->to, "new",
-                          new, "old", shore__texts_to_json(in->old.text, in->old.count), "left", left);
-    assert(!j || reads_back(j, in));
-    return shore__journal_write(run->path, INTENT, j, diag);
-}
-
-static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
-    json_t *j = NULL;
-    *in = (struct intent){0};
-    int rc = shore__journal_read(run_path, INTENT, &j, diag);
-    if (!rc && intent_fields(j, in)) {
-        intent_free(in);
-        rc = shore__journal_refuse(run_path, INTENT, "what to do with volumes", diag);
-    }
-    json_decref(j);
-    return rc;
-}
+/* ---- settling a move --------------------------------------------------------------------------------------------- */
 
 /* Whether the move is over; volumes that could not be removed may be left. */
-static bool is_settled(const struct intent *in) {
+static bool is_settled(const struct shore__journal *in) {
     return in->new.count == 0 && in->old.count == 0;
 }
 
 /* Removes a volume where it was made, or beside a drive moved by hand since: *v then has that place. */
-static int discard(const struct shore__run *run, struct left *v, struct shore_diag *diag) {
+static int discard(const struct shore__run *run, struct shore__left *v, struct shore_diag *diag) {
     const struct shore__addresses *moved = &run->private->moved;
     int rc = shore__drive_remove(v->at, run->fleet_id, v->generation, v->begun, diag);
     for (size_t i = 0; rc == SHORE_EMISSING && i < moved->count; i++) {
@@ -160,12 +53,12 @@ static int discard(const struct shore__run *run, struct left *v, struct shore_di
 
 /* Notes each volume that it cannot remove: a drive that is gone must not block the run. Volumes that are still there
  * stay in the list for the next opening of the run. */
-static int remove_left(const struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx,
+static int remove_left(const struct shore__run *run, struct shore__journal *in, shore__note_fn note, void *ctx,
                        struct shore_diag *diag) {
     size_t kept = 0;
     const struct shore__address *away = NULL; /* its server does not answer; do not wait for it again */
     for (size_t i = 0; i < in->nleft; i++) {
-        struct left *v = &in->left[i];
+        struct shore__left *v = &in->left[i];
         struct shore_diag why = {0};
         if (v->generation == run->generation) { /* a later try succeeded: the state itself may lie there now */
             shore__note(note, ctx, "%.900s: what an earlier move has left there, if anything, stays", v->at->text);
@@ -181,7 +74,7 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         if (stays) {
             shore__note(note, ctx,
                         "%.900s; the volume stays there: the next command that opens the run tries again, as long as "
-                        "%s/" INTENT " is there",
+                        "%s/moving.json is there",
                         why.text, run->path);
             if (rc == SHORE_ELINK) away = v->at;
             in->left[kept++] = *v;
@@ -191,23 +84,25 @@ static int remove_left(const struct shore__run *run, struct intent *in, shore__n
         free(v->at);
     }
     in->nleft = kept;
-    return kept ? intent_write(run, in, diag) : shore__journal_clear(run->path, INTENT, diag);
+    return kept ? shore__journal_write(run->path, SHORE__MOVING, NULL, in, diag)
+                : shore__journal_clear(run->path, SHORE__MOVING, NULL, diag);
 }
 
 /* Undoes the move if run.json still has the old placement, else finishes it. */
-static int settle(struct shore__run *run, struct intent *in, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+static int settle(struct shore__run *run, struct shore__journal *in, shore__note_fn note, void *ctx,
+                  struct shore_diag *diag) {
     bool switched = run->generation == in->to;
     const struct shore__addresses *drop = switched ? &in->old : &in->new;
     if (!is_settled(in) && run->generation != in->from && !switched)
         return shore__fail(diag, SHORE_EINPUT,
-                           "%s/" INTENT " is of another placement than run.json: put the run's directory back as it "
+                           "%s/moving.json is of another placement than run.json: put the run's directory back as it "
                            "was",
                            run->path);
     int rc = shore__directory_sync(run->path, diag); /* the switch is durable before the volumes that it replaces go */
     for (size_t i = 0; !rc && i < drop->count; i++) {
-        struct left volume = {shore__address_copy(drop->item[i]), switched ? in->from : in->to, !switched,
-                              !switched && in->fresh[i]};
-        if (leave(in, volume)) rc = shore__out_of_memory(diag);
+        struct shore__left volume = {shore__address_copy(drop->item[i]), switched ? in->from : in->to, !switched,
+                                     !switched && in->fresh[i]};
+        if (shore__journal_leave(in, volume)) rc = shore__out_of_memory(diag);
     }
     if (rc) return rc;
     shore__addresses_free(&in->new);
@@ -215,17 +110,9 @@ static int settle(struct shore__run *run, struct intent *in, shore__note_fn note
     return remove_left(run, in, note, ctx, diag);
 }
 
-bool shore__move_is_interrupted(const char *run_path, bool for_writing) {
-    struct intent in;
-    int rc = intent_read(run_path, &in, NULL);
-    bool interrupted = rc != SHORE_EMISSING && (rc || for_writing || !is_settled(&in));
-    intent_free(&in);
-    return interrupted;
-}
-
 int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    struct intent in;
-    int rc = intent_read(run->path, &in, diag);
+    struct shore__journal in;
+    int rc = shore__journal_read(run->path, SHORE__MOVING, NULL, &in, diag);
     if (rc == SHORE_EMISSING) return 0;
     bool settled = is_settled(&in), switched = !rc && run->generation == in.to;
     if (!rc) rc = settle(run, &in, note, ctx, diag);
@@ -235,17 +122,13 @@ int shore__move_mend(struct shore__run *run, shore__note_fn note, void *ctx, str
         shore__note(note, ctx,
                     switched ? "a change of drives had been interrupted after its last copy: it is done now"
                              : "a change of drives had been interrupted: it is undone, the state is where it was");
-    intent_free(&in);
+    shore__journal_free(&in);
     return rc;
-}
-
-void shore__move_forget(const char *run_path) {
-    shore__remove_in(run_path, INTENT);
 }
 
 /* ---- choosing volumes -------------------------------------------------------------------------------------------- */
 
-static int place_kept(const struct shore__address *drive, uint64_t generation, struct intent *in,
+static int place_kept(const struct shore__address *drive, uint64_t generation, struct shore__journal *in,
                       struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(drive, &spot, diag);
@@ -263,7 +146,7 @@ static int place_kept(const struct shore__address *drive, uint64_t generation, s
     return rc;
 }
 
-static int place_new(const struct shore__run *run, const struct shore__address *drive, struct intent *in,
+static int place_new(const struct shore__run *run, const struct shore__address *drive, struct shore__journal *in,
                      struct shore_diag *diag) {
     struct shore__address *at = NULL;
     int rc = shore__drive_may_be_made(drive, diag);
@@ -282,14 +165,14 @@ static int check_twice(const struct shore__addresses *drives, uint64_t generatio
 
 /* Index of the present drive that `name` means. A path there may be a directory that is named like a file of ours: only
  * its volume's path tells. */
-static size_t find_kept(const struct shore__addresses *present, const struct intent *in, const char *name) {
+static size_t find_kept(const struct shore__addresses *present, const struct shore__journal *in, const char *name) {
     size_t k = shore__drive_find(present, in->from, name);
     bool kept = k < present->count &&
                 (shore__same_path(present->text[k], name) || shore__drive_is_named(in->old.text[k], in->from, name));
     return kept ? k : present->count;
 }
 
-static int resolve(const struct shore__run *run, const struct shore__addresses *drives, struct intent *in,
+static int resolve(const struct shore__run *run, const struct shore__addresses *drives, struct shore__journal *in,
                    struct shore_diag *diag) {
     const struct shore__addresses *present = &run->settings.drives;
     int rc = 0;
@@ -360,7 +243,7 @@ static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct
     return rc;
 }
 
-static int copy_to_new(struct shore__run *run, const struct intent *in, const struct shore__placing *how,
+static int copy_to_new(struct shore__run *run, const struct shore__journal *in, const struct shore__placing *how,
                        struct shore_fleet *old, struct shore_diag *diag) {
     struct shore_fleet_options options;
     struct shore_fleet_info info = {.size = sizeof info};
@@ -387,8 +270,8 @@ static int copy_to_new(struct shore__run *run, const struct intent *in, const st
 }
 
 /* Writes run.json with the new placement: the one step that decides. */
-static int switch_over(struct shore__run *run, const struct intent *in, const struct shore__placing *how, uint64_t step,
-                       struct shore_diag *diag) {
+static int switch_over(struct shore__run *run, const struct shore__journal *in, const struct shore__placing *how,
+                       uint64_t step, struct shore_diag *diag) {
     struct shore__addresses drives = {0};
     char what[600] = "drives:";
     char *speeds = how->speeds ? strdup(how->speeds) : NULL;
@@ -414,28 +297,28 @@ static int switch_over(struct shore__run *run, const struct intent *in, const st
     return rc ? rc : shore__run_record_change(run, step, what, diag);
 }
 
-/* Takes over the volumes that earlier moves left: the new intent replaces the one that lists them. */
-static int take_left(const char *run_path, struct intent *in, struct shore_diag *diag) {
-    struct intent before;
-    int rc = intent_read(run_path, &before, diag);
+/* Takes over the volumes that earlier moves left: the new journal replaces the one that lists them. */
+static int take_left(const char *run_path, struct shore__journal *in, struct shore_diag *diag) {
+    struct shore__journal before;
+    int rc = shore__journal_read(run_path, SHORE__MOVING, NULL, &before, diag);
     if (rc) return rc == SHORE_EMISSING ? 0 : rc;
     in->left = before.left;
     in->nleft = before.nleft;
     before.left = NULL;
     before.nleft = 0;
-    intent_free(&before);
+    shore__journal_free(&before);
     return 0;
 }
 
 /* Whether a volume that this move made is still there. */
-static bool leaves_new(const struct intent *in) {
+static bool leaves_new(const struct shore__journal *in) {
     for (size_t i = 0; i < in->nleft; i++)
         if (in->left[i].generation == in->to) return true;
     return false;
 }
 
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
-    struct intent in = {.from = run->generation, .to = run->generation + 1};
+    struct shore__journal in = {.from = run->generation, .to = run->generation + 1};
     struct shore_fleet_options options;
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *old = NULL;
@@ -455,7 +338,7 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
         shore_fleet_info(old, &info);
         rc = take_left(run->path, &in, diag);
     }
-    if (!rc) rc = intent_write(run, &in, diag);
+    if (!rc) rc = shore__journal_write(run->path, SHORE__MOVING, NULL, &in, diag);
     if (!rc) {
         rc = copy_to_new(run, &in, how, old, diag);
         if (!rc) {
@@ -472,6 +355,6 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
         }
     }
     shore_fleet_close(old);
-    intent_free(&in);
+    shore__journal_free(&in);
     return rc;
 }

@@ -75,12 +75,6 @@ uint64_t shore__run_hint(const struct shore__run *run) {
     return end && *end == '\n' ? step : shore__metrics_last(run);
 }
 
-/* Whether any change was interrupted, including the making of another run in its place. */
-static bool was_interrupted(const char *path) {
-    return shore__move_is_interrupted(path, true) || shore__rollback_is_interrupted(path) ||
-           shore__snapshot_is_interrupted(path) || shore__path_exists(path, "making");
-}
-
 enum purpose { TO_WORK, TO_LOOK, TO_ROLL_BACK, TO_REMOVE };
 
 static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, enum purpose purpose,
@@ -94,12 +88,12 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
     /* whoever opens the run next first undoes or finishes what was interrupted */
     struct shore__worker worker; /* the process at work, which ends the interruption itself */
     const bool looks_on = purpose == TO_LOOK && shore__run_worker(run->path, &worker);
-    if (for_writing || (whole && !looks_on && shore__run_is_interrupted(run->path))) rc = shore__run_lock(run, diag);
+    if (for_writing || (whole && !looks_on && shore__run_blocks_readers(run->path))) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     /* changes interrupted when the run was copied are the original run's, which may have finished them by now */
     enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
     bool copy = standing >= SHORE__RUN_ELSEWHERE;
-    if (copy && for_writing && whole && was_interrupted(run->path))
+    if (copy && for_writing && whole && shore__run_interrupted(run->path))
         rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     /* records a renamed run, or one older than marks, without being told; if that fails, the next start does it */
     if (rc == 0 && for_writing && whole && standing == SHORE__RUN_ITSELF &&

@@ -125,8 +125,8 @@ static int place(struct shore__run *run, size_t i, const struct shore__run *over
     return rc;
 }
 
-int shore__making_place(struct shore__run *run, const struct shore__draft *before, const struct shore__run *overwritten,
-                        struct shore_diag *diag) {
+int shore__making_place(struct shore__run *run, const struct shore__journal *before,
+                        const struct shore__run *overwritten, struct shore_diag *diag) {
     const struct shore__addresses *drives = &run->settings.drives;
     size_t ours = 0, foreign = 0;
     if (drives->count == 0)
@@ -139,7 +139,7 @@ int shore__making_place(struct shore__run *run, const struct shore__draft *befor
         int rc = place(run, i, overwritten, diag);
         if (rc == 0) rc = shore__volume_owner(drives->item[i], true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
-        bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->fresh, volume->text);
+        bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->new, volume->text);
         bool replaced = exists && owner == SHORE__ANOTHERS && overwritten &&
                         shore__volume_is(drives->item[i], overwritten->fleet_id, SHORE__OURS);
         /* another run's volume can be told from the one that this making puts there */

@@ -14,7 +14,7 @@ int shore__volume_place(const struct shore__address *drive, const char *home, co
 /* Turns a run's drives into paths of its volumes, and records which are new or replaced. Finds out whether existing
  * files are what a killed making left: volumes of its fleet, or its files without a header. Changes nothing on the
  * drives. */
-int shore__making_place(struct shore__run *run, const struct shore__draft *before, const struct shore__run *overwritten,
-                        struct shore_diag *diag);
+int shore__making_place(struct shore__run *run, const struct shore__journal *before,
+                        const struct shore__run *overwritten, struct shore_diag *diag);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "run/directory/draft.h"
+#include "run/directory/journal.h"
 #include "run/internal.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/paths.h"
@@ -28,16 +28,16 @@ int shore__run_record_change(struct shore__run *run, uint64_t step, const char *
 
 /* From now on the making there is this directory's own. */
 static int claim_making(const char *run_path, struct shore_diag *diag) {
-    struct shore__draft draft;
+    struct shore__journal draft;
     char *original = NULL;
-    int rc = shore__draft_read(run_path, &draft, diag);
+    int rc = shore__journal_read(run_path, SHORE__MAKING, NULL, &draft, diag);
     if (rc < 0) return rc;
     if (shore__standing_of(run_path, &draft.origin, draft.fleet_id, NULL, &original) == SHORE__RUN_COPY)
-        rc = shore__draft_refuse_copy(run_path, &draft, diag);
+        rc = shore__making_refuse_copy(run_path, &draft, diag);
     else
-        rc = shore__draft_write(run_path, &draft, diag);
+        rc = shore__journal_write(run_path, SHORE__MAKING, NULL, &draft, diag);
     free(original);
-    shore__draft_free(&draft);
+    shore__journal_free(&draft);
     return rc;
 }
 

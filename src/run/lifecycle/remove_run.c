@@ -185,9 +185,7 @@ static int remove_files(const char *path, bool *begun, shore__note_fn note, void
     for (const char *const *name = shore__run_files; rc == 0 && *name; name++)
         rc = remove_file(path, *name, begun, diag);
     if (rc) return rc;
-    shore__move_forget(path);
-    shore__rollback_forget(path);
-    shore__snapshots_forget(path);
+    shore__changes_forget(path, note, ctx);
     shore__making_remove(path);
     rc = remove_file(path, "run.json", begun, diag);
     if (rc) return rc;
@@ -215,7 +213,7 @@ static int remove_without_draft(const char *path, shore__note_fn note, void *ctx
 
 int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL, *overwritten = NULL;
-    struct shore__draft draft = {0};
+    struct shore__journal draft = {0};
     int rc = 0, killed = SHORE_EMISSING;
     if (shore__is_run(path))
         rc = shore__run_open_alone(path, &run, diag);
@@ -223,7 +221,8 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
-    if (rc == 0 && (killed = shore__draft_read(path, &draft, diag)) != SHORE_EMISSING) rc = killed;
+    if (rc == 0 && (killed = shore__journal_read(path, SHORE__MAKING, NULL, &draft, diag)) != SHORE_EMISSING)
+        rc = killed;
     if (rc == 0 && killed == SHORE_EMISSING && !shore__is_run(path)) {
         rc = remove_without_draft(path, note, ctx, diag);
         shore__run_close(run);
@@ -232,7 +231,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
     if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
-    if (rc == 0 && killed == 0) rc = shore__draft_refuse_copy(path, &draft, diag);
+    if (rc == 0 && killed == 0) rc = shore__making_refuse_copy(path, &draft, diag);
     /* first the volumes, old or new, that a killed change of drives left */
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
@@ -241,11 +240,9 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (rc == 0 && (made || overwritten))
         rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
     /* volumes that a killed --overwrite may have made */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&draft.fresh, draft.fleet_id, OF_MAKING, begun, note, ctx, diag);
-    if (rc == 0 && (shore__move_is_interrupted(path, true) || shore__snapshot_is_interrupted(path)))
-        shore__note(note, ctx, "what is said to stay is yours to remove: the run that knows of it goes");
+    if (rc == 0 && killed == 0) rc = remove_volumes(&draft.new, draft.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
-    shore__draft_free(&draft);
+    shore__journal_free(&draft);
     shore__run_free(overwritten);
     shore__run_close(run);
     return rc;

@@ -22,52 +22,6 @@
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 
-#define INTENT "rollback.json"
-
-/* ---- the intent -------------------------------------------------------------------------------------------------- */
-
-struct intent {
-    bool there;
-    char name[72];
-    uint64_t from; /* step that every drive held before */
-    bool committed;
-};
-
-bool shore__rollback_is_interrupted(const char *run_path) {
-    return shore__journal_is_there(run_path, INTENT);
-}
-
-static int intent_write(const struct shore__run *run, const struct intent *in, struct shore_diag *diag) {
-    assert(in->name[0] && in->from <= INT64_MAX);
-    return shore__journal_write(
-        run->path, INTENT,
-        json_pack("{s:s, s:I, s:b}", "snapshot", in->name, "from", (json_int_t)in->from, "committed", in->committed),
-        diag);
-}
-
-static int intent_read(const char *run_path, struct intent *in, struct shore_diag *diag) {
-    json_t *j = NULL;
-    *in = (struct intent){0};
-    int rc = shore__journal_read(run_path, INTENT, &j, diag);
-    if (rc == SHORE_EMISSING) return 0;
-    const char *name = json_string_value(json_object_get(j, "snapshot"));
-    const json_t *from = json_object_get(j, "from");
-    if (rc == 0 && (!name || strlen(name) >= sizeof in->name || !json_is_integer(from)))
-        rc = shore__journal_refuse(run_path, INTENT, "where the state is", diag);
-    if (rc == 0) {
-        in->there = true;
-        snprintf(in->name, sizeof in->name, "%s", name);
-        in->from = (uint64_t)json_integer_value(from);
-        in->committed = json_is_true(json_object_get(j, "committed"));
-    }
-    json_decref(j);
-    return rc;
-}
-
-void shore__rollback_forget(const char *run_path) {
-    shore__remove_in(run_path, INTENT);
-}
-
 /* ---- the state --------------------------------------------------------------------------------------------------- */
 
 static bool is_there(const struct shore__address *volume, struct shore_diag *why) {
@@ -128,27 +82,28 @@ static int open_snapshot(const struct shore__run *run, const struct shore__snaps
     return rc ? rc : check_digest(*out, s, "the state", diag);
 }
 
-static int open_present(const struct shore__run *run, const struct intent *in, shore__note_fn note, void *note_ctx,
-                        struct shore_fleet **out, struct shore_diag *diag) {
+static int open_present(const struct shore__run *run, const struct shore__journal *in, shore__note_fn note,
+                        void *note_ctx, struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet_options options;
     int rc = shore__run_refuse_memory(run, diag);
     if (rc) return rc;
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     options.hint_step = run->hint_step;
-    options.restoring = in->there;
+    options.restoring = in->snapshot != NULL;
     options.restore_step = in->from;
     options.note = note;
     options.note_ctx = note_ctx;
     return shore_fleet_open(run->layout, &options, out, diag);
 }
 
-static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct intent *in, shore__note_fn note,
-                    void *note_ctx, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
+static int put_back(struct shore__run *run, const struct shore__snapshot *s, struct shore__journal *in,
+                    shore__note_fn note, void *note_ctx, shore__progress_fn progress, void *ctx,
+                    struct shore_diag *diag) {
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
     struct shore__addresses volumes = {0};
     struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet_options options;
-    bool went_on = in->there;
+    const bool went_on = in->snapshot;
     int rc = find_volumes(run, s, &volumes, diag);
     if (rc == 0) rc = open_snapshot(run, s, &volumes, &snapshot, diag);
     if (rc == 0) rc = open_present(run, in, note, note_ctx, &fleet, diag);
@@ -156,15 +111,17 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
         run->begun = true; /* its drives have a new epoch */
         shore_fleet_info(fleet, &info);
         in->from = info.step;
-        snprintf(in->name, sizeof in->name, "%s", s->name);
-        rc = intent_write(run, in, diag);
+        free(in->snapshot);
+        in->snapshot = strdup(s->name);
+        rc = !in->snapshot ? shore__out_of_memory(diag)
+                           : shore__journal_write(run->path, SHORE__ROLLING_BACK, NULL, in, diag);
     }
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     if (rc == 0)
         rc = shore__fleet_copy(snapshot, fleet, run->layout, info.step, options.chunk_segments == 1, progress, ctx,
                                diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */
-    if (rc && !went_on) shore__rollback_forget(run->path);
+    if (rc && !went_on) shore__journal_clear(run->path, SHORE__ROLLING_BACK, NULL, NULL);
     if (rc == 0) rc = shore__fleet_commit_like(fleet, snapshot, s->step, SHORE_COMMIT_RESTORED, diag);
     if (rc == 0) rc = check_digest(fleet, s, "what was put back", diag);
     shore_fleet_close(fleet);
@@ -172,7 +129,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     shore__addresses_free(&volumes);
     if (rc == 0) {
         in->committed = true;
-        rc = intent_write(run, in, diag);
+        rc = shore__journal_write(run->path, SHORE__ROLLING_BACK, NULL, in, diag);
     }
     return rc;
 }
@@ -239,7 +196,7 @@ static int remove_residuals(const char *run_path, struct shore_diag *diag) {
 }
 
 /* Restores all that follows the state. Each step may be repeated. */
-static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct intent *in,
+static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct shore__journal *in,
                   struct shore_diag *diag) {
     char *files = NULL, *metrics = NULL;
     struct stat st;
@@ -249,7 +206,7 @@ static int follow(struct shore__run *run, const struct shore__snapshot *s, const
     if (rc == 0 && stat(files, &st) == 0) rc = shore__files_copy(files, run->path, diag);
     if (rc == 0) rc = shore__metrics_put_back(run, s->step, stat(metrics, &st) == 0 ? metrics : NULL, diag);
     if (rc == 0) rc = restore_settings(run, s, in->from, diag);
-    if (rc == 0) rc = shore__journal_clear(run->path, INTENT, diag);
+    if (rc == 0) rc = shore__journal_clear(run->path, SHORE__ROLLING_BACK, NULL, diag);
     free(metrics);
     free(files);
     return rc;
@@ -271,42 +228,45 @@ static int check_drives(struct shore__run *run, struct shore_diag *diag) {
 int shore__run_rollback(struct shore__run *run, const char *name, shore__note_fn note, void *note_ctx,
                         shore__progress_fn progress, void *progress_ctx, uint64_t *from_step, struct shore_diag *diag) {
     struct shore__snapshot s = {.step = 0};
-    struct intent in;
+    struct shore__journal in;
     int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     if (rc == 0) rc = shore__snapshot_read(run->path, name, &s, diag);
     if (rc) return rc;
-    rc = intent_read(run->path, &in, diag);
+    rc = shore__journal_read(run->path, SHORE__ROLLING_BACK, NULL, &in, diag);
+    if (rc == SHORE_EMISSING) rc = 0;
     /* another rollback was interrupted after its commit: finish it first */
-    if (rc == 0 && in.there && in.committed) {
+    if (rc == 0 && in.committed) {
         rc = shore__rollback_mend(run, note, note_ctx, diag);
-        in = (struct intent){0};
+        shore__journal_free(&in);
     }
     if (rc == 0) rc = put_back(run, &s, &in, note, note_ctx, progress, progress_ctx, diag);
     if (rc == 0) rc = follow(run, &s, &in, diag);
     *from_step = in.from;
+    shore__journal_free(&in);
     shore__snapshot_free(&s);
     return rc;
 }
 
 int shore__rollback_mend(struct shore__run *run, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__snapshot s;
-    struct intent in;
+    struct shore__journal in;
     struct shore_diag why = {0};
-    int rc = intent_read(run->path, &in, diag);
-    if (rc < 0 || !in.there) return rc;
-    rc = shore__snapshot_read(run->path, in.name, &s, &why);
+    int rc = shore__journal_read(run->path, SHORE__ROLLING_BACK, NULL, &in, diag);
+    if (rc) return rc == SHORE_EMISSING ? 0 : rc;
+    rc = shore__snapshot_read(run->path, in.snapshot, &s, &why);
     if (rc == 0) {
         rc = in.committed ? check_drives(run, &why) : put_back(run, &s, &in, note, ctx, NULL, NULL, &why);
         if (rc == 0) rc = follow(run, &s, &in, &why);
         shore__snapshot_free(&s);
     }
-    if (rc < 0) /* an interruption is no refusal: return no code that says that nothing was begun */
-        return shore__advise(
-            diag,
-            shore__fail(diag, run->begun ? -EIO : rc,
-                        "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that", in.name,
-                        why.text),
-            SHORE_ADVICE_ROLL_BACK, run->path);
-    shore__note(note, ctx, "going back to snapshot %s had been interrupted: it is done now", in.name);
-    return 0;
+    if (rc < 0) { /* an interruption is no refusal: return no code that says that nothing was begun */
+        rc = shore__fail(diag, run->begun ? -EIO : rc,
+                         "going back to snapshot %s was interrupted and cannot go on: %.700s; mend that", in.snapshot,
+                         why.text);
+        shore__advise(diag, rc, SHORE_ADVICE_ROLL_BACK, run->path);
+    } else {
+        shore__note(note, ctx, "going back to snapshot %s had been interrupted: it is done now", in.snapshot);
+    }
+    shore__journal_free(&in);
+    return rc;
 }

@@ -38,8 +38,8 @@ static char *path_of(const char *run_path, const char *name, const char *ending)
     return shore__path_join(run_path, in_folder(name, ending).name);
 }
 
-static bool has(const char *run_path, const char *name, const char *ending) {
-    return shore__journal_is_there(run_path, in_folder(name, ending).name);
+static bool is_made(const char *run_path, const char *name) {
+    return shore__path_exists(run_path, in_folder(name, ".json").name);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
 }
 
 static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
-    if (shore__snapshot_name_valid(name) && has(run_path, name, ".json")) return 0;
+    if (shore__snapshot_name_valid(name) && is_made(run_path, name)) return 0;
     shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s", run_path, shore__shown(name).text);
     return shore__advise(diag, SHORE_EUSAGE, SHORE_ADVICE_SNAPSHOTS, run_path);
 }
@@ -80,7 +80,7 @@ int shore__snapshot_read(const char *run_path, const char *name, struct shore__s
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     snprintf(out->name, sizeof out->name, "%s", name);
     char *path = path_of(run_path, name, ".json");
-    int rc = shore__journal_read(run_path, in_folder(name, ".json").name, &out->json, diag);
+    int rc = shore__json_read_in(run_path, in_folder(name, ".json").name, &out->json, diag);
     if (rc == 0 && !path) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = read_fields(out, path, diag);
     if (rc < 0) shore__snapshot_free(out);
@@ -155,7 +155,7 @@ static int follow(const char *run_path, const struct shore__snapshot *s, const s
             moved = json_array_set_new(json_object_get(s->json, "volumes"), i, json_string(at->text)) == 0;
         free(at);
     }
-    return moved ? shore__journal_write(run_path, in_folder(s->name, ".json").name, json_incref(s->json), diag) : 0;
+    return moved ? shore__json_write_in(run_path, in_folder(s->name, ".json").name, json_incref(s->json), diag) : 0;
 }
 
 int shore__snapshots_follow(const char *run_path, const struct shore__addresses *drives, struct shore_diag *diag) {
@@ -182,22 +182,17 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
  * must not block us. If a file is left, NAME.partial stays for the next opening of the run. */
 static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
-    json_t *j = NULL;
-    struct shore__addresses volumes = {0};
-    const struct in_folder partial = in_folder(name, ".partial");
+    struct shore__journal j;
     char *files = path_of(run_path, name, ".files");
     struct shore_diag held = {0};
-    int rc = files ? shore__journal_read(run_path, partial.name, &j, diag) : shore__out_of_memory(diag);
-    bool whose = rc == 0 && shore__fleet_id_parse(json_string_value(json_object_get(j, "fleet")), parts->fleet_id) &&
-                 shore__addresses_from_json(json_object_get(j, "volumes"), &volumes) == 0;
-    bool unreadable = rc == SHORE_EINPUT || (rc == 0 && !whose);
+    int rc = shore__journal_read(run_path, SHORE__SNAPSHOT, name, &j, diag);
+    if (!files) rc = shore__out_of_memory(diag);
     *left = false;
-    if (whose) {
-        parts->generation = (uint64_t)json_integer_value(json_object_get(j, "generation"));
-        for (size_t i = 0; i < volumes.count; i++)
-            *left |= shore__part_discard(parts, i, volumes.item[i], &held, note, ctx);
-    }
-    if (unreadable) {
+    memcpy(parts->fleet_id, j.fleet_id, sizeof parts->fleet_id);
+    parts->generation = j.from;
+    for (size_t i = 0; rc == 0 && i < j.new.count; i++)
+        *left |= shore__part_discard(parts, i, j.new.item[i], &held, note, ctx);
+    if (rc == SHORE_EINPUT) {
         shore__note(
             note, ctx,
             "the description of snapshot %s is damaged: if files called *.snapshot-%s are on the drives, they stay "
@@ -206,18 +201,16 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
         rc = 0;
     }
     if (*left)
-        shore__note(
-            note, ctx,
-            "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as %s/%s "
-            "is there",
-            name, held.text, run_path, partial.name);
+        shore__note(note, ctx,
+                    "a part of snapshot %s stays: %.900s; the next command that opens the run tries again, as long as "
+                    "%s/snapshots/%s.partial is there",
+                    name, held.text, run_path, name);
     if (rc == 0) {
         static const char *const any[] = {"*", NULL};
         shore__directory_remove(files, any);
-        if (!*left) rc = shore__journal_clear(run_path, partial.name, diag);
+        if (!*left) rc = shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag);
     }
-    shore__addresses_free(&volumes);
-    json_decref(j);
+    shore__journal_free(&j);
     free(files);
     return rc;
 }
@@ -249,8 +242,8 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
 static int mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note, void *ctx,
                 struct shore_diag *diag) {
     bool left = false;
-    if (has(run_path, name, ".json")) /* it is made; only this was left to do */
-        return shore__journal_clear(run_path, in_folder(name, ".partial").name, diag);
+    if (is_made(run_path, name)) /* it is made; only this was left to do */
+        return shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag);
     int rc = clear(run_path, name, parts, &left, note, ctx, diag);
     if (rc == 0 && !left)
         shore__note(note, ctx, "the making or removing of snapshot %s had been interrupted: it is removed", name);
@@ -310,8 +303,31 @@ static int check_free(const struct shore__address *part, struct shore_diag *diag
     return rc;
 }
 
+/* Fleet and files of a snapshot to be made. */
+static int plan(struct shore_fleet *fleet, const char *name, struct shore__journal *out, struct shore_diag *diag) {
+    struct shore_fleet_info info = {.size = sizeof info};
+    int rc = 0;
+    shore_fleet_info(fleet, &info);
+    *out = (struct shore__journal){.fleet_id = {info.fleet_id[0], info.fleet_id[1]}, .from = info.generation};
+    for (uint32_t d = 0; rc == 0 && d < info.ndrives; d++) {
+        struct shore__address *drive = NULL, *part = NULL;
+        struct shore__spot spot = {0};
+        rc = shore__address_parse(shore_fleet_drive_path(fleet, d), &drive, diag);
+        if (rc == 0) rc = shore__spot_of(drive, &spot, diag);
+        char *path = rc == 0 ? shore__snapshot_path(spot.volume->text, name) : NULL;
+        if (rc == 0) rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
+        if (rc == 0 && !spot.is_device) /* a device says itself that it has no room */
+            rc = check_free(part, diag);
+        if (part && shore__addresses_add(&out->new, part)) rc = shore__out_of_memory(diag);
+        free(drive);
+        free(path);
+        free(spot.volume);
+    }
+    return rc;
+}
+
 static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
-                        int *rc, struct shore_diag *diag) {
+                        const struct shore__journal *plan) {
     struct shore_fleet_info info = {.size = sizeof info};
     char id[33], date[32];
     time_t now = time(NULL);
@@ -319,27 +335,11 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
     shore_fleet_info(fleet, &info);
     shore__fleet_id_text(info.fleet_id, id);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *volumes = json_array();
-    for (uint32_t d = 0; d < info.ndrives; d++) {
-        struct shore__address *drive = NULL, *part = NULL;
-        struct shore__spot spot = {0};
-        if (*rc == 0) *rc = shore__address_parse(shore_fleet_drive_path(fleet, d), &drive, diag);
-        if (*rc == 0) *rc = shore__spot_of(drive, &spot, diag);
-        free(drive);
-        if (*rc) break;
-        char *path = shore__snapshot_path(spot.volume->text, name);
-        *rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
-        if (*rc == 0 && !spot.is_device) /* a device says itself that it has no room */
-            *rc = check_free(part, diag);
-        json_array_append_new(volumes, json_string(path ? path : ""));
-        free(part);
-        free(path);
-        free(spot.volume);
-    }
-    json_t *j = json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step",
-                          (json_int_t)info.step, "date", date, "automatic", automatic, "fleet", id, "generation",
-                          (json_int_t)info.generation, "volumes", volumes, "processor", run->processor, "settings",
-                          shore__run_settings_json(run), "changes", run->changes);
+    json_t *j =
+        json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
+                  "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
+                  "volumes", shore__texts_to_json(plan->new.text, plan->new.count), "processor", run->processor,
+                  "settings", shore__run_settings_json(run), "changes", run->changes);
     if (run->contents) json_object_set(j, "program", run->contents->program);
     return j;
 }
@@ -358,7 +358,7 @@ static int fill(const struct shore__run *run, struct shore_fleet *fleet, const c
     if (rc == 0) rc = shore__files_copy(run->path, files, diag);
     if (rc == 0) rc = shore__digest_text(fleet, digest, diag);
     if (rc == 0) rc = json_object_set_new(j, "digest", json_string(digest)) ? shore__out_of_memory(diag) : 0;
-    if (rc == 0) rc = shore__journal_write(run->path, in_folder(name, ".json").name, json_incref(j), diag);
+    if (rc == 0) rc = shore__json_write_in(run->path, in_folder(name, ".json").name, json_incref(j), diag);
     free(files);
     return rc;
 }
@@ -373,7 +373,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             "a snapshot cannot be called %s: its name has at most %u letters, digits, '.', '_' and '-', begins "
             "with a letter, a digit or '_', and does not end in .partial",
             shown.text, SHORE__SNAPSHOT_NAME_BYTES);
-    if (has(run->path, name, ".json")) {
+    if (is_made(run->path, name)) {
         if (asprintf(&of, "%s %s", run->path, name) < 0) of = NULL;
         shore__fail(diag, SHORE_EEXISTS,
                     "there is a snapshot %s of this run already: choose another name, or remove it first", shown.text);
@@ -381,26 +381,29 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
         free(of);
         return SHORE_EEXISTS;
     }
-    if (has(run->path, name, ".partial")) { /* files that could not go when the run was opened may go now */
+    if (shore__journal_is_there(run->path, SHORE__SNAPSHOT,
+                                name)) { /* files that could not go when the run was opened may go now */
         struct shore__parts parts = {.drives = &run->settings.drives};
         int failed = mend(run->path, name, &parts, NULL, NULL, diag);
         free(parts.away);
         if (failed) return failed;
     }
-    if (has(run->path, name, ".partial"))
+    if (shore__journal_is_there(run->path, SHORE__SNAPSHOT, name))
         return shore__fail(
             diag, SHORE_EEXISTS,
             "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
             "choose another name",
             shown.text);
     char *folder = shore__path_join(run->path, FOLDER);
-    int rc = 0;
-    json_t *j = describe(run, fleet, name, automatic, &rc, diag);
+    struct shore__journal journal;
+    int rc = plan(fleet, name, &journal, diag);
+    json_t *j = rc == 0 ? describe(run, fleet, name, automatic, &journal) : NULL;
     if (rc == 0) rc = folder && j ? make_folder(folder, diag) : shore__out_of_memory(diag);
     if (rc == 0) {
-        rc = shore__journal_write(run->path, in_folder(name, ".partial").name, json_incref(j), diag);
+        rc = shore__journal_write(run->path, SHORE__SNAPSHOT, name, &journal, diag);
         if (rc < 0) rmdir(folder); /* stays if it holds others */
     }
+    shore__journal_free(&journal);
     if (rc == 0) {
         rc = fill(run, fleet, name, j, diag);
         if (rc < 0) {
@@ -411,7 +414,7 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             free(parts.away);
             if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first snapshot made it */
         } else {
-            rc = shore__journal_clear(run->path, in_folder(name, ".partial").name, diag);
+            rc = shore__journal_clear(run->path, SHORE__SNAPSHOT, name, diag);
         }
     }
     json_decref(j);
@@ -426,7 +429,7 @@ static void name_of_step(uint64_t step, char name[32]) {
 bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
     char name[32];
     name_of_step(step, name);
-    return has(run->path, name, ".json");
+    return is_made(run->path, name);
 }
 
 int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
@@ -437,7 +440,7 @@ int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet,
     int rc = 0;
     shore_fleet_info(fleet, &info);
     name_of_step(info.step, name);
-    if (has(run->path, name, ".json")) {
+    if (is_made(run->path, name)) {
         rc = shore__snapshot_read(run->path, name, &there, diag);
         if (rc < 0) return rc;
         bool replace = there.automatic && shore__run_standing(run) < SHORE__RUN_ELSEWHERE;

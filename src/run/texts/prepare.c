@@ -13,7 +13,7 @@ static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, 
     char *making = shore__path_join(run->path, "making");
     int rc = making ? 0 : shore__out_of_memory(diag);
     if (rc == 0)
-        rc = shore__journal_write(making, "config.json", shore__model_to_json(run->model, &run->model->arch), diag);
+        rc = shore__json_write_in(making, "config.json", shore__model_to_json(run->model, &run->model->arch), diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
     if (rc == 0) rc = shore__run_tokenize(run, making, progress, ctx, diag);
     if (rc == 0) rc = shore__run_open_data(run, making, diag);

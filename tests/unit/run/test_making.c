@@ -449,7 +449,7 @@ static void volumes_out_of_sight_are_named(void **state) {
 static void long_drafts_are_read(void **state) {
     enum { VOLUMES = 600 };
     struct shore_diag diag = {0};
-    struct shore__draft draft;
+    struct shore__journal draft;
     char name[4001];
     memset(name, 'd', sizeof name - 1);
     name[sizeof name - 1] = 0;
@@ -461,9 +461,9 @@ static void long_drafts_are_read(void **state) {
         fprintf(f, "%s\"/%s%d\"", i ? ", " : "", name, i);
     fprintf(f, "]}");
     assert_int_equal(fclose(f), 0);
-    assert_ok(shore__draft_read("long", &draft, &diag));
-    assert_int_equal(draft.fresh.count, VOLUMES);
-    shore__draft_free(&draft);
+    assert_ok(shore__journal_read("long", SHORE__MAKING, NULL, &draft, &diag));
+    assert_int_equal(draft.new.count, VOLUMES);
+    shore__journal_free(&draft);
     remove_tree("long");
 }
 
