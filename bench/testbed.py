@@ -51,7 +51,7 @@ def narrower(machine, share):
     for way, rate in machine["link"].items():
         number = SIZE.match(str(rate))
         power = " KMGT".index(number[2].upper() or " ")
-        link[way] = float(number[1]) * (1024 if number[3] else 1000) ** power * share
+        link[way] = round(float(number[1]) * (1024 if number[3] else 1000) ** power * share)
     return {**machine, "link": link}
 
 

@@ -8,8 +8,8 @@
 
 #include "base/diag.h"
 #include "base/suggest.h"
-#include "base/units.h"
 #include "files/json.h"
+#include "run/value.h"
 
 enum { FILE_BYTES_MOST = 1 << 20 };
 
@@ -20,13 +20,21 @@ struct spot {
     struct shore_diag *diag;
 };
 
-enum kind { RATE, SIZE, SECONDS, COUNT, OTHER };
-
 struct key {
     const char *name;
-    enum kind kind;
+    struct shore__value is; /* of kind NONE: another function reads it */
     void *out;
+    bool divided; /* by the scale */
 };
+
+#define RATE \
+    { .kind = SHORE__VALUE_SIZE, .bytes = sizeof(uint64_t), .least = 1, .most = UINT64_C(1000000000000000000) }
+#define SECONDS \
+    { .kind = SHORE__VALUE_REAL, .bytes = sizeof(double), .high = 86400 }
+#define COUNT \
+    { .kind = SHORE__VALUE_WHOLE, .bytes = sizeof(uint32_t), .least = 2, .most = 16 }
+#define SCALE \
+    { .kind = SHORE__VALUE_REAL, .bytes = sizeof(double), .low = 1, .high = 1e6 }
 
 static int wrong(const struct spot *p, const char *key, const char *what) {
     return shore__fail(p->diag, SHORE_EINPUT, "%s: \"%s\"%s%s %s", p->file, key, *p->object ? " of " : "", p->object,
@@ -50,47 +58,21 @@ static int unknown(const struct spot *p, const char *name, const struct key *key
                        *p->object ? " in " : "", p->object, list);
 }
 
-/* A number of bytes: 8000000000, or "8GB" as the flags take it. */
-static int bytes_of(const struct spot *p, const struct key *key, const json_t *value, double *out) {
-    uint64_t bytes;
-    *out = 0;
-    if (json_is_number(value))
-        *out = json_number_value(value);
-    else if (json_is_string(value) && shore__parse_size(json_string_value(value), &bytes) == 0)
-        *out = (double)bytes;
-    if (!(*out >= 1) || *out > 1e18)
-        return wrong(p, key->name, "takes a number of bytes above 0, such as 8000000000 or \"8GB\"");
-    return 0;
-}
-
 static int read_key(const struct spot *p, const struct key *key, const json_t *value) {
-    double number;
-    int rc = 0;
-    switch (key->kind) {
-    case RATE:
-    case SIZE:
-        rc = bytes_of(p, key, value, &number);
-        if (rc) return rc;
-        number /= p->scale;
+    char takes[96], text[104];
+    if (key->is.kind == SHORE__VALUE_NONE) return 0;
+    if (!shore__value_read_json(&key->is, value, key->out)) {
+        snprintf(text, sizeof text, "takes %s", shore__value_takes(&key->is, takes, sizeof takes));
+        return wrong(p, key->name, text);
+    }
+    if (key->divided) {
+        double number = (double)*(uint64_t *)key->out / p->scale;
         *(uint64_t *)key->out = number < 1 ? 1 : (uint64_t)(number + 0.5);
-        return 0;
-    case SECONDS:
-        number = json_is_number(value) ? json_number_value(value) : -1;
-        if (!(number >= 0) || number > 86400) return wrong(p, key->name, "takes seconds from 0 to 86400");
-        *(double *)key->out = number;
-        return 0;
-    case COUNT:
-        if (!json_is_integer(value) || json_integer_value(value) < 2 || json_integer_value(value) > 16)
-            return wrong(p, key->name, "takes a whole number from 2 to 16");
-        *(uint32_t *)key->out = (uint32_t)json_integer_value(value);
-        return 0;
-    case OTHER:
-        break;
     }
     return 0;
 }
 
-/* Reads all keys of an object, and leaves those of kind OTHER to the caller. */
+/* Reads all keys of an object, and leaves those of kind NONE to the caller. */
 static int read_object(const struct spot *p, const json_t *json, const struct key *keys, size_t n) {
     const char *name;
     json_t *value;
@@ -113,9 +95,9 @@ static int read_link(const struct spot *in, const json_t *json, struct shore__em
     p.object = "\"link\"";
     uint64_t shared = 0;
     const struct key keys[] = {
-        {"shared", RATE, &shared},
-        {"in", RATE, &out->link[0]},
-        {"out", RATE, &out->link[1]},
+        {"shared", RATE, &shared, true},
+        {"in", RATE, &out->link[0], true},
+        {"out", RATE, &out->link[1], true},
     };
     int rc = read_object(&p, json, keys, COUNT_OF(keys));
     if (rc || !shared) return rc;
@@ -139,8 +121,9 @@ static int read_drives(const struct spot *in, const json_t *json, struct shore__
     for (size_t i = 0; i < n; i++) {
         struct shore__emulated_drive *d = &out->drive[i];
         const struct key keys[] = {
-            {"read", RATE, &d->read},       {"write", RATE, &d->write},         {"mixed", RATE, &d->mixed},
-            {"compute", RATE, &d->compute}, {"memory", SIZE, &d->memory_bytes},
+            {"read", RATE, &d->read, true},           {"write", RATE, &d->write, true},
+            {"mixed", RATE, &d->mixed, true},         {"compute", RATE, &d->compute, true},
+            {"memory", RATE, &d->memory_bytes, true},
         };
         snprintf(object, sizeof object, "drive %zu", i + 1);
         int rc = read_object(&p, json_array_get(json, i), keys, COUNT_OF(keys));
@@ -153,9 +136,10 @@ static int read_parts(const struct spot *p, const json_t *json, struct shore__em
     struct spot part = *p;
     const json_t *link = json_object_get(json, "link"), *drives = json_object_get(json, "drives");
     const json_t *compute = json_object_get(json, "compute"), *host = json_object_get(json, "host-update");
-    const struct key compute_keys[] = {{"forward", SECONDS, &out->forward_seconds},
-                                       {"backward", SECONDS, &out->backward_seconds}};
-    const struct key host_keys[] = {{"rate", RATE, &out->host_update}, {"buffers", COUNT, &out->host_buffers}};
+    const struct key compute_keys[] = {{"forward", SECONDS, &out->forward_seconds, false},
+                                       {"backward", SECONDS, &out->backward_seconds, false}};
+    const struct key host_keys[] = {{"rate", RATE, &out->host_update, true},
+                                    {"buffers", COUNT, &out->host_buffers, false}};
     int rc = link ? read_link(p, link, out) : 0;
     if (!rc && drives) rc = read_drives(p, drives, out);
     part.object = "\"compute\"";
@@ -172,21 +156,17 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
                                struct shore_diag *diag) {
     struct spot p = {.file = name, .object = "", .scale = 1, .diag = diag};
     const struct key keys[] = {
-        {"name", OTHER, NULL},   {"about", OTHER, NULL},   {"scale", OTHER, NULL},       {"link", OTHER, NULL},
-        {"drives", OTHER, NULL}, {"compute", OTHER, NULL}, {"host-update", OTHER, NULL}, {"model", OTHER, NULL},
+        {.name = "name"},        {.name = "about"},  {.name = "scale", SCALE, &p.scale},
+        {.name = "link"},        {.name = "drives"}, {.name = "compute"},
+        {.name = "host-update"}, {.name = "model"},
     };
-    *out = (struct shore__emulation){.scale = 1};
     int rc = read_object(&p, json, keys, COUNT_OF(keys));
     if (rc) return rc;
-    const json_t *own = json_object_get(json, "name"), *scale = json_object_get(json, "scale");
+    const json_t *own = json_object_get(json, "name");
     if (own && !json_is_string(own)) return wrong(&p, "name", "is not a text");
     const char *text = own ? json_string_value(own) : name;
+    *out = (struct shore__emulation){.scale = p.scale};
     shore__printable(text, strlen(text), out->name, sizeof out->name);
-    if (scale) {
-        out->scale = json_is_number(scale) ? json_number_value(scale) : 0;
-        if (!(out->scale >= 1) || out->scale > 1e6) return wrong(&p, "scale", "takes a number from 1 to 1000000");
-        p.scale = out->scale;
-    }
     return read_parts(&p, json, out);
 }
 

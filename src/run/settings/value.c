@@ -116,7 +116,7 @@ bool shore__value_read_json(const struct shore__value *v, const json_t *json, vo
     bool chooses = v->kind == SHORE__VALUE_CHOICE || v->kind == SHORE__VALUE_FLAG;
     bool may_be_none = v->kind == SHORE__VALUE_SIZE || v->kind == SHORE__VALUE_SHARE;
     if (json_is_string(json)) return shore__value_read(v, json_string_value(json), at);
-    if (may_be_none && json_is_number(json) && json_number_value(json) == 0) { /* as records have it */
+    if (may_be_none && !v->least && json_is_number(json) && json_number_value(json) == 0) { /* as records have it */
         memset(at, 0, v->bytes);
         return true;
     }

@@ -66,21 +66,21 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"link\": {\"shard\": 5}}", "did you mean \"shared\"");
     refused("{\"link\": 5}", "not an object");
     refused("{\"link\": {\"shared\": 5, \"in\": 5}}", "does not go with");
-    refused("{\"link\": {\"shared\": \"fast\"}}", "number of bytes");
-    refused("{\"link\": {\"shared\": 0}}", "number of bytes");
-    refused("{\"link\": {\"shared\": -1}}", "number of bytes");
-    refused("{\"link\": {\"shared\": 1e30}}", "number of bytes");
-    refused("{\"link\": {\"shared\": null}}", "number of bytes");
+    refused("{\"link\": {\"shared\": \"fast\"}}", "size from 1 B");
+    refused("{\"link\": {\"shared\": 0}}", "size from 1 B");
+    refused("{\"link\": {\"shared\": -1}}", "size from 1 B");
+    refused("{\"link\": {\"shared\": 1e30}}", "size from 1 B");
+    refused("{\"link\": {\"shared\": null}}", "size from 1 B");
     refused("{\"drives\": []}", "list of 1 to");
     refused("{\"drives\": {}}", "list of 1 to");
     refused("{\"drives\": [5]}", "drive 1 is not an object");
     refused("{\"drives\": [{}, {\"raed\": 5}]}", "drive 2: did you mean \"read\"");
-    refused("{\"compute\": {\"forward\": \"1\"}}", "seconds");
-    refused("{\"compute\": {\"forward\": -1}}", "seconds");
+    refused("{\"compute\": {\"forward\": \"fast\"}}", "number from 0 to 86400");
+    refused("{\"compute\": {\"forward\": -1}}", "number from 0 to 86400");
     refused("{\"host-update\": {\"buffers\": 1}}", "from 2 to 16");
     refused("{\"host-update\": {\"buffers\": 2.5}}", "from 2 to 16");
     refused("{\"scale\": 0, \"link\": {}}", "scale");
-    refused("{\"scale\": \"10\", \"link\": {}}", "scale");
+    refused("{\"scale\": \"ten\", \"link\": {}}", "scale");
     refused("{\"name\": 5, \"link\": {}}", "not a text");
 }
 
