@@ -51,14 +51,8 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
     if (run->val && !isnan(s->val_loss) && shore__run_tokenizer(run, &diag) == 0) {
         uint64_t bytes = shore__summary_text_bytes(run->val, run->tokenizer);
         uint64_t tokens = shore__dataset_tokens(run->val);
-        double bigram;
-        if (bytes && tokens > 1) {
-            printf("validation: %.4f bits per byte", s->val_loss / log(2) * (double)tokens / (double)bytes);
-            if (shore__dataset_tokens(run->train) <= DECODE_TOKENS_MAX &&
-                shore__bigram_bits_per_byte(run->train, run->val, run->tokenizer, &bigram, &diag) == 0)
-                printf("; a bigram model of the same text %.4f", bigram);
-            putchar('\n');
-        }
+        if (bytes && tokens > 1)
+            printf("validation: %.4f bits per byte\n", s->val_loss / log(2) * (double)tokens / (double)bytes);
     }
     char text[160];
     printf("tokenizer: %s\n", shore__run_tokenizer_text(run, text, sizeof text));

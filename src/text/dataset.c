@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +13,6 @@
 #include "base/units.h"
 #include "files/atomic.h"
 #include "text/token_file.h"
-#include "text/vector.h"
 
 struct shore__dataset {
     int fd;
@@ -152,60 +150,4 @@ uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index,
     uint64_t sequences = d->count / seq_len;
     if (sequences == 0) sequences = 1;
     return seq_len * shore__permute(seed, index / sequences, sequences, index % sequences) % d->count;
-}
-
-/* counts[a][b]: how often byte b follows byte a; the first byte is counted separately. */
-static int count_pairs(struct shore__dataset *d, struct shore__tokenizer *tokenizer, uint64_t *counts, uint64_t *bytes,
-                       struct shore_diag *diag) {
-    enum { BLOCK = 4096 };
-    int32_t ids[BLOCK];
-    struct shore__text text = {0};
-    int previous = -1, rc = 0;
-    memset(counts, 0, 65536 * sizeof *counts);
-    *bytes = 0;
-    for (uint64_t at = 0; rc == 0 && at < d->count; at += BLOCK) {
-        size_t n = d->count - at < BLOCK ? (size_t)(d->count - at) : BLOCK;
-        rc = shore__dataset_read(d, at, n, ids, diag);
-        if (rc) break;
-        /* one byte stays in front, so that the decoder does not take each block for the start of a text */
-        size_t kept = at ? 1 : 0;
-        text.count = kept;
-        rc = shore__tokenizer_decode(tokenizer, (const uint32_t *)ids, n, &text);
-        if (rc)
-            shore__fail(diag, rc, "%s: its tokens cannot be turned into text: they belong to another tokenizer",
-                        d->path);
-        for (size_t i = kept; rc == 0 && i < text.count; i++) {
-            int c = (unsigned char)text.bytes[i];
-            if (previous >= 0) counts[previous << 8 | c]++;
-            previous = c;
-        }
-        *bytes += text.count - kept;
-        if (text.count == 0) rc = shore__text_append(&text, " ", 1);
-    }
-    free(text.bytes);
-    return rc;
-}
-
-int shore__bigram_bits_per_byte(struct shore__dataset *train, struct shore__dataset *val,
-                                struct shore__tokenizer *tokenizer, double *bits_per_byte, struct shore_diag *diag) {
-    uint64_t *seen = malloc(2 * 65536 * sizeof *seen), *measured = seen + 65536, bytes;
-    if (!seen) return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = count_pairs(train, tokenizer, seen, &bytes, diag);
-    if (rc == 0) rc = count_pairs(val, tokenizer, measured, &bytes, diag);
-    if (rc == 0 && bytes < 2)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: is too short to measure a bigram model on", val->path);
-    double bits = 0, pairs = 0;
-    for (unsigned a = 0; rc == 0 && a < 256; a++) {
-        uint64_t row = 256;
-        for (unsigned b = 0; b < 256; b++)
-            row += seen[a << 8 | b];
-        for (unsigned b = 0; b < 256; b++) {
-            double n = (double)measured[a << 8 | b];
-            bits += n * log2((double)row / ((double)seen[a << 8 | b] + 1));
-            pairs += n;
-        }
-    }
-    if (rc == 0) *bits_per_byte = bits / pairs;
-    free(seen);
-    return rc;
 }

@@ -60,9 +60,4 @@ int shore__dataset_read(struct shore__dataset *d, uint64_t position, size_t coun
 uint64_t shore__dataset_position(const struct shore__dataset *d, uint64_t index, size_t seq_len, bool shuffle,
                                  uint64_t seed);
 
-/* Bits per byte of a bigram model of bytes with add-one smoothing, the baseline of the demo. It is trained on the bytes
- * of one text and measured on another, both decoded from tokens. */
-int shore__bigram_bits_per_byte(struct shore__dataset *train, struct shore__dataset *val,
-                                struct shore__tokenizer *tokenizer, double *bits_per_byte, struct shore_diag *diag);
-
 #endif

@@ -316,26 +316,6 @@ static void positions_cover_each_epoch_once(void **state) {
     shore__dataset_close(d);
 }
 
-static void bigram_of_a_cycle_is_cheap(void **state) {
-    char text[1001];
-    for (int i = 0; i < 1000; i++)
-        text[i] = "ab"[i % 2];
-    const char *file = put_file("a.txt", text, 1000);
-    struct shore__dataset_stats stats;
-    struct shore_diag diag = {0};
-    struct shore__tokenizer *t;
-    struct shore__dataset *d;
-    double bits;
-    assert_int_equal(build(&file, 1, 257, &stats, &diag), 0);
-    assert_int_equal(shore__tokenizer_bytes(&t), 0);
-    assert_int_equal(shore__dataset_open(in_directory("tokens"), 0, 0, &d, &diag), 0);
-    assert_int_equal(shore__bigram_bits_per_byte(d, d, t, &bits, &diag), 0);
-    /* 500 times a to b at 501/756, 499 times b to a at 500/755 */
-    assert_true(bits > 0.593 && bits < 0.595);
-    shore__dataset_close(d);
-    shore__tokenizer_close(t);
-}
-
 static int cancel(void *ctx, uint64_t done, uint64_t total) {
     assert_true(done <= total);
     return 1;
@@ -409,7 +389,6 @@ int main(void) {
         cmocka_unit_test(deep_lines_are_named),
         cmocka_unit_test(damage_is_noticed),
         cmocka_unit_test(positions_cover_each_epoch_once),
-        cmocka_unit_test(bigram_of_a_cycle_is_cheap),
         cmocka_unit_test(building_can_be_cancelled),
         cmocka_unit_test(a_pipe_is_waited_for),
     };
