@@ -83,7 +83,7 @@ static size_t buffers_of(const struct shore_plan *plan, enum shore_role role, co
     case SHORE_ROLE_LAYER:
     case SHORE_ROLE_TABLE:
     case SHORE_ROLE_LOOKUP:
-        return plan->choice.page_buffers;
+        return shore__is_slots(plan, buffers) ? plan->choice.slots : plan->choice.page_buffers;
     case SHORE_ROLE_PIECE:
         return plan->choice.piece_buffers;
     default:

@@ -73,21 +73,34 @@ static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
     return most;
 }
 
-/* The smallest or largest number of buffers that tensors of these roles pass through. */
-static size_t buffers_of(const struct shore_plan *plan, enum shore_role first, enum shore_role last, bool most) {
+/* The smallest or largest number of buffers that tensors of these roles pass through: slots of a device, or others. */
+static size_t buffers_of(const struct shore_plan *plan, enum shore_role first, enum shore_role last, bool slots,
+                         bool most) {
     const struct shore_program *p = plan->program;
     size_t found = 0;
     for (uint32_t b = 0; b < p->ntensors; b++)
         for (uint32_t i = 0; i < p->ntensors && p->tensor[b].role == SHORE_ROLE_BUFFERS; i++) {
             const struct shore_tensor *t = &p->tensor[i];
             if (t->group != p->tensor[b].group || t->role < first || t->role > last) continue;
+            if (shore__is_slots(plan, &p->tensor[b]) != slots) continue;
             found = most ? p->tensor[b].most : p->tensor[b].least;
         }
     return found;
 }
 
-static size_t page_buffers(const struct shore_plan *plan, bool most) {
-    return buffers_of(plan, SHORE_ROLE_LAYER, SHORE_ROLE_LOOKUP, most);
+static size_t page_buffers(const struct shore_plan *plan, bool slots, bool most) {
+    return buffers_of(plan, SHORE_ROLE_LAYER, SHORE_ROLE_LOOKUP, slots, most);
+}
+
+static size_t piece_buffers(const struct shore_plan *plan, bool most) {
+    return buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, false, most);
+}
+
+/* Raises the buffers that parameters pass through: to two, or beyond, where the last pages that came stay in them. */
+static void raise_passing(struct shore_plan *plan, bool slots, bool beyond) {
+    size_t *buffers = slots ? &plan->choice.slots : &plan->choice.page_buffers;
+    size_t most = page_buffers(plan, slots, true);
+    if (most > (beyond ? 2 : 1)) raise_to(plan, buffers, beyond ? most : 2);
 }
 
 /* Pieces of gradient that a step makes. */
@@ -111,8 +124,8 @@ static void raise_parameters(struct shore_plan *plan) {
     raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE));
     raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER));
     raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP));
-    size_t buffers = page_buffers(plan, true); /* beyond two, the last pages that came stay in them */
-    if (buffers > 2) raise_to(plan, &c->page_buffers, buffers);
+    raise_passing(plan, false, true);
+    raise_passing(plan, true, true);
 }
 
 /* Number of logits of so many units at once. */
@@ -208,10 +221,9 @@ static void raise_drives(struct shore_plan *plan) {
 /* Raises what a step needs to run at the speed of the drives. This comes before anything that is kept. */
 static void raise_buffers(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
-    size_t two = c->page_buffers < 2 && page_buffers(plan, true) >= 2 ? 2 : c->page_buffers;
-    raise_to(plan, &c->page_buffers, two);
-    raise_to(plan, &c->piece_buffers,
-             buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, true) ? PIECE_BUFFERS_FIRST : 0);
+    raise_passing(plan, false, false);
+    raise_passing(plan, true, false);
+    raise_to(plan, &c->piece_buffers, piece_buffers(plan, true) ? PIECE_BUFFERS_FIRST : 0);
     raise_drives(plan);
     if (plan->count[SHORE_ROLE_HELD]) raise_flag(plan, &c->held);
     c->moved_inner = plan->options.moved_most;
@@ -295,8 +307,9 @@ void shore__rules_least(struct shore_plan *plan) {
         if (p->tensor[i].role == SHORE_ROLE_INPUT && !(p->tensor[i].ways & SHORE_WAY_MOVE)) inputs++;
     plan->choice = (struct shore__choice){
         .head_units = plan->options.units,
-        .page_buffers = page_buffers(plan, false),
-        .piece_buffers = buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, false),
+        .page_buffers = page_buffers(plan, false, false),
+        .slots = page_buffers(plan, true, false),
+        .piece_buffers = piece_buffers(plan, false),
         .inputs = inputs,
         .held = held && !(held->ways & SHORE_WAY_MOVE),
         .host_buffers = host_buffers(plan, HOST_BUFFERS_LEAST),

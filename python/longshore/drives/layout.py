@@ -89,6 +89,15 @@ class Layout:
         """Bytes of a block's parameters in memory."""
         return self.elems(block) * self.blocks[block].dtype.itemsize
 
+    def fetched(self, block, compute, storage):
+        """The dtype in which a block is fetched. compute: the dtype of most parameters, fetched as storage."""
+        dtype = self.blocks[block].dtype
+        return storage if dtype == compute else dtype
+
+    def page_bytes(self, block, compute, storage):
+        """Bytes of a block as it is fetched."""
+        return self.elems(block) * self.fetched(block, compute, storage).itemsize
+
     def pieces(self, block):
         """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of a block.
 
@@ -116,14 +125,17 @@ class Layout:
             block.layer = True
         return bool(more)
 
-    def sides(self):
-        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer."""
-        return [max(self.nbytes(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
+    def sides(self, bytes_of=None):
+        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer. bytes_of(block): its
+        bytes, nbytes() by default."""
+        bytes_of = bytes_of or self.nbytes
+        return [max(bytes_of(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
 
-    def memory_bytes(self, slots):
-        """Bytes of parameters in memory with this number of layer slots."""
-        rest = sum(self.nbytes(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
-        return sum(self.sides()) * min(slots, len(self.layers())) + rest
+    def memory_bytes(self, slots, bytes_of=None):
+        """Bytes of parameters in memory with this number of layer slots. bytes_of: as for sides()."""
+        bytes_of = bytes_of or self.nbytes
+        rest = sum(bytes_of(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
+        return sum(self.sides(bytes_of)) * min(slots, len(self.layers())) + rest
 
     def continue_as(self, other, run):
         """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.

@@ -1,8 +1,10 @@
 """Plans an engine's memory: divides a budget among parameters, gradients, activations, drive buffers and state.
 
-It lists what an engine holds as rows of a program; the library plans them, as it does for `longshore train`.
+It describes a step as a program: forward and backward of each block, and what they hold. The library plans it, as it
+does for `longshore train`.
 """
 
+import functools
 import os
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from ..step.optimizer_table import OPTIMIZERS
 from . import shared_budget
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
+ALL_BYTES = 2**64 - 1  # a budget that holds everything
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
 
@@ -26,6 +29,7 @@ class Plan:
     ring_bytes: int  # buffers of the drives
     pages: int  # layers whose parameters are in the host's memory at once
     slots: int  # layers that a device holds at once; 0: there is none, and modules compute in the pages
+    landing_bytes: int  # pinned memory that gradients of a device land in
     gradient_bytes: int
     pool_bytes: int  # memory that activations pass through; 0: they stay in PyTorch's memory, beside the budget
     room_bytes: int  # room for activations on the drives
@@ -38,31 +42,89 @@ class Plan:
 
 
 class _Program:
-    """The rows of a plan. The engine allocates them itself; the library only decides their sizes."""
+    """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self):
+    def __init__(self, layout, page_bytes, drives, device):
+        """page_bytes(block): bytes of a block as it is fetched. drives: their number."""
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
+        self._layout, self._page_bytes, self._drives, self._device = layout, page_bytes, drives, device
+        # what a device copies from and to
+        self.pinned = lib.SHORE_PLACE_PLAIN if device is None else lib.SHORE_PLACE_PINNED
+        numbers = [b for b, block in enumerate(layout.blocks) if not block.buffers]
+        self.forward = {b: self._operation("forward", b) for b in numbers}
+        self.backward = {b: self._operation("backward", b) for b in reversed(numbers)}
+        self.all = [*self.forward.values(), *self.backward.values()]
 
-    def add(self, name, role, size=0, full=0, **members):
+    def _name(self, name):
         self._names.append(ffi.new("char[]", name.encode()))
+        return self._names[-1]
+
+    def _operation(self, name, b):
+        block, fetched, bus = self._layout.blocks[b], self._page_bytes(b), int(self._device is not None)
+        operation = lib.shore_program_operation(self._program, self._name(f"{name} of {block.name}"))
+        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, fetched, self._drives)
+        self._costs(operation, lib.SHORE_LANE_BUS_IN, fetched, bus)
+        if name == "backward" and block.trains:
+            self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, self._layout.elems(b), self._drives)
+            self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * self._layout.elems(b), bus)
+        return operation
+
+    def _costs(self, operation, lane, work, parts):
+        """Divides work among so many lanes of a kind."""
+        for n in range(parts):
+            lib.shore_program_costs(self._program, operation, lane, n, work // parts + (n < work % parts))
+
+    def of(self, blocks):
+        """Forward and backward of these blocks, in their order."""
+        return [at[b] for at in (self.forward, self.backward) for b in at if b in blocks]
+
+    def add(self, name, role, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, **members):
+        """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
+        them."""
         tensor = native.new(
             "struct shore_tensor",
-            name=self._names[-1],
+            name=self._name(name),
             key=len(self._names),
             role=role,
-            place=lib.SHORE_PLACE_PLAIN,
+            place=place,
             own=True,
             bytes=size,
             full_bytes=full,
             **members,
         )
-        return lib.shore_program_tensor(self._program, tensor)
+        added = lib.shore_program_tensor(self._program, tensor)
+        for operation in by:
+            lib.shore_program_reads(self._program, operation, added)
+        if by and not stays:
+            lib.shore_program_makes(self._program, by[0], added)
+            lib.shore_program_frees(self._program, by[-1], added)
+        return added
 
-    def plan(self, memory):
-        """(plan, error code, diagnostic) for this many bytes."""
+    def parameters(self, bytes_of, place, name):
+        """Adds the parameters of all blocks: those of layers pass through as many buffers as there is memory for.
+        Returns the buffers; None: there are no layers."""
+        layers, rest, buffers = self._layout.layers(), set(self.forward), None
+        for group, side in enumerate(self._layout.sides(bytes_of), 1):
+            blocks = {layer[group - 1] for layer in layers if group <= len(layer)}
+            rest -= blocks
+            how = {"place": place, "by": self.of(blocks), "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
+            self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, side, ways=lib.SHORE_WAY_MOVE, **how)
+            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=len(layers), **how)
+        self.add(
+            "parameters", lib.SHORE_ROLE_FIXED, self._layout.memory_bytes(0, bytes_of), place=place, by=self.of(rest)
+        )
+        return buffers
+
+    def plan(self, memory, device_bytes=ALL_BYTES, pinned_bytes=0):
+        """(plan, error code, diagnostic) for this many bytes, and budgets of their own for a device and for pinned
+        memory. pinned_bytes 0: it is a part of memory."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
-        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what, one_memory=True)
+        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
+        options.one_memory = self._device is None
+        if self._device is not None:
+            options.place_bytes[lib.SHORE_PLACE_DEVICE] = device_bytes
+            options.place_bytes[lib.SHORE_PLACE_PINNED] = pinned_bytes
         code = lib.shore_plan_open(self._program, options, out, diag)
         if out[0] == ffi.NULL:
             native.fail(code, diag)
@@ -86,6 +148,7 @@ def plan(
     drives,
     memory,
     *,
+    compute,
     storage,
     optimizer,
     moments,
@@ -94,6 +157,8 @@ def plan(
     compress=0.0,
     who="this model",
     device=None,
+    device_bytes=ALL_BYTES,
+    pinned_bytes=0,
 ):
     """The Plan for a memory budget. Raises BudgetError with the minimum.
 
@@ -102,6 +167,7 @@ def plan(
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     who: the engine's name in messages about a shared budget.
     device: what modules compute on; None: the CPU.
+    device_bytes, pinned_bytes: budgets of a device and of pinned memory; 0 pinned_bytes: they count in memory.
     """
     options, _ = fleet_options(
         drives, OPTIMIZERS[optimizer].number, moments, storage == torch.float32, residual=bool(compress)
@@ -111,7 +177,6 @@ def plan(
         lib.shore_fleet_memory_bytes(layout.c, options),
     )
     trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
-    layers, sides = len(layout.layers()), layout.sides()
     # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
     block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
     # most_spare: the state of all trained parameters takes no more than this
@@ -121,49 +186,53 @@ def plan(
         most_spare = min(
             most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4, shared_budget.within() // 2
         )
-    program = _Program()
-    program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block)
-    program.add("compression", lib.SHORE_ROLE_FIXED, compressing)
-    program.add("parameters", lib.SHORE_ROLE_FIXED, layout.memory_bytes(0))
-    pool = program.add("activations", lib.SHORE_ROLE_POOL, *POOL_BYTES) if activations != "memory" else None
-    rings = program.add("drives", lib.SHORE_ROLE_DRIVES, least_rings, best_rings)
-    for group, side in enumerate(sides, 1):
-        program.add("parameters of a layer", lib.SHORE_ROLE_LAYER, side, ways=lib.SHORE_WAY_MOVE, group=group)
-        pages = program.add("pages of layers", lib.SHORE_ROLE_BUFFERS, group=group, least=1, most=layers)
-    gradients = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, 4 * trained)
-    spare = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare)
+    page_bytes = (
+        layout.nbytes if device is None else functools.partial(layout.page_bytes, compute=compute, storage=storage)
+    )
 
-    least = _sums(program.plan(0)[0]).minimum_bytes
+    def described():
+        program = _Program(layout, page_bytes, len(drives), device)
+        backward = list(program.backward.values())
+        rows = {}
+        program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block, by=backward, stays=False)
+        program.add("compression", lib.SHORE_ROLE_FIXED, compressing, by=backward)
+        if device is not None:
+            program.add(
+                "landing gradients", lib.SHORE_ROLE_FIXED, block, place=program.pinned, by=backward, stays=False
+            )
+            rows["slots"] = program.parameters(layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
+        rows["pages"] = program.parameters(page_bytes, program.pinned, "pages")
+        if activations != "memory":
+            rows["pool"] = program.add(
+                "activations", lib.SHORE_ROLE_POOL, *POOL_BYTES, place=program.pinned, by=program.all, stays=False
+            )
+        rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, least_rings, best_rings, by=program.all)
+        rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, 4 * trained, by=backward, stays=False)
+        rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare, by=backward)
+        return program, rows, _sums(program.plan(0)[0]).minimum_bytes
+
+    program, rows, least = described()
     if (
         min((size for size in (memory, shared_budget.left()) if size is not None), default=least) < least
         and layout.share_rest()
     ):
-        return plan(
-            layout,
-            drives,
-            memory,
-            storage=storage,
-            optimizer=optimizer,
-            moments=moments,
-            activations=activations,
-            room=room,
-            compress=compress,
-            who=who,
-            device=device,
-        )
+        program, rows, least = described()
     memory = shared_budget.share(who, memory, least)
     given = memory or 0
     memory = shared_budget.within(memory, least)
-    made, code, diag = program.plan(memory)
+    made, code, diag = program.plan(memory, device_bytes, pinned_bytes)
     native.check(code, diag)
-    kept, total = _fate(made, spare).bytes, _sums(made).total_bytes
-    held = _fate(made, pages).count if sides else 1
+    fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
+    kept, total = fates["spare"].bytes, _sums(made).total_bytes
+    slots, pages = (1 if fate is None else fate.count for fate in (fates.get("slots"), fates["pages"]))
+    pool = fates.get("pool")
     return Plan(
-        ring_bytes=0 if _fate(made, rings).full else least_rings,
-        pages=held,
-        slots=0 if device is None else held,
-        gradient_bytes=_fate(made, gradients).bytes,
-        pool_bytes=0 if pool is None else _fate(made, pool).bytes,
+        ring_bytes=0 if fates["rings"].full else least_rings,
+        pages=pages,
+        slots=0 if device is None else slots,
+        landing_bytes=0 if device is None else block,
+        gradient_bytes=fates["gradients"].bytes,
+        pool_bytes=0 if pool is None else pool.bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
         aside_bytes=block,
         spare_bytes=kept,

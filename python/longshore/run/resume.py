@@ -106,6 +106,7 @@ def resume(
         layout,
         drives,
         budget,
+        compute=DTYPE_OF[how["compute"]],
         storage=DTYPE_OF[how["storage"]],
         optimizer=how["optimizer"],
         moments=how["moments"],

@@ -171,6 +171,7 @@ def _wrap(model, options):
         layout,
         drives,
         budget,
+        compute=compute,
         storage=dtype,
         optimizer=optimizer,
         moments=moments,

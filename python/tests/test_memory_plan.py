@@ -1,0 +1,102 @@
+"""The memory of an engine's step: what a budget of each place holds."""
+
+import random
+import re
+
+import pytest
+import torch
+
+from longshore import native
+from longshore.drives.layout import Block, Layout, Tensor
+from longshore.errors import BudgetError
+from longshore.run import memory_plan
+
+CUDA = torch.device("cuda")  # of which a plan knows only that it is there
+
+
+def layout_of(chance, dtype):
+    def block(n):
+        tensors = [
+            Tensor(f"{n}.{i}", (chance.randint(1, 400), chance.randint(1, 400)), dtype, trains)
+            for trains in (chance.random() < 0.8,)
+            for i in range(chance.randint(1, 4))
+        ]
+        return Block(f"b{n}", tensors, layer=0 < n < 7, trains=tensors[0].trains, module=f"m{n}")
+
+    return Layout([block(n) for n in range(8)])
+
+
+def plan(layout, memory, device=CUDA, storage=torch.bfloat16, **how):
+    return memory_plan.plan(
+        layout,
+        ["ram:"] * 2,
+        memory,
+        compute=torch.float32,
+        storage=storage,
+        optimizer="adamw",
+        moments="fp32",
+        device=device,
+        **how,
+    )
+
+
+def pinned(layout, pages, chosen):
+    def page_bytes(block):
+        return layout.page_bytes(block, torch.float32, torch.bfloat16)
+
+    return layout.memory_bytes(pages, page_bytes) + chosen.landing_bytes + chosen.pool_bytes
+
+
+def refused(layout, memory, **how):
+    """(place, minimum) of each budget that is too little."""
+    with pytest.raises(BudgetError) as said:
+        plan(layout, memory, **how)
+    found = re.findall(r"of ((?:\w+ )?memory) is too little for this model: minimum ([0-9.]+ \w+)", str(said.value))
+    return {place: native.size(size) for place, size in found}
+
+
+def test_slots_and_pages_have_numbers_of_their_own(seed):
+    chance = random.Random(seed)
+    layout = layout_of(chance, torch.float32)
+    everything = plan(layout, 1 << 30)
+    assert (everything.slots, everything.pages) == (6, 6)
+    few_slots = plan(layout, 1 << 30, device_bytes=layout.memory_bytes(2))
+    assert (few_slots.slots, few_slots.pages) == (2, 6)
+    few_pages = plan(layout, 1 << 30, pinned_bytes=pinned(layout, 2, everything))
+    assert (few_pages.slots, few_pages.pages) == (6, 2)
+    # a device's memory is beside the budget, and pages have the size in which they are fetched
+    assert few_slots.total_bytes == everything.total_bytes
+    assert plan(layout, 1 << 30, device=None).slots == 0
+    widened = plan(layout, 1 << 30, storage=torch.float32)
+    assert widened.least_bytes > everything.least_bytes
+
+
+def test_a_place_that_is_short_is_named_with_its_minimum(seed):
+    chance = random.Random(seed)
+    for activations in ("memory", "drives"):
+        layout, how = layout_of(chance, torch.float32), {"activations": activations}
+        least = plan(layout, 1 << 30, **how).least_bytes
+        device = layout.memory_bytes(1)
+        assert plan(layout, 1 << 30, device_bytes=device, **how).slots == 1
+        said = refused(layout, 1 << 30, device_bytes=device - 1, **how)
+        assert list(said) == ["device memory"] and device <= said["device memory"] < device + (1 << 20)
+        chosen = plan(layout, least, **how)
+        assert (chosen.slots, chosen.pages) == (6, 1)
+        assert list(refused(layout, least - 1, **how)) == ["memory"]
+        of_pinned = pinned(layout, 1, chosen)
+        assert plan(layout, 1 << 30, pinned_bytes=of_pinned, **how).pages == 1
+        assert list(refused(layout, 1 << 30, pinned_bytes=of_pinned - 1, **how)) == ["pinned memory"]
+        assert len(refused(layout, 1 << 30, pinned_bytes=of_pinned - 1, device_bytes=device - 1, **how)) == 2
+
+
+def test_rows_live_as_long_as_operations_use_them(seed):
+    """A gradient's row is there in backward alone, and a layer is read in both passes."""
+    layout = layout_of(random.Random(seed), torch.float32)
+    program = memory_plan._Program(layout, layout.nbytes, 2, None)
+    backward = list(program.backward.values())
+    row = program.add("gradients", native.lib.SHORE_ROLE_FIXED, 4096, by=backward, stays=False)
+    made, code, _ = program.plan(1 << 30)
+    fate = memory_plan._fate(made, row)
+    assert code == 0 and (fate.first, fate.last) == (len(layout.blocks), 2 * len(layout.blocks) - 1)
+    assert program.of({3}) == [3, 2 * len(layout.blocks) - 1 - 3]
+    assert all(b in program.forward for b in range(len(layout.blocks)))
