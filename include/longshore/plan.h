@@ -55,16 +55,12 @@ enum shore_role {
     SHORE_ROLE_WORKSPACE, /* of operations: the least, or with room that makes them faster (full_bytes) */
     SHORE_ROLE_HOLES,     /* memory that a process may leave unused: only far above the minimum */
     SHORE_ROLE_LAYER,     /* a layer's parameters: stay, or come through buffers */
-    SHORE_ROLE_TABLE,     /* the same, read in each unit's turn */
-    SHORE_ROLE_LOOKUP,    /* the same, but a step reads only a few rows */
     SHORE_ROLE_INPUT,     /* input of a layer: stays, or moves */
     SHORE_ROLE_INNER, /* what else forward leaves for backward: stays (full_bytes: also what is cheap to compute again),
                          moves, or is computed again */
-    SHORE_ROLE_LOGITS,    /* the same for the last layer, up to `most`: so many stay until the end of the operation */
-    SHORE_ROLE_HELD,      /* a gradient that grows over the whole step: stays, or moves in parts */
-    SHORE_ROLE_PIECE,     /* a gradient made in a buffer; it moves */
-    SHORE_ROLE_HOST,      /* of updates on the host: one for each segment of a chunk */
-    SHORE_ROLE_POOL,      /* activations pass through it: an eighth of the budget, from bytes up to full_bytes */
+    SHORE_ROLE_PIECE, /* a gradient made in a buffer; it moves */
+    SHORE_ROLE_HOST,  /* of updates on the host: one for each segment of a chunk */
+    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of the budget, from bytes up to full_bytes */
     SHORE_ROLE_GRADIENTS, /* waiting gradients: from bytes up to full_bytes, as far as there is room */
     SHORE_ROLE_SPARE,     /* the same, from memory that is left in the end */
     SHORE_ROLE_BUFFERS,   /* a group's tensors pass through them: least to most of them, each as large as the largest
@@ -84,7 +80,7 @@ struct shore_tensor {
     uint64_t bytes;       /* of one */
     uint64_t full_bytes;  /* see its role; 0: as bytes */
     uint64_t again;       /* operations for computing it again */
-    uint32_t least, most; /* of buffers and counted tensors: how many */
+    uint32_t least, most; /* of buffers and of SHORE_ROLE_HOST: how many; most 0: any number of the latter */
     bool there;           /* of buffers: the index-th of a device's buffers, also for tensors that stay */
     bool grows;           /* its row takes the idle memory around it */
     uint64_t with;        /* 1 + a tensor: this one exists only if that one stays */
@@ -123,11 +119,6 @@ struct shore_plan_options {
     /* of the machine: they decide which of two ways takes less time. 0: a processor of some cores, and one fast drive
      */
     double operations_per_second, drive_bytes_per_second;
-    /* of a head over a table: units of the step, and whether each unit may go over the table alone if the table's
-     * gradient is held */
-    uint32_t units;
-    bool head_apart;
-    uint64_t moved_most; /* how many inner tensors the drives have room for */
 };
 
 struct shore_plan_sums {

@@ -182,7 +182,7 @@ static void describe_backward(const struct description *d) {
                 shore__backward_scratch_bytes(m, f->mode, f->batch.unit_rows));
     if (m->arch.tied) {
         struct shore_tensor table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT, 0, SHORE_PLACE_BOTH, elems * 4);
-        table.role = SHORE_ROLE_HELD;
+        table.role = SHORE__ROLE_HELD;
         table.ways = SHORE_WAY_KEEP | (f->compressed || !f->scratch ? 0 : SHORE_WAY_MOVE);
         held = 1 + in_step(d, &table);
         table = shore__row_tensor(SHORE__ROW_TABLE_GRADIENT_BF16, 0, SHORE_PLACE_PINNED, elems * 2);
@@ -244,7 +244,7 @@ static void describe_logits(const struct description *d) {
     uint32_t head = shore__phase_head(m->arch.n_layer);
     struct shore_tensor logits =
         shore__row_tensor(SHORE__ROW_LOGITS_KEPT, 0, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * 4);
-    logits.role = SHORE_ROLE_LOGITS;
+    logits.role = SHORE__ROLE_LOGITS;
     logits.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
     logits.again = f->batch.unit_rows * m->slice_rows * m->arch.d_model;
     logits.most = (uint32_t)(m->nslices * f->batch.units);
@@ -340,14 +340,16 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         .one_memory = f->one_memory,
         .operations_per_second = f->operations_per_second,
         .drive_bytes_per_second = f->drive_bytes_per_second,
+    };
+    const struct shore__head head = {
         .units = (uint32_t)f->batch.units,
         /* Head apart, each unit walks the whole table again, which may be too slow over a network. With compression, a
          * loss that is not finite must be seen before the residual is asked for. */
-        .head_apart = !f->remote && m->arch.tied && !f->compressed,
-        .moved_most = (uint32_t)offloaded_most(f),
+        .apart = !f->remote && m->arch.tied && !f->compressed,
+        .moved_most = offloaded_most(f),
     };
     describe(&d);
-    int rc = shore_plan_open(out->program, &options, &out->plan, diag);
+    int rc = shore__plan_open(out->program, &options, &head, &out->plan, diag);
     if (!out->plan) return rc;
     fill_plan(f, out);
     if (!needs) return rc;
@@ -423,7 +425,7 @@ int shore__plan_reading(const struct shore__facts *f, uint64_t generation_bytes,
                                       .reserve_bytes = shore__reserve_measured_bytes(resident_bytes)};
     if (!out->program) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
     describe_reading(f, generation_bytes, out->reserve_bytes, out->program);
-    int rc = shore_plan_open(out->program, &options, &out->plan, diag);
+    int rc = shore__plan_open(out->program, &options, &(struct shore__head){.units = 0}, &out->plan, diag);
     if (out->plan) out->buffers_bytes = out->plan->total.of[SHORE__SHARED] - out->reserve_bytes;
     if (rc != SHORE_EBUDGET) return rc;
     char what[64];

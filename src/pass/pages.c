@@ -1,6 +1,7 @@
 #include "pass/pages.h"
 
 #include "pass/row_tensor.h"
+#include "plan/head.h"
 
 uint32_t shore__pages_count(const struct shore__model *m) {
     return 2 + m->arch.n_layer + m->nslices * (m->arch.tied ? 1 : 2);
@@ -56,7 +57,7 @@ uint64_t shore__page_bytes(const struct shore__model *m, enum shore__mode mode, 
 static enum shore_role role_of(const struct shore__model *m, struct shore__page_id id) {
     if (id.kind == SHORE__PAGE_TAIL) return SHORE_ROLE_FIXED;
     if (id.kind == SHORE__PAGE_LAYER) return SHORE_ROLE_LAYER;
-    return id.block == shore__model_table_block(m) ? SHORE_ROLE_TABLE : SHORE_ROLE_LOOKUP;
+    return id.block == shore__model_table_block(m) ? SHORE__ROLE_TABLE : SHORE__ROLE_LOOKUP;
 }
 
 /* The group of buffers that pages of a kind share. */

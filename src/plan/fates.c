@@ -22,7 +22,7 @@ static enum shore_way stays(bool so) {
 
 static struct shore__fate of_parameters(const struct shore_plan *plan, const struct shore_tensor *t, size_t nth) {
     const struct shore__choice *c = &plan->choice;
-    size_t kept = t->role == SHORE_ROLE_LAYER ? c->layers : t->role == SHORE_ROLE_TABLE ? c->tables : c->lookups;
+    size_t kept = t->role == SHORE_ROLE_LAYER ? c->layers : t->role == SHORE__ROLE_TABLE ? c->tables : c->lookups;
     return (struct shore__fate){.way = stays(nth < kept), .count = 1};
 }
 
@@ -31,7 +31,8 @@ static struct shore__fate of_activation(const struct shore_plan *plan, const str
     if (t->role == SHORE_ROLE_INPUT)
         return (struct shore__fate){.way = stays(plan->count[SHORE_ROLE_INPUT] - nth <= c->inputs), .count = 1};
     struct shore__fate fate = {.way = SHORE_WAY_KEEP, .full = nth < c->full_inner, .count = 1};
-    if (nth >= c->inner) fate.way = nth - c->inner < c->moved_inner ? SHORE_WAY_MOVE : SHORE_WAY_AGAIN;
+    bool moves = t->ways & SHORE_WAY_MOVE && nth - c->inner < c->moved_inner;
+    if (nth >= c->inner) fate.way = moves ? SHORE_WAY_MOVE : SHORE_WAY_AGAIN;
     return fate;
 }
 
@@ -40,7 +41,7 @@ static struct shore__fate of_amount(const struct shore_plan *plan, const struct 
     const struct shore__choice *c = &plan->choice;
     struct shore__fate fate = {.way = SHORE_WAY_KEEP, .count = 1};
     uint64_t more = 0;
-    if (t->role == SHORE_ROLE_LOGITS) fate.count = c->logits;
+    if (t->role == SHORE__ROLE_LOGITS) fate.count = c->logits;
     if (t->role == SHORE_ROLE_HOST) fate.count = c->host_buffers * c->host_segments;
     if (t->role == SHORE_ROLE_DRIVES) fate.full = c->drives;
     if (t->role == SHORE_ROLE_WORKSPACE) fate.full = c->workspace;
@@ -53,15 +54,15 @@ static struct shore__fate of_amount(const struct shore_plan *plan, const struct 
 }
 
 static struct shore__fate fate_of(const struct shore_plan *plan, const struct shore_tensor *t, size_t nth) {
-    switch (t->role) {
+    switch ((unsigned)t->role) {
     case SHORE_ROLE_LAYER:
-    case SHORE_ROLE_TABLE:
-    case SHORE_ROLE_LOOKUP:
+    case SHORE__ROLE_TABLE:
+    case SHORE__ROLE_LOOKUP:
         return of_parameters(plan, t, nth);
     case SHORE_ROLE_INPUT:
     case SHORE_ROLE_INNER:
         return of_activation(plan, t, nth);
-    case SHORE_ROLE_HELD:
+    case SHORE__ROLE_HELD:
         return (struct shore__fate){.way = stays(plan->choice.held), .count = 1};
     case SHORE_ROLE_PIECE:
         return (struct shore__fate){.way = SHORE_WAY_MOVE, .count = 1};
@@ -79,10 +80,10 @@ static bool is_there(const struct shore_plan *plan, const struct shore_tensor *t
 
 /* How many buffers, if any tensor passes through them. */
 static size_t buffers_of(const struct shore_plan *plan, enum shore_role role, const struct shore_tensor *buffers) {
-    switch (role) {
+    switch ((unsigned)role) {
     case SHORE_ROLE_LAYER:
-    case SHORE_ROLE_TABLE:
-    case SHORE_ROLE_LOOKUP:
+    case SHORE__ROLE_TABLE:
+    case SHORE__ROLE_LOOKUP:
         return shore__is_slots(plan, buffers) ? plan->choice.slots : plan->choice.page_buffers;
     case SHORE_ROLE_PIECE:
         return plan->choice.piece_buffers;
@@ -111,7 +112,7 @@ static void fill_buffers(struct shore_plan *plan, uint32_t id) {
 
 static void choose(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    size_t nth[SHORE_ROLES] = {0};
+    size_t nth[SHORE__ROLES] = {0};
     for (uint32_t i = 0; i < p->ntensors; i++) {
         const struct shore_tensor *t = &p->tensor[i];
         plan->fate[i] = fate_of(plan, t, nth[t->role]++);
@@ -121,7 +122,7 @@ static void choose(struct shore_plan *plan) {
 /* Derives the rest from the choice: sizes, tensors that depend on others, and the buffers of tensors that move. */
 static void derive(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    size_t moved[SHORE_ROLES] = {0};
+    size_t moved[SHORE__ROLES] = {0};
     for (uint32_t i = 0; i < p->ntensors; i++) {
         struct shore__fate *fate = &plan->fate[i];
         fate->row = SHORE__NO_ROW;

@@ -10,12 +10,12 @@
 #include "base/sized.h"
 #include "plan/budget.h"
 
-static int open_plan(struct shore_plan *plan, struct shore_diag *diag) {
+static int open_plan(struct shore_plan *plan, unsigned roles, struct shore_diag *diag) {
     const struct shore_program *p = plan->program;
     plan->live = calloc(p->ntensors + (size_t)1, sizeof *plan->live);
     plan->fate = calloc(p->ntensors + (size_t)1, sizeof *plan->fate);
     if (!plan->live || !plan->fate) return shore__fail(diag, -ENOMEM, "out of memory for a plan");
-    int rc = shore__program_check(p, plan->live, diag);
+    int rc = shore__program_check(p, roles, plan->live, diag);
     for (int k = 0; !rc && k < SHORE_PLACES; k++)
         if (plan->options.one_memory && plan->options.place_bytes[k])
             rc = shore__fail(diag, -EINVAL,
@@ -62,8 +62,9 @@ static int too_little(const struct shore_plan *plan, struct shore_diag *diag) {
     return rc ? shore__fail(diag, rc, "%s", said.text) : 0;
 }
 
-int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
-                    struct shore_plan **out, struct shore_diag *diag) {
+/* head NULL: the program has none, and roles of its own are unknown. */
+int shore__plan_open(const struct shore_program *program, const struct shore_plan_options *options,
+                     const struct shore__head *head, struct shore_plan **out, struct shore_diag *diag) {
     struct shore_plan *plan = *out = NULL;
     struct shore_plan_options ours;
     int rc = shore__sized_in(&ours, sizeof ours, options, "shore_plan_options", diag);
@@ -71,7 +72,11 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
     if (rc) return rc;
     plan->program = program;
     plan->options = ours;
-    rc = open_plan(plan, diag);
+    rc = open_plan(plan, head ? SHORE__ROLES : SHORE_ROLES, diag);
+    if (head) plan->head = *head;
+    for (uint32_t i = 0; !head && i < program->ntensors; i++)
+        plan->head.moved_most +=
+            program->tensor[i].role == SHORE_ROLE_INNER && program->tensor[i].ways & SHORE_WAY_MOVE;
     if (!rc) make(plan);
     if (!rc && plan->rows.failed) rc = shore__fail(diag, -ENOMEM, "out of memory for a plan");
     if (rc) {
@@ -80,6 +85,11 @@ int shore_plan_open(const struct shore_program *program, const struct shore_plan
     }
     *out = plan;
     return too_little(plan, diag);
+}
+
+int shore_plan_open(const struct shore_program *program, const struct shore_plan_options *options,
+                    struct shore_plan **out, struct shore_diag *diag) {
+    return shore__plan_open(program, options, NULL, out, diag);
 }
 
 void shore_plan_close(struct shore_plan *plan) {

@@ -2,6 +2,7 @@
 #ifndef SHORE_PLAN_PLAN_H
 #define SHORE_PLAN_PLAN_H
 
+#include "plan/head.h"
 #include "plan/program.h"
 
 /* The choice of the rules: how many tensors of each role get memory. */
@@ -40,9 +41,10 @@ struct shore__fate {
 struct shore_plan {
     const struct shore_program *program;
     struct shore_plan_options options;
+    struct shore__head head;
     struct shore__lifetime *live; /* by tensor */
     struct shore__fate *fate;     /* by tensor */
-    size_t count[SHORE_ROLES];    /* of tensors */
+    size_t count[SHORE__ROLES];   /* of tensors */
     struct shore__choice choice;
     struct shore__region_list rows;
     struct shore__bytes limit; /* what the rules may spend now */

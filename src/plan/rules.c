@@ -43,7 +43,7 @@ static bool outlasts(const struct shore_plan *plan) {
 
 /* Whether the head runs unit by unit: the table's gradient must be held in memory, where units can add to it. */
 static bool head_goes_by_units(const struct shore_plan *plan) {
-    return plan->options.head_apart && plan->choice.held;
+    return plan->head.apart && plan->choice.held;
 }
 
 /* ---- raising -------------------------------------------------------------------------------------------------------
@@ -73,27 +73,29 @@ static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
     return most;
 }
 
-/* The smallest or largest number of buffers that tensors of these roles pass through: slots of a device, or others. */
-static size_t buffers_of(const struct shore_plan *plan, enum shore_role first, enum shore_role last, bool slots,
-                         bool most) {
+/* The smallest or largest number of buffers that pieces of gradient pass through, or parameters: slots of a device, or
+ * others. */
+static size_t buffers_of(const struct shore_plan *plan, bool pieces, bool slots, bool most) {
     const struct shore_program *p = plan->program;
     size_t found = 0;
     for (uint32_t b = 0; b < p->ntensors; b++)
         for (uint32_t i = 0; i < p->ntensors && p->tensor[b].role == SHORE_ROLE_BUFFERS; i++) {
             const struct shore_tensor *t = &p->tensor[i];
-            if (t->group != p->tensor[b].group || t->role < first || t->role > last) continue;
-            if (shore__is_slots(plan, &p->tensor[b]) != slots) continue;
+            if (t->group != p->tensor[b].group || shore__is_slots(plan, &p->tensor[b]) != slots) continue;
+            bool parameters =
+                t->role == SHORE_ROLE_LAYER || t->role == SHORE__ROLE_TABLE || t->role == SHORE__ROLE_LOOKUP;
+            if (pieces ? t->role != SHORE_ROLE_PIECE : !parameters) continue;
             found = most ? p->tensor[b].most : p->tensor[b].least;
         }
     return found;
 }
 
 static size_t page_buffers(const struct shore_plan *plan, bool slots, bool most) {
-    return buffers_of(plan, SHORE_ROLE_LAYER, SHORE_ROLE_LOOKUP, slots, most);
+    return buffers_of(plan, false, slots, most);
 }
 
 static size_t piece_buffers(const struct shore_plan *plan, bool most) {
-    return buffers_of(plan, SHORE_ROLE_PIECE, SHORE_ROLE_PIECE, false, most);
+    return buffers_of(plan, true, false, most);
 }
 
 /* Raises the buffers that parameters pass through: to two, or beyond, where the last pages that came stay in them. */
@@ -121,17 +123,17 @@ static size_t amount_of(const struct shore_plan *plan, enum shore_role role) {
 
 static void raise_parameters(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
-    raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE));
+    raise_to(plan, &c->tables, most_of(plan, SHORE__ROLE_TABLE));
     raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER));
-    raise_to(plan, &c->lookups, most_of(plan, SHORE_ROLE_LOOKUP));
+    raise_to(plan, &c->lookups, most_of(plan, SHORE__ROLE_LOOKUP));
     raise_passing(plan, false, true);
     raise_passing(plan, true, true);
 }
 
 /* Number of logits of so many units at once. */
 static size_t logits_of(const struct shore_plan *plan, size_t units) {
-    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
-    return logits && plan->options.units ? logits->most / plan->options.units * units : 0;
+    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE__ROLE_LOGITS, 0);
+    return logits && plan->head.units ? logits->most / plan->head.units * units : 0;
 }
 
 /* Raises the logits: of one unit, if units go through the head one by one and there is room for all of its logits. */
@@ -149,10 +151,10 @@ static void raise_logits(struct shore_plan *plan) {
 /* Compares the multiplications that a byte saves: of one unit's logits, in the turns of all units, and of a layer's
  * inner activations, in their own turn. */
 static bool logits_save_more(const struct shore_plan *plan) {
-    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE_ROLE_LOGITS, 0);
+    const struct shore_tensor *logits = shore__plan_nth(plan, SHORE__ROLE_LOGITS, 0);
     const struct shore_tensor *inner = shore__plan_nth(plan, SHORE_ROLE_INNER, 0);
     if (!logits || !inner || !logits->bytes || !inner->bytes) return false;
-    return (double)plan->options.units * ((double)logits->again / (double)logits->bytes) >
+    return (double)plan->head.units * ((double)logits->again / (double)logits->bytes) >
            (double)inner->again / (double)inner->bytes;
 }
 
@@ -192,8 +194,8 @@ static void raise_activations(struct shore_plan *plan) {
  * gradient is added to while it is in the cache. */
 static void raise_head_units(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice, before = *c;
-    if (c->head_units == plan->options.units) return;
-    c->head_units = plan->options.units;
+    if (c->head_units == plan->head.units) return;
+    c->head_units = plan->head.units;
     c->logits = logits_of(plan, c->head_units);
     if (!fits(plan)) *c = before;
 }
@@ -225,11 +227,11 @@ static void raise_buffers(struct shore_plan *plan) {
     raise_passing(plan, true, false);
     raise_to(plan, &c->piece_buffers, piece_buffers(plan, true) ? PIECE_BUFFERS_FIRST : 0);
     raise_drives(plan);
-    if (plan->count[SHORE_ROLE_HELD]) raise_flag(plan, &c->held);
-    c->moved_inner = plan->options.moved_most;
+    if (plan->count[SHORE__ROLE_HELD]) raise_flag(plan, &c->held);
+    c->moved_inner = plan->head.moved_most;
     if (!fits(plan)) c->moved_inner = 0;
     raise_to(plan, &c->inputs, plan->count[SHORE_ROLE_INPUT]);
-    if (plan->options.units > 1) raise_flag(plan, &c->workspace);
+    if (plan->head.units > 1) raise_flag(plan, &c->workspace);
 }
 
 static void raise_all(struct shore_plan *plan) {
@@ -240,8 +242,8 @@ static void raise_all(struct shore_plan *plan) {
     raise_to(plan, &c->gradients, amount_of(plan, SHORE_ROLE_GRADIENTS));
     size_t made = pieces(plan);
     /* each unit reads the table twice; inner activations on the drives move twice for all units */
-    if (head_goes_by_units(plan) && plan->options.units > 1 && c->moved_inner)
-        raise_to(plan, &c->tables, most_of(plan, SHORE_ROLE_TABLE));
+    if (head_goes_by_units(plan) && plan->head.units > 1 && c->moved_inner)
+        raise_to(plan, &c->tables, most_of(plan, SHORE__ROLE_TABLE));
     if (outlasts(plan)) raise_activations(plan);
     raise_to(plan, &c->piece_buffers, made < PIECE_BUFFERS ? made : PIECE_BUFFERS);
     raise_parameters(plan);
@@ -301,12 +303,12 @@ static uint64_t sum(struct shore_plan *plan) {
 
 void shore__rules_least(struct shore_plan *plan) {
     const struct shore_program *p = plan->program;
-    const struct shore_tensor *held = shore__plan_nth(plan, SHORE_ROLE_HELD, 0);
+    const struct shore_tensor *held = shore__plan_nth(plan, SHORE__ROLE_HELD, 0);
     size_t inputs = 0;
     for (uint32_t i = p->ntensors; i--;)
         if (p->tensor[i].role == SHORE_ROLE_INPUT && !(p->tensor[i].ways & SHORE_WAY_MOVE)) inputs++;
     plan->choice = (struct shore__choice){
-        .head_units = plan->options.units,
+        .head_units = plan->head.units,
         .page_buffers = page_buffers(plan, false, false),
         .slots = page_buffers(plan, true, false),
         .piece_buffers = piece_buffers(plan, false),

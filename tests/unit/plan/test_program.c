@@ -177,6 +177,39 @@ static void a_size_that_overflows_is_refused(void **state) {
     shore_program_free(m.program);
 }
 
+/* Roles that only the library's own programs have are none here. */
+static void an_unknown_role_is_refused(void **state) {
+    struct made m = three_blocks();
+    struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLES, PAGE);
+    shore_program_tensor(m.program, &t);
+    refused(m.program, "has no name, or an unknown role or place");
+    shore_program_free(m.program);
+}
+
+/* What forward leaves moves, where there is no room for it and it may. */
+static void what_is_left_may_move(void **state) {
+    struct shore_program *program = shore_program_new();
+    struct shore_plan *plan;
+    struct shore_diag diag = {0};
+    shore_program_operation(program, "forward");
+    for (uint32_t i = 0; i < 4; i++) {
+        struct shore_tensor t = tensor("left", MANY, i, SHORE_ROLE_INNER, PAGE);
+        t.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN | (i == 3 ? 0 : SHORE_WAY_MOVE);
+        t.group = 1;
+        shore_program_tensor(program, &t);
+    }
+    struct shore_tensor buffers = tensor("buffer", MANY + 1, 0, SHORE_ROLE_BUFFERS, 0);
+    buffers.group = buffers.most = 1;
+    shore_program_tensor(program, &buffers);
+    assert_int_equal(plan_with(program, 2 * PAGE, &plan, &diag), 0);
+    assert_int_equal(fate_of(plan, 0).way, SHORE_WAY_KEEP);
+    assert_int_equal(fate_of(plan, 1).way, SHORE_WAY_MOVE);
+    assert_int_equal(fate_of(plan, 2).way, SHORE_WAY_MOVE);
+    assert_int_equal(fate_of(plan, 3).way, SHORE_WAY_AGAIN);
+    shore_plan_close(plan);
+    shore_program_free(program);
+}
+
 static void a_program_of_nothing_has_a_plan(void **state) {
     struct shore_program *program = shore_program_new();
     struct shore_plan *plan;
@@ -192,6 +225,8 @@ int main(void) {
         cmocka_unit_test(a_cycle_is_refused),
         cmocka_unit_test(what_is_read_too_early_or_too_late_is_refused),
         cmocka_unit_test(a_size_that_overflows_is_refused),
+        cmocka_unit_test(an_unknown_role_is_refused),
+        cmocka_unit_test(what_is_left_may_move),
         cmocka_unit_test(a_program_of_nothing_has_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
