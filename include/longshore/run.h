@@ -164,9 +164,10 @@ int shore_run_record(struct shore_run *run, uint64_t step, const char *what, con
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* Commits the next step as shore_fleet_commit_with() does; commit->metrics is NULL. metrics: the step's line in
- * RUN/metrics.jsonl, beside its number: a JSON object on any number of lines, NULL for none, about 2,000 bytes. It goes
- * with the commit first, so no kill loses it. Ownership: nothing is borrowed. Durable: once shore_run_commit_wait()
- * says so. Errors: -EBUSY (one is pending), SHORE_EINPUT (metrics), -EINVAL (commit), -EROFS. */
+ * RUN/metrics.jsonl, beside its number: a JSON object on any number of lines, NULL for none, less than 1 MiB. It goes
+ * with the commit first, so no kill loses it; above 2,048 bytes, a kill may lose the last members. Ownership: nothing
+ * is borrowed. Durable: once shore_run_commit_wait() says so. Errors: -EBUSY (one is pending), SHORE_EINPUT (metrics),
+ * -EINVAL (commit), -EROFS. */
 int shore_run_commit(struct shore_run *run, const struct shore_commit *commit, const char *metrics,
                      struct shore_diag *diag);
 

@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "run/contents.h"
 #include "run/settings.h"
+#include "storage/volume.h"
 #include "text/dataset.h"
 
 #define SHORE__PROCESSOR_BYTES 96
@@ -185,8 +186,11 @@ int shore__run_in_use(const char *path, struct shore_diag *diag);
 
 /* Metrics. Lines are appended after each commit. On resume, lines beyond `step` are cut off, and a missing last line is
  * restored from the record (line: the fleet's record of it; may be empty). */
+#define SHORE__METRICS_LINE_MOST (1u << 20) /* bytes of a line, with its end */
 int shore__metrics_recover(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
 int shore__metrics_append(struct shore__run *run, uint64_t step, const char *line, struct shore_diag *diag);
+/* What a record holds of a line: it, or as many of its first members as there is room for. Returns the bytes. */
+uint32_t shore__metrics_fit(const char *line, char out[SHORE__METRICS_BYTES]);
 
 /* The residual of compression (bf16, all segments of all blocks), saved with the step and the digest of its state.
  * Durable: on return. load: *found is false and residual unchanged if there is none of exactly that state; a damaged

@@ -1,5 +1,6 @@
 /* metrics.jsonl: one line per step, numbered from 1, none missing and none twice. A line is appended after its commit,
  * so a kill can leave one line too few, or a torn one. For that case the fleet's record holds the last line. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,7 +19,7 @@
 
 #define NAME "metrics.jsonl"
 
-enum { LINE_BYTES_MOST = 64 << 10 };
+enum { LINE_BYTES_MOST = SHORE__METRICS_LINE_MOST };
 static const uint64_t sync_every_ns = UINT64_C(1000000000);
 
 static int fail_io(const struct shore__run *run, const char *what, struct shore_diag *diag) {
@@ -62,6 +63,31 @@ struct scan {
     uint64_t steps, bytes; /* good lines: 1 .. steps */
     bool foreign;          /* what follows is neither a torn line nor a later step */
 };
+
+/* Cuts the members from the end that a record has no room for. */
+uint32_t shore__metrics_fit(const char *line, char out[SHORE__METRICS_BYTES]) {
+    size_t bytes = strlen(line), cut = 0;
+    if (bytes <= SHORE__METRICS_BYTES) {
+        memcpy(out, line, bytes);
+        return (uint32_t)bytes;
+    }
+    bool text = false;
+    for (size_t i = 0, depth = 0; i < SHORE__METRICS_BYTES; i++) {
+        if (text && line[i] == '\\') {
+            i++;
+            continue;
+        }
+        text ^= line[i] == '"';
+        if (text) continue;
+        depth += line[i] == '{' || line[i] == '[';
+        depth -= line[i] == '}' || line[i] == ']';
+        if (line[i] == ',' && depth == 1) cut = i;
+    }
+    assert(cut); /* the step comes first */
+    memcpy(out, line, cut);
+    out[cut] = '}';
+    return (uint32_t)cut + 1;
+}
 
 /* Reads from the start until a line is not the next step, or `step` lines are read. */
 static int scan(const struct shore__run *run, uint64_t step, struct scan *out, struct shore_diag *diag) {

@@ -16,7 +16,7 @@
 
 #define NAME "worker.json"
 
-enum { TAIL_BYTES = 64 << 10, STEPS_TIMED = 31 };
+enum { TAIL_BYTES = SHORE__METRICS_LINE_MOST, STEPS_TIMED = 31 };
 
 void shore__worker_sign(struct shore__run *run) {
     char host[256] = "", *path = shore__path_join(run->path, NAME);

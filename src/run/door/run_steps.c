@@ -12,9 +12,6 @@
 #include "run/door/door.h"
 #include "run/internal.h"
 
-/* As for `train`: the room in a volume's record, less some for later additions. */
-enum { LINE_BYTES_MOST = 2000 };
-
 int shore__door_writable(const struct shore_run *r, struct shore_diag *diag) {
     return r->read_only ? shore__fail(diag, -EROFS, "%s: is open for reading only", r->run->path) : 0;
 }
@@ -68,10 +65,10 @@ static int make_line(uint64_t step, const char *metrics, char **out, struct shor
     }
     int bytes = rc ? 0 : asprintf(out, "{\"step\":%" PRIu64 "%s%s", step, rest ? "," : "}", rest ? rest + 1 : "");
     if (bytes < 0) rc = shore__fail(diag, -ENOMEM, "out of memory");
-    if (bytes > LINE_BYTES_MOST) {
+    if (bytes >= (int)SHORE__METRICS_LINE_MOST) {
         free(*out);
-        rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and at most %d are allowed", name, bytes,
-                         LINE_BYTES_MOST);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and less than %u are allowed", name, bytes,
+                         SHORE__METRICS_LINE_MOST);
     }
     json_decref(j);
     free(rest);
@@ -83,7 +80,7 @@ static int make_line(uint64_t step, const char *metrics, char **out, struct shor
 int shore_run_commit(struct shore_run *r, const struct shore_commit *given, const char *metrics,
                      struct shore_diag *diag) {
     struct shore_commit commit;
-    char *line = NULL;
+    char *line = NULL, record[SHORE__METRICS_BYTES];
     int rc = shore__door_writable(r, diag);
     if (rc == 0) rc = shore__door_idle(r, diag);
     if (rc == 0) rc = shore__sized_in(&commit, sizeof commit, given, "shore_commit", diag);
@@ -94,8 +91,8 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     if (rc == 0) r->behind = false;
     if (rc == 0) rc = make_line(commit.step, metrics, &line, diag);
     if (rc < 0) return rc;
-    commit.metrics = line;
-    commit.metrics_bytes = (uint32_t)strlen(line);
+    commit.metrics = record;
+    commit.metrics_bytes = shore__metrics_fit(line, record);
     shore_wait_init(&r->commit);
     rc = shore_fleet_commit_with(r->fleet, &commit, shore_wait_completion(&r->commit));
     if (rc < 0) {

@@ -47,9 +47,9 @@ static inline void write_text(const char *path, const char *text) {
 static inline char *read_text(const char *path) {
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    char *text = calloc(1, 1 << 16);
+    char *text = calloc(1, 1 << 20);
     assert_non_null(text);
-    assert_true(fread(text, 1, (1 << 16) - 1, f) < 1 << 16);
+    assert_true(fread(text, 1, (1 << 20) - 1, f) < 1 << 20);
     fclose(f);
     return text;
 }

@@ -218,6 +218,29 @@ static void a_line_that_a_kill_has_cost_comes_back(void **state) {
     removed("a");
 }
 
+/* Of a line that a record has no room for, the record has the first members. */
+static void a_line_is_as_long_as_it_needs_to_be(void **state) {
+    struct shore_run *run = made("a", two_drives, 2);
+    char *metrics = malloc(200000), *line = malloc(200000);
+    int n = sprintf(metrics, "{\"loss\":1,\"by_drive\":{\"\\\",{\":[1,2]},\"charges\":[");
+    for (int d = 0; d < 5000; d++)
+        n += sprintf(metrics + n, "%s{\"drive_read\":%d}", d ? "," : "", d);
+    sprintf(metrics + n, "],\"last\":2}");
+    sprintf(line, "{\"step\":1,%s\n", metrics + 1);
+    make_step(run, metrics, NULL);
+    shore_run_close(run);
+    for (int i = 0; i < 2; i++) {
+        char *lines = read_text("a/metrics.jsonl");
+        assert_string_equal(lines, i ? "{\"step\":1,\"loss\":1,\"by_drive\":{\"\\\",{\":[1,2]}}\n" : line);
+        free(lines);
+        if (!i) write_text("a/metrics.jsonl", "");
+        shore_run_close(opened("a"));
+    }
+    free(metrics);
+    free(line);
+    removed("a");
+}
+
 static void other_options_are_kept(void **state) {
     struct shore_diag diag = {0};
     struct shore_run *run = NULL;
@@ -566,9 +589,11 @@ static void calls_that_make_no_sense_are_refused(void **state) {
     const struct shore_commit skip = {.size = sizeof skip, .step = 1, .how = SHORE_COMMIT_SKIPPED};
     assert_int_equal(shore_run_commit(run, &skip, "{\"loss\": NaN}", &diag), SHORE_EINPUT);
     assert_says(diag, "the metrics of step 1");
-    char metrics[2100];
-    sprintf(metrics, "{\"a\": \"%02000d\"}", 0);
+    char *metrics = malloc((1 << 20) + 100);
+    sprintf(metrics, "{\"a\": \"%0*d\"}", 1 << 20, 0);
     assert_int_equal(shore_run_commit(run, &skip, metrics, &diag), SHORE_EINPUT);
+    assert_says(diag, "the metrics of step 1 have 1048");
+    free(metrics);
     assert_ok(shore_run_commit(run, &skip, NULL, &diag));
     assert_int_equal(shore_run_commit(run, &skip, NULL, &diag), -EBUSY);
     assert_int_equal(shore_run_snapshot(run, "s", 0, &diag), -EBUSY);
@@ -634,6 +659,7 @@ int main(void) {
         cmocka_unit_test(what_is_committed_is_there_again),
         cmocka_unit_test(what_it_records_is_read_without_drives),
         cmocka_unit_test(a_line_that_a_kill_has_cost_comes_back),
+        cmocka_unit_test(a_line_is_as_long_as_it_needs_to_be),
         cmocka_unit_test(other_options_are_kept),
         cmocka_unit_test(drives_that_were_moved_by_hand_are_named),
         cmocka_unit_test(a_copy_is_no_run_until_that_is_said),

@@ -116,7 +116,7 @@ static void survives_lines_without_end(void **state) {
     struct shore_diag diag = {0};
     FILE *f = fopen("metrics.jsonl", "w");
     fputs(L1, f);
-    for (int i = 0; i < 200000; i++)
+    for (int i = 0; i < (1 << 20) + 1; i++)
         fputc('x', f);
     fclose(f);
     struct shore__run *run = open_at(".");
