@@ -1,5 +1,6 @@
 """RUN is a run as the program knows it, and what is saved is what others load."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import longshore
+from longshore.run import memory_plan
 from models import HANGS_SECONDS, Cnn, bert, gpt2, llama, tokens
 from test_loop import engine_for
 
@@ -44,6 +46,20 @@ def test_a_run_in_use_is_looked_at(tmp_path, seed):
     assert f"last steps: loss {line['loss']:.4f}, " in text and f"in use: by process {os.getpid()} (" in text
     said = json.loads(program("inspect", tmp_path / "run", "--json"))
     assert not said["in_use"] and "worker" not in said and said["last_loss"] > 0
+
+
+@needs_program
+def test_metrics_have_the_programs_keys(tmp_path, seed, monkeypatch):
+    plan = memory_plan.plan  # without state in memory, whose updates wait for the norm
+    monkeypatch.setattr(memory_plan, "plan", lambda *a, **k: dataclasses.replace(plan(*a, **k), spare_bytes=0))
+    with engine_for(gpt2(), tmp_path, clip=0.0) as engine:
+        engine.train_batch(tokens(1))
+    (tmp_path / "text").write_text("every ship waits and meets a pilot. " * 50)
+    how = "--drive ram: --tokenizer bytes --seq-len 16 --batch 1 --steps 1 --quiet".split()
+    program("train", "--init", "gpt2-tiny", "--data", tmp_path / "text", "--out", tmp_path / "theirs", *how)
+    ours, theirs = (json.loads((tmp_path / run / "metrics.jsonl").read_text()) for run in ("run", "theirs"))
+    assert ours.keys() == theirs.keys() | {"time"}
+    assert ours["speculated"]
 
 
 @needs_program

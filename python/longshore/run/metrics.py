@@ -1,26 +1,18 @@
-"""Metrics of a step for the run's metrics.jsonl: time, tokens, bytes moved, memory. Keys as in docs/outputs.md."""
+"""Metrics of a step for the run's metrics.jsonl. The library measures them and names them (longshore/metrics.h)."""
 
+import json
 import logging
+import math
 import time
 
 import torch
 
+from .. import native
+from ..native import ffi, lib
 from . import allocator
-from .allocator import process_bytes
 from .peak_memory import Peak
 
-_LINK = {  # metric: the ledger's counters of bytes that cross the host link
-    "link_gradients": ("link_in_gradients", "link_out_gradients"),
-    "link_compressed": ("link_in_compressed",),
-    "link_parameters": ("link_out_params",),
-    "link_activations": ("link_activations",),
-    "link_state": ("link_in_state", "link_out_state"),
-    "link_control": ("link_control",),
-}
-_DRIVES = {
-    "drive_read_bytes": ("drive_read_state", "drive_read_fetch", "drive_read_spill", "drive_read_scratch"),
-    "drive_write_bytes": ("drive_write_state", "drive_write_spill", "drive_write_scratch", "drive_write_commit"),
-}
+_log = logging.getLogger("longshore")
 
 
 class Meter:
@@ -28,9 +20,9 @@ class Meter:
     pass."""
 
     def __init__(self):
-        self.state = self.began = self.before = None
+        self.state = self.meter = None
         self.peak, self.keeper = None, allocator.Keeper()
-        self.say = logging.getLogger("longshore").info  # says the memory that the first step took
+        self.say = _log.info  # says the memory that the first step took
         self.drop()
 
     def drop(self):
@@ -73,28 +65,38 @@ class Meter:
         self.keeper.rest()
 
     def restart(self, state):
-        self.state, self.began, self.before = state, time.monotonic(), _counters(state)
+        """A step begins: what came before belongs to none."""
+        if self.state is not state:
+            meter = native.made("struct shore_meter *", lib.shore_meter_open, state.fleet)
+            self.state, self.meter, self.slow = state, ffi.gc(meter, lib.shore_meter_close), None
+        lib.shore_meter_begin(self.meter)
 
-    def of_step(self, state, groups):
+    def of_step(self, state, groups, loss, norm, speculated, skipped):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
         whole = self.state is state
         self.start(state)
         if not whole:
             self.peak.whole = False
-        now = _counters(state)
-        link = {key: now[key] - self.before[key] for key in _LINK}
-        out = {
-            "lr": float(groups[0]["lr"]) if groups else None,
-            "step_seconds": round(time.monotonic() - self.began, 6),
-            "link_bytes": sum(link.values()),
-            **link,
-        }
-        out.update(
-            {key: now[key] - self.before[key] for key in _DRIVES}, resident_bytes=process_bytes(), time=int(time.time())
+        report = native.new(
+            "struct shore_step_report",
+            step=state.step + 1,
+            loss=loss,
+            grad_norm=norm,
+            lr=groups[0]["lr"] if groups else math.nan,
+            val_loss=math.nan,
+            dropped_energy=math.nan,
+            tokens=0 if self.unknown else self.tokens,
+            speculated=speculated,
+            skipped=skipped,
         )
-        return out if self.unknown or not self.tokens else {"tokens": self.tokens, **out}
+        native.check(lib.shore_meter_end(self.meter, report))
+        self._say_slow(native.text(report.slow_drive), report.slow_factor)
+        line = ffi.new("char[]", lib.shore_metrics_line(report, ffi.NULL, 0) + 1)
+        lib.shore_metrics_line(report, line, len(line))
+        return {**json.loads(native.text(line)), "time": int(time.time())}
 
-
-def _counters(state):
-    ledger = state.ledger()
-    return {key: sum(getattr(ledger, name) for name in names) for key, names in {**_LINK, **_DRIVES}.items()}
+    def _say_slow(self, drive, factor):
+        """Names a drive that holds up the others, once."""
+        if drive and drive != self.slow:
+            _log.info("slow: %s works %.1f times as long as the others", drive, factor)
+        self.slow = drive

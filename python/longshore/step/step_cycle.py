@@ -182,10 +182,11 @@ class StepCycle:
     def _finish(self, loss, norm, changed):
         """Closes the step and returns its StepResult. changed: as Gradients.make() returns it; None: skipped."""
         core, skipped = self.core, changed is None
-        numbers = {key: value if math.isfinite(value) else None for key, value in (("loss", loss), ("grad_norm", norm))}
-        numbers.update(core.meter.of_step(core.state, core.optimizer.param_groups))
+        speculated = not skipped and core.gradients.step.tell(lib.shore_step_speculated)
+        groups = core.optimizer.param_groups
+        metrics = core.meter.of_step(core.state, groups, loss, norm, speculated, skipped)
         core.meter.ended(core)
-        self.close({**numbers, "skipped": skipped}, changed or (), True, skipped)
+        self.close(metrics, changed or (), True, skipped)
         self.position = {}  # follow() restores nothing from here on
         return StepResult(loss, norm, core.state.step, skipped)
 
