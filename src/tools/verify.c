@@ -1,14 +1,17 @@
 #include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/machine.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
 #include "drive/address.h"
-#include "tools/child.h"
 #include "train/train.h"
 
 /* A training of the same model that holds its state in another way. */
@@ -56,6 +59,63 @@ static struct shore__command_line verify_line(void) {
     return line;
 }
 
+/* ---- a training, by this program as a child ---------------------------------------------------------------------- */
+
+#define CHILD_SIGNAL 128 /* as shells have it */
+
+extern char **environ;
+
+struct words {
+    char *item[160];
+    size_t count;
+    bool full;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct words *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (w->count + 1 >= sizeof w->item / sizeof w->item[0] || vasprintf(&w->item[w->count], format, args) < 0)
+        w->full = true;
+    else
+        w->count++;
+    va_end(args);
+}
+
+/* Runs words, whose first is the program's name, and returns the last line of its output. Returns its exit code,
+ * CHILD_SIGNAL plus the number of the signal that ended it, or a negative code (-E2BIG: too many words). */
+static int run(struct words *w, char *last, size_t bytes) {
+    int out[2];
+    pid_t pid;
+    posix_spawn_file_actions_t actions;
+    last[0] = 0;
+    if (w->full) return -E2BIG;
+    w->item[w->count] = NULL;
+    if (pipe2(out, O_CLOEXEC)) return -errno;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, w->item, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+    if (rc) {
+        close(out[0]);
+        return -rc;
+    }
+    FILE *stream = fdopen(out[0], "r");
+    char line[1024];
+    while (stream && fgets(line, sizeof line, stream)) {
+        line[strcspn(line, "\n")] = 0;
+        snprintf(last, bytes, "%.*s", (int)bytes - 1, line);
+    }
+    if (stream)
+        fclose(stream);
+    else
+        close(out[0]);
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR) return -errno;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : CHILD_SIGNAL + WTERMSIG(status);
+}
+
 /* ---- trials -------------------------------------------------------------------------------------------------------
  */
 
@@ -72,7 +132,7 @@ static int drives_of(const struct verify *v, const struct trial *t, struct shore
 }
 
 /* Adds the given flags that decide the bits. Each training gets its own steps, and none validates. */
-static void add_given(struct shore__words *w, const struct verify *v) {
+static void add_given(struct words *w, const struct verify *v) {
     json_t *all = shore__settings_to_json(&v->args.settings), *value, *item;
     const char *key;
     size_t i;
@@ -81,53 +141,54 @@ static void add_given(struct shore__words *w, const struct verify *v) {
         bool decides = role == SHORE__IDENTITY || role == SHORE__SCHEDULE || strcmp(key, "update") == 0;
         if (!decides || strcmp(key, "steps") == 0 || strncmp(key, "val-", 4) == 0) continue;
         if (!shore__option_given(&shore__train_line, v->parsed, key)) continue;
-        if (json_is_string(value)) shore__words_add(w, "--%s=%s", key, json_string_value(value));
-        if (json_is_boolean(value)) shore__words_add(w, "--%s=%s", key, json_is_true(value) ? "on" : "off");
-        if (json_is_integer(value)) shore__words_add(w, "--%s=%lld", key, (long long)json_integer_value(value));
-        if (json_is_real(value)) shore__words_add(w, "--%s=%.17g", key, json_real_value(value));
-        json_array_foreach(value, i, item) shore__words_add(w, "--%s=%s", key, json_string_value(item));
+        if (json_is_string(value)) add(w, "--%s=%s", key, json_string_value(value));
+        if (json_is_boolean(value)) add(w, "--%s=%s", key, json_is_true(value) ? "on" : "off");
+        if (json_is_integer(value)) add(w, "--%s=%lld", key, (long long)json_integer_value(value));
+        if (json_is_real(value)) add(w, "--%s=%.17g", key, json_real_value(value));
+        json_array_foreach(value, i, item) add(w, "--%s=%s", key, json_string_value(item));
     }
     json_decref(all);
 }
 
-static void add_drives(struct shore__words *w, const struct verify *v, const struct trial *t) {
+static void add_drives(struct words *w, const struct verify *v, const struct trial *t) {
     struct shore__addresses drives = {0};
     w->full |= drives_of(v, t, &drives) != 0;
     for (size_t i = 0; i < drives.count; i++)
-        shore__words_add(w, "--drive=%s", drives.text[i]);
+        add(w, "--drive=%s", drives.text[i]);
     shore__addresses_free(&drives);
 }
 
 /* Trains with the words and the trial's flags, and takes over the words. */
-static int train(struct shore__words *w, struct trial *t) {
-    shore__words_add(w, "--memory=%llu", (unsigned long long)t->memory_bytes);
-    if (t->chunk_bytes) shore__words_add(w, "--chunk-size=%llu", (unsigned long long)t->chunk_bytes);
-    if (t->io) shore__words_add(w, "--io=%s", t->io);
-    if (t->speculate) shore__words_add(w, "--speculate=%s", t->speculate);
-    if (t->offload) shore__words_add(w, "--offload=%s", t->offload);
-    shore__words_add(w, "--quiet");
-    int rc = shore__child_run(w, t->line, sizeof t->line);
-    shore__words_free(w);
+static int train(struct words *w, struct trial *t) {
+    add(w, "--memory=%llu", (unsigned long long)t->memory_bytes);
+    if (t->chunk_bytes) add(w, "--chunk-size=%llu", (unsigned long long)t->chunk_bytes);
+    if (t->io) add(w, "--io=%s", t->io);
+    if (t->speculate) add(w, "--speculate=%s", t->speculate);
+    if (t->offload) add(w, "--offload=%s", t->offload);
+    add(w, "--quiet");
+    int rc = run(w, t->line, sizeof t->line);
+    for (size_t i = 0; i < w->count; i++)
+        free(w->item[i]);
     return rc;
 }
 
 static int train_fresh(const struct verify *v, struct trial *t, const char *run) {
-    struct shore__words w = {0};
-    shore__words_add(&w, "longshore");
-    shore__words_add(&w, "train");
+    struct words w = {0};
+    add(&w, "longshore");
+    add(&w, "train");
     add_given(&w, v);
-    shore__words_add(&w, "--steps=%llu", (unsigned long long)v->steps);
-    if (t->stop_at) shore__words_add(&w, "--stop-at=%llu", (unsigned long long)t->stop_at);
+    add(&w, "--steps=%llu", (unsigned long long)v->steps);
+    if (t->stop_at) add(&w, "--stop-at=%llu", (unsigned long long)t->stop_at);
     add_drives(&w, v, t);
-    shore__words_add(&w, "--out=%s", run);
+    add(&w, "--out=%s", run);
     return train(&w, t);
 }
 
 static int train_resume(struct trial *t, const char *run) {
-    struct shore__words w = {0};
-    shore__words_add(&w, "longshore");
-    shore__words_add(&w, "train");
-    shore__words_add(&w, "--resume=%s", run);
+    struct words w = {0};
+    add(&w, "longshore");
+    add(&w, "train");
+    add(&w, "--resume=%s", run);
     return train(&w, t);
 }
 
@@ -255,9 +316,9 @@ static int run_trials(struct verify *v, struct trial *trials, size_t count) {
             shore__cli_say("stopped before all was compared; nothing is left behind");
             return SHORE__EXIT_FAILED;
         }
-        if (rc > SHORE__CHILD_SIGNAL) {
-            shore__cli_say("the training '%s' was ended by signal %d (%s)", trials[i].name, rc - SHORE__CHILD_SIGNAL,
-                           strsignal(rc - SHORE__CHILD_SIGNAL));
+        if (rc > CHILD_SIGNAL) {
+            shore__cli_say("the training '%s' was ended by signal %d (%s)", trials[i].name, rc - CHILD_SIGNAL,
+                           strsignal(rc - CHILD_SIGNAL));
             return SHORE__EXIT_FAILED;
         }
         if (rc) {
