@@ -10,6 +10,10 @@
  * shore_shown_* show pages (longshore/pages.h) to a device, in buffers of its own: the next page is put there while
  * this one is computed with.
  *
+ * Who looks at events: each call of the library that needs to know. A device may also have a watch, a thread of the
+ * library's that waits for the events that others will ask for, and notes what has passed. It calls the device's wait,
+ * takes a lock of its own alone, and enters nothing else.
+ *
  * Threading: one thread at a time, unless a function says otherwise.
  */
 #ifndef LONGSHORE_DEVICE_H
@@ -31,8 +35,10 @@ extern "C" {
 /* A moment of a stream: it has passed when every earlier call on the stream has run. */
 struct shore_event {
     void *stream;      /* the device's; NULL: it has passed */
-    uint64_t position; /* the device's */
+    uint64_t position; /* the device's: on one stream, a later event has a higher one */
 };
+
+struct shore__watch;
 
 /* Addresses of the device are numbers; 0 is none. put, get and follow return 0, or a negative code if the call cannot
  * be made. Later errors come from wait. */
@@ -47,23 +53,33 @@ struct shore_device {
     /* Later calls on the stream begin when the event has passed. */
     int (*follow)(void *ctx, void *stream, struct shore_event event);
     /* Waits until the event has passed: returns 0, or the first error of the stream's calls, which stays. -ETIMEDOUT:
-     * it has not passed after timeout_ns; with 0 the call only looks. Threading: any. */
+     * it has not passed after timeout_ns; with 0 the call only looks. If the device has a watch, it may wait for longer.
+     * Threading: any. */
     int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
     /* Widens bf16 values to fp32, both on the device, on a stream. from may be the upper half of to: the call reads a
      * value before it writes over it. NULL: no pool widens. */
     int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
     uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
     uint64_t lost;       /* 1: it is lost: shore_device_wait() says so, and waits no more */
+    struct shore__watch *watch; /* the library's: NULL, or see shore_device_watch() */
 };
 
 #define SHORE_DEVICE_TIMEOUT_NS 300000000000 /* five minutes */
 
-/* Waits for an event, no longer than the device's timeout, and not at all once the device is lost. Errors: -ETIMEDOUT
- * (the device is lost), those of its stream. */
+/* Waits for an event, no longer than the device's timeout, and not at all once the device is lost. With a watch, it
+ * waits until the watch has noted the event, no longer than the timeout after the last one. Threading: any, if the
+ * device's wait allows that. Errors: -ETIMEDOUT (the device is lost), those of its stream. */
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag);
 
-/* Whether an event has passed: shore_device_wait() would not wait. */
+/* Whether an event has passed: shore_device_wait() would not wait. Threading: as above. */
 bool shore_device_passed(struct shore_device *device, struct shore_event event);
+
+/* Gives the device a watch. It has none yet. Errors: -ENOMEM, -EAGAIN (the system has no thread). */
+int shore_device_watch(struct shore_device *device, struct shore_diag *diag);
+
+/* Ends the watch, if there is one, once the event that it waits for has passed, or the device's timeout is over. Nobody
+ * waits for events. */
+void shore_device_unwatch(struct shore_device *device);
 
 /* ---- pages on a device ---------------------------------------------------------------------------------------------
  */

@@ -27,13 +27,25 @@
  *     gathering ─decide─► decided ─make─► submitted ─made─► made, being committed ─durable─► over
  *         └────────drop, or begin again───────┘        └─lost─► again: sent once more, or computed once more
  *
- * Threading: one thread at a time. Callbacks run on that thread. Completions of requests run on threads of the fleet
- * and take no lock of the caller's.
+ * On a device: backward computes gradients there, and each one lands: it is copied to the host, and counts once the
+ * event behind the copy has passed. Landings end in the order in which they began.
+ *
+ *     computing   ... layer 3 ── event ── layer 2 ── event ── ...
+ *                                 │ follow             shore_step_land()
+ *     landing                     └─ get ── event: then landed(), add, complete (or send)
+ *
+ * A number of a unit is below options.nunits, in every call. The step aborts on any other.
+ *
+ * Threading: one thread at a time. Callbacks run on that thread, and only within a call. So the step sees that an event
+ * has passed when it is called next: shore_step_land() and shore_step_take() look, and shore_step_land_all() waits.
+ * They take no lock while they wait. Whatever waits can be helped by a watch of the device (shore_device_watch()), which
+ * does not know the step. Completions of requests run on threads of the fleet and take no lock of the caller's.
  */
 #ifndef LONGSHORE_STEP_H
 #define LONGSHORE_STEP_H
 
 #include "longshore/clip.h"
+#include "longshore/device.h"
 #include "longshore/pages.h"
 
 #ifdef __cplusplus
@@ -83,8 +95,16 @@ struct shore_step_options {
      * Errors: its own. */
     int (*encode)(void *ctx, uint32_t unit, uint32_t segment, struct shore_update *update, struct shore_diag *diag);
     void *ctx;
+    struct shore_device *device; /* where gradients come from; NULL: nothing lands */
+    uint64_t landing_bytes;      /* pinned memory of the caller's for landings: see shore_step_land_at() */
+    /* The host has what shore_step_land() was called for, with this tag. 0: the step goes on with it.
+     * SHORE_STEP_TAKEN: the caller has done what there is to do. It may call any function of the step but those of this
+     * header that land. NULL: nothing is done before. Errors: its own. */
+    int (*landed)(void *ctx, uint32_t unit, uint64_t tag, struct shore_diag *diag);
 };
 #define SHORE_STEP_WHOLE 1
+#define SHORE_STEP_TAKEN 1
+#define SHORE_STEP_AGAIN 1
 
 /* Opens the step of a fleet and its pages. Ownership: the step is the caller's, for shore_step_close(); fleet and pages
  * are borrowed until then, options during the call. Errors: -EINVAL (options.size, a unit outside the layout, parts
@@ -111,11 +131,11 @@ bool shore_step_speculates(const struct shore_step *step);
  * commit is pending. */
 bool shore_step_has_sent(const struct shore_step *step);
 
-/* Takes a buffer for the gradient of a unit: *buffer is its number, and its content is undefined. Waits for one; the
- * unit whose gradient it held before loses it. Buffers that were not used in this step are taken first: while gradients
- * stay in memory, nothing has to be computed again. waits: false: it does not wait.
- * Errors: the error of a request that it waited for; -EAGAIN (it would have to wait, and may not). */
-int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, bool waits, struct shore_diag *diag);
+/* Takes a buffer for the gradient of a unit: *buffer is its number, and its content is undefined. Waits for one, first
+ * for what lands; the unit whose gradient it held before loses it. Buffers that were not used in this step are taken
+ * first: while gradients stay in memory, nothing has to be computed again. SHORE_STEP_AGAIN: see shore_step_land().
+ * Errors: the error of a request that it waited for, those of shore_step_land_all(). */
+int shore_step_take(struct shore_step *step, uint32_t unit, uint32_t *buffer, struct shore_diag *diag);
 /* Gives the buffer back before the unit is complete, or if encode sends something else. */
 void shore_step_give_back(struct shore_step *step, uint32_t unit);
 
@@ -137,7 +157,8 @@ struct shore_step_gradient {
 /* Adds the complete segments of a unit's gradient to the norm, and rounds them in form BF16. A gather list is copied;
  * the memory of its items is borrowed as long as shore_step_needs() it. If a unit is added once more (another backward
  * pass has changed it), the new gradient replaces the old one. If the old one was sent, the unit is sent again when all
- * is decided. Threading: computes with OpenMP's threads. Errors: -EINVAL, -ENOMEM. */
+ * is decided. Threading: computes with OpenMP's threads. Errors: -EINVAL (size, no memory, segments that are not the
+ * unit's, no step has begun), -ENOMEM. */
 int shore_step_add(struct shore_step *step, uint32_t unit, const struct shore_step_gradient *gradient,
                    struct shore_diag *diag);
 
@@ -162,6 +183,34 @@ enum shore_step_way {
 int shore_step_complete(struct shore_step *step, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag);
 
+/* A copy of a gradient that is under way from options.device. */
+struct shore_step_landing {
+    size_t size;              /* sizeof(struct shore_step_landing) */
+    struct shore_event until; /* behind the copy: once it has passed, the host has it */
+    uint64_t tag;             /* for options.landed */
+    /* Where it lies then, as one range: the step adds it. NULL: there is nothing to add, or landed adds it. */
+    const struct shore_step_gradient *gradient;
+    uint64_t ends; /* 1: the unit is complete with it. 0: its segments are sent, if the step speculates. */
+};
+
+/* A unit's gradient, or part of it, is on its way to the host. Once it has come, and all that were called for before
+ * have, landed is called; the step adds the gradient and completes the unit, or sends the segments. This happens here,
+ * as far as events have passed, or in a later call. The struct is copied; the memory is borrowed as long as
+ * shore_step_needs() it. SHORE_STEP_AGAIN: a unit was given up, and nothing lands any more: drop the step, and compute
+ * it again. Errors: -EINVAL (size, no device, a gather list), -ENOMEM; those of the device, of landed, and of what the
+ * step then does. */
+int shore_step_land(struct shore_step *step, uint32_t unit, const struct shore_step_landing *landing,
+                    struct shore_diag *diag);
+
+/* Waits for all landings. shore_step_make() needs that none is left; shore_step_begin() and shore_step_drop() wait for
+ * the copies, and forget them. As shore_step_land(). */
+int shore_step_land_all(struct shore_step *step, struct shore_diag *diag);
+
+/* Gives room for the next landing in the caller's options.landing_bytes: *at is its offset, a multiple of 64. It is free
+ * again once that has landed. Waits for landings, the first ones first, while there is no room. Errors: -EINVAL (0
+ * bytes, or more than landing_bytes), and as of shore_step_land(). */
+int shore_step_land_at(struct shore_step *step, uint64_t bytes, uint64_t *at, struct shore_diag *diag);
+
 /* Whether the memory of a unit's gradient is still needed. It is not once the gradient has left to the drives and no
  * update reads it. */
 bool shore_step_needs(struct shore_step *step, uint32_t unit);
@@ -185,15 +234,14 @@ struct shore_clipping shore_step_decide(struct shore_step *step);
 /* Whether speculation was right: the step was sent while gradients came, and nothing of it was sent twice. */
 bool shore_step_speculated(const struct shore_step *step);
 
-#define SHORE_STEP_AGAIN 1
-
 /* Makes the step as decided: sends every unit that was added and not sent rightly already; carries the others. With
  * host_update it sends nothing: the caller updates. SHORE_STEP_AGAIN: gradients are gone; compute the step once more.
- * Threading: no commit is pending. Errors: that of a request, those of shore_fleet_update(); SHORE_ENONFINITE (the norm
- * is not finite, and nothing is under way any more). */
+ * Threading: no commit is pending. Errors: that of a request, those of shore_fleet_update(); -EINVAL (it was not
+ * decided, or gradients have not landed); SHORE_ENONFINITE (the norm is not finite, and nothing is under way any
+ * more). */
 int shore_step_make(struct shore_step *step, struct shore_diag *diag);
 
-/* Forgets all gradients, and discards the attempt if anything of it was sent. Threading: no commit is pending. */
+/* Forgets all gradients, waits for copies that have not landed, and discards the attempt if anything of it was sent. Threading: no commit is pending. */
 void shore_step_drop(struct shore_step *step);
 
 /* Remembers the norm of a step that is over: the next steps decide by it whether they speculate. Not finite: the step

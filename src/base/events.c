@@ -1,26 +1,232 @@
-/* Waits for events of devices, with a time limit: an event of a lost device never passes. */
+/* Waits for events of devices, with a time limit: an event of a lost device never passes. A watch is a thread that
+ * waits for events one after the other, and notes how far each stream has come. */
+#include "base/events.h"
+
+#include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #include "base/diag.h"
-#include "longshore/device.h"
+#include "base/thread.h"
+
+struct passed {
+    void *stream;
+    uint64_t position; /* the highest that has passed */
+};
+
+struct shore__watch {
+    struct shore_device *device;
+    pthread_t thread;
+    pthread_mutex_t mutex;  /* of all that follows */
+    pthread_cond_t changed; /* an event is expected, or has passed; the watch ends, or has ended */
+    struct shore_event *expected;
+    size_t nexpected, expected_room;
+    struct passed *passed; /* [npassed] */
+    size_t npassed, passed_room;
+    int failed; /* the first failure */
+    struct shore_diag why;
+    bool ends, ended;
+    unsigned holders; /* the thread, and the device: the last one frees it */
+};
 
 static uint64_t timeout_of(const struct shore_device *device) {
     return device->timeout_ns ? device->timeout_ns : SHORE_DEVICE_TIMEOUT_NS;
 }
 
-int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
-    if (!event.stream) return 0;
-    int rc = device->lost ? -ETIMEDOUT : device->wait(device->ctx, event, timeout_of(device), diag);
-    if (rc != -ETIMEDOUT) return rc;
-    device->lost = true;
+static bool is_lost(const struct shore_device *device) {
+    return __atomic_load_n(&device->lost, __ATOMIC_ACQUIRE);
+}
+
+static int lost(struct shore_device *device, struct shore_diag *diag) {
+    __atomic_store_n(&device->lost, 1, __ATOMIC_RELEASE);
     shore__fail(
-        diag, rc,
+        diag, -ETIMEDOUT,
         "the device is lost: it has not finished its work within %g seconds; the state stays at the last commit",
         (double)timeout_of(device) * 1e-9);
-    return shore__advise(diag, rc, SHORE_ADVICE_DEVICE_TIMEOUT, NULL);
+    return shore__advise(diag, -ETIMEDOUT, SHORE_ADVICE_DEVICE_TIMEOUT, NULL);
+}
+
+/* ---- the watch -----------------------------------------------------------------------------------------------------
+ */
+
+/* Room for one more item of an array; false: out of memory. */
+static bool reserve(void **array, size_t *room, size_t count, size_t each) {
+    if (count < *room) return true;
+    void *larger = realloc(*array, (2 * count + 8) * each);
+    if (!larger) return false;
+    *array = larger;
+    *room = 2 * count + 8;
+    return true;
+}
+
+/* The caller holds the mutex. */
+static bool is_noted(const struct shore__watch *w, struct shore_event event) {
+    for (size_t i = 0; i < w->npassed; i++)
+        if (w->passed[i].stream == event.stream) return w->passed[i].position >= event.position;
+    return false;
+}
+
+static void note(struct shore__watch *w, struct shore_event event) {
+    size_t i = 0;
+    while (i < w->npassed && w->passed[i].stream != event.stream)
+        i++;
+    if (i == w->npassed) w->passed[w->npassed++] = (struct passed){event.stream, 0}; /* expect() has reserved it */
+    if (w->passed[i].position < event.position) w->passed[i].position = event.position;
+}
+
+/* false: out of memory. */
+static bool expect(struct shore__watch *w, struct shore_event event) {
+    for (size_t i = 0; i < w->nexpected; i++)
+        if (w->expected[i].stream == event.stream && w->expected[i].position >= event.position) return true;
+    void *expected = w->expected, *passed = w->passed;
+    bool has_room = reserve(&expected, &w->expected_room, w->nexpected, sizeof *w->expected);
+    w->expected = expected;
+    has_room = reserve(&passed, &w->passed_room, w->npassed + w->nexpected, sizeof *w->passed) && has_room;
+    w->passed = passed;
+    if (!has_room) return false;
+    w->expected[w->nexpected++] = event;
+    pthread_cond_broadcast(&w->changed);
+    return true;
+}
+
+/* Gives up one hold; the mutex is held, and is not any more. */
+static void let_go(struct shore__watch *w) {
+    bool last = --w->holders == 0;
+    pthread_mutex_unlock(&w->mutex);
+    if (!last) return;
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
+    free(w->expected);
+    free(w->passed);
+    free(w);
+}
+
+/* Waits for the first event that is expected. The device may be gone when it returns, if the watch ends. */
+static void wait_for_first(struct shore__watch *w) {
+    const struct shore_event event = w->expected[0];
+    struct shore_diag why = {.text = ""};
+    pthread_mutex_unlock(&w->mutex);
+    int rc = w->device->wait(w->device->ctx, event, timeout_of(w->device), &why);
+    pthread_mutex_lock(&w->mutex);
+    memmove(w->expected, w->expected + 1, --w->nexpected * sizeof *w->expected);
+    if (rc != -ETIMEDOUT) note(w, event);
+    if (rc && !w->failed) {
+        w->failed = rc;
+        w->why = why;
+    }
+    pthread_cond_broadcast(&w->changed);
+}
+
+static void *watch(void *ctx) {
+    struct shore__watch *w = ctx;
+    pthread_mutex_lock(&w->mutex);
+    while (!w->ends) {
+        if (w->nexpected && w->failed != -ETIMEDOUT)
+            wait_for_first(w);
+        else
+            pthread_cond_wait(&w->changed, &w->mutex);
+    }
+    w->ended = true;
+    pthread_cond_broadcast(&w->changed);
+    let_go(w);
+    return NULL;
+}
+
+int shore_device_watch(struct shore_device *device, struct shore_diag *diag) {
+    assert(!device->watch);
+    struct shore__watch *w = calloc(1, sizeof *w);
+    if (!w) return shore__fail(diag, -ENOMEM, "out of memory for the watch of a device");
+    w->device = device;
+    w->holders = 2;
+    pthread_mutex_init(&w->mutex, NULL);
+    shore__cond_init(&w->changed);
+    int rc = shore__thread_start(&w->thread, "shore-watch", watch, w);
+    if (!rc) {
+        device->watch = w;
+        return 0;
+    }
+    w->holders = 1;
+    pthread_mutex_lock(&w->mutex);
+    let_go(w);
+    return shore__fail(diag, rc, "the watch of a device cannot be started: %s", shore_error_text(rc));
+}
+
+static struct timespec after(uint64_t ns) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    ns += (uint64_t)at.tv_nsec;
+    at.tv_sec += (time_t)(ns / 1000000000);
+    at.tv_nsec = (long)(ns % 1000000000);
+    return at;
+}
+
+void shore_device_unwatch(struct shore_device *device) {
+    struct shore__watch *w = device->watch;
+    if (!w) return;
+    device->watch = NULL;
+    const struct timespec until = after(is_lost(device) ? 0 : timeout_of(device));
+    pthread_mutex_lock(&w->mutex);
+    w->ends = true;
+    pthread_cond_broadcast(&w->changed);
+    while (!w->ended && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) {
+    }
+    bool ended = w->ended;
+    pthread_t thread = w->thread;
+    let_go(w);
+    if (ended)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread); /* a device that never answers keeps it */
+}
+
+void shore__device_expect(struct shore_device *device, struct shore_event event) {
+    struct shore__watch *w = device->watch;
+    if (!w || !event.stream) return;
+    pthread_mutex_lock(&w->mutex);
+    if (!w->failed && !is_noted(w, event)) expect(w, event);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* Waits until the event is noted, or the watch has failed, or nothing has passed for as long as the device may take. */
+static int wait_for_note(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
+    struct shore__watch *w = device->watch;
+    struct timespec until = after(timeout_of(device));
+    pthread_mutex_lock(&w->mutex);
+    bool here = w->failed || is_noted(w, event), waits = here || expect(w, event);
+    size_t before = w->nexpected;
+    while (waits && !w->failed && !is_noted(w, event)) {
+        if (pthread_cond_timedwait(&w->changed, &w->mutex, &until) == ETIMEDOUT) break;
+        if (w->nexpected < before) until = after(timeout_of(device));
+        before = w->nexpected;
+    }
+    int rc = is_noted(w, event) && !w->failed ? 0 : w->failed ? w->failed : -ETIMEDOUT;
+    if (w->failed && diag) *diag = w->why;
+    pthread_mutex_unlock(&w->mutex);
+    return waits ? rc : device->wait(device->ctx, event, timeout_of(device), diag);
+}
+
+/* ---- events --------------------------------------------------------------------------------------------------------
+ */
+
+int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
+    if (!event.stream) return 0;
+    int rc = is_lost(device)  ? -ETIMEDOUT
+             : device->watch ? wait_for_note(device, event, diag)
+                             : device->wait(device->ctx, event, timeout_of(device), diag);
+    return rc == -ETIMEDOUT ? lost(device, diag) : rc;
 }
 
 bool shore_device_passed(struct shore_device *device, struct shore_event event) {
+    struct shore__watch *w = device->watch;
     if (!event.stream) return true;
-    return !device->lost && device->wait(device->ctx, event, 0, NULL) != -ETIMEDOUT;
+    if (is_lost(device)) return false;
+    if (w) {
+        pthread_mutex_lock(&w->mutex);
+        bool noted = is_noted(w, event);
+        pthread_mutex_unlock(&w->mutex);
+        if (noted) return true;
+    }
+    return device->wait(device->ctx, event, 0, NULL) != -ETIMEDOUT;
 }

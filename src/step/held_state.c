@@ -107,7 +107,7 @@ void shore_step_fetch_state(struct shore_step *s) {
 }
 
 void shore_step_forget_state(struct shore_step *s, uint32_t unit) {
-    struct held_state *h = s->units[unit].state;
+    struct held_state *h = shore__unit(s, unit)->state;
     if (!h) return;
     settle(h);
     h->step = SHORE__NO_STEP;

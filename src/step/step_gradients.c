@@ -14,7 +14,7 @@
  */
 
 void shore_step_forget(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     if (u->sent) s->stale = true;
     shore__step_wait_spills(s);
     shore__unit_uncount(u);
@@ -68,11 +68,10 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     struct shore_step_gradient ours, *g = &ours;
     int rc = shore__sized_in(g, sizeof *g, given, "shore_step_gradient", diag);
     if (rc) return rc;
-    if (unit >= s->nunits || (!g->gradient && !g->gather))
-        return shore__fail(diag, -EINVAL, "a gradient that is added has no unit, or no memory");
+    if (!g->gradient && !g->gather) return shore__fail(diag, -EINVAL, "a gradient that is added has no memory");
     if (s->phase == PHASE_OVER || s->phase == PHASE_SUBMITTED)
         return shore__fail(diag, -EINVAL, "a gradient is added before a step has begun: call shore_step_begin() first");
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     uint32_t segment = g->count ? g->segment : u->is.segment, count = g->count ? g->count : u->is.count;
     if (segment < u->is.segment || segment - u->is.segment > u->is.count ||
         count > u->is.count - (segment - u->is.segment) || (g->gather && count != u->is.count))
@@ -106,7 +105,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
 }
 
 int shore_step_groups(struct shore_step *s, uint32_t unit, const struct shore_hyper *groups, uint32_t ngroups) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     struct given *given = &u->now;
     if (u->sent && (given->ngroups != ngroups || memcmp(given->groups, groups, ngroups * sizeof *groups) != 0))
         s->stale = true;
@@ -148,9 +147,21 @@ static void wait_for_room(struct shore_step *s, int64_t more_bytes) {
     }
 }
 
+/* What was decided is so: every segment is in the attempt, or its gradient waits for the decision. */
+static void check_way(struct unit *u, enum shore__unit_way decided) {
+    const unsigned char *sent = u->step->sent + u->first;
+    bool is_sent = decided == UNIT_IS_SENT || decided == UNIT_IS_SENT_AND_GOES_ASIDE;
+    bool leaves = decided == UNIT_GOES_ASIDE || decided == UNIT_IS_SENT_AND_GOES_ASIDE;
+    assert(!is_sent || !u->is.count || !memchr(sent, 0, u->is.count));
+    pthread_mutex_lock(&u->step->mutex);
+    assert(u->place == PLACE_HERE || (leaves && (u->place == PLACE_LEAVING || u->place == PLACE_ASIDE)));
+    assert((u->place == PLACE_LEAVING) <= u->readers[u->step->hand].count);
+    pthread_mutex_unlock(&u->step->mutex);
+}
+
 int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes, enum shore_step_way *way,
                         struct shore_diag *diag) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     assert(u->now.had && u->place == PLACE_HERE);
     assert(s->ncompleted + !u->was_complete <= s->nunits);
     if (!u->more && !u->was_complete) s->completed[s->ncompleted++] = unit;
@@ -176,9 +187,11 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
                                                [UNIT_IS_SENT_AND_GOES_ASIDE] = SHORE_STEP_ASIDE,
                                                [UNIT_IS_GIVEN_UP] = SHORE_STEP_GIVEN_UP};
     *way = ways[decided];
+    s->given_up |= decided == UNIT_IS_GIVEN_UP;
     s->may_be_gone |= decided == UNIT_IS_SENT && s->options.computes_again && !s->options.all_fit && !u->stays;
     if (decided == UNIT_IS_SENT || decided == UNIT_IS_SENT_AND_GOES_ASIDE) rc = shore__unit_send_all(u, 1, diag);
     if (!rc && *way == SHORE_STEP_ASIDE) rc = shore__unit_put_aside(u, diag);
+    if (!rc) check_way(u, decided);
     if (!rc && !s->options.nbuffers) wait_for_room(s, more_bytes);
     return rc;
 }

@@ -63,6 +63,14 @@ enum phase {
     PHASE_SUBMITTED, /* every update is under way */
 };
 
+/* A copy from the device that has not landed. */
+struct landing {
+    struct unit *unit;
+    struct shore_step_landing is;
+    struct shore_step_gradient gradient; /* is.gradient points here */
+    uint64_t at, bytes;                  /* its room in the caller's landing_bytes */
+};
+
 struct buffer {
     struct unit *holds; /* NULL: free, and not used in this step */
     bool released;      /* may be reused once nobody reads it */
@@ -90,6 +98,12 @@ struct shore_step {
     bool right;      /* the updates sent so far are valid */
     enum phase phase;
     bool may_be_gone; /* something was sent whose buffer may be reused */
+    bool given_up;    /* it is to be computed again: nothing lands any more */
+
+    struct landing *landing; /* [nlanding], in the order in which they land */
+    size_t nlanding, landing_room;
+    uint64_t next_at, next_bytes; /* room that the next landing has */
+    bool lands;                   /* one is landing: callbacks do not land others */
 
     pthread_mutex_t mutex; /* guards readers, spills, failures */
     pthread_cond_t ended;
@@ -112,6 +126,19 @@ static inline void shore__step_enter(struct shore_step *s, enum phase to) {
     assert(to != PHASE_OVER || s->phase == PHASE_SUBMITTED);
     s->phase = to;
 }
+
+static inline struct unit *shore__unit(struct shore_step *s, uint32_t number) {
+    assert(number < s->nunits);
+    return &s->units[number];
+}
+
+/* landing.c */
+/* Lands the first copy, after waiting for it. There is one, and none lands now. */
+int shore__land_first(struct shore_step *s, struct shore_diag *diag);
+/* Lands the copies that have come. */
+int shore__land_passed(struct shore_step *s, struct shore_diag *diag);
+/* Waits for all copies, and forgets them. */
+void shore__land_nothing(struct shore_step *s);
 
 /* step_requests.c */
 /* The completion of a request that reads a unit's gradient and is about to be submitted. */

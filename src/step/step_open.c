@@ -79,6 +79,7 @@ static void free_given(struct given *given) {
 
 void shore_step_close(struct shore_step *s) {
     if (!s) return;
+    shore__land_nothing(s);
     shore__step_drain(s, false);
     shore__step_drain(s, true);
     shore__held_drop(s);
@@ -94,6 +95,7 @@ void shore_step_close(struct shore_step *s) {
     free(s->sent);
     if (!s->options.sums) free(s->clip.sums);
     free(s->buffers);
+    free(s->landing);
     free(s);
 }
 
@@ -120,12 +122,13 @@ void shore_step_clip_at(struct shore_step *s, double limit) {
 }
 
 void shore_step_drop(struct shore_step *s) {
+    shore__land_nothing(s);
     if (s->any_sent) shore__step_discard(s);
     shore__step_wait_spills(s);
     for (uint32_t i = 0; i < s->nunits; i++)
         shore__unit_clear(&s->units[i]);
     shore_clip_begin(&s->clip, s->fleet->layout, s->options.clip, s->clip.sums);
-    s->broken = s->stale = s->right = s->may_be_gone = false;
+    s->broken = s->stale = s->right = s->may_be_gone = s->given_up = false;
     shore__step_forget_failures(s);
     if (s->phase != PHASE_OVER) shore__step_enter(s, PHASE_GATHERING);
 }

@@ -22,7 +22,8 @@ static void end(struct readers *readers, int rc, const struct shore_diag *diag, 
     readers->count--;
     if (spill) {
         s->spills--;
-        if (readers->unit->place == PLACE_LEAVING) readers->unit->place = PLACE_ASIDE;
+        assert(readers->unit->place == PLACE_LEAVING);
+        readers->unit->place = PLACE_ASIDE;
     }
     pthread_cond_broadcast(&s->ended);
     pthread_mutex_unlock(&s->mutex);
@@ -111,7 +112,7 @@ void shore__step_forget_failures(struct shore_step *s) {
 }
 
 bool shore_step_needs(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     pthread_mutex_lock(&s->mutex);
     bool needs = u->readers[s->hand].count || u->place == PLACE_HERE || u->place == PLACE_LEAVING;
     pthread_mutex_unlock(&s->mutex);
@@ -119,7 +120,7 @@ bool shore_step_needs(struct shore_step *s, uint32_t unit) {
 }
 
 void shore_step_wait(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     pthread_mutex_lock(&s->mutex);
     while (u->readers[0].count || u->readers[1].count)
         await(s);
@@ -127,7 +128,7 @@ void shore_step_wait(struct shore_step *s, uint32_t unit) {
 }
 
 int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct shore_diag *diag) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     pthread_mutex_lock(&s->mutex);
     while (u->place == PLACE_LEAVING)
         await(s);
@@ -157,15 +158,23 @@ static int find_buffer(const struct shore_step *s) {
     return found;
 }
 
-int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, bool waits, struct shore_diag *diag) {
-    struct unit *u = &s->units[unit];
+/* Waits for requests until a buffer is free, or one has failed. Returns its number, or -1. */
+static int wait_for_buffer(struct shore_step *s) {
     int i;
-    assert(u->buffer < 0 && u->place == PLACE_NONE);
     pthread_mutex_lock(&s->mutex);
-    while ((i = find_buffer(s)) < 0 && !s->failed && waits)
+    while ((i = find_buffer(s)) < 0 && !s->failed && !s->nlanding)
         await(s);
     pthread_mutex_unlock(&s->mutex);
-    if (i < 0) return waits ? shore_step_failed(s, diag) : -EAGAIN;
+    return i;
+}
+
+int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, struct shore_diag *diag) {
+    struct unit *u = shore__unit(s, unit);
+    assert(u->buffer < 0 && u->place == PLACE_NONE);
+    int i, rc = shore__land_passed(s, diag);
+    while (!rc && (i = wait_for_buffer(s)) < 0)
+        rc = s->nlanding ? shore__land_first(s, diag) : shore_step_failed(s, diag);
+    if (rc) return rc;
     struct unit *before = s->buffers[i].holds;
     assert((uint32_t)i < s->options.nbuffers && (!before || before->buffer == i));
     if (before) {
@@ -181,7 +190,7 @@ int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, bool 
 }
 
 void shore_step_give_back(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     assert(u->buffer >= 0 && s->buffers[u->buffer].holds == u && !shore__unit_is_read(u, false));
     s->buffers[u->buffer] = (struct buffer){0};
     u->buffer = -1;

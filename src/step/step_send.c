@@ -1,4 +1,5 @@
 /* Sends gradients to the drives, or puts them aside there, and makes the step. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -13,6 +14,14 @@ static int refused(int rc, struct shore_diag *diag) {
     return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
 }
 
+/* Segments go into the attempt, once each. */
+static void mark_sent(struct unit *u, uint32_t segment, uint32_t count) {
+    unsigned char *sent = u->step->sent + u->first + (segment - u->is.segment);
+    assert(!memchr(sent, 1, count));
+    memset(sent, 1, count);
+    u->sent = u->step->any_sent = true;
+}
+
 static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t count, float coefficient,
                     struct shore_diag *diag) {
     struct shore_step *s = u->step;
@@ -25,8 +34,7 @@ static int send_run(struct unit *u, uint32_t page, uint32_t segment, uint32_t co
         shore__unit_refused(u, false);
         return refused(rc, diag);
     }
-    memset(s->sent + u->first + (segment - u->is.segment), 1, count);
-    u->sent = s->any_sent = true;
+    mark_sent(u, segment, count);
     return 0;
 }
 
@@ -61,8 +69,7 @@ int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *d
     if (!shore__held_is_here(u)) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
     if (s->options.leave) s->options.leave(s->options.ctx, u->is.part[0].page);
     shore__held_update(u, coefficient, &here);
-    memset(s->sent + u->first + (here - u->is.segment), 1, end - here);
-    s->any_sent = u->sent = true;
+    mark_sent(u, here, end - here);
     if (here == end) return shore__unit_send(u, u->is.segment, u->is.count, coefficient, diag);
     int rc = here > u->is.segment
                  ? send_run(u, u->is.part[0].page, u->is.segment, here - u->is.segment, coefficient, diag)
@@ -92,7 +99,9 @@ bool shore_step_speculates(const struct shore_step *s) {
 }
 
 int shore_step_send(struct shore_step *s, uint32_t unit, uint32_t segment, uint32_t count, struct shore_diag *diag) {
-    return shore_step_speculates(s) ? shore__unit_send(&s->units[unit], segment, count, 1, diag) : 0;
+    struct unit *u = shore__unit(s, unit);
+    /* an update of held state is one of the whole unit */
+    return shore_step_speculates(s) && !u->state ? shore__unit_send(u, segment, count, 1, diag) : 0;
 }
 
 /* ---- a step --------------------------------------------------------------------------------------------------------
@@ -124,7 +133,7 @@ static bool is_gone(const struct shore_step *s) {
 }
 
 void shore_step_carried(struct shore_step *s, uint32_t unit) {
-    struct unit *u = &s->units[unit];
+    struct unit *u = shore__unit(s, unit);
     if (!u->is.count) return;
     shore__held_carried(u);
     for (uint32_t i = 0; i < u->is.nparts; i++)
@@ -140,6 +149,7 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
     for (uint32_t i = 0; !rc && i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         if (u->now.had || !u->is.count) continue;
+        assert(!memchr(s->sent + u->first, 1, u->is.count));
         shore_wait_add(&wait);
         rc = shore_fleet_carry(s->fleet, s->base_step, attempt, u->is.block, u->is.segment, u->is.count,
                                shore_wait_completion(&wait));
@@ -162,6 +172,9 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (s->phase != PHASE_DECIDED)
         return shore__fail(diag, -EINVAL, "a step is made before it was decided: call shore_step_decide() first");
+    if (s->nlanding)
+        return shore__fail(diag, -EINVAL,
+                           "a step is made before its gradients have landed: call shore_step_land_all() first");
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
     s->right = s->any_sent && s->clipping.finite && !again;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);

@@ -9,22 +9,14 @@
 #include "train/host_update.h"
 #include "train/trainer.h"
 
-/* A copy that comes from the device: the part of a piece that is complete since a moment, or the whole piece, for
- * scratch. */
+/* What lands, apart from moments: a whole piece, for scratch. */
 #define TO_SCRATCH (ALL_LOOKED_UP - 1)
-struct landing {
-    struct piece *piece;
-    uint32_t looked_up;
-    struct shore_event until; /* once it has passed, the copy has arrived */
-};
 
 struct gradients {
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
     uint32_t *due; /* by segment of block 0: the number of units whose lookups its gradient waits for in this step */
-    unsigned char *early;    /* by segment of block 0: complete before the last unit's lookups */
-    struct landing *landing; /* the copies of this step, in stream order */
-    uint32_t nlanding, landed;
+    unsigned char *early; /* by segment of block 0: complete before the last unit's lookups */
     struct shore__both whole; /* untied and compressed: the block of either table */
     void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
@@ -95,6 +87,8 @@ static int encode(void *ctx, uint32_t unit, uint32_t segment, struct shore_updat
     return 0;
 }
 
+static int landed(void *ctx, uint32_t unit, uint64_t looked_up, struct shore_diag *diag);
+
 static int open_step(struct trainer *t, struct shore_diag *diag) {
     static const enum shore_step_speculate speculate[] = {
         [SHORE__AUTO] = SHORE_SPECULATE_AUTO, [SHORE__ON] = SHORE_SPECULATE_ON, [SHORE__OFF] = SHORE_SPECULATE_OFF};
@@ -121,6 +115,8 @@ static int open_step(struct trainer *t, struct shore_diag *diag) {
         .leave = leave,
         .encode = encode,
         .ctx = t,
+        .device = &t->c->device,
+        .landed = landed,
     };
     int rc = shore_step_open(t->fleet, t->pass.pages, &options, &t->step, diag);
     free(units);
@@ -136,9 +132,7 @@ int shore__gradients_open(struct trainer *t, struct shore_diag *diag) {
     g->pieces = calloc(g->npieces, sizeof *g->pieces);
     g->due = calloc(m->layout->blocks[0].segments, sizeof *g->due);
     g->early = calloc(m->layout->blocks[0].segments, 1);
-    g->landing = calloc(g->npieces + m->nslices * t->plan.units, sizeof *g->landing);
-    if (!g->pieces || !g->due || !g->early || !g->landing)
-        return shore__fail(diag, -ENOMEM, "out of memory for gradients");
+    if (!g->pieces || !g->due || !g->early) return shore__fail(diag, -ENOMEM, "out of memory for gradients");
     g->whole = shore__memory_both(&t->memory, SHORE__ROW_WHOLE_GRADIENT, 0);
     g->host_update = shore__memory_host(&t->memory, SHORE__ROW_HOST_UPDATE, 0);
     name_pieces(t);
@@ -150,7 +144,6 @@ void shore__gradients_close(struct gradients *g) {
     free(g->pieces);
     free(g->due);
     free(g->early);
-    free(g->landing);
     free(g);
 }
 
@@ -190,8 +183,6 @@ static void set_hypers(struct trainer *t) {
 int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag) {
     struct gradients *g = t->gradients;
     memset(g->early, 0, t->m->layout->blocks[0].segments);
-    g->nlanding = g->landed = 0;
-    t->abandoned = false;
     mark_lookups(t);
     int rc = shore__compress_begin_step(t, diag);
     set_hypers(t);
@@ -235,25 +226,9 @@ static uint32_t next_new(const struct trainer *t, const struct piece *p, uint32_
     return n;
 }
 
-static int add(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
-    struct shore_step_gradient g = {.size = sizeof g, .stays = held_in_table(t, p)};
-    int rc = 0;
-    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
-        g.segment = s;
-        g.count = n;
-        g.gradient = p->gradient + (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
-        if (t->s->gradient_bf16)
-            g.narrow = g.stays ? t->table_narrow + (size_t)s * SHORE_SEGMENT_ELEMS : (uint16_t *)(void *)g.gradient;
-        rc = shore_step_add(t->step, p->unit, &g, diag);
-    }
-    return rc;
-}
-
 static int complete(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     enum shore_step_way way;
-    int rc = shore_step_complete(t->step, p->unit, 0, &way, diag);
-    if (!rc) t->abandoned |= way == SHORE_STEP_GIVEN_UP;
-    return rc;
+    return shore_step_complete(t->step, p->unit, 0, &way, diag);
 }
 
 /* Ends a piece of a compressed step. The last piece of a block selects from all of it, and hands it over or leaves it
@@ -272,80 +247,63 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     return rc;
 }
 
-static int came(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    if (t->compressing) return end_compressed(t, p, diag);
-    int rc = add(t, p, ALL_LOOKED_UP, diag);
-    if (!rc) rc = shore_step_failed(t->step, diag);
-    if (rc) return rc;
-    p->in_buffer = false;
-    return complete(t, p, diag);
-}
-
-static int came_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
-    int rc = add(t, p, looked_up, diag);
-    if (!rc) rc = shore_step_failed(t->step, diag);
-    for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n)
-        rc = shore_step_send(t->step, p->unit, s, n, diag);
-    return rc;
-}
-
 /* ---- from the device -----------------------------------------------------------------------------------------------
  */
 
-/* Waits for the first copy, takes its norm, and sends it where the step says. */
-static int land_first(struct trainer *t, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
-    const struct landing *first = &g->landing[g->landed++];
-    assert(g->landed <= g->nlanding && first->piece->gradient && !t->abandoned);
-    int rc = shore_device_wait(&t->c->device, first->until, diag);
-    if (rc) return rc;
-    switch (first->looked_up) {
-    case ALL_LOOKED_UP:
-        return came(t, first->piece, diag);
-    case TO_SCRATCH:
-        rc = shore__train_scratch_move(t, first->piece->page.slice, true, first->piece->gradient,
-                                       bytes_of(first->piece), diag);
-        if (!rc) give_back(t, first->piece);
-        return rc;
-    default:
-        return came_early(t, first->piece, first->looked_up, diag);
+static int landed(void *ctx, uint32_t unit, uint64_t looked_up, struct shore_diag *diag) {
+    struct trainer *t = ctx;
+    struct piece *p = &t->gradients->pieces[unit];
+    int rc;
+    assert(p->gradient);
+    if (looked_up == TO_SCRATCH) {
+        rc = shore__train_scratch_move(t, p->page.slice, true, p->gradient, bytes_of(p), diag);
+        if (!rc) give_back(t, p);
+    } else if (t->compressing) {
+        rc = end_compressed(t, p, diag);
+    } else {
+        return 0;
     }
+    return rc ? rc : SHORE_STEP_TAKEN;
 }
 
-/* Lands the copies that have arrived. all: waits for the others too. */
-static int land(struct trainer *t, bool all, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
+/* Lands the runs of segments that are complete since this moment; the last one ends a piece that is complete. */
+static int land(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
+    struct shore_step_landing l = {.size = sizeof l, .until = shore__record(t->c, t->pass.stream), .tag = looked_up};
+    struct shore_step_gradient g = {.size = sizeof g, .stays = held_in_table(t, p)};
+    bool ends = looked_up == ALL_LOOKED_UP;
+    if (looked_up == TO_SCRATCH || t->compressing) return shore_step_land(t->step, p->unit, &l, diag);
     int rc = 0;
-    while (!rc && !t->abandoned && g->landed < g->nlanding &&
-           (all || shore_device_passed(&t->c->device, g->landing[g->landed].until)))
-        rc = land_first(t, diag);
+    uint32_t s = p->segment, n = next_new(t, p, looked_up, &s);
+    while (!rc && (n || ends)) {
+        uint32_t next = s + n, nnext = next_new(t, p, looked_up, &next);
+        g.segment = s;
+        g.count = n;
+        g.gradient = p->gradient + (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
+        if (t->s->gradient_bf16)
+            g.narrow = g.stays ? t->table_narrow + (size_t)s * SHORE_SEGMENT_ELEMS : (uint16_t *)(void *)g.gradient;
+        l.gradient = n ? &g : NULL;
+        l.ends = ends && !nnext;
+        rc = shore_step_land(t->step, p->unit, &l, diag);
+        ends &= !l.ends;
+        s = next;
+        n = nnext;
+    }
     return rc;
 }
 
 static int bring(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
     int rc = 0;
     for (uint32_t s = p->segment, n; !rc && (n = next_new(t, p, looked_up, &s)); s += n) {
         size_t at = (size_t)(s - p->segment) * SHORE_SEGMENT_ELEMS;
         rc = shore__get(t->c, t->pass.stream, p->gradient + at, shore__at(p->there, at * sizeof(float)),
                         (size_t)n * SHORE_SEGMENT_ELEMS * sizeof(float));
     }
-    if (rc) return shore__op_failed(diag, rc);
-    assert(g->nlanding < g->npieces + t->m->nslices * t->plan.units);
-    g->landing[g->nlanding++] = (struct landing){p, looked_up, shore__record(t->c, t->pass.stream)};
-    return land(t, false, diag);
+    return rc ? shore__op_failed(diag, rc) : land(t, p, looked_up, diag);
 }
 
-/* Takes a buffer. While none is free, lands the copies under way first. */
 static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *diag) {
-    struct gradients *g = t->gradients;
     uint32_t buffer;
-    int rc;
-    while ((rc = shore_step_take(t->step, p->unit, &buffer, false, diag)) == -EAGAIN && g->landed < g->nlanding) {
-        rc = land_first(t, diag);
-        if (rc || t->abandoned) return rc;
-    }
-    if (rc == -EAGAIN) rc = shore_step_take(t->step, p->unit, &buffer, true, diag);
+    int rc = shore_step_take(t->step, p->unit, &buffer, diag);
     if (rc) return rc;
     struct shore__both held = shore__memory_both(&t->memory, SHORE__ROW_GRADIENT, buffer);
     p->in_buffer = true;
@@ -357,9 +315,9 @@ static int take_buffer(struct trainer *t, struct piece *p, struct shore_diag *di
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag) {
     size_t at = (size_t)p->segment * SHORE_SEGMENT_ELEMS;
     /* select from a block before its memory is reused for the next one */
-    int rc = land(t, t->compressing && p->segment == 0, diag);
-    if (!rc && !t->abandoned && p->segment == 0) rc = shore__compress_want(t, p->page.block, diag);
-    if (rc || t->abandoned) return rc;
+    int rc = t->compressing && p->segment == 0 ? shore_step_land_all(t->step, diag) : 0;
+    if (!rc && p->segment == 0) rc = shore__compress_want(t, p->page.block, diag);
+    if (rc) return rc;
     struct shore__both held = t->gradients->whole;
     if (held_in_table(t, p))
         held = (struct shore__both){t->table_gradient, t->table_there};
@@ -391,10 +349,6 @@ int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct sho
     uint64_t bytes = bytes_of(p);
     int rc = shore__train_scratch_move(t, p->page.slice, false, p->gradient, bytes, diag);
     return rc ? rc : shore__op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
-}
-
-int shore__gradients_settle(struct trainer *t, struct shore_diag *diag) {
-    return land(t, true, diag);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------
@@ -429,7 +383,6 @@ int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struc
     struct shore_clipping clipping = shore_step_decide(t->step);
     t->norm = clipping.norm;
     *finite = clipping.finite;
-    assert(!t->abandoned);
     int rc = shore_step_make(t->step, diag);
     *replay = rc == SHORE_STEP_AGAIN;
     if (*replay || !*finite) return 0;

@@ -37,22 +37,19 @@ int shore__gradients_begin_step(struct trainer *t, struct shore_diag *diag);
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer);
 struct piece *shore__gradients_slice(struct trainer *t, uint32_t block, uint32_t slice);
 struct piece *shore__gradients_tail(struct trainer *t);
-/* Gets memory for a piece, with arbitrary contents; waits for a buffer. Gets none if the step is given up meanwhile
- * (t->abandoned). */
+/* Gets memory for a piece, with arbitrary contents; waits for a buffer. Like all that lands gradients, it returns
+ * SHORE_STEP_AGAIN once the norm has passed the limit and not all gradients fit in memory: the step is recomputed. */
 int shore__gradients_begin(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* For a tied table that is not held in memory: sends the head's part of a slice to scratch, and frees its memory. After
- * shore__gradients_settle(), the slice can be fetched back into other memory. */
+ * shore_step_land_all(), the slice can be fetched back into other memory. */
 int shore__gradients_to_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag);
 int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct shore_diag *diag);
-/* Ends a piece that is complete on the device: starts its copy to the host. Each function here checks for copies that
- * have arrived, takes their norm, and hands them to the step. */
+/* Ends a piece that is complete on the device: starts its copy to the host, and the step lands it. */
 int shore__gradients_end(struct trainer *t, struct piece *p, struct shore_diag *diag);
 /* For a slice of a tied table held in memory, if the step speculates: hands over the segments that are complete after
  * the head and the lookups of so many units (not the last unit's). This leaves less to do when backward ends. Called
  * once for each number. */
 int shore__gradients_early(struct trainer *t, struct piece *p, uint32_t looked_up, struct shore_diag *diag);
-/* Waits for all copies from the device. */
-int shore__gradients_settle(struct trainer *t, struct shore_diag *diag);
 /* Decides once all pieces are complete. *finite false: the step is refused, and nothing more is submitted. *replay: the
  * gradients are gone, and the step must be recomputed without speculation. Otherwise all updates are submitted. */
 int shore__gradients_finish(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag);

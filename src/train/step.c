@@ -94,7 +94,6 @@ static int head_tail(struct trainer *t, struct piece *p, struct shore_diag *diag
     if (m->arch.tied) {
         p = shore__gradients_tail(t);
         rc = shore__gradients_begin(t, p, diag);
-        if (t->abandoned) return rc;
         if (!rc) rc = clear_from(t, p, 0, diag);
     }
     if (!rc) rc = shore__parameters_tail(pass->parameters, shore__model_head(m), &w, diag);
@@ -118,7 +117,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     uint64_t start = shore__now_ns();
     int rc = first ? 0 : t->c->ops->zero(t->c, t->pass.stream, t->dx_f32, shore__pass_rows(pass) * m->arch.d_model * 4);
     rc = shore__op_failed(diag, rc);
-    for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         shore__buf table;
         rc = shore__parameters_slice(pass->parameters, table_block, i, &table, diag);
         shore__parameters_want_slice(pass->parameters, table_block, i + 1);
@@ -127,7 +126,6 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
         p = shore__gradients_slice(t, table_block, i);
         if (!rc && !first) {
             rc = shore__gradients_begin(t, p, diag);
-            if (t->abandoned) return rc;
             if (!rc) rc = clear_from(t, p, (size_t)shore__model_slice(m, i).rows * m->arch.d_model, diag);
         }
         if (!rc) rc = head_slice(t, i, p, table, first, count, diag);
@@ -135,7 +133,7 @@ static int head_backward(struct trainer *t, size_t first, size_t count, struct s
     }
     if (!rc)
         shore__tempo_computed(t->tempo, m, start, shore__model_head(m), (double)count / (double)t->plan.units, true);
-    return !rc && last && !t->abandoned ? head_tail(t, p, diag) : rc;
+    return !rc && last ? head_tail(t, p, diag) : rc;
 }
 
 /* Forward and backward of the head, for all units together. Where a table's gradient is held in memory, units go one by
@@ -232,7 +230,6 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
     if (!rc) rc = shore__boundary_wait(t, layer, diag);
     if (!rc) rc = shore__boundary_fetch(t, layer - 1, diag);
     if (!rc) rc = shore__gradients_begin(t, p, diag);
-    if (t->abandoned) return rc;
     if (!rc) rc = shore__op_failed(diag, shore__clear_vectors(t->m, t->c, t->pass.stream, layer, p->there));
     if (rc) return rc;
     uint64_t start = shore__now_ns();
@@ -250,15 +247,14 @@ static int layer_backward(struct trainer *t, uint32_t layer, struct shore_diag *
 static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     const struct shore__model *m = t->m;
     struct shore__pass *pass = &t->pass;
-    int rc = m->arch.tied && !t->table_gradient ? shore__gradients_settle(t, diag) : 0;
-    for (uint32_t i = 0; !rc && i < m->nslices && !t->abandoned; i++) {
+    int rc = m->arch.tied && !t->table_gradient ? shore_step_land_all(t->step, diag) : 0;
+    for (uint32_t i = 0; !rc && i < m->nslices; i++) {
         struct piece *p = shore__gradients_slice(t, 0, i);
         if (t->table_gradient) { /* its lookups are added already */
             rc = shore__gradients_end(t, p, diag);
             continue;
         }
         rc = shore__gradients_begin(t, p, diag);
-        if (t->abandoned) return rc;
         if (!rc) rc = m->arch.tied ? shore__gradients_from_scratch(t, p, diag) : clear_from(t, p, 0, diag);
         if (rc) return rc;
         rc = add_lookups(t, i, p, t->dx, pass->tokens.device, shore__pass_rows(pass), diag);
@@ -284,14 +280,17 @@ int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct sh
         rc = layer_forward(t, l, diag);
     if (!rc) rc = head(t, finite, diag);
     if (!rc && !*finite) return shore__activations_settle(t, diag);
-    for (uint32_t l = layers; !rc && l >= 1 && !t->abandoned; l--)
+    for (uint32_t l = layers; !rc && l >= 1; l--)
         rc = layer_backward(t, l, diag);
-    if (!rc && !t->abandoned) rc = embedding_backward(t, diag);
-    if (!rc && !t->abandoned) rc = shore__gradients_settle(t, diag);
-    if (!rc) rc = shore__activations_settle(t, diag);
-    if (!rc && t->abandoned) {
+    if (!rc) rc = embedding_backward(t, diag);
+    if (!rc) rc = shore_step_land_all(t->step, diag);
+    *replay = rc == SHORE_STEP_AGAIN;
+    if (!rc || *replay) {
+        int failed = shore__activations_settle(t, diag);
+        if (failed) rc = failed;
+    }
+    if (rc == SHORE_STEP_AGAIN) {
         shore_step_drop(t->step); /* updates already submitted do not count */
-        *replay = true;
         return 0;
     }
     if (!rc) rc = shore__gradients_finish(t, finite, replay, diag);

@@ -44,7 +44,6 @@ struct trainer {
     bool compressing; /* it sends only part of its gradients */
     bool again;       /* it is recomputed */
     double norm;      /* of its gradients, once all are there */
-    bool abandoned;   /* the norm passed the limit and not all gradients fit in memory: it is recomputed */
     bool refused;     /* a loss or gradient that is not finite has ended the run */
 
     /* the commit under way, and the report of its step */

@@ -92,15 +92,16 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_ledger, waited_ns);
     ENDS_WITH(shore_tensor_view, view_elems);
     ENDS_WITH(shore_commit, blob_bytes);
-    ENDS_WITH(shore_step_options, ctx);
+    ENDS_WITH(shore_step_options, landed);
     ENDS_WITH(shore_step_gradient, sums);
+    ENDS_WITH(shore_step_landing, ends);
     ENDS_WITH(shore_store_options, writes);
     ENDS_WITH(shore_store_counts, waited_get_ns);
     ENDS_WITH(shore_tensor, without);
     ENDS_WITH(shore_plan_options, drive_bytes_per_second);
     ENDS_WITH(shore_plan_sums, too_little);
     ENDS_WITH(shore_fate, moved);
-    ENDS_WITH(shore_device, lost);
+    ENDS_WITH(shore_device, watch);
     ENDS_WITH(shore_shown_options, pools);
 }
 
