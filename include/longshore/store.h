@@ -21,6 +21,10 @@
  *
  * shore_store_write() leads from FILLING to AWAY at once.
  *
+ * On a device: copies to and from memory of the store run late. shore_store_put_after() and shore_store_release_after()
+ * take effect once the event behind the copy has passed. Each call looks, and waits if what it asks for needs it; a
+ * watch of the device can wait meanwhile (shore_device_watch()). The store holds no lock while it looks or waits.
+ *
  * From WAITING to STORED an entry is in memory, and get gives that memory, written or not: an entry that is asked for
  * soon enough is never read back. Memory in use, from take or get to release, stays where and as it is. After a get or
  * want, no write begins until the next take, because backward reads.
@@ -34,6 +38,7 @@
 #ifndef LONGSHORE_STORE_H
 #define LONGSHORE_STORE_H
 
+#include "longshore/device.h"
 #include "longshore/state.h"
 
 #ifdef __cplusplus
@@ -63,10 +68,11 @@ struct shore_store_options {
     uint64_t scratch_offset, scratch_bytes; /* the store's part of the fleet's scratch, in multiples of 4096 */
     bool adapts;     /* entries that the drives do not keep up with are SHORE_STORE_FULL: see shore_store_begin() */
     uint32_t writes; /* under way together; 0: 4 */
+    struct shore_device *device; /* that copies to and from entries; NULL: none */
 };
 
-/* Opens an empty store. Ownership: the store is the caller's, for shore_store_close(); the fleet and given memory are
- * borrowed until then (the fleet until shore_store_end()), options during the call. Errors: -EINVAL (options.size;
+/* Opens an empty store. Ownership: the store is the caller's, for shore_store_close(); the fleet, the device and given
+ * memory are borrowed until then (the fleet until shore_store_end()), options during the call. Errors: -EINVAL (options.size;
  * memory or scratch that is not aligned, or beyond the fleet's), SHORE_EBUDGET, -ENOMEM. */
 int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options *options,
                      struct shore_activation_store **out, struct shore_diag *diag);
@@ -92,6 +98,11 @@ int shore_store_take(struct shore_activation_store *store, uint64_t key, uint64_
 
 /* The entry is filled; it is written when its turn comes. Errors: -ENOENT (no such key), -EINVAL (not being filled). */
 int shore_store_put(struct shore_activation_store *store, uint64_t key, struct shore_diag *diag);
+/* The same, once the event has passed: a device copies into the memory until then. The entry may be released, dropped
+ * and asked for before: its memory stays, and shore_store_get() waits for the event. Errors: as of put; -EINVAL (an
+ * event, and no device). If the device fails, those that need the entry, and settle, return its error. */
+int shore_store_put_after(struct shore_activation_store *store, uint64_t key, struct shore_event until,
+                          struct shore_diag *diag);
 
 /* Prefetches an entry, if that takes no memory from entries that are needed sooner. If the read fails, get returns its
  * error. Errors: -ENOENT, -EINVAL (being filled). */
@@ -104,6 +115,10 @@ int shore_store_get(struct shore_activation_store *store, uint64_t key, void **m
 
 /* Ends one use of an entry. Errors: -ENOENT, -EINVAL (it is not in use). */
 int shore_store_release(struct shore_activation_store *store, uint64_t key, struct shore_diag *diag);
+/* The same, once the event has passed: a device copies from the memory until then. The caller's use ends now. Errors: as
+ * of release; -EINVAL (an event, and no device). */
+int shore_store_release_after(struct shore_activation_store *store, uint64_t key, struct shore_event until,
+                              struct shore_diag *diag);
 
 /* Drops an entry: its memory and scratch are given back once it is dropped as often as it was taken, and released.
  * Waits for nothing. Errors: -ENOENT. */
@@ -117,7 +132,8 @@ int shore_store_write(struct shore_activation_store *store, uint64_t key, const 
  * shore_store_get(). */
 int shore_store_read(struct shore_activation_store *store, uint64_t key, void *dst, struct shore_diag *diag);
 
-/* Waits for everything under way. From here on, a failed write is tried again. Errors: that of a failed write. */
+/* Waits for everything under way, on the device, too. From here on, a failed write is tried again. Errors: that of a
+ * failed write, or of the device. */
 int shore_store_settle(struct shore_activation_store *store, struct shore_diag *diag);
 /* The same, and drops all entries, in use or not: a step has ended or was interrupted. Errors: as of settle. */
 int shore_store_drop_all(struct shore_activation_store *store, struct shore_diag *diag);

@@ -182,8 +182,8 @@ void shore_device_unwatch(struct shore_device *device) {
 }
 
 void shore__device_expect(struct shore_device *device, struct shore_event event) {
-    struct shore__watch *w = device->watch;
-    if (!w || !event.stream) return;
+    struct shore__watch *w = event.stream ? device->watch : NULL;
+    if (!w) return;
     pthread_mutex_lock(&w->mutex);
     if (!w->failed && !is_noted(w, event)) expect(w, event);
     pthread_mutex_unlock(&w->mutex);
@@ -219,9 +219,9 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
 }
 
 bool shore_device_passed(struct shore_device *device, struct shore_event event) {
-    struct shore__watch *w = device->watch;
     if (!event.stream) return true;
     if (is_lost(device)) return false;
+    struct shore__watch *w = device->watch;
     if (w) {
         pthread_mutex_lock(&w->mutex);
         bool noted = is_noted(w, event);

@@ -59,6 +59,7 @@ int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options
     s->fleet = fleet;
     s->writes_most = o.writes ? o.writes : WRITES;
     s->adapts = o.adapts;
+    s->device = o.device;
     shore__round_open(&s->round);
     rc = fill(s, &o, diag);
     if (rc)
@@ -70,8 +71,12 @@ int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options
 
 static void wait_for_all(struct shore_activation_store *s) {
     uint64_t unused = 0;
-    while (s->under_way)
-        shore__store_wait(s, &unused);
+    while (s->under_way || s->nlate) {
+        if (s->nlate)
+            shore__late_wait(s);
+        else
+            shore__store_wait(s, &unused);
+    }
 }
 
 void shore_store_end(struct shore_activation_store *s) {
@@ -92,6 +97,7 @@ void shore_store_close(struct shore_activation_store *s) {
     free(s->pool.free);
     free(s->scratch.free);
     free(s->entry);
+    free(s->late);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s);
@@ -119,7 +125,7 @@ static int known(struct shore_activation_store *s, uint64_t key, bool filled, st
     struct entry *e = *out = shore__store_find(s, key);
     if (!e || (!e->taken && !e->uses))
         return say_key(s, -ENOENT, key, "is not in the store: it was never taken, or was dropped", diag);
-    if (filled && e->state == ENTRY_FILLING)
+    if (filled && !e->put)
         return say_key(s, -EINVAL, key, "is still being filled: put it first", diag);
     return 0;
 }
@@ -132,9 +138,13 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
                   struct shore_diag *diag) {
     struct entry *e;
     if (!bytes || bytes > UINT64_MAX / 2) return say_key(s, -EINVAL, key, "has no bytes, or too many", diag);
-    while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) /* of an earlier round: its request ends */
-        shore__store_wait(s, &s->counts.waited_take_ns);
-    if (e && e->state == ENTRY_FILLING)
+    while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) { /* of an earlier round: its request ends */
+        if (e->late && s->nlate)
+            shore__late_wait(s);
+        else
+            shore__store_wait(s, &s->counts.waited_take_ns);
+    }
+    if (e && !e->put)
         return say_key(s, -EINVAL, key, "is still being filled, and is taken twice", diag);
     if (e && (!counts || !e->taken)) return say_key(s, -EINVAL, key, "is in the store already", diag);
     if (e) {
@@ -158,8 +168,11 @@ static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
         shore__store_write_some(s);
         if (shore__entry_give_memory(e, true)) return 0;
         if (s->failed) break;
-        if (!waits || !s->under_way) return SHORE_STORE_FULL;
-        shore__store_wait(s, &s->counts.waited_take_ns);
+        if (!waits || (!s->under_way && !s->nlate)) return SHORE_STORE_FULL;
+        if (s->under_way)
+            shore__store_wait(s, &s->counts.waited_take_ns);
+        else
+            shore__late_wait(s);
     }
     if (diag) *diag = s->why;
     return s->failed;
@@ -170,6 +183,7 @@ int shore_store_take(struct shore_activation_store *s, uint64_t key, uint64_t by
     struct entry *e;
     pthread_mutex_lock(&s->lock);
     s->pauses = false;
+    shore__late_look(s);
     int rc = enroll(s, key, bytes, true, &e, diag);
     if (!rc) {
         rc = find_memory(e, wait, diag);
@@ -187,17 +201,34 @@ int shore_store_take(struct shore_activation_store *s, uint64_t key, uint64_t by
     return rc;
 }
 
-int shore_store_put(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {
+static int check_event(const struct shore_activation_store *s, uint64_t key, struct shore_event until,
+                       struct shore_diag *diag) {
+    if (!until.stream || s->device) return 0;
+    return say_key(s, -EINVAL, key, "waits for an event, and the store has no device", diag);
+}
+
+int shore_store_put_after(struct shore_activation_store *s, uint64_t key, struct shore_event until,
+                          struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
     int rc = known(s, key, false, &e, diag);
-    if (!rc && (e->state != ENTRY_FILLING || !e->memory)) rc = say_key(s, -EINVAL, key, "was put already", diag);
+    if (!rc) rc = check_event(s, key, until, diag);
+    if (!rc && (e->put || !e->memory)) rc = say_key(s, -EINVAL, key, "was put already", diag);
     if (!rc) {
+        e->put = true;
+        rc = until.stream ? shore__late_add(e, until, true) : 0;
+        if (rc) e->put = false;
+    }
+    if (!rc && !until.stream) {
         shore__entry_enter(e, ENTRY_WAITING);
         shore__store_write_some(s);
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
+}
+
+int shore_store_put(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {
+    return shore_store_put_after(s, key, (struct shore_event){NULL, 0}, diag);
 }
 
 int shore_store_write(struct shore_activation_store *s, uint64_t key, const void *src, uint64_t bytes,
@@ -207,10 +238,12 @@ int shore_store_write(struct shore_activation_store *s, uint64_t key, const void
     int rc = enroll(s, key, bytes, false, &e, diag);
     if (!rc) {
         rc = shore__entry_pass(e, true, (void *)(uintptr_t)src, diag);
-        if (rc)
+        if (rc) {
             shore__entry_free(e);
-        else
+        } else {
             shore__entry_enter(e, ENTRY_AWAY);
+            e->put = true;
+        }
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
@@ -232,6 +265,7 @@ static bool is_there(const struct entry *e) {
 int shore_store_want(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
+    shore__late_look(s);
     int rc = known(s, key, true, &e, diag);
     if (!rc) s->pauses = true;
     if (!rc && e->state == ENTRY_AWAY && s->fleet) {
@@ -244,9 +278,23 @@ int shore_store_want(struct shore_activation_store *s, uint64_t key, struct shor
     return rc;
 }
 
+/* Waits until the device has filled the entry, which is in use. */
+static int fill_late(struct entry *e, struct shore_diag *diag) {
+    struct shore_activation_store *s = e->store;
+    while (e->state == ENTRY_FILLING && e->late) {
+        if (s->nlate)
+            shore__late_wait(s);
+        else
+            shore__store_wait(s, &s->counts.waited_get_ns);
+    }
+    return e->state == ENTRY_FILLING ? lost(e, e->rc, e->why, diag) : 0;
+}
+
 /* Waits until the entry's memory holds it. */
 static int bring(struct entry *e, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
+    int rc = fill_late(e, diag);
+    if (rc) return rc;
     while (!is_there(e)) {
         if (e->state == ENTRY_AWAY) {
             if (!s->fleet) return say_key(s, SHORE_EMISSING, e->key, "was lost when the drives were closed", diag);
@@ -254,6 +302,9 @@ static int bring(struct entry *e, struct shore_diag *diag) {
                 shore__entry_read(e);
             } else if (s->under_way) {
                 shore__store_wait(s, &s->counts.waited_get_ns);
+                continue;
+            } else if (s->nlate) {
+                shore__late_wait(s);
                 continue;
             } else {
                 return SHORE_STORE_FULL;
@@ -269,6 +320,7 @@ static int bring(struct entry *e, struct shore_diag *diag) {
 int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memory, struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
+    shore__late_look(s);
     int rc = known(s, key, true, &e, diag);
     if (!rc) {
         s->pauses = true;
@@ -288,13 +340,16 @@ int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memor
 int shore_store_read(struct shore_activation_store *s, uint64_t key, void *dst, struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
+    shore__late_look(s);
     int rc = known(s, key, true, &e, diag);
     if (!rc) {
         s->pauses = true;
         e->uses++;
+        rc = fill_late(e, diag);
         while (e->state == ENTRY_READING)
             shore__store_wait(s, &s->counts.waited_get_ns);
-        if (is_there(e)) {
+        if (rc) {
+        } else if (is_there(e)) {
             pthread_mutex_unlock(&s->lock);
             memcpy(dst, e->memory, e->bytes);
             pthread_mutex_lock(&s->lock);
@@ -312,11 +367,14 @@ int shore_store_read(struct shore_activation_store *s, uint64_t key, void *dst, 
     return rc;
 }
 
-int shore_store_release(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {
+int shore_store_release_after(struct shore_activation_store *s, uint64_t key, struct shore_event until,
+                              struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
     int rc = known(s, key, false, &e, diag);
+    if (!rc) rc = check_event(s, key, until, diag);
     if (!rc && !e->uses) rc = say_key(s, -EINVAL, key, "is released, but not in use", diag);
+    if (!rc && until.stream) rc = shore__late_add(e, until, false);
     if (!rc) {
         e->uses--;
         shore__entry_leave(e);
@@ -324,6 +382,10 @@ int shore_store_release(struct shore_activation_store *s, uint64_t key, struct s
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
+}
+
+int shore_store_release(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {
+    return shore_store_release_after(s, key, (struct shore_event){NULL, 0}, diag);
 }
 
 int shore_store_drop(struct shore_activation_store *s, uint64_t key, struct shore_diag *diag) {

@@ -82,7 +82,7 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
 /* Eviction order, lowest first: requested already; requested, and perhaps again; still of forward; prefetched.
  * Negative: not to be evicted. */
 static int rank(const struct entry *e, uint64_t key) {
-    if (e->state != ENTRY_STORED || e->uses) return -1;
+    if (e->state != ENTRY_STORED || e->uses || e->late) return -1;
     if (e->asked) return e->key > key ? 0 : 1;
     return e->came_back ? 3 : 2;
 }
@@ -129,7 +129,8 @@ bool shore__entry_give_memory(struct entry *e, bool any) {
 void shore__entry_free(struct entry *e) {
     struct shore_activation_store *s = e->store;
     size_t index = shore__store_index(s, e->key);
-    assert(index < s->nentries && s->entry[index] == e && e->state != ENTRY_WRITING && e->state != ENTRY_READING);
+    assert(index < s->nentries && s->entry[index] == e && !e->late);
+    assert(e->state != ENTRY_WRITING && e->state != ENTRY_READING);
     s->waiting -= e->state == ENTRY_WAITING;
     shore__entry_take_memory(e);
     shore__extents_give(&s->scratch, e->at, e->bytes);
@@ -139,5 +140,6 @@ void shore__entry_free(struct entry *e) {
 }
 
 void shore__entry_leave(struct entry *e) {
-    if (!e->taken && !e->uses && e->state != ENTRY_WRITING && e->state != ENTRY_READING) shore__entry_free(e);
+    if (!e->taken && !e->uses && !e->late && e->state != ENTRY_WRITING && e->state != ENTRY_READING)
+        shore__entry_free(e);
 }

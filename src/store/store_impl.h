@@ -17,12 +17,21 @@ struct entry {
     uint64_t key, bytes; /* bytes: rounded up to whole pages */
     enum entry_state state;
     uint32_t taken, uses;   /* takes without a drop; uses without a release */
+    uint32_t late;          /* events that are to pass before it may move: see struct late */
+    bool put;               /* filled by now, or once its event has passed */
     bool came_back, asked;  /* from the drives; requested since it was put or came back */
     unsigned char *memory;  /* in the pool; NULL: it is away, or passes beside the pool */
     uint64_t at;            /* offset in scratch */
-    int rc;                 /* result of its last read */
-    struct shore_diag *why; /* why that read failed; NULL: no reason was given */
+    int rc;                 /* result of its last read, or of the device that should have filled it */
+    struct shore_diag *why; /* why that failed; NULL: no reason was given */
     unsigned char seals[];  /* seals of its parts in scratch */
+};
+
+/* What takes effect once an event has passed: a put, or the end of a use. */
+struct late {
+    struct entry *entry;
+    struct shore_event until;
+    bool puts;
 };
 
 /* A round of the store: from a shore_store_begin() that finds it empty to the next. */
@@ -51,6 +60,10 @@ struct shore_activation_store {
     bool pauses;        /* nothing is written, so that reads go first */
     int failed;         /* first failure of a write since the last settle */
     struct shore_diag why;
+    struct shore_device *device;
+    struct late *late; /* [nlate], in the order in which they are waited for */
+    size_t nlate, late_room;
+    uint64_t ended; /* how many have ended */
     bool adapts;
     struct store_round round;
     struct shore_store_counts counts; /* except those computed when asked for */
@@ -73,6 +86,16 @@ void shore__entry_take_memory(struct entry *e);
 void shore__entry_leave(struct entry *e);
 void shore__entry_free(struct entry *e);
 
+/* ---- late.c ---- */
+
+/* Adds what takes effect after an event, or does it now if that has passed. Releases the lock meanwhile, as all of
+ * these do. Errors: -ENOMEM. */
+int shore__late_add(struct entry *e, struct shore_event until, bool puts);
+/* Ends what has passed. */
+void shore__late_look(struct shore_activation_store *s);
+/* Waits for the first one, and ends it. There is one. */
+void shore__late_wait(struct shore_activation_store *s);
+
 /* ---- store_round.c ---- */
 
 void shore__round_open(struct store_round *r);
@@ -84,6 +107,8 @@ bool shore__round_allows(const struct shore_activation_store *s, uint64_t bytes)
 
 /* ---- store_requests.c ---- */
 
+/* Notes why the entry cannot be had. diag may be NULL. */
+void shore__entry_failed(struct entry *e, int rc, const struct shore_diag *diag);
 /* Waits for a change, and adds the nanoseconds. */
 void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns);
 /* Starts writing the entries that wait. Releases the lock meanwhile. */

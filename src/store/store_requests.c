@@ -32,11 +32,15 @@ static void end_write(struct entry *e, int rc, const struct shore_diag *diag) {
     }
 }
 
-static void end_read(struct entry *e, int rc, const struct shore_diag *diag) {
+void shore__entry_failed(struct entry *e, int rc, const struct shore_diag *diag) {
     e->rc = rc;
+    e->why = malloc(sizeof *e->why);
+    if (e->why) say(e->why, rc, diag);
+}
+
+static void end_read(struct entry *e, int rc, const struct shore_diag *diag) {
     if (rc) {
-        e->why = malloc(sizeof *e->why);
-        if (e->why) say(e->why, rc, diag);
+        shore__entry_failed(e, rc, diag);
         shore__entry_take_memory(e);
     } else {
         e->store->counts.read_bytes += e->bytes;

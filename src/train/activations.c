@@ -3,28 +3,17 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "base/units.h"
 #include "longshore/store.h"
 #include "train/trainer.h"
 
 enum { PARTS = 2 };
-
-/* An entry that waits for the device: to arrive from it, or to be copied to it. */
-struct late {
-    uint64_t key;
-    struct shore_event until;
-    bool leaves, released;
-};
 
 /* Memory through which the entries of a store pass, shared with the device. */
 struct passing {
     struct shore_activation_store *store; /* NULL: nothing goes to scratch */
     struct shore__both part[PARTS];
     uint64_t bytes;                /* of an entry, which is also a part */
-    uint32_t used;                 /* parts that are taken or given, and not yet released */
     struct shore_event put[PARTS]; /* once it has passed, the device has the entry that came back */
-    struct late late[PARTS];       /* in stream order */
-    uint32_t nlate;
 };
 
 struct activations {
@@ -46,78 +35,28 @@ static int part_of(const struct passing *p, const void *memory) {
     return memory == p->part[1].host;
 }
 
-/* Finishes the first entry that waits for the device. */
-static int end_late(struct trainer *t, struct passing *p, struct shore_diag *diag) {
-    struct late first = p->late[0];
-    assert(p->nlate);
-    p->late[0] = p->late[1];
-    p->nlate--;
-    int rc = shore_device_wait(&t->c->device, first.until, diag);
-    if (!rc && first.leaves) rc = shore_store_put(p->store, first.key, diag);
-    assert(p->used >= first.released);
-    if (!rc && first.released) rc = shore_store_release(p->store, first.key, diag);
-    p->used -= first.released;
-    return rc || first.leaves ? rc : shore_store_drop(p->store, first.key, diag);
-}
-
-/* Finishes the entries that the device is done with. part_needed: where both parts are used, also waits for one that
- * frees its part. */
-static int end_passed(struct trainer *t, struct passing *p, bool part_needed, struct shore_diag *diag) {
-    int rc = 0;
-    while (!rc && p->nlate &&
-           ((part_needed && p->used == PARTS) || shore_device_passed(&t->c->device, p->late[0].until)))
-        rc = end_late(t, p, diag);
-    return rc;
-}
-
-static int add_late(struct trainer *t, struct passing *p, struct late late, struct shore_diag *diag) {
-    assert(p->nlate < PARTS && p->used <= PARTS);
-    p->late[p->nlate++] = late;
-    return end_passed(t, p, false, diag);
-}
-
 /* Gets memory for an entry to store, or returns SHORE_STORE_FULL. */
 static int enter(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     void *memory;
-    int rc = end_passed(t, p, true, diag);
-    if (rc) return rc;
-    rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
-    if (rc) return rc;
-    p->used++;
-    *out = p->part[part_of(p, memory)].device;
-    return 0;
+    int rc = shore_store_take(p->store, key, p->bytes, true, &memory, diag);
+    if (!rc) *out = p->part[part_of(p, memory)].device;
+    return rc;
 }
 
-/* Stores the entry once it has arrived from the device, and releases it if it has arrived already. */
-static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, bool released,
-                 struct shore_diag *diag) {
+/* Stores the entry once it has arrived from the device. */
+static int leave(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
     void *host = p->part[device.handle == p->part[1].device.handle].host;
     int rc = shore__op_failed(diag, shore__get(t->c, t->pass.stream, host, device, p->bytes));
-    const struct late late = {key, shore__record(t->c, t->pass.stream), true, released};
-    return rc ? rc : add_late(t, p, late, diag);
-}
-
-static int release(struct passing *p, uint64_t key, struct shore_diag *diag) {
-    for (uint32_t i = 0; i < p->nlate; i++)
-        if (p->late[i].key == key) {
-            p->late[i].released = true;
-            return 0;
-        }
-    assert(p->used > 0);
-    p->used--;
-    return shore_store_release(p->store, key, diag);
+    return rc ? rc : shore_store_put_after(p->store, key, shore__record(t->c, t->pass.stream), diag);
 }
 
 /* Fetches an entry back, for the device too. */
 static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf *out, struct shore_diag *diag) {
     void *memory;
-    int rc = end_passed(t, p, true, diag);
-    if (rc) return rc;
-    rc = shore_store_get(p->store, key, &memory, diag);
+    int rc = shore_store_get(p->store, key, &memory, diag);
     assert(rc <= 0); /* a part is free */
     if (rc) return rc;
     int part = part_of(p, memory);
-    p->used++;
     *out = p->part[part].device;
     rc = shore__op_failed(diag, shore__put(t->c, t->pass.stream, *out, memory, p->bytes));
     p->put[part] = shore__record(t->c, t->pass.stream);
@@ -125,14 +64,14 @@ static int bring(struct trainer *t, struct passing *p, uint64_t key, shore__buf 
 }
 
 /* Releases an entry that is used up. Its memory is reused once the device has read it. */
-static int use_up(struct trainer *t, struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
+static int use_up(struct passing *p, uint64_t key, shore__buf device, struct shore_diag *diag) {
     int part = device.handle == p->part[1].device.handle;
-    return add_late(t, p, (struct late){key, p->put[part], false, true}, diag);
+    int rc = shore_store_release_after(p->store, key, p->put[part], diag);
+    return rc ? rc : shore_store_drop(p->store, key, diag);
 }
 
-static int want(struct trainer *t, struct passing *p, uint64_t key, struct shore_diag *diag) {
-    int rc = end_passed(t, p, false, diag);
-    if (!rc) rc = shore_store_want(p->store, key, diag);
+static int want(struct passing *p, uint64_t key, struct shore_diag *diag) {
+    int rc = shore_store_want(p->store, key, diag);
     return rc == SHORE_STORE_FULL ? 0 : rc; /* otherwise it is fetched when it is asked for */
 }
 
@@ -172,18 +111,18 @@ int shore__boundary_leave(struct trainer *t, uint32_t layer, struct shore_diag *
         if (rc) return shore__op_failed(diag, rc);
     }
     if (!passes(t, layer)) return 0;
-    return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), false, diag);
+    return leave(t, &t->activations->boundaries, layer, shore__boundary(t, layer), diag);
 }
 
 int shore__boundary_release(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
-    return passes(t, layer) ? release(&t->activations->boundaries, layer, diag) : 0;
+    return passes(t, layer) ? shore_store_release(t->activations->boundaries.store, layer, diag) : 0;
 }
 
 int shore__boundary_fetch(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
     struct passing *p = &t->activations->boundaries;
     int rc = 0;
-    if (passes(t, layer + 2)) rc = use_up(t, p, layer + 2, shore__boundary(t, layer + 2), diag);
-    return rc || !passes(t, layer) ? rc : want(t, p, layer, diag);
+    if (passes(t, layer + 2)) rc = use_up(p, layer + 2, shore__boundary(t, layer + 2), diag);
+    return rc || !passes(t, layer) ? rc : want(p, layer, diag);
 }
 
 int shore__boundary_wait(struct trainer *t, uint32_t layer, struct shore_diag *diag) {
@@ -245,7 +184,9 @@ int shore__train_inner_leave(struct trainer *t, const struct unit_inner *i, stru
         rc = shore__inner_store(t->m, t->c, t->pass.stream, i->rows, &i->at, i->place, i->cheap);
     if (rc) return shore__op_failed(diag, rc);
     if (!i->offloaded) return 0;
-    return leave(t, &t->activations->inner, key_of(t, i->nth), i->place, true, diag);
+    struct passing *p = &t->activations->inner;
+    rc = leave(t, p, key_of(t, i->nth), i->place, diag);
+    return rc ? rc : shore_store_release(p->store, key_of(t, i->nth), diag);
 }
 
 /* Next stored pair from nth on; the number of pairs if there is none. */
@@ -262,13 +203,13 @@ int shore__train_inner_want(struct trainer *t, size_t nth, struct shore_diag *di
     for (uint32_t slot = 0; !rc && slot < SHORE__OFFLOAD_SLOTS; slot++, nth++) {
         nth = next_stored(t, nth);
         if (nth == t->m->arch.n_layer * t->plan.units) break;
-        rc = want(t, &t->activations->inner, key_of(t, nth), diag);
+        rc = want(&t->activations->inner, key_of(t, nth), diag);
     }
     return rc;
 }
 
 static int inner_used_up(struct trainer *t, const struct unit_inner *i, struct shore_diag *diag) {
-    int rc = i->offloaded ? use_up(t, &t->activations->inner, key_of(t, i->nth), i->place, diag) : 0;
+    int rc = i->offloaded ? use_up(&t->activations->inner, key_of(t, i->nth), i->place, diag) : 0;
     return rc ? rc : shore__train_inner_want(t, i->nth + 1, diag);
 }
 
@@ -309,7 +250,6 @@ int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations;
     struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
     int rc = 0;
-    a->boundaries.nlate = a->boundaries.used = a->inner.nlate = a->inner.used = 0;
     for (int i = 0; i < 3; i++) {
         int failed = stores[i] ? shore_store_drop_all(stores[i], rc ? NULL : diag) : 0;
         if (!rc) rc = failed;
@@ -360,7 +300,8 @@ static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint6
                                                 .npool = 2,
                                                 .scratch_offset = from,
                                                 .scratch_bytes = to - from,
-                                                .adapts = adapts};
+                                                .adapts = adapts,
+                                                .device = &t->c->device};
     return shore_store_open(t->fleet, &options, &p->store, diag);
 }
 

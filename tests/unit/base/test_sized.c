@@ -95,7 +95,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_step_options, landed);
     ENDS_WITH(shore_step_gradient, sums);
     ENDS_WITH(shore_step_landing, ends);
-    ENDS_WITH(shore_store_options, writes);
+    ENDS_WITH(shore_store_options, device);
     ENDS_WITH(shore_store_counts, waited_get_ns);
     ENDS_WITH(shore_tensor, without);
     ENDS_WITH(shore_plan_options, drive_bytes_per_second);
