@@ -166,6 +166,7 @@ int shore_step_complete(struct shore_step *s, uint32_t unit, int64_t more_bytes,
     assert(s->ncompleted + !u->was_complete <= s->nunits);
     if (!u->more && !u->was_complete) s->completed[s->ncompleted++] = unit;
     u->was_complete |= !u->more;
+    u->complete = true;
     int rc = shore__step_lost_something(s, diag);
     if (rc) return rc;
     const struct shore__unit_facts facts = {

@@ -52,6 +52,7 @@ struct unit {
     uint64_t bytes;            /* bytes of the caller's memory, until the gradient has left it */
     struct readers readers[2]; /* of the current step, and of the made one: see step->hand */
     struct held_state *state;  /* state of its last segments, or NULL */
+    bool complete;             /* in this step: no other segments of it come */
     bool was_complete;         /* since the step was opened: it is in step->completed */
 };
 
@@ -73,7 +74,7 @@ struct landing {
 
 struct buffer {
     struct unit *holds; /* NULL: free, and not used in this step */
-    bool released;      /* may be reused once nobody reads it */
+    bool released;      /* may be reused once its unit is complete, and nobody reads it */
 };
 
 struct shore_step {

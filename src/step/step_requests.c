@@ -153,7 +153,7 @@ static int find_buffer(const struct shore_step *s) {
     for (uint32_t i = 0; i < s->options.nbuffers; i++) {
         const struct buffer *b = &s->buffers[i];
         if (!b->holds) return (int)i;
-        if (found < 0 && b->released && !b->holds->readers[s->hand].count) found = (int)i;
+        if (found < 0 && b->released && b->holds->complete && !b->holds->readers[s->hand].count) found = (int)i;
     }
     return found;
 }
@@ -201,6 +201,6 @@ void shore_step_give_back(struct shore_step *s, uint32_t unit) {
 uint32_t shore__buffers_left(const struct shore_step *s) {
     uint32_t left = 0;
     for (uint32_t i = 0; i < s->options.nbuffers; i++)
-        left += !s->buffers[i].holds || s->buffers[i].released;
+        left += !s->buffers[i].holds || (s->buffers[i].released && s->buffers[i].holds->complete);
     return left;
 }

@@ -28,6 +28,7 @@ struct world {
     struct shore_layout *layout;
     struct shore_fleet *fleet;
     struct shore_activation_store *store;
+    struct shore_device *device;
     struct shore_diag diag;
 };
 
@@ -80,7 +81,12 @@ static inline void assert_sentence(struct world *w, int rc, int expected, const 
 
 static inline int open_store(struct world *w, uint64_t pool, uint64_t scratch) {
     const struct shore_store_options options = {
-        .size = sizeof options, .pool_bytes = pool, .scratch_offset = PAGE, .scratch_bytes = scratch};
+        .size = sizeof options,
+        .pool_bytes = pool,
+        .scratch_offset = PAGE,
+        .scratch_bytes = scratch,
+        .device = w->device,
+    };
     return shore_store_open(w->fleet, &options, &w->store, &w->diag);
 }
 
