@@ -91,11 +91,9 @@ static inline int moments_wait(void *ctx, struct shore_event event, uint64_t tim
 }
 
 static inline void moments_open(struct moments *m) {
-    *m = (struct moments){.device = {.size = sizeof m->device,
-                                     .ctx = m,
-                                     .get = moments_get,
-                                     .record = moments_record,
-                                     .wait = moments_wait}};
+    *m = (struct moments){
+        .device = {
+            .size = sizeof m->device, .ctx = m, .get = moments_get, .record = moments_record, .wait = moments_wait}};
     pthread_mutex_init(&m->mutex, NULL);
     shore__cond_init(&m->changed);
 }

@@ -53,14 +53,14 @@ struct shore_device {
     /* Later calls on the stream begin when the event has passed. */
     int (*follow)(void *ctx, void *stream, struct shore_event event);
     /* Waits until the event has passed: returns 0, or the first error of the stream's calls, which stays. -ETIMEDOUT:
-     * it has not passed after timeout_ns; with 0 the call only looks. If the device has a watch, it may wait for longer.
-     * Threading: any. */
+     * it has not passed after timeout_ns; with 0 the call only looks. If the device has a watch, it may wait for
+     * longer. Threading: any. */
     int (*wait)(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *diag);
     /* Widens bf16 values to fp32, both on the device, on a stream. from may be the upper half of to: the call reads a
      * value before it writes over it. NULL: no pool widens. */
     int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
-    uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
-    uint64_t lost;       /* 1: it is lost: shore_device_wait() says so, and waits no more */
+    uint64_t timeout_ns;        /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
+    uint64_t lost;              /* 1: it is lost: shore_device_wait() says so, and waits no more */
     struct shore__watch *watch; /* the library's: NULL, or see shore_device_watch() */
 };
 

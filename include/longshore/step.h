@@ -38,8 +38,8 @@
  *
  * Threading: one thread at a time. Callbacks run on that thread, and only within a call. So the step sees that an event
  * has passed when it is called next: shore_step_land() and shore_step_take() look, and shore_step_land_all() waits.
- * They take no lock while they wait. Whatever waits can be helped by a watch of the device (shore_device_watch()), which
- * does not know the step. Completions of requests run on threads of the fleet and take no lock of the caller's.
+ * They take no lock while they wait. Whatever waits can be helped by a watch of the device (shore_device_watch()),
+ * which does not know the step. Completions of requests run on threads of the fleet and take no lock of the caller's.
  */
 #ifndef LONGSHORE_STEP_H
 #define LONGSHORE_STEP_H
@@ -206,8 +206,8 @@ int shore_step_land(struct shore_step *step, uint32_t unit, const struct shore_s
  * the copies, and forget them. As shore_step_land(). */
 int shore_step_land_all(struct shore_step *step, struct shore_diag *diag);
 
-/* Gives room for the next landing in the caller's options.landing_bytes: *at is its offset, a multiple of 64. It is free
- * again once that has landed. Waits for landings, the first ones first, while there is no room. Errors: -EINVAL (0
+/* Gives room for the next landing in the caller's options.landing_bytes: *at is its offset, a multiple of 64. It is
+ * free again once that has landed. Waits for landings, the first ones first, while there is no room. Errors: -EINVAL (0
  * bytes, or more than landing_bytes), and as of shore_step_land(). */
 int shore_step_land_at(struct shore_step *step, uint64_t bytes, uint64_t *at, struct shore_diag *diag);
 
@@ -241,7 +241,8 @@ bool shore_step_speculated(const struct shore_step *step);
  * more). */
 int shore_step_make(struct shore_step *step, struct shore_diag *diag);
 
-/* Forgets all gradients, waits for copies that have not landed, and discards the attempt if anything of it was sent. Threading: no commit is pending. */
+/* Forgets all gradients, waits for copies that have not landed, and discards the attempt if anything of it was sent.
+ * Threading: no commit is pending. */
 void shore_step_drop(struct shore_step *step);
 
 /* Remembers the norm of a step that is over: the next steps decide by it whether they speculate. Not finite: the step

@@ -72,8 +72,8 @@ struct shore_store_options {
 };
 
 /* Opens an empty store. Ownership: the store is the caller's, for shore_store_close(); the fleet, the device and given
- * memory are borrowed until then (the fleet until shore_store_end()), options during the call. Errors: -EINVAL (options.size;
- * memory or scratch that is not aligned, or beyond the fleet's), SHORE_EBUDGET, -ENOMEM. */
+ * memory are borrowed until then (the fleet until shore_store_end()), options during the call. Errors: -EINVAL
+ * (options.size; memory or scratch that is not aligned, or beyond the fleet's), SHORE_EBUDGET, -ENOMEM. */
 int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options *options,
                      struct shore_activation_store **out, struct shore_diag *diag);
 
@@ -115,8 +115,8 @@ int shore_store_get(struct shore_activation_store *store, uint64_t key, void **m
 
 /* Ends one use of an entry. Errors: -ENOENT, -EINVAL (it is not in use). */
 int shore_store_release(struct shore_activation_store *store, uint64_t key, struct shore_diag *diag);
-/* The same, once the event has passed: a device copies from the memory until then. The caller's use ends now. Errors: as
- * of release; -EINVAL (an event, and no device). */
+/* The same, once the event has passed: a device copies from the memory until then. The caller's use ends now. Errors:
+ * as of release; -EINVAL (an event, and no device). */
 int shore_store_release_after(struct shore_activation_store *store, uint64_t key, struct shore_event until,
                               struct shore_diag *diag);
 

@@ -31,8 +31,8 @@ static int take_in(struct shore_step *s, const struct landing *l, struct shore_d
     return g ? shore_step_send(s, unit, segment, g->count ? g->count : l->unit->is.count, diag) : 0;
 }
 
-/* A callback may begin another step, which forgets all landings. */
-int shore__land_first(struct shore_step *s, struct shore_diag *diag) {
+/* Waits for the first copy, and lands it. A callback may begin another step, which forgets all landings. */
+static int land_first(struct shore_step *s, struct shore_diag *diag) {
     const struct landing first = s->landing[0];
     assert(s->nlanding && !s->lands);
     if (s->given_up) return SHORE_STEP_AGAIN;
@@ -45,17 +45,18 @@ int shore__land_first(struct shore_step *s, struct shore_diag *diag) {
     return !rc && s->given_up ? SHORE_STEP_AGAIN : rc;
 }
 
-int shore__land_passed(struct shore_step *s, struct shore_diag *diag) {
+/* Lands the copies that have come. */
+static int land_passed(struct shore_step *s, struct shore_diag *diag) {
     int rc = s->given_up ? SHORE_STEP_AGAIN : 0;
     while (!rc && !s->lands && s->nlanding && shore_device_passed(s->options.device, s->landing[0].is.until))
-        rc = shore__land_first(s, diag);
+        rc = land_first(s, diag);
     return rc;
 }
 
 int shore_step_land_all(struct shore_step *s, struct shore_diag *diag) {
     int rc = s->given_up ? SHORE_STEP_AGAIN : 0;
     while (!rc && !s->lands && s->nlanding)
-        rc = shore__land_first(s, diag);
+        rc = land_first(s, diag);
     return rc;
 }
 
@@ -87,9 +88,9 @@ int shore_step_land_at(struct shore_step *s, uint64_t bytes, uint64_t *at, struc
     if (!bytes || room < bytes || room > s->options.landing_bytes)
         return shore__fail(diag, -EINVAL, "a gradient of %llu bytes cannot land in %llu bytes",
                            (unsigned long long)bytes, (unsigned long long)s->options.landing_bytes);
-    int rc = shore__land_passed(s, diag);
+    int rc = land_passed(s, diag);
     while (!rc && !find_room(s, room, at))
-        rc = shore__land_first(s, diag);
+        rc = land_first(s, diag);
     if (rc) return rc;
     assert(*at <= s->options.landing_bytes && room <= s->options.landing_bytes - *at);
     s->next_at = *at;
@@ -116,5 +117,17 @@ int shore_step_land(struct shore_step *s, uint32_t unit, const struct shore_step
     }
     s->landing[s->nlanding++] = l;
     shore__device_expect(s->options.device, l.is.until);
-    return shore__land_passed(s, diag);
+    return land_passed(s, diag);
+}
+
+int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, struct shore_diag *diag) {
+    struct unit *u = shore__unit(s, unit);
+    assert(u->buffer < 0 && u->place == PLACE_NONE);
+    int i, rc = land_passed(s, diag);
+    while (!rc && (i = shore__buffer_wait(s)) < 0)
+        rc = s->nlanding ? land_first(s, diag) : shore_step_failed(s, diag);
+    if (rc) return rc;
+    shore__buffer_give(s, i, u);
+    *buffer = (uint32_t)i;
+    return 0;
 }

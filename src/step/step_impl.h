@@ -134,10 +134,6 @@ static inline struct unit *shore__unit(struct shore_step *s, uint32_t number) {
 }
 
 /* landing.c */
-/* Lands the first copy, after waiting for it. There is one, and none lands now. */
-int shore__land_first(struct shore_step *s, struct shore_diag *diag);
-/* Lands the copies that have come. */
-int shore__land_passed(struct shore_step *s, struct shore_diag *diag);
 /* Waits for all copies, and forgets them. */
 void shore__land_nothing(struct shore_step *s);
 
@@ -153,6 +149,10 @@ void shore__step_wait_spills(struct shore_step *s);
 /* SHORE_ELINK, or the error of a spill: errors that nobody else reports. */
 int shore__step_lost_something(struct shore_step *s, struct shore_diag *diag);
 void shore__step_forget_failures(struct shore_step *s);
+/* Waits for requests until a buffer is free, or one has failed, or something is to land. Returns its number, or -1. */
+int shore__buffer_wait(struct shore_step *s);
+/* Gives the buffer to a unit; the one that held it loses it. */
+void shore__buffer_give(struct shore_step *s, int number, struct unit *u);
 /* Buffers that can be reused now, or once requests have ended. */
 uint32_t shore__buffers_left(const struct shore_step *s);
 void shore__buffers_begin(struct shore_step *s);

@@ -158,8 +158,7 @@ static int find_buffer(const struct shore_step *s) {
     return found;
 }
 
-/* Waits for requests until a buffer is free, or one has failed. Returns its number, or -1. */
-static int wait_for_buffer(struct shore_step *s) {
+int shore__buffer_wait(struct shore_step *s) {
     int i;
     pthread_mutex_lock(&s->mutex);
     while ((i = find_buffer(s)) < 0 && !s->failed && !s->nlanding)
@@ -168,13 +167,7 @@ static int wait_for_buffer(struct shore_step *s) {
     return i;
 }
 
-int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, struct shore_diag *diag) {
-    struct unit *u = shore__unit(s, unit);
-    assert(u->buffer < 0 && u->place == PLACE_NONE);
-    int i, rc = shore__land_passed(s, diag);
-    while (!rc && (i = wait_for_buffer(s)) < 0)
-        rc = s->nlanding ? shore__land_first(s, diag) : shore_step_failed(s, diag);
-    if (rc) return rc;
+void shore__buffer_give(struct shore_step *s, int i, struct unit *u) {
     struct unit *before = s->buffers[i].holds;
     assert((uint32_t)i < s->options.nbuffers && (!before || before->buffer == i));
     if (before) {
@@ -185,8 +178,6 @@ int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, struc
     }
     s->buffers[i] = (struct buffer){.holds = u};
     u->buffer = i;
-    *buffer = (uint32_t)i;
-    return 0;
 }
 
 void shore_step_give_back(struct shore_step *s, uint32_t unit) {

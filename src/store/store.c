@@ -125,8 +125,7 @@ static int known(struct shore_activation_store *s, uint64_t key, bool filled, st
     struct entry *e = *out = shore__store_find(s, key);
     if (!e || (!e->taken && !e->uses))
         return say_key(s, -ENOENT, key, "is not in the store: it was never taken, or was dropped", diag);
-    if (filled && !e->put)
-        return say_key(s, -EINVAL, key, "is still being filled: put it first", diag);
+    if (filled && !e->put) return say_key(s, -EINVAL, key, "is still being filled: put it first", diag);
     return 0;
 }
 
@@ -144,8 +143,7 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
         else
             shore__store_wait(s, &s->counts.waited_take_ns);
     }
-    if (e && !e->put)
-        return say_key(s, -EINVAL, key, "is still being filled, and is taken twice", diag);
+    if (e && !e->put) return say_key(s, -EINVAL, key, "is still being filled, and is taken twice", diag);
     if (e && (!counts || !e->taken)) return say_key(s, -EINVAL, key, "is in the store already", diag);
     if (e) {
         e->taken++;

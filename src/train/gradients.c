@@ -16,7 +16,7 @@ struct gradients {
     struct piece *pieces; /* layers, the tied head's tail, then slices */
     uint32_t npieces, first_slice;
     uint32_t *due; /* by segment of block 0: the number of units whose lookups its gradient waits for in this step */
-    unsigned char *early; /* by segment of block 0: complete before the last unit's lookups */
+    unsigned char *early;     /* by segment of block 0: complete before the last unit's lookups */
     struct shore__both whole; /* untied and compressed: the block of either table */
     void *host_update;        /* memory of --update host */
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];

@@ -11,7 +11,7 @@ static enum shore_step_way give(struct world *w, uint32_t u) {
     enum shore_step_way way;
     uint32_t buffer = u;
     uint64_t held = 0;
-    if (w->options.nbuffers) assert_ok(w, shore_step_take(w->step, u, &buffer, true, &w->diag));
+    if (w->options.nbuffers) assert_ok(w, shore_step_take(w->step, u, &buffer, &w->diag));
     float *to = w->buffers[buffer];
     memcpy(to, w->gradient[u], elems_of(&units[u]) * 4);
     struct shore_gather gather = {to, (uint64_t)units[u].segment * SHORE_SEGMENT_ELEMS, elems_of(&units[u]),

@@ -127,7 +127,8 @@ static void a_device_that_fails_is_told(void **state) {
         m.failed = lost ? 0 : -EIO;
         int code = lost ? -ETIMEDOUT : -EIO;
         assert_ok(&w, leave(&w, 1));
-        assert_says(&w, shore_store_get(w.store, 1, &memory, &w.diag), code, lost ? "device is lost" : "copy has failed");
+        assert_says(&w, shore_store_get(w.store, 1, &memory, &w.diag), code,
+                    lost ? "device is lost" : "copy has failed");
         assert_says(&w, shore_store_get(w.store, 1, &memory, &w.diag), code, "step 7");
         assert_says(&w, leave(&w, 2), code, lost ? "device is lost" : "copy has failed");
         assert_says(&w, shore_store_drop_all(w.store, &w.diag), code, lost ? "device is lost" : "copy has failed");
