@@ -298,11 +298,11 @@ static void describe(const struct description *d) {
 /* ---- its plan ------------------------------------------------------------------------------------------------------
  */
 
-static uint64_t bytes_of(const struct shore__train_plan *plan, enum shore__row key) {
+static uint64_t bytes_of_drives(const struct shore__train_plan *plan) {
     uint32_t i = 0;
-    while (plan->program->tensor[i].key != key)
+    while (plan->program->tensor[i].role != SHORE_ROLE_DRIVES)
         i++;
-    return plan->plan->fate[i].bytes * plan->plan->fate[i].count;
+    return plan->plan->fate[i].bytes;
 }
 
 static size_t moved_inner(const struct shore__train_plan *plan) {
@@ -320,11 +320,8 @@ static void fill_plan(const struct shore__facts *f, struct shore__train_plan *ou
     out->moved_inner = moved_inner(out);
     out->ring_bytes = c->drives ? ring_bytes(f) : 0;
     out->workspace_bytes = f->workspace_bytes + (c->workspace ? f->packed_bytes : 0);
-    out->hole_bytes = bytes_of(out, SHORE__ROW_HOLES);
-    out->fleet_bytes = bytes_of(out, SHORE__ROW_DRIVES);
-    out->reserve_bytes = bytes_of(out, SHORE__ROW_PROCESS);
-    out->total_bytes = plan->total.of[SHORE__SHARED];
-    out->buffers_bytes = out->total_bytes - out->fleet_bytes - out->reserve_bytes - out->hole_bytes;
+    out->fleet_bytes = bytes_of_drives(out);
+    out->hole_bytes = c->holes ? HOLE_BYTES : 0;
 }
 
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
@@ -368,23 +365,6 @@ void shore__train_plan_close(struct shore__train_plan *plan) {
     shore_plan_close(plan->plan);
     shore_program_free(plan->program);
     *plan = (struct shore__train_plan){.units = 0};
-}
-
-static void set(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t tensor, enum shore_way way,
-                bool full) {
-    shore__plan_set(plan->plan, tensor, way, full);
-    shore__plan_lay_out(plan->plan);
-    fill_plan(f, plan);
-}
-
-void shore__plan_set_inner(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer, size_t unit,
-                           enum shore_way way, bool full) {
-    set(f, plan, plan->inner + (uint32_t)((f->model->arch.n_layer - layer) * plan->units + unit), way, full);
-}
-
-void shore__plan_set_input(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer,
-                           enum shore_way way) {
-    set(f, plan, plan->input + layer - 1, way, false);
 }
 
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer) {

@@ -16,9 +16,9 @@ struct shore__train_plan {
     bool hold_table_gradient; /* the table's gradient stays in memory; otherwise its slices go to scratch */
     size_t moved_inner;       /* (layer, unit) pairs whose inner activations fit in scratch */
     uint64_t ring_bytes;      /* of the fleet */
+    uint64_t fleet_bytes;     /* of the fleet, rings and all */
     uint64_t workspace_bytes; /* of compute, with or without room for packed weights */
     uint64_t hole_bytes;      /* freed memory that the heap may keep; otherwise 0 */
-    uint64_t fleet_bytes, buffers_bytes, reserve_bytes, total_bytes;
 };
 
 /* Memory and disk that a run needs. minimum: the smallest budget that works, the sum of everything at its smallest. */
@@ -34,12 +34,6 @@ struct shore__needs {
 int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct shore__train_plan *out,
                          struct shore__needs *needs, struct shore_diag *diag);
 void shore__train_plan_close(struct shore__train_plan *plan);
-
-/* Overrides the rules' choice for a unit's inner activations, or for a layer's input. */
-void shore__plan_set_inner(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer, size_t unit,
-                           enum shore_way way, bool full);
-void shore__plan_set_input(const struct shore__facts *f, struct shore__train_plan *plan, uint32_t layer,
-                           enum shore_way way);
 
 /* The fate of the input of a layer (layers + 1: of the head), and of a unit's inner activations. */
 const struct shore__fate *shore__plan_input(const struct shore__train_plan *plan, uint32_t layer);

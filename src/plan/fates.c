@@ -216,11 +216,3 @@ void shore__plan_lay_out(struct shore_plan *plan) {
         plan->total.of[shore__plan_budget(plan, (enum shore_place)k)] += plan->place_total[k];
     }
 }
-
-void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full) {
-    struct shore__fate *fate = &plan->fate[tensor];
-    bool inner = plan->program->tensor[tensor].role == SHORE_ROLE_INNER;
-    plan->choice.moved_inner += inner && way == SHORE_WAY_MOVE;
-    plan->choice.moved_inner -= inner && fate->way == SHORE_WAY_MOVE;
-    *fate = (struct shore__fate){.way = way, .full = full, .count = 1};
-}

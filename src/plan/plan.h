@@ -54,8 +54,7 @@ struct shore_plan {
 
 /* Lays out the choice, and returns the bytes above the limit. ctx: the plan. */
 uint64_t shore__plan_excess(void *ctx);
-/* Overrides the fate of a tensor; then shore__plan_lay_out() lays everything out again. */
-void shore__plan_set(struct shore_plan *plan, uint32_t tensor, enum shore_way way, bool full);
+/* Lays out what the fates say. */
 void shore__plan_lay_out(struct shore_plan *plan);
 /* The budget that a place counts against: its own or SHORE__SHARED. */
 uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place);

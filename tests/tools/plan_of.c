@@ -59,6 +59,13 @@ static int read_rows(const struct shore__facts *f, const struct plan_case *x, ui
     return rc;
 }
 
+static uint64_t reserve_of(const struct shore__train_plan *plan) {
+    uint32_t i = 0;
+    while (plan->program->tensor[i].key != SHORE__ROW_PROCESS)
+        i++;
+    return plan->plan->fate[i].bytes;
+}
+
 static int train_rows(const struct shore__facts *f, uint64_t budget, struct plan_sums *sums,
                       void (*row)(void *ctx, const struct plan_row *row), void *ctx) {
     struct shore__train_plan plan;
@@ -74,8 +81,9 @@ static int train_rows(const struct shore__facts *f, uint64_t budget, struct plan
         sums->offloaded_pairs = needs.offloaded_pairs;
         sums->rings = plan.ring_bytes;
         sums->fleet = plan.fleet_bytes;
-        sums->buffers = plan.buffers_bytes;
-        sums->reserve = plan.reserve_bytes;
+        sums->reserve = reserve_of(&plan);
+        for (int k = 0; k < SHORE_PLACES; k++)
+            sums->buffers += plan.plan->rows.bytes[k];
         sums->holes = plan.hole_bytes;
         sums->workspace = plan.workspace_bytes;
         say_rows(plan.plan, row, ctx);
