@@ -63,7 +63,8 @@ uint64_t shore__generate_rows(const struct shore__model *m, enum shore__mode mod
     };
     shore__regions_open(rows, 1, true);
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        shore__regions_add_always(rows, row[i].key, 0, SHORE_PLACE_DEVICE, row[i].bytes);
+        shore__regions_add(rows, row[i].key, 0, shore__row_name(row[i].key), SHORE_PLACE_DEVICE, row[i].bytes,
+                           (struct shore__lifetime){0, 0});
     uint64_t bytes = shore__regions_lay_out(rows);
     return rows->failed ? UINT64_MAX : bytes;
 }

@@ -5,6 +5,7 @@
 
 #include "longshore/plan.h"
 #include "model/model.h"
+#include "pass/row_keys.h"
 #include "plan/regions.h"
 
 /* A batch of sequences, divided into units. A unit is what one product covers, if the batch is that large. */

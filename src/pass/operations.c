@@ -1,6 +1,7 @@
 #include "pass/operations.h"
 
 #include "pass/pages.h"
+#include "pass/row_keys.h"
 #include "plan/plan.h"
 
 /* Work for a parameter: operations for each row of the batch, and bytes of all drives. Attention and the head come on
@@ -65,42 +66,11 @@ void shore__operations_describe(const struct shore__facts *f, struct shore_progr
 #define LAYERS (FORWARD | BACKWARD)
 #define GRADIENTS (HEAD | BACKWARD | LOOKUPS)
 
-/* Readers of the rows of a key; who_reads() knows those of the others. */
+/* By key. */
 static const unsigned readers[] = {
-    [SHORE__ROW_WORKSPACE] = LAYERS | HEAD | BETWEEN,
-    [SHORE__ROW_TOKENS] = EMBED | BACKWARD | LOOKUPS, /* units add their lookups behind layer 1 */
-    [SHORE__ROW_TARGETS] = HEAD,
-    [SHORE__ROW_NORMED] = HEAD,
-    [SHORE__ROW_STATS] = HEAD,
-    [SHORE__ROW_MAX] = HEAD,
-    [SHORE__ROW_SUM] = HEAD,
-    [SHORE__ROW_TARGET_LOGIT] = HEAD,
-    [SHORE__ROW_LOSS] = HEAD,
-    [SHORE__ROW_LOGITS] = HEAD,
-    [SHORE__ROW_LOGITS_KEPT] = HEAD,
-    [SHORE__ROW_INNER] = LAYERS,
-    [SHORE__ROW_ROTARY] = LAYERS,
-    [SHORE__ROW_LAYER_BUFFER] = LAYERS | BETWEEN,
-    [SHORE__ROW_LAYER_THERE] = LAYERS | BETWEEN,
-    [SHORE__ROW_SLICE_BUFFER] = EMBED | HEAD | BETWEEN,
-    [SHORE__ROW_SLICE_THERE] = EMBED | HEAD | BETWEEN,
-    [SHORE__ROW_TAIL_THERE] = EMBED | HEAD | BETWEEN,
-    [SHORE__ROW_PREPARED_LAYER] = LAYERS | BETWEEN,
-    [SHORE__ROW_PREPARED_SLICE] = EMBED | HEAD | BETWEEN,
-    [SHORE__ROW_PREPARED_TAIL] = EMBED | HEAD | BETWEEN,
-    [SHORE__ROW_PASSING_BOUNDARY] = LAYERS,
-    [SHORE__ROW_INNER_PASSING] = BACKWARD,
-    [SHORE__ROW_DX] = GRADIENTS,
-    [SHORE__ROW_DX_FP32] = HEAD,
-    [SHORE__ROW_DLOGITS] = HEAD,
-    [SHORE__ROW_BACKWARD_SCRATCH] = BACKWARD,
-    [SHORE__ROW_TABLE_GRADIENT] = GRADIENTS,
-    [SHORE__ROW_TABLE_GRADIENT_BF16] = LOOKUPS,
-    [SHORE__ROW_WHOLE_GRADIENT] = HEAD | LOOKUPS,
-    [SHORE__ROW_PARTIAL_SUMS] = GRADIENTS,
-    [SHORE__ROW_HOST_UPDATE] = GRADIENTS,
-    [SHORE__ROW_COMPRESSION] = GRADIENTS,
-    [SHORE__ROW_SAMPLE] = BETWEEN,
+#define READERS(KEY, NAME, READ_BY) READ_BY,
+    SHORE__ROWS(READERS)
+#undef READERS
 };
 
 struct reader {
@@ -138,7 +108,7 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
     case SHORE__ROW_INNER_KEPT:
         return (struct reader){BACKWARD, t->index};
     default:
-        return (struct reader){t->key < sizeof readers / sizeof *readers ? readers[t->key] : 0, 0};
+        return (struct reader){readers[t->key], 0};
     }
 }
 

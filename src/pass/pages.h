@@ -5,6 +5,7 @@
 #define SHORE_PASS_PAGES_H
 
 #include "model/model.h"
+#include "pass/row_keys.h"
 #include "plan/program.h"
 
 enum shore__page_kind { SHORE__PAGE_LAYER, SHORE__PAGE_SLICE, SHORE__PAGE_TAIL };

@@ -3,7 +3,7 @@
 #define SHORE_PASS_ROW_TENSOR_H
 
 #include "longshore/plan.h"
-#include "plan/row_keys.h"
+#include "pass/row_keys.h"
 
 /* Groups of tensors that share buffers. */
 enum { SHORE__GROUP_LAYERS = 1, SHORE__GROUP_SLICES, SHORE__GROUP_PIECES, SHORE__GROUP_INPUTS, SHORE__GROUP_INNER };

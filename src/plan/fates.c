@@ -137,13 +137,9 @@ static void derive(struct shore_plan *plan) {
 /* ---- rows ----------------------------------------------------------------------------------------------------------
  */
 
-static uint32_t add_row(struct shore_plan *plan, uint32_t id, uint32_t index, uint64_t bytes) {
+static void add_row(struct shore_plan *plan, uint32_t id, uint32_t index, uint64_t bytes) {
     const struct shore_tensor *t = &plan->program->tensor[id];
-    uint32_t row = plan->rows.count;
-    shore__regions_add(&plan->rows, t->key, index, t->place, bytes, plan->live[id]);
-    for (uint32_t i = row; i < plan->rows.count; i++)
-        plan->rows.item[i].name = t->name;
-    return row;
+    shore__regions_add(&plan->rows, t->key, index, t->name, t->place, bytes, plan->live[id]);
 }
 
 /* Adds the row that `first` and the next tensors share. Returns the first tensor after them. */

@@ -8,15 +8,6 @@ _Static_assert((int)SHORE_PLACE_DEVICE == SHORE__MEMORY_DEVICE && (int)SHORE_PLA
                    (int)SHORE_PLACE_PLAIN == SHORE__MEMORY_PLAIN && (int)SHORE_PLACES == SHORE__MEMORY_KINDS,
                "compute has a kind of memory for each place");
 
-const char *shore__row_name(enum shore__row key) {
-    static const char *const name[] = {
-#define SHORE__ROW(KEY, NAME) NAME,
-        SHORE__ROWS(SHORE__ROW)
-#undef SHORE__ROW
-    };
-    return (size_t)key < sizeof name / sizeof *name ? name[key] : "row";
-}
-
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory) {
     *r = (struct shore__region_list){.phases = phases, .one_memory = one_memory};
 }
@@ -33,7 +24,7 @@ void shore__regions_clear(struct shore__region_list *r) {
     r->count = r->placed = 0;
 }
 
-static void add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
+static void add(struct shore__region_list *r, uint32_t key, uint32_t index, const char *name, enum shore_place place,
                 uint64_t bytes, struct shore__lifetime live) {
     enum { FIRST = 128 };
     assert(live.from < r->phases && live.to < r->phases);
@@ -52,23 +43,18 @@ static void add(struct shore__region_list *r, enum shore__row key, uint32_t inde
     r->item[r->count++] = (struct shore__region){
         .key = key,
         .index = index,
-        .name = shore__row_name(key),
+        .name = name,
         .place = place,
         .bytes = shore__arena_round(bytes),
         .live = live,
     };
 }
 
-void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
-                        uint64_t bytes, struct shore__lifetime live) {
+void shore__regions_add(struct shore__region_list *r, uint32_t key, uint32_t index, const char *name,
+                        enum shore_place place, uint64_t bytes, struct shore__lifetime live) {
     bool both = place == SHORE_PLACE_BOTH;
-    add(r, key, index, both || r->one_memory ? SHORE_PLACE_DEVICE : place, bytes, live);
-    if (both && !r->one_memory) add(r, key, index, SHORE_PLACE_PINNED, bytes, live);
-}
-
-void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                               enum shore_place place, uint64_t bytes) {
-    shore__regions_add(r, key, index, place, bytes, (struct shore__lifetime){0, r->phases - 1});
+    add(r, key, index, name, both || r->one_memory ? SHORE_PLACE_DEVICE : place, bytes, live);
+    if (both && !r->one_memory) add(r, key, index, name, SHORE_PLACE_PINNED, bytes, live);
 }
 
 /* ---- places --------------------------------------------------------------------------------------------------------
@@ -165,7 +151,7 @@ void shore__regions_grow(struct shore__region_list *r, struct shore__region *row
     note_offset(r, i);
 }
 
-struct shore__region *shore__regions_find(const struct shore__region_list *r, enum shore__row key, uint32_t index) {
+struct shore__region *shore__regions_find(const struct shore__region_list *r, uint32_t key, uint32_t index) {
     for (uint32_t i = 0; i < r->count; i++)
         if (r->item[i].index == index && r->item[i].key == key) return &r->item[i];
     return NULL;
@@ -192,7 +178,7 @@ struct shore__memory shore__memory_lent(const struct shore__region_list *regions
     return (struct shore__memory){regions, {{.host = lent.host, .device = lent.device}}};
 }
 
-struct shore__both shore__memory_both(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
+struct shore__both shore__memory_both(const struct shore__memory *memory, uint32_t key, uint32_t index) {
     const struct shore__region_list *r = memory->regions;
     struct shore__both b = {NULL, SHORE__NO_BUF};
     for (uint32_t i = 0; i < r->count; i++) {

@@ -15,7 +15,6 @@
 #include "base/arena.h"
 #include "compute/compute.h"
 #include "longshore/plan.h"
-#include "plan/row_keys.h"
 
 /* Phases [from, to], both included. to < from: across the end of a step into the next one. */
 struct shore__lifetime {
@@ -23,8 +22,7 @@ struct shore__lifetime {
 };
 
 struct shore__region {
-    enum shore__row key;
-    uint32_t index; /* tells rows of one key apart */
+    uint32_t key, index; /* index: tells rows of one key apart */
     const char *name;
     enum shore_place place;
     uint64_t bytes;
@@ -48,12 +46,8 @@ void shore__regions_close(struct shore__region_list *r);
 void shore__regions_clear(struct shore__region_list *r);
 /* bytes are rounded up to SHORE__ARENA_ALIGN; a row without bytes has no offset. SHORE_PLACE_BOTH: two rows, device and
  * pinned, with transfers between them. */
-void shore__regions_add(struct shore__region_list *r, enum shore__row key, uint32_t index, enum shore_place place,
-                        uint64_t bytes, struct shore__lifetime live);
-/* Adds a row that is in use in every phase. */
-void shore__regions_add_always(struct shore__region_list *r, enum shore__row key, uint32_t index,
-                               enum shore_place place, uint64_t bytes);
-
+void shore__regions_add(struct shore__region_list *r, uint32_t key, uint32_t index, const char *name,
+                        enum shore_place place, uint64_t bytes, struct shore__lifetime live);
 /* Places the rows in order, each at the lowest offset where no earlier row is in use at the same time. Returns the sum
  * over all places. */
 uint64_t shore__regions_lay_out(struct shore__region_list *r);
@@ -61,7 +55,7 @@ uint64_t shore__regions_lay_out(struct shore__region_list *r);
 void shore__regions_grow(struct shore__region_list *r, struct shore__region *row);
 
 /* The row, or NULL. */
-struct shore__region *shore__regions_find(const struct shore__region_list *r, enum shore__row key, uint32_t index);
+struct shore__region *shore__regions_find(const struct shore__region_list *r, uint32_t key, uint32_t index);
 
 /* Address on the host and on the device: the same if they share memory. */
 struct shore__both {
@@ -85,13 +79,13 @@ void shore__memory_close(struct shore__memory *memory, struct shore__compute *c)
 /* Rows of one stretch, in borrowed memory. */
 struct shore__memory shore__memory_lent(const struct shore__region_list *regions, struct shore__both lent);
 /* Address of the row; none if it has no bytes, or does not exist. */
-struct shore__both shore__memory_both(const struct shore__memory *memory, enum shore__row key, uint32_t index);
-static inline shore__buf shore__memory_at(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
+struct shore__both shore__memory_both(const struct shore__memory *memory, uint32_t key, uint32_t index);
+static inline shore__buf shore__memory_at(const struct shore__memory *memory, uint32_t key, uint32_t index) {
     return shore__memory_both(memory, key, index).device;
 }
 /* The device's view of host memory in here, or none. */
 shore__buf shore__memory_seen(const struct shore__memory *memory, const void *host);
-static inline void *shore__memory_host(const struct shore__memory *memory, enum shore__row key, uint32_t index) {
+static inline void *shore__memory_host(const struct shore__memory *memory, uint32_t key, uint32_t index) {
     return shore__memory_both(memory, key, index).host;
 }
 

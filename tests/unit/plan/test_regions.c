@@ -14,7 +14,7 @@
 #include "seed.h"
 #include "unit/plan/lifetimes.h"
 
-enum { CASES = 200, ROWS_MOST = 40, PAGES_MOST = 9, PAGE = SHORE__ARENA_ALIGN };
+enum { CASES = 200, ROWS_MOST = 40, PAGES_MOST = 9, PAGE = SHORE__ARENA_ALIGN, A_ROW = 1, ANOTHER_ROW };
 
 static uint64_t seed;
 
@@ -49,7 +49,7 @@ static void add_random_rows(struct shore__region_list *r, struct drawing *d) {
     shore__regions_open(r, pick(d, 1, 12), pick(d, 0, 1));
     for (uint32_t n = pick(d, 1, ROWS_MOST), i = 0; i < n; i++) {
         struct shore__lifetime live = {pick(d, 0, r->phases - 1), pick(d, 0, r->phases - 1)};
-        shore__regions_add(r, SHORE__ROW_PAGE, i, pick(d, 0, SHORE_PLACES - 1), pick(d, 0, PAGES_MOST * PAGE), live);
+        shore__regions_add(r, A_ROW, i, "row", pick(d, 0, SHORE_PLACES - 1), pick(d, 0, PAGES_MOST * PAGE), live);
     }
 }
 
@@ -114,15 +114,15 @@ static void a_row_grows_into_what_is_free(void **state) {
 static void rows_of_one_time_lie_side_by_side(void **state) {
     struct shore__region_list r;
     shore__regions_open(&r, 12, true);
-    shore__regions_add_always(&r, SHORE__ROW_PAGE, 0, SHORE_PLACE_DEVICE, 1);
-    shore__regions_add_always(&r, SHORE__ROW_PAGE, 1, SHORE_PLACE_PLAIN, PAGE + 1);
-    shore__regions_add_always(&r, SHORE__ROW_LOSS, 0, SHORE_PLACE_PLAIN, 0);
+    shore__regions_add(&r, A_ROW, 0, "row", SHORE_PLACE_DEVICE, 1, (struct shore__lifetime){0, 11});
+    shore__regions_add(&r, A_ROW, 1, "row", SHORE_PLACE_PLAIN, PAGE + 1, (struct shore__lifetime){0, 11});
+    shore__regions_add(&r, ANOTHER_ROW, 0, "row", SHORE_PLACE_PLAIN, 0, (struct shore__lifetime){0, 11});
     assert_int_equal(shore__regions_lay_out(&r), 3 * PAGE);
-    assert_int_equal(shore__regions_find(&r, SHORE__ROW_PAGE, 1)->offset, PAGE);
+    assert_int_equal(shore__regions_find(&r, A_ROW, 1)->offset, PAGE);
     struct shore__memory memory = {&r, {{.device = {PAGE}}}};
-    assert_int_equal(shore__memory_at(&memory, SHORE__ROW_PAGE, 1).handle, 2 * PAGE);
-    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_LOSS, 0)));
-    assert_true(shore__buf_is_none(shore__memory_at(&memory, SHORE__ROW_CACHE, 0)));
+    assert_int_equal(shore__memory_at(&memory, A_ROW, 1).handle, 2 * PAGE);
+    assert_true(shore__buf_is_none(shore__memory_at(&memory, ANOTHER_ROW, 0)));
+    assert_true(shore__buf_is_none(shore__memory_at(&memory, ANOTHER_ROW + 1, 0)));
     shore__regions_close(&r);
 }
 
