@@ -131,7 +131,11 @@ void shore_shown_leave(struct shore_shown *shown, uint32_t pool, uint32_t page);
 /* Leaves the page and forgets it, once it has been put: it may be updated. */
 void shore_shown_release(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
-/* The same for all pages. */
+/* Waits until the device has all pages that are being put: no page is in use because of that. Pages that are given stay
+ * so. */
+void shore_shown_settle(struct shore_shown *shown);
+
+/* Releases all pages. */
 void shore_shown_release_all(struct shore_shown *shown);
 
 #ifdef __cplusplus

@@ -17,7 +17,7 @@ import standin
 standin.make()
 
 import longshore  # noqa: E402
-from longshore.model import activations, device  # noqa: E402
+from longshore.model import activations  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
 
 PARTS = 3
@@ -43,15 +43,16 @@ class Net(nn.Module):
         return F.cross_entropy(F.linear(x, self.table.weight).flatten(0, 1), ids.flatten())
 
 
-def slots(number):
+def sizes(slots, pages):
+    """Layers on the device, and pages of layers on the host; a CPU computes in its pages."""
     plan = memory_plan.plan
 
-    def smaller(*args, **how):
-        chosen = plan(*args, **how)
-        chosen.pages = number
-        return chosen
+    def chosen(*args, **how):
+        out = plan(*args, **how)
+        out.pages, out.slots = pages, slots if out.slots else 0
+        return out
 
-    return mock.patch.object(memory_plan, "plan", smaller)
+    return mock.patch.object(memory_plan, "plan", chosen)
 
 
 def step(engine, batches, together):
@@ -63,7 +64,7 @@ def step(engine, batches, together):
     return engine.step()
 
 
-def trained(where, path, number=9, together=True, checkpoints=False, cast=False, **how):
+def trained(where, path, slots=9, pages=9, together=True, checkpoints=False, cast=False, **how):
     """Of four steps, the last two of which a second engine makes."""
     torch.manual_seed(7)
     os.mkdir(f"{path}-drive")
@@ -83,7 +84,7 @@ def trained(where, path, number=9, together=True, checkpoints=False, cast=False,
         random.append(torch.mtia.get_rng_state().tolist())
         return result
 
-    with slots(number):
+    with sizes(slots, pages):
         with longshore.wrap(
             Net(checkpoints).to(where), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how
         ) as engine:
@@ -139,17 +140,16 @@ def by_a_script(where, path):
 RUNS = {
     "together": {},
     "loop": {"together": False},
-    "one slot": {"number": 1},
-    "one slot, loop": {"number": 1, "together": False},
+    "one slot": {"slots": 1, "pages": 1},
+    "one slot, loop": {"slots": 1, "pages": 1, "together": False},
     "checkpoints": {"checkpoints": True},
-    "bf16 on the drives": {"storage": "bf16", "number": 2},
+    "bf16 on the drives": {"storage": "bf16", "slots": 2, "pages": 2},
     "autocast": {"cast": True},
     "autocast, loop": {"cast": True, "together": False},
 }
 
 
 def main(directory):
-    device.TRIED.add(standin.NAME)
     out = {}
     for name, how in RUNS.items():
         for where in ("cpu", standin.NAME):

@@ -80,3 +80,19 @@ def waits():
 def late():
     """How many copies were not made when they were asked for."""
     return torch.ops.standin.late()
+
+
+def live():
+    """Bytes of the device's memory that are in use."""
+    return torch.ops.standin.live()
+
+
+def hang(on=True):
+    """From here on nothing runs on the device any more."""
+    torch.ops.standin.hang(on)
+
+
+def limit(nbytes=-1, pinned=-1):
+    """Memory of the device, and of one pinned allocation; -1: no limit."""
+    torch.ops.standin.limit(nbytes)
+    torch.ops.standin.limit_pinned(pinned)

@@ -10,8 +10,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/histc.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
@@ -25,7 +29,7 @@
 
 namespace {
 
-using c10::Device, c10::DeviceIndex, c10::IntArrayRef, c10::StreamId;
+using c10::Device, c10::DeviceIndex, c10::IntArrayRef, c10::OutOfMemoryError, c10::StreamId;
 
 constexpr auto AWAY = c10::DeviceType::MTIA;
 constexpr size_t PAGE = 4096;
@@ -37,6 +41,10 @@ using Locked = std::lock_guard<std::recursive_mutex>;
 
 using Ranges = std::map<const char *, size_t>;
 Ranges away, pinned;  // by their first byte
+size_t live = 0, limit = SIZE_MAX, pinned_limit = SIZE_MAX;
+std::map<const char *, StreamId> born;                   // the stream that memory was allocated on
+std::set<std::pair<const char *, StreamId>> lent;        // memory that record_stream() told another stream of
+thread_local StreamId current = 0;
 
 std::pair<const char *, size_t> range_of(const Ranges &ranges, const void *p) {
     auto it = ranges.upper_bound((const char *)p);
@@ -66,9 +74,12 @@ struct Memory : c10::DeviceAllocator {
     c10::DataPtr allocate(size_t nbytes) override {
         Locked locked(lock);
         if (!nbytes) return {nullptr, nullptr, &release, Device(AWAY, 0)};
+        TORCH_CHECK_WITH(OutOfMemoryError, live + rounded(nbytes) <= limit, "stand-in: out of memory");
         void *p = mmap(nullptr, rounded(nbytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         TORCH_CHECK(p != MAP_FAILED);
         away[(char *)p] = rounded(nbytes);
+        born[(char *)p] = current;
+        live += rounded(nbytes);
         return {p, p, &release, Device(AWAY, 0)};
     }
     static void release(void *p) {
@@ -76,6 +87,8 @@ struct Memory : c10::DeviceAllocator {
         auto it = away.find((char *)p);
         if (it == away.end()) return;
         munmap(p, it->second);
+        live -= it->second;
+        lent.erase(lent.lower_bound({(char *)p, INT64_MIN}), lent.upper_bound({(char *)p, INT64_MAX}));
         away.erase(it);
     }
     c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -85,7 +98,10 @@ struct Memory : c10::DeviceAllocator {
     }
     bool initialized() override { return true; }
     void emptyCache(c10::MempoolId_t) override {}
-    void recordStream(const c10::DataPtr &, c10::Stream) override {}
+    void recordStream(const c10::DataPtr &p, c10::Stream stream) override {
+        Locked locked(lock);
+        lent.insert({range_of(away, p.get()).first, stream.id()});
+    }
     c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex) override { return {}; }
     void resetAccumulatedStats(DeviceIndex) override {}
     void resetPeakStats(DeviceIndex) override {}
@@ -94,6 +110,7 @@ struct Memory : c10::DeviceAllocator {
 struct PinnedMemory : c10::Allocator {
     c10::DataPtr allocate(size_t nbytes) override {
         Locked locked(lock);
+        TORCH_CHECK(nbytes <= pinned_limit, "stand-in: this memory cannot be pinned");
         void *p = aligned_alloc(PAGE, rounded(nbytes) + PAGE);
         TORCH_CHECK(p);
         pinned[(char *)p] = rounded(nbytes) + PAGE;
@@ -110,11 +127,13 @@ struct PinnedMemory : c10::Allocator {
 
 // ---- streams
 
+bool hangs = false;  // nothing runs any more
+
 struct Queue {
     long begun = 0, done = 0;
     std::deque<std::function<void()>> waiting;
     void run_to(long number) {
-        while (done < number) {
+        while (!hangs && done < number) {
             auto next = std::move(waiting.front());
             waiting.pop_front();
             done++;
@@ -134,7 +153,6 @@ struct Event {
 
 std::map<StreamId, Queue> queues;
 StreamId last_stream = 0;
-thread_local StreamId current = 0;
 
 // What a thread that computes on the device waits for. One that only waits for events does not keep it from computing.
 int64_t waits = 0, late = 0;
@@ -244,9 +262,13 @@ struct Bare {
     int64_t offset;
     at::ScalarType type;
     bool away;
+    at::Tensor kept;  // what the stream may count on, as of PyTorch's allocators: memory that was allocated on it, or that it was told of
     explicit Bare(const at::Tensor &t)
         : p((void *)storage_of(t)), nbytes(t.storage().nbytes()), size(t.sizes().vec()), stride(t.strides().vec()), offset(t.storage_offset()),
-          type(t.scalar_type()), away(is_away(t)) {}
+          type(t.scalar_type()), away(is_away(t)) {
+        const char *start = range_of(::away, p).first;
+        if (start && (born[start] == current || lent.count({start, current}))) kept = t.detach();
+    }
     at::Tensor view() const {
         TORCH_CHECK(!away || range_of(::away, p).first, "memory of the device was given back while a copy was still to come");
         return at::from_blob(p, (int64_t)(nbytes / c10::elementSize(type)), at::TensorOptions().dtype(type)).as_strided(size, stride, offset);
@@ -328,7 +350,8 @@ at::Scalar local_scalar(const at::Tensor &t) {
 
 // As CUDA: raises for tensors of the host among those of the device, numbers and indices aside
 void refuse_mixed(const c10::OperatorHandle &op, const torch::jit::Stack &stack) {
-    static const std::set<std::string> takes_both = {"aten::index", "aten::index_put", "aten::_index_put_impl_", "aten::_to_copy", "aten::copy_"};
+    static const std::set<std::string> takes_both = {"aten::index",         "aten::index_put",         "aten::index_put_", "aten::_index_put_impl_",
+                                                     "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::_to_copy",   "aten::copy_"};
     bool here = false, there = false;
     auto look = [&](const at::Tensor &t) {
         if (t.defined()) (is_away(t) ? there : here) |= is_away(t) || t.dim() > 0;
@@ -351,6 +374,66 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     at::native::cpu_fallback(op, stack);
 }
 
+// ---- operations that have no fallback of PyTorch's, or none with a GPU's types
+
+struct On {
+    Inside of_the_device;
+    Locked locked{lock};
+    at::NoGradGuard no_grad;
+    On() { run(current); }
+};
+
+at::Tensor down(const at::Tensor &t) {
+    at::Tensor from = t.is_non_overlapping_and_dense() ? t : t.contiguous();
+    at::Tensor out = at::empty_strided(from.sizes(), from.strides(), from.options().device(at::kCPU));
+    if (t.numel()) copy_now(Bare(from), Bare(out));
+    return out;
+}
+
+at::Tensor up(const at::Tensor &t) {
+    if (!t.defined()) return t;
+    at::Tensor out = at::empty_strided(t.sizes(), t.strides(), t.options().device(Device(AWAY, 0)));
+    if (t.numel()) copy_now(Bare(t), Bare(out));
+    return out;
+}
+
+using Maybe = std::optional<at::Tensor>;
+Maybe down(const Maybe &t) { return t && t->defined() ? Maybe(down(*t)) : std::nullopt; }
+
+at::Tensor convolution(const at::Tensor &x, const at::Tensor &w, const Maybe &bias, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation,
+                       bool transposed, IntArrayRef output_padding, int64_t groups) {
+    On the_device;
+    return up(at::convolution(down(x), down(w), down(bias), stride, padding, dilation, transposed, output_padding, groups));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor &y, const at::Tensor &x, const at::Tensor &w, IntArrayRef stride,
+                                                                    IntArrayRef padding, IntArrayRef dilation, bool transposed,
+                                                                    IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+    On the_device;
+    int64_t outputs = y.size(1);
+    at::OptionalIntArrayRef bias = mask[2] ? at::OptionalIntArrayRef(IntArrayRef(&outputs, 1)) : at::OptionalIntArrayRef();
+    auto out = at::convolution_backward(down(y), down(x), down(w), bias, stride, padding, dilation, transposed, output_padding, groups, mask);
+    return {up(std::get<0>(out)), up(std::get<1>(out)), up(std::get<2>(out))};
+}
+
+// Writes to what its schema does not name
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(const at::Tensor &x, const Maybe &w, const Maybe &b, const Maybe &mean, const Maybe &var,
+                                                          bool training, double momentum, double eps) {
+    On the_device;
+    Maybe m = down(mean), v = down(var);
+    auto out = at::native_batch_norm(down(x), down(w), down(b), m, v, training, momentum, eps);
+    if (training && m) copy_now(Bare(*m), Bare(*mean));
+    if (training && v) copy_now(Bare(*v), Bare(*var));
+    return {up(std::get<0>(out)), up(std::get<1>(out)), up(std::get<2>(out))};
+}
+
+// Of integers, too, as on a GPU
+at::Tensor histogram(const at::Tensor &x, int64_t bins, const at::Scalar &least, const at::Scalar &most) {
+    On the_device;
+    at::Tensor here = down(x);
+    return up(at::histc(here.is_floating_point() ? here : here.to(at::kFloat), bins, least, most).to(here.scalar_type()));
+}
+
 TORCH_LIBRARY_IMPL(_, MTIA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>()); }
 
 TORCH_LIBRARY_IMPL(aten, MTIA, m) {
@@ -365,14 +448,28 @@ TORCH_LIBRARY_IMPL(aten, MTIA, m) {
     m.impl("set_.source_Storage", set_whole_storage);
     m.impl("resize_", resize);
     m.impl("_local_scalar_dense", local_scalar);
-    // where a device does not name it, PyTorch has a formula of its own, with other bits
-    m.impl("native_layer_norm", torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+    m.impl("convolution_overrideable", convolution);
+    m.impl("convolution_backward_overrideable", convolution_backward);
+    m.impl("native_batch_norm", batch_norm);
+    m.impl("histc", histogram);
+    // where a device does not name these, PyTorch has formulas of its own, with other bits
+    for (auto name : {"native_layer_norm", "native_group_norm", "silu_backward", "mish_backward"})
+        m.impl(name, torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
+}
+
+// PyTorch does not see that these have a kernel of the device, and differentiates their formulas
+TORCH_LIBRARY_IMPL(aten, AutogradMTIA, m) {
+    for (auto name : {"silu_backward", "mish_backward"}) m.impl(name, torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY(standin, m) {
     c10::SetAllocator(AWAY, &memory);
     m.def("waits() -> int", [] { return waits; });
     m.def("late() -> int", [] { return late; });
+    m.def("live() -> int", [] { return (int64_t)live; });
+    m.def("hang(bool on) -> ()", [](bool on) { hangs = on; });
+    m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
+    m.def("limit_pinned(int nbytes) -> ()", [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ OTHERS = {
     "on_nonfinite": (None, None),  # as in DeepSpeed, a step whose gradients are not finite is left out
     "layers": (None, None),
     "compile": ("torch_compile", None),  # the compile() of its engine does it
+    "device_timeout": (None, None),  # both compute on the CPU
 }
 
 

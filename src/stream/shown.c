@@ -320,10 +320,14 @@ void shore_shown_release(struct shore_shown *s, uint32_t number, uint32_t page) 
     end_page(s, page);
 }
 
+void shore_shown_settle(struct shore_shown *s) {
+    while (s->nputting)
+        end_first(s);
+}
+
 void shore_shown_release_all(struct shore_shown *s) {
     for (uint32_t i = 0; i < s->npools; i++)
         for (uint32_t b = 0; b < s->pools[i].nslots; b++)
             if (s->pools[i].slots[b].state != EMPTY) shore_shown_release(s, i, s->pools[i].slots[b].page);
-    while (s->nputting)
-        end_first(s);
+    shore_shown_settle(s);
 }

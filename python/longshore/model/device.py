@@ -9,12 +9,11 @@ import torch
 
 from .. import native
 from ..errors import LongshoreError
-from ..native import ffi
+from ..native import ffi, lib
 from ..torch_internals import accelerator
 
 TIMEOUT_SECONDS = 300  # how long a device may take for a copy
 WIDENED_AT_ONCE = 4096  # elements: so many are widened through a copy of them
-TRIED: set[str] = set()  # kinds of devices that slots are copied to; a model on any other is moved to the CPU
 
 
 def accelerators():
@@ -38,9 +37,35 @@ def set_random_states(states):
 
 
 def of(model):
-    """Returns the device of a model's parameters, if slots are copied to it; None: modules compute in the host's
-    slots."""
-    return next((p.device for p in model.parameters() if p.device.type in TRIED), None)
+    """The device that a model lies on, where its modules then compute; None: the CPU. Raises LongshoreError if nothing
+    can compute there."""
+    places = {p.device for p in model.parameters() if p.device.type != "meta"}
+    where = next((place for place in places if place.type != "cpu"), None)
+    if where is None:
+        return None
+    names = ", ".join(sorted(map(str, places)))
+    if len(places) > 1:
+        raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
+    if accelerator().type != where.type:
+        raise LongshoreError(
+            f"the model lies on {names}, and the accelerator of this PyTorch is {accelerator().type}: move the model "
+            'there, or to the CPU with model.to("cpu")'
+        )
+    if not hasattr(torch, "accelerator") or not hasattr(torch.Stream, "__enter__"):
+        raise LongshoreError(
+            f"the model lies on {names}, for which PyTorch {torch.__version__} is too old: install 2.7 or newer, or "
+            'move the model to the CPU with model.to("cpu")'
+        )
+    return where
+
+
+def refuse_timeout(who, value):
+    """Raises ValueError for a device_timeout that is no time."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise ValueError(f"{who}: device_timeout must be a number of seconds, more than 0, and is {value!r}")
+
+
+ALIGN = lib.SHORE_BUFFER_ALIGN_BYTES
 
 
 class Pinned:
@@ -48,12 +73,14 @@ class Pinned:
 
     def __init__(self, nbytes):
         try:
-            self.nbytes, self.bytes = nbytes, torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+            found = torch.zeros(nbytes + ALIGN, dtype=torch.uint8, pin_memory=True)
         except (RuntimeError, MemoryError) as failure:
             raise LongshoreError(
                 f"{native.readable(nbytes)} of pinned memory, which a device copies from and to, are refused "
                 f"({_first_line(failure)}); raise the limit of locked memory (ulimit -l), or give less memory="
             ) from failure
+        before = -found.data_ptr() % ALIGN
+        self.nbytes, self.bytes = nbytes, found[before : before + nbytes]
         self.pointer = ffi.cast("void *", self.bytes.data_ptr())
         self.whole = ffi.buffer(self.pointer, nbytes)
 
@@ -103,8 +130,14 @@ class Device:
             widen=_widen,
             timeout_ns=int(timeout * 1e9),
         )
-        self.copying = self.number_of(torch.Stream(device))
-        self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=device)
+        try:
+            self.copying = self.number_of(torch.Stream(device))
+            self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=device)  # of a widening
+        except (RuntimeError, NotImplementedError) as failure:
+            raise LongshoreError(
+                f"{device} has no streams that copies can run on ({_first_line(failure)}): move the model to the CPU "
+                'with model.to("cpu")'
+            ) from failure
 
     # ---- memory
 
@@ -125,9 +158,9 @@ class Device:
         self._memory.append((there.data_ptr(), there))
         return there
 
-    def forget_memory(self):
+    def close(self):
         """Lets go of all memory. Nothing is called on it any more."""
-        self._memory = []
+        self._memory, self.rest = [], None
 
     def at(self, address, nbytes):
         """The bytes at an address, as a tensor."""
@@ -271,40 +304,6 @@ def _wait(ctx, event, timeout_ns, diag):
     if code and diag != ffi.NULL:
         diag.text = f"the device has failed: {_first_line(device.failure)}".encode()[:1000]
     return code or (0 if passed[0] else -errno.ETIMEDOUT)
-
-
-class Slots:
-    """The slots on a device: copies of the host's slots, made when a module needs them."""
-
-    def __init__(self, device, host):
-        self.device, self.host, self.stream = device, host, torch.Stream(device)
-        self.bytes = torch.empty(host.nbytes, dtype=torch.uint8, device=device)
-
-    def put(self, slot, what):
-        """Copies a slot from the host unless the device has its content. what: identifies the content."""
-        computing = torch.accelerator.current_stream(self.device)
-        if slot.put != what:
-            here, there = (memory.bytes[slot.base : slot.base + slot.nbytes] for memory in (self.host, self))
-            if slot.used is not None:
-                self.stream.wait_event(slot.used)
-            with self.stream:
-                there.copy_(here, non_blocking=True)
-            slot.put, slot.crossed = what, self.stream.record_event()
-        computing.wait_event(slot.crossed)
-
-    def hide(self, slot):
-        """Notes the last computation with a slot: the next copy waits for it."""
-        slot.used = torch.accelerator.current_stream(self.device).record_event()
-
-    def may_fill(self, slot):
-        """Whether the host's slot may be overwritten, since its copy has ended."""
-        return slot.crossed is None or slot.crossed.query()
-
-    def fill(self, slot):
-        """Waits until the host's slot may be overwritten."""
-        if not self.may_fill(slot):
-            slot.crossed.synchronize()
-        slot.put = None
 
 
 class Landing:

@@ -179,7 +179,7 @@ class ModuleHook:
         streams.inside.enter(module, blocks)
         saver = checkpoint_that_saves() if in_backward() else None
         for streamed in blocks:
-            if not streamed.present:
+            if not streams.ready(streamed):
                 streams.ensure(streamed)
             streamed.recomputer = saver and weakref.ref(saver)
         # not in backward, where recomputation goes with the prefetch of pre_backward()
@@ -210,6 +210,6 @@ class ModuleHook:
         if streams.turns is not None:
             streams.turns.check(module)
         for streamed in self.blocks:
-            if not streamed.present:
+            if not streams.ready(streamed):
                 streams.ensure(streamed)
         streams.prefetch_next(self.first, -1)

@@ -62,26 +62,24 @@ def _check(streamed, updates):
 class Places:
     """Finds the places of tensors in slots, and the values at places."""
 
-    def __init__(self, memory, slots, bring, mirror=None):
-        """memory: a Buffer; slots: the Slots in it; bring(block): fetches a block. mirror: memory of a device with the
-        same slots, where modules compute."""
-        self.memory, self.mirror, self.bring = memory, mirror, bring
-        self.bytes = (memory if mirror is None else mirror).bytes
-        self.base = self.bytes.data_ptr()
+    def __init__(self, tier, slots, streams):
+        """tier: has the memory; slots: the Slots in it; streams: bring blocks there."""
+        self.tier, self.streams = tier, streams
+        self.device, self.nbytes, self.base = tier.bytes.device, tier.bytes.numel(), tier.base
         self.slots = sorted(slots, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
 
     def view(self, at, dtype, shape):
         """Makes a tensor at an offset. On the host it has a storage of its own, whose users can be counted."""
-        if self.mirror is not None:
-            return self.bytes[at : at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
-        memory = memoryview(self.memory.whole)[at : at + shape.numel() * dtype.itemsize]
+        if self.tier.whole is None:
+            return self.tier.bytes[at : at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
+        memory = memoryview(self.tier.whole)[at : at + shape.numel() * dtype.itemsize]
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def detach_views(self, parameters):
         """Detaches views that a script has kept of these parameters: using one raises, since its memory gets other
         values."""
-        for p, handle in parameters if self.mirror is None else ():
+        for p, handle in parameters if self.tier.whole is not None else ():
             if users(handle.view) != handle.users:
                 kept, handle.view = (
                     handle.view,
@@ -96,14 +94,19 @@ class Places:
                     "layer has gone or has been updated; make it again, or keep a copy of it",
                 )
 
+    def detach_all(self, parameters):
+        """Lets go of the memory of these parameters, which keep their shapes."""
+        for p, handle in parameters:
+            handle.view = torch.empty((), dtype=handle.view.dtype, device=self.device).expand(handle.view.shape)
+            with DisableTorchFunctionSubclass():
+                p.data = handle.view
+
     def slot_of(self, tensor):
         """Returns the slot that a tensor lies in, or None."""
-        if tensor.device != self.bytes.device or not has_storage(tensor):
+        if tensor.device != self.device or not has_storage(tensor):
             return None
         at = tensor.data_ptr() - self.base
-        return (
-            self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.memory.nbytes and self.slots else None
-        )
+        return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.nbytes and self.slots else None
 
     def place_of(self, tensor, sources=None):
         """Returns the Place of a tensor, a SavedAbsent for an absent parameter or a copy of one (sources: as in
@@ -127,10 +130,10 @@ class Places:
         """Returns the tensor at a place, fetching its block if needed."""
         streamed = place.streamed
         _check(streamed, place.updates)
-        if not streamed.present:
-            self.bring(streamed)
+        if not self.streams.ready(streamed):
+            self.streams.ensure(streamed)
         value = torch.as_strided(
-            self.bytes.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize
+            self.tier.bytes.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize
         )
         # a graph made in this backward may keep it, and a script's Function may compute with other blocks meanwhile
         keeps = torch.is_grad_enabled() or not streamed.stays and in_scripts_function()

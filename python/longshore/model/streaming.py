@@ -1,12 +1,11 @@
 """Streaming of parameters: fetches each block into its slot before a module computes with it, and evicts others.
 
 Repeated layer n always uses slot `n modulo slots`, so that a parameter has the same address in forward and in backward.
-A slot holds a layer's frozen and trained parameters side by side. Hooks of modules fetch blocks (hooks.py). If autograd
+A slot holds a layer's frozen and trained parameters side by side; where slots are is a matter of tiers.py. Hooks of modules fetch blocks (hooks.py). If autograd
 saves a parameter, Longshore keeps only its place in the slot, and reads the value again in backward. So the value is
 right even if other layers used the slot in between.
 
-If modules compute in float32 and the drives store bf16, a block is fetched into the upper half of its slot and widened
-in place. Parameters of the less common dtype stay in memory.
+Parameters of the less common dtype stay in memory.
 """
 
 import contextlib
@@ -16,38 +15,37 @@ import threading
 import torch
 from torch import nn
 
-from .. import forks, native, progress
+from .. import forks, progress
 from ..drives import recovery
 from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
-from ..native import SEGMENT, ffi, lib
+from ..native import SEGMENT, lib
 from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
-from . import device, hooks, write_tracking
+from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
 from .forward_scope import Running, checkpoint_that_saves
 from .slot_memory import Place, Places, SavedAbsent
-
-FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
+from .tiers import FETCH, OneTier, TwoTiers
 
 
 class Slot:
     """A range of memory that holds one block at a time."""
 
-    def __init__(self, base, nbytes, widens):
-        self.base, self.nbytes, self.holds = base, nbytes, None
-        # on a device: the content that it has; the event of its copy; the event of the last computation with it
-        self.put = self.crossed = self.used = None
-        self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive
+    def __init__(self, number, base, nbytes, widens):
+        self.number, self.base, self.nbytes, self.holds = number, base, nbytes, None
+        self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive in one tier
 
 
 class Streamed:
     """A block that is fetched and evicted. It is the C library's page of the same number."""
 
-    def __init__(self, number, block, slot, stays, storage):
-        self.number, self.block, self.slot, self.stays, self.storage = number, block, slot, stays, storage
-        self.widens = storage != block.dtype
+    def __init__(self, number, block, slot, stays, storage, widens):
+        """stays: no other block uses its slot. widens: the host widens it, after its page was fetched."""
+        self.number, self.block, self.slot, self.stays = number, block, slot, stays
+        self.storage, self.widens = storage, widens
+        self.given = set()  # streams of a device that compute with it now
         self.parameters = []  # (parameter, handle)
         self.present = False  # whether modules can compute with its parameters
         self.pins = 0  # forward passes and resident() contexts that use it now
@@ -62,43 +60,47 @@ class Streamed:
 class Streams:
     """All blocks of one model, and the slots that they share."""
 
-    def __init__(self, layout, compute, storage, slots, where=None):
+    def __init__(self, layout, compute, storage, slots, pages=0, device=None):
         """compute: the dtype that most parameters have in modules; storage: the dtype in which they are fetched. slots:
-        how many repeated layers memory holds. where: a device that modules compute on; None: the CPU."""
+        how many repeated layers modules can compute with at once. device: the Device with the slots; None: they are
+        the host's, as pages are. pages: of how many repeated layers the host holds pages for a device."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.state = self.pages = self.gradients = None  # until open()
+        self.state = self.gradients = None  # until open()
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
         sides = layout.sides()
-        self.memory = (Buffer if where is None else device.Pinned)(max(layout.memory_bytes(self.slots), 4096))
-        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
-        self.device = None if where is None else device.Device(where)
-        self.mirror = None if where is None else device.Slots(where, self.memory)
-        self.contents = 0  # goes up when the contents of memory become invalid
-        self.pool, at = [], 0
-        for side in sides * self.slots:
-            self.pool.append(Slot(at, side, storage != compute))
-            at += side
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
+        shared, at = [], 0
+        for side in sides * self.slots:
+            shared.append(Slot(len(shared), at, side, storage != compute))
+            at += side
         slot_of = {
-            b: self.pool[n % self.slots * len(sides) + side]
+            b: shared[n % self.slots * len(sides) + side]
             for n, numbers in enumerate(self.layers)
             for side, b in enumerate(numbers)
         }
-        self.blocks = []
+        self.blocks, number = [], len(shared)
         for b, block in enumerate(layout.blocks):
             if block.buffers:
                 continue
-            fetched = storage if block.dtype == compute else block.dtype
+            fetched = layout.fetched(b, compute, storage)
+            widens = fetched != block.dtype
             if block.layer:
                 slot, stays = slot_of[b], self.slots == len(self.layers)
             else:
-                slot, stays = Slot(at, layout.nbytes(b), fetched != block.dtype), True
+                slot, stays = Slot(number, at, layout.nbytes(b), widens), True
+                number += 1
                 at += slot.nbytes
-            self.blocks.append(Streamed(b, block, slot, stays, fetched))
-        self.places = Places(self.memory, {id(s.slot): s.slot for s in self.blocks}.values(), self.ensure, self.mirror)
+            self.blocks.append(Streamed(b, block, slot, stays, fetched, widens and device is None))
+        if device is None:
+            self.tier = OneTier(layout, storage, shared, at)
+        else:
+            page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
+            self.tier = TwoTiers(layout, storage, shared, at, pages, device, page_bytes)
+        self.memory, self.device = self.tier.memory, device
+        self.places = Places(self.tier, {id(s.slot): s.slot for s in self.blocks}.values(), self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # the Turns of a layer-major step
         self.loading = None  # a Loading, for load_state_dict()
@@ -112,32 +114,8 @@ class Streams:
 
     def open(self, state):
         """Opens the pages of a run's state: from here on blocks are fetched from its drives, at the committed step."""
-        ranges = ffi.new("struct shore_pages_range[]", len(self.blocks))
-        address = {id(slot): ffi.cast("void *", self.base + slot.fetched) for slot in self.pool + self.places.slots}
-        for r, streamed in zip(ranges, self.blocks):
-            r.block, r.count = streamed.number, self.layout.segments[streamed.number]
-            r.other_kind = streamed.storage != self.storage
-            if streamed.stays:
-                r.pool, r.memory = lib.SHORE_PAGES_STAYS, address[id(streamed.slot)]
-            else:
-                r.pool = self.pool.index(streamed.slot)
-        pools = ffi.new("struct shore_pages_pool[]", max(len(self.pool), 1))
-        buffers = [ffi.new("void *[]", [address[id(slot)]]) for slot in self.pool]
-        for pool, buffer in zip(pools, buffers):
-            pool.nbuffers, pool.buffers = 1, buffer
-        options = native.new(
-            "struct shore_pages_options",
-            ranges=ranges,
-            nranges=len(self.blocks),
-            pools=pools,
-            kind=FETCH[self.storage],
-            npools=len(self.pool) if any(not s.stays for s in self.blocks) else 0,
-        )
-        self.pages = ffi.gc(
-            native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close
-        )
+        self.tier.open(state, self.blocks)
         self.state = state
-        self.contents += 1
         for streamed in self.blocks:  # memory may hold blocks of another state
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
@@ -145,6 +123,11 @@ class Streams:
             self.activations = self.make_activations(state)
         lib.shore_pages_set_step(self.pages, state.step)
         self.gradients.open(state)
+
+    @property
+    def pages(self):
+        """struct shore_pages *, while a state is open."""
+        return self.tier.pages
 
     # ---- the model's parameters
 
@@ -196,10 +179,7 @@ class Streams:
             if not streamed.present:
                 return
             streamed.present = False
-            if self.mirror is not None:
-                self.mirror.hide(streamed.slot)
-            if not streamed.widens:
-                lib.shore_pages_release(self.pages, streamed.number)
+            self.tier.leave(streamed)
             changed = [(p, h) for p, h in streamed.parameters if write_tracking.changed(p, h)]
             for p, handle in changed:
                 p.data = handle.view
@@ -214,31 +194,24 @@ class Streams:
     @whole
     def forget(self):
         """Hides all blocks, and forgets their contents in memory, which differ from the drives'."""
-        self.contents += 1
         for streamed in self.blocks:
             streamed.step = -1
             with contextlib.suppress(LongshoreError):
                 self.hide(streamed)
+        self.tier.forget()
         lib.shore_pages_forget(self.pages)
         lib.shore_pages_set_step(self.pages, self.state.step)
 
     # ---- coming and going
 
+    def ready(self, streamed):
+        """Whether the code of this thread may compute with a block's parameters."""
+        return streamed.present and self.tier.is_given(streamed)
+
     def _fetch(self, streamed):
-        """Reads a block into its slot, widened if need be."""
-        if self.mirror is not None and streamed.slot.put != self._content(streamed):
-            self.mirror.fill(streamed.slot)
+        """Brings a block into its slot."""
         try:
-            if streamed.widens:
-                native.call(
-                    lib.shore_pages_take,
-                    self.pages,
-                    streamed.number,
-                    ffi.cast("float *", self.base + streamed.slot.base),
-                )
-                streamed.step = self.state.step
-            else:
-                native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
+            self.tier.give(streamed)
         except LongshoreError as failure:
             core = self.core()
             if core is not None and failure.code != lib.SHORE_ELINK:
@@ -249,11 +222,13 @@ class Streams:
     def ensure(self, streamed):
         """Fetches a block unless it is in memory, evicting the one in its slot. On return modules can compute with its
         parameters."""
-        if streamed.present:
+        if self.ready(streamed):
             return
         with self.lock:
             if self.state is None:
                 raise LongshoreError(f"{streamed.block.name}: {self.why}")
+            if streamed.present:  # and another stream of the device computes with it
+                return recovery.persist(self.core(), lambda: self._fetch(streamed))
             old = streamed.slot.holds
             if old is not None and old is not streamed:
                 self._refuse_to_evict(
@@ -267,13 +242,7 @@ class Streams:
             if not streamed.widens or streamed.step != self.state.step:
                 streamed.step = -1
                 recovery.persist(self.core(), lambda: self._fetch(streamed))
-            if self.mirror is not None:
-                self.mirror.put(streamed.slot, self._content(streamed))
             self._show(streamed)
-
-    def _content(self, streamed):
-        """Identifies what a slot holds once this block is in it."""
-        return streamed.number, self.state.step, self.contents
 
     def _refuse_to_evict(self, old, why):
         """Raises LongshoreError if a block that is in use would be evicted. why: begins the message."""
@@ -307,27 +276,23 @@ class Streams:
 
     @whole
     def want(self, number):
-        """Prefetches a block, unless its slot is in use."""
+        """Prefetches a block, into its slot unless that is in use."""
         streamed = self.blocks[number]
-        if self.state is None or self.slots < 2 or streamed.present:
+        if self.state is None or streamed.present:
             return
         with self.lock:
             old = streamed.slot.holds
-            if (
-                streamed.widens
-                and streamed.step == self.state.step
-                or self.mirror is not None
-                and not self.mirror.may_fill(streamed.slot)
-            ):
+            if streamed.widens and streamed.step == self.state.step:
                 return
-            if old is not None and old is not streamed:
-                if old.pins or self.inside.others_compute():
-                    return
-                self.hide(old)
-                self.places.detach_views(old.parameters)
-                old.step = -1
-                streamed.slot.holds = None
-            lib.shore_pages_want(self.pages, number)
+            is_free = self.slots > 1
+            if is_free and old is not None and old is not streamed:
+                is_free = not old.pins and not self.inside.others_compute()
+                if is_free:
+                    self.hide(old)
+                    self.places.detach_views(old.parameters)
+                    old.step = -1
+                    streamed.slot.holds = None
+            self.tier.want(streamed, is_free)
 
     def prefetch_next(self, number, by):
         """Prefetches the layer after a block's own, in forward (by=1) or backward (by=-1)."""
@@ -369,8 +334,7 @@ class Streams:
         """Hides a block that is about to be updated."""
         streamed = self.blocks[number]
         self.hide(streamed)
-        if self.mirror is not None:
-            self.mirror.fill(streamed.slot)
+        self.tier.before_update(streamed)
         if streamed.stays:
             streamed.step = -1  # the update's result goes into the slot
             self.places.detach_views(streamed.parameters)
@@ -394,12 +358,9 @@ class Streams:
         """Cancels requests to lost drives. Present blocks stay as they are. Returns whether gradients were spilled to
         the lost drives."""
         with self.lock:
-            for streamed in self.blocks:
-                if streamed.present and not streamed.widens:
-                    lib.shore_pages_release(self.pages, streamed.number)
+            self.tier.after_drive_loss(self.blocks)
             spilled = self.gradients.step.tell(lib.shore_step_lost)
             self.gradients.lose()
-            self.contents += 1
             if self.activations is not None:
                 self.activations.settle()
             return spilled
@@ -415,17 +376,16 @@ class Streams:
             self.activations = None
         self.gradients.end()
         self.state = None
-        pages, self.pages = self.pages, None
-        ffi.release(pages)
+        if self.device is not None:  # parameters keep their shapes, and no memory there
+            self.places.detach_all([named for streamed in self.blocks for named in streamed.parameters])
+        self.tier.close()
 
     def leave_to_parent(self):
         """In a forked process: forgets the run, whose memory the process does not have."""
         self.lock, self.why = threading.RLock(), forks.WHY
         self._mark_absent()
         self.state = self.activations = None
-        if self.pages is not None:
-            ffi.gc(self.pages, None)
-            self.pages = None
+        self.tier.leave_to_parent()
 
     def _mark_absent(self):
         for streamed in self.blocks:

@@ -15,6 +15,7 @@ from ..drives.state import MOMENTS
 from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
 from ..model.compiled import told
+from ..model.device import refuse_timeout
 from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
@@ -26,7 +27,7 @@ SECTION = """run drives memory storage moments overwrite activations activation_
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
-_START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from"}
+_START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from", "device_timeout"}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
@@ -66,6 +67,7 @@ class Options(SimpleNamespace):
             raise ValueError(
                 f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave it out"
             )
+        refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
 

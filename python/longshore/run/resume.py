@@ -52,6 +52,7 @@ def resume(
     *,
     memory: int | str | None = None,
     accept_step: int | None = None,
+    device_timeout: float = device.TIMEOUT_SECONDS,
 ) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
@@ -69,6 +70,7 @@ def resume(
         memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
         accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
+        device_timeout: As for wrap().
 
     Returns:
         The Engine.
@@ -82,6 +84,7 @@ def resume(
     run = os.fspath(run)
     if accept_step is not None and (type(accept_step) is not int or not 0 <= accept_step < 2**63):
         raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
+    device.refuse_timeout("resume", device_timeout)
     note_imports()
     open_engines.refuse_second(run)
     if not os.path.exists(run):
@@ -116,16 +119,16 @@ def resume(
         device=device.of(model),
     )
     with Progress(f"opening {run}"):
-        return _open(run, model, program, layout, given, chosen, accept_step)
+        return _open(run, model, program, layout, given, chosen, accept_step, device_timeout)
 
 
-def _open(run, model, program, layout, given, chosen, accept_step):
+def _open(run, model, program, layout, given, chosen, accept_step, device_timeout):
     """Opens the run's state and makes the engine of a model that matches it."""
     how = program["engine"]
     state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
-        engine = open_engine(model, state, how, given, chosen)
+        engine = open_engine(model, state, how, given, chosen, device_timeout)
         core = core_of(engine)
         try:
             core.open(state)

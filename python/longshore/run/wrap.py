@@ -62,6 +62,7 @@ def wrap(
     compress_after: int = 0,
     moments_from: str | os.PathLike | None = None,
     compile: bool | str | dict = False,
+    device_timeout: float = device.TIMEOUT_SECONDS,
 ) -> Engine:
     """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
 
@@ -74,7 +75,8 @@ def wrap(
     Args:
         model: Any nn.Module, made inside ``longshore.init(...)`` or already in memory. Its parameters are float32 or
             bfloat16, which is also the dtype of forward and backward. If both occur, those of the dtype with fewer
-            elements stay in memory; they may take 64 MiB at most.
+            elements stay in memory; they may take 64 MiB at most. A model that lies on an accelerator of PyTorch's
+            computes there.
         run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
@@ -113,6 +115,8 @@ def wrap(
             optimizer continues with its moments and step counts. Parameters that are not in it start from zero.
         compile: True compiles each layer with torch.compile. A string names the backend; a dict gives backend, mode,
             dynamic, fullgraph or options. The last bits of results may change.
+        device_timeout: Seconds that the device of a model may take for one copy. One that does not go on for so long
+            is lost: the step raises LongshoreError, and the last committed state is good. Default: 300.
 
     Returns:
         The Engine, which is called like the model.
@@ -205,7 +209,7 @@ def _wrap(model, options):
             head=_say(model, state, chosen),
         ) as shown:
             fill(state, model, making.spool if making else None, shown, old)
-            engine = open_engine(model, state, how, given, chosen, state.seal)
+            engine = open_engine(model, state, how, given, chosen, options.device_timeout, state.seal)
             core = core_of(engine)
             core.open(state)
         if old:
@@ -234,14 +238,18 @@ def _say(model, state, chosen):
     )
 
 
-def open_engine(model, state, how, groups, chosen, seal=None):
+def open_engine(model, state, how, groups, chosen, device_timeout, seal=None):
     """Binds a model to a run's state and returns its Engine.
 
     seal() makes the new run permanent. It is called before the model gives up its parameters, so that a crash in
     between loses nothing.
     """
     compiling = compiled.compile_blocks(model, how["layers"], how.get("compile"))
-    streams = Streams(state.layout, DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]], chosen.pages, device.of(model))
+    where, dtypes = device.of(model), (DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]])
+    if where is None:
+        streams = Streams(state.layout, *dtypes, chosen.pages)
+    else:
+        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, device.Device(where, device_timeout))
     streams.progress.compiling = compiling
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}

@@ -85,7 +85,7 @@ class Gradients(ScriptSide):
         self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
         self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._in_hooks = set()  # ids of parameters whose p.grad a script's hooks see
-        self.landing = None if streams.mirror is None else device.Landing(streams.mirror.device)
+        self.landing = None if streams.device is None else device.Landing(streams.device.device)
 
     def hook(self):
         """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
@@ -417,7 +417,7 @@ class Gradients(ScriptSide):
     def discard(self):
         """Discards what the drives have written of the next step."""
         self.step.tell(lib.shore_step_unmake)
-        self.streams.contents += 1
+        self.streams.tier.forget()
         self.made = {}
 
     def make_empty(self):

@@ -122,7 +122,7 @@ def changed_in(core, blocks):
 def amend(core, blocks):
     """Makes changes of parameters in memory a part of the last step, whose commit has not begun: a write of the changed
     segments. Returns False if that step takes none."""
-    if not core.cycle.takes_changes() or core.streams.mirror is not None:
+    if not core.cycle.takes_changes() or core.streams.device is not None:
         return False
     changed = {}  # {block: (its masters, first and last changed element)}
     for streamed in blocks:

@@ -350,8 +350,11 @@ static void a_page_is_in_use_until_it_has_been_put(void **state) {
     shore_shown_release(w->shown, 0, 1);
     assert_true(is_free(w, 0) && is_free(w, 1));
     assert_false(is_free(w, 2));
-    shore_shown_release_all(w->shown);
+    shore_shown_settle(w->shown);
     assert_true(is_free(w, 2));
+    w->late.nputs = 0;
+    given(w, 2, 0, &host); /* it is given still */
+    assert_int_equal(w->late.nputs, 0);
     close_world(w);
 }
 

@@ -1,0 +1,214 @@
+"""Where modules compute with blocks: in slots of host memory, each the buffer of a page of the library (OneTier), or in
+slots on a device, to which the library copies pages (TwoTiers, ``device.h``)."""
+
+import torch
+
+from .. import native
+from ..drives.state import Buffer
+from ..errors import LongshoreError
+from ..native import ffi, lib
+
+FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
+
+
+class OneTier:
+    """Slots in host memory. If the drives store bf16 and modules compute in float32, a page is fetched into the upper
+    half of its slot and widened in place."""
+
+    device = None
+
+    def __init__(self, layout, storage, slots, nbytes):
+        """storage: the dtype in which most blocks are fetched. slots: those that layers share."""
+        self.layout, self.storage, self.slots, self.pages = layout, storage, slots, None
+        self.memory = Buffer(max(nbytes, 4096))
+        self.bytes, self.whole = self.memory.bytes, self.memory.whole
+        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
+
+    def _buffers(self):
+        """The addresses of the buffers of each pool of pages."""
+        return [[self.base + slot.fetched] for slot in self.slots]
+
+    def _page_of(self, streamed):
+        """(its pool, the address of its own memory) of a block's page."""
+        if streamed.stays:
+            return lib.SHORE_PAGES_STAYS, self.base + streamed.slot.fetched
+        return streamed.slot.number, 0
+
+    def open(self, state, blocks):
+        """Opens the pages of a run's state."""
+        self.state = state
+        ranges = ffi.new("struct shore_pages_range[]", len(blocks))
+        for r, streamed in zip(ranges, blocks):
+            r.block, r.count = streamed.number, self.layout.segments[streamed.number]
+            r.other_kind = streamed.storage != self.storage
+            r.pool, address = self._page_of(streamed)
+            r.memory = ffi.cast("void *", address)
+        buffers = [ffi.new("void *[]", [ffi.cast("void *", address) for address in of]) for of in self._buffers()]
+        pools = ffi.new("struct shore_pages_pool[]", max(len(buffers), 1))
+        for pool, of in zip(pools, buffers):
+            pool.nbuffers, pool.buffers = len(of), of
+        options = native.new(
+            "struct shore_pages_options",
+            ranges=ranges,
+            nranges=len(blocks),
+            pools=pools,
+            kind=FETCH[self.storage],
+            npools=len(buffers) if any(r.pool != lib.SHORE_PAGES_STAYS for r in ranges) else 0,
+        )
+        self.pages = ffi.gc(
+            native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close
+        )
+
+    def is_given(self, streamed):
+        """Whether this thread may compute with a block that is present."""
+        return True
+
+    def give(self, streamed):
+        """Brings a block into its slot, for the computations of this thread."""
+        if streamed.widens:
+            to = ffi.cast("float *", self.base + streamed.slot.base)
+            native.call(lib.shore_pages_take, self.pages, streamed.number, to)
+            streamed.step = self.state.step
+        else:
+            native.call(lib.shore_pages_get, self.pages, streamed.number, ffi.new("const void **"))
+
+    def want(self, streamed, slot_is_free):
+        """Prefetches a block, as far as this needs no waiting and its slot is free."""
+        if slot_is_free:
+            lib.shore_pages_want(self.pages, streamed.number)
+
+    def leave(self, streamed):
+        """Nobody computes with a block from here on."""
+        if not streamed.widens:
+            lib.shore_pages_release(self.pages, streamed.number)
+
+    def before_update(self, streamed):
+        """A block that was left is about to be updated."""
+
+    def forget(self):
+        """Forgets what slots hold: it differs from the drives'. All blocks were left."""
+
+    def after_drive_loss(self, blocks):
+        """Ends all uses of pages. Blocks that are present stay as they are."""
+        for streamed in blocks:
+            if streamed.present:
+                self.leave(streamed)
+
+    def close(self):
+        pages, self.pages, self.state = self.pages, None, None
+        ffi.release(pages)
+
+    def leave_to_parent(self):
+        """In a forked process: forgets the pages."""
+        if self.pages is not None:
+            ffi.gc(self.pages, None)
+        self.pages = self.state = None
+
+
+class TwoTiers(OneTier):
+    """Slots on a device, with pages in pinned host memory: their numbers and sizes are apart. What is copied into a slot
+    follows the streams that a script computed on, whoever leaves the block."""
+
+    whole = None
+
+    def __init__(self, layout, storage, slots, nbytes, pages, device, page_bytes):
+        """pages: how many layers' pages host memory holds. page_bytes(number): bytes of a block's page."""
+        self.layout, self.storage, self.slots, self.device = layout, storage, slots, device
+        self.pages = self.shown = None
+        layers = layout.layers()
+        sides = layout.sides(page_bytes)
+        count = min(pages, len(layers))
+        rest = [b for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers]
+        self.memory = device.pinned(max(layout.memory_bytes(count, page_bytes), 4096))
+        self.bytes = device.bytes(max(nbytes, 4096))
+        self.base = self.bytes.data_ptr()
+        at = int(ffi.cast("uintptr_t", self.memory.pointer))
+        self.turns = []  # of each turn: the address of each side's buffer
+        for _ in range(count):
+            self.turns.append([at + sum(sides[:n]) for n in range(len(sides))])
+            at += sum(sides)
+        self.own, self.side = {}, {}  # {block: the address of its own page}; {block: its side}
+        for b in rest:
+            self.own[b] = at
+            at += page_bytes(b)
+        for place, numbers in enumerate(layers):
+            for side, b in enumerate(numbers):
+                self.side[b] = side
+                if count == len(layers):
+                    self.own[b] = self.turns[place][side]
+
+    def _buffers(self):
+        return [list(of) for of in zip(*self.turns)]
+
+    def _page_of(self, streamed):
+        b = streamed.number
+        return (lib.SHORE_PAGES_STAYS, self.own[b]) if b in self.own else (self.side[b], 0)
+
+    def open(self, state, blocks):
+        super().open(state, blocks)
+        slots = {streamed.slot.number: streamed for streamed in blocks}
+        buffers = [ffi.new("uint64_t[]", [self.base + streamed.slot.base]) for _, streamed in sorted(slots.items())]
+        pools = ffi.new("struct shore_shown_pool[]", max(len(buffers), 1))
+        for pool, buffer, (_, streamed) in zip(pools, buffers, sorted(slots.items())):
+            pool.buffers, pool.nbuffers, pool.widens = buffer, 1, streamed.storage != streamed.block.dtype
+        options = native.new(
+            "struct shore_shown_options",
+            device=self.device.c,
+            copying=self.device.copying,
+            pools=pools,
+            npools=len(buffers),
+        )
+        self.shown = ffi.gc(
+            native.made("struct shore_shown *", lib.shore_shown_open, self.pages, options), lib.shore_shown_close
+        )
+
+    def is_given(self, streamed):
+        return self.device.computing() in streamed.given
+
+    def give(self, streamed):
+        stream = self.device.computing()
+        try:
+            native.call(
+                lib.shore_shown_get,
+                self.shown,
+                streamed.slot.number,
+                streamed.number,
+                stream,
+                ffi.new("const void **"),
+                ffi.new("uint64_t *"),
+            )
+        except LongshoreError as failure:
+            raise self.device.explained(failure) from failure
+        streamed.given.add(stream)
+
+    def want(self, streamed, slot_is_free):
+        if slot_is_free:
+            lib.shore_shown_want(self.shown, streamed.slot.number, streamed.number)
+        else:
+            lib.shore_pages_want(self.pages, streamed.number)
+
+    def leave(self, streamed):
+        streamed.given.clear()
+        lib.shore_shown_leave(self.shown, streamed.slot.number, streamed.number)
+
+    def before_update(self, streamed):
+        lib.shore_shown_release(self.shown, streamed.slot.number, streamed.number)
+
+    def forget(self):
+        lib.shore_shown_release_all(self.shown)
+
+    def after_drive_loss(self, blocks):
+        lib.shore_shown_settle(self.shown)
+
+    def close(self):
+        shown, self.shown = self.shown, None
+        ffi.release(shown)
+        super().close()
+        self.device.close()
+        self.memory.bytes = self.memory.whole = self.bytes = None
+
+    def leave_to_parent(self):
+        if self.shown is not None:
+            ffi.gc(self.shown, None)
+        self.shown = None
+        super().leave_to_parent()
