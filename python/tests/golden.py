@@ -202,6 +202,17 @@ def budget_of(kind, budget, drives, place, how):
     return least + (budget == "middle") * sum(p.nbytes for p in model.parameters()) // 2
 
 
+def plan_of(engine):
+    """How the engine uses its memory. Older packages have it as an attribute, and call pages slots."""
+    try:
+        from longshore.run.engine_surface import core_of
+
+        chosen = vars(core_of(engine).plan)
+    except ImportError:
+        chosen = vars(engine.plan)
+    return {**chosen, "slots": chosen.get("pages", chosen["slots"])}
+
+
 def run(case, directory, far, until, memory=None):
     """What the case comes to, in words that are compared one by one. memory: bytes; None: as this package plans."""
     import longshore
@@ -215,7 +226,8 @@ def run(case, directory, far, until, memory=None):
     trace = os.environ["LONGSHORE_TRACE"] = str(place / "trace")
     with longshore.wrap(model, run=place / "run", drives=drives, memory=memory, **how) as engine:
         digest = train(engine, batch, until)
-        plan = [f"{key} {getattr(getattr(engine, 'plan', None), key, None)}" for key in PLANNED]
+        chosen = plan_of(engine)
+        plan = [f"{key} {chosen.get(key)}" for key in PLANNED]
     said = [json.loads(line) for line in (place / "run" / "metrics.jsonl").read_text().splitlines()]
     sends = pathlib.Path(trace).read_text().splitlines() if os.path.exists(trace) else []
     moved = sum(int(line.split()[1]) for line in sends if line.startswith("moved "))

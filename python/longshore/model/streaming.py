@@ -1,9 +1,9 @@
 """Streaming of parameters: fetches each block into its slot before a module computes with it, and evicts others.
 
 Repeated layer n always uses slot `n modulo slots`, so that a parameter has the same address in forward and in backward.
-A slot holds a layer's frozen and trained parameters side by side; where slots are is a matter of tiers.py. Hooks of modules fetch blocks (hooks.py). If autograd
-saves a parameter, Longshore keeps only its place in the slot, and reads the value again in backward. So the value is
-right even if other layers used the slot in between.
+A slot holds a layer's frozen and trained parameters side by side; tiers.py has the memory. Hooks of modules fetch
+blocks (hooks.py). If autograd saves a parameter, Longshore keeps only its place in the slot, and reads the value again
+in backward. So the value is right even if other layers used the slot in between.
 
 Parameters of the less common dtype stay in memory.
 """

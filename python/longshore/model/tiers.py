@@ -106,8 +106,8 @@ class OneTier:
 
 
 class TwoTiers(OneTier):
-    """Slots on a device, with pages in pinned host memory: their numbers and sizes are apart. What is copied into a slot
-    follows the streams that a script computed on, whoever leaves the block."""
+    """Slots on a device, and pages in pinned host memory, in numbers and sizes of their own. What is copied into a slot
+    follows the streams that the script computed on, whoever leaves the block."""
 
     whole = None
 
