@@ -33,7 +33,8 @@ struct shore_block_spec {
 
 struct shore_layout_tensor {
     char *name;
-    uint64_t offset_elems; /* within the block */
+    uint64_t
+        offset_elems; /* within the block; its elements lie in a row. Times 2 (BF16, plane R) or 4 (fp32): in bytes */
     uint64_t elems;
     uint32_t group;
 };
@@ -54,7 +55,6 @@ struct shore_layout {
     uint32_t nblocks;
     uint64_t elems;    /* of all tensors, without gaps */
     uint64_t segments; /* of all blocks */
-    void *names;       /* private: of shore_layout_find() */
 };
 
 /* Makes a layout. Ownership: it is the caller's, for shore_layout_free(), and holds copies of the names. Fleets copy
@@ -64,21 +64,6 @@ int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, s
 
 /* Frees a layout. Ownership: nobody uses it, or anything read from it. NULL is allowed. */
 void shore_layout_free(struct shore_layout *layout);
-
-/* Where a tensor lies. Its elements lie in a row; shapes are the caller's. */
-struct shore_tensor_view {
-    size_t size; /* set by the caller: sizeof(struct shore_tensor_view) */
-    uint32_t block, tensor;
-    uint64_t offset_elems; /* within the block: in a buffer that holds all of it */
-    uint64_t elems;
-    uint32_t segment, segments; /* the segments it lies in; a fetch reads whole ones */
-    uint64_t view_elems;        /* its offset in a buffer of just these segments */
-};
-
-/* Finds a tensor by its name, with a hash. Units: an offset times 2 (BF16, plane R) or times 4 (fp32) is in bytes;
- * state images have no such view. Threading: any. Errors: SHORE_EMISSING, SHORE_EINPUT (several tensors have that
- * name), -EINVAL (out->size). */
-int shore_layout_find(const struct shore_layout *layout, const char *name, struct shore_tensor_view *out);
 
 #ifdef __cplusplus
 }

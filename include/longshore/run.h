@@ -171,9 +171,6 @@ int shore_run_record(struct shore_run *run, uint64_t step, const char *what, con
 int shore_run_commit(struct shore_run *run, const struct shore_commit *commit, const char *metrics,
                      struct shore_diag *diag);
 
-/* Whether the pending commit has ended, or none is pending: shore_run_commit_wait() would not wait. */
-bool shore_run_commit_is_done(const struct shore_run *run);
-
 /* Waits for a pending commit, and then writes its line of metrics. Errors: as of the completion of
  * shore_fleet_commit_with(); -EIO, -ENOSPC of the directory: the step is committed then, and the next commit writes the
  * line first. */

@@ -102,7 +102,7 @@ struct shore_fleet_options {
     const uint64_t *accept_step; /* open: go on from this whole step although the newest one is damaged; NULL: no */
     uint64_t hint_step;          /* open: refuse a fleet whose committed step is older than this */
     bool read_only;              /* open: others may read at the same time; updates and commits: -EROFS */
-    const void *identity;        /* create: opaque bytes kept in every volume, given back by shore_volume_identity() */
+    const void *identity;        /* create: opaque bytes kept in every volume: whose it is */
     uint32_t identity_bytes;     /* 64 KiB at most */
     /* open: refuse volumes of another fleet, unless zero. create: zero takes the id of a creation that was cut off
      * here, or makes a random one */
@@ -230,11 +230,6 @@ int shore_patience_end(struct shore_patience *patience, uint64_t step, struct sh
 /* Drains all I/O (completions run), and releases everything. A step that is not committed is lost, by design.
  * Threading: one; nobody else uses the fleet. NULL is allowed. */
 void shore_fleet_close(struct shore_fleet *fleet);
-
-/* The identity bytes given to create, read from the volume at path (a file, a directory that holds one, or a device).
- * Reads only; holds no lock. Units: *bytes: capacity in, size out. Threading: any. Errors: SHORE_EMISSING,
- * SHORE_EFORMAT, SHORE_ELINK, -ENOSPC (more than the capacity). */
-int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag);
 
 struct shore_fleet_info {
     size_t size;   /* set by the caller: sizeof(struct shore_fleet_info) */
@@ -437,9 +432,6 @@ int shore_fleet_commit_with(struct shore_fleet *fleet, const struct shore_commit
 /* The same without a blob: commits base_step + 1, updated or skipped. Errors: as of shore_fleet_commit_with(). */
 int shore_fleet_commit(struct shore_fleet *fleet, uint64_t base_step, bool skip, const void *metrics,
                        uint32_t metrics_bytes, struct shore_completion done);
-/* The same for a state that is put back. Errors: as of shore_fleet_commit_with(). */
-int shore_fleet_commit_restored(struct shore_fleet *fleet, uint64_t step, const void *metrics, uint32_t metrics_bytes,
-                                struct shore_completion done);
 
 /* Scratch: bytes that live until they are overwritten or the fleet is closed (offloaded activations). offset and bytes
  * are multiples of 4096. A stored extent is read back as it was stored (same offset and size). Put fills `seal`, 16

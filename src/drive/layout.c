@@ -53,7 +53,6 @@ int shore_layout_make(const struct shore_block_spec *blocks, uint32_t nblocks, s
         /* local segment numbers are 32 bits */
         if (!rc && layout->segments > UINT32_MAX / 2) rc = SHORE_EINPUT;
     }
-    if (!rc) rc = shore__layout_names_make(layout);
     if (rc) {
         shore_layout_free(layout);
         return rc;
@@ -73,7 +72,6 @@ void shore_layout_free(struct shore_layout *layout) {
         free(block->name);
     }
     free(layout->blocks);
-    free(layout->names);
     free(layout);
 }
 

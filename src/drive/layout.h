@@ -19,9 +19,6 @@ static inline uint64_t shore__layout_bytes(const struct shore_layout *layout, ui
     return shore__layout_elems(layout, block, segment, count) * (segment_bytes / SHORE_SEGMENT_ELEMS);
 }
 
-/* layout_names.c: the index of shore_layout_find(), in one malloc'ed block. Errors: -ENOMEM. */
-int shore__layout_names_make(struct shore_layout *layout);
-
 /* Ownership: the caller frees the copy with shore_layout_free(). */
 int shore__layout_copy(const struct shore_layout *layout, struct shore_layout **out);
 

@@ -138,7 +138,9 @@ static void test_restored(void **state) {
         shore_wait_init(&wait);
         struct shore_store store = {.size = sizeof store, .base_step = 3, .attempt = shore_fleet_attempt(b.fleet)};
         copy_state(&b, kept, b.fleet, store, 1);
-        must(&b, shore_fleet_commit_restored(b.fleet, 1, "back", 4, shore_wait_completion(&wait)));
+        const struct shore_commit back = {
+            .size = sizeof back, .step = 1, .how = SHORE_COMMIT_RESTORED, .metrics = "back", .metrics_bytes = 4};
+        must(&b, shore_fleet_commit_with(b.fleet, &back, shore_wait_completion(&wait)));
         must(&b, shore_wait(&wait, &b.diag));
         assert_digest(b.fleet, &b.plain, true);
         if (is_durable(&configs[c])) {

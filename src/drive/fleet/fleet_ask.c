@@ -1,4 +1,4 @@
-/* Queries to a fleet, and to a volume. */
+/* Queries to a fleet. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
 #include "drive/link.h"
-#include "drive/probe/probe.h"
 
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
@@ -101,25 +100,4 @@ int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out
         f->drives[d]->ops->ledger(f->drives[d], &ledger);
     }
     return shore__sized_out(out, &ledger, sizeof ledger);
-}
-
-int shore_volume_identity(const char *path, void *identity, uint32_t *bytes, struct shore_diag *diag) {
-    struct shore__address *at;
-    struct shore__probe probe;
-    uint32_t capacity = *bytes;
-    int rc = shore__address_parse(path, &at, diag);
-    if (!rc) rc = shore__drive_probe(at, &probe, diag);
-    free(at);
-    if (rc) return rc;
-    *bytes = probe.desc.identity_bytes;
-    if (!probe.exists)
-        rc = shore__fail(diag, SHORE_EMISSING, "%s: no volume is there", path);
-    else if (!probe.is_volume)
-        rc = shore__fail(diag, SHORE_EFORMAT, "%s", probe.trouble.text);
-    else if (*bytes > capacity)
-        rc = shore__fail(diag, -ENOSPC, "%s: its identity has %u bytes", path, *bytes);
-    else if (*bytes)
-        memcpy(identity, probe.desc.identity, *bytes);
-    shore__probe_free(&probe);
-    return rc;
 }

@@ -158,16 +158,6 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
     return shore_fleet_commit_with(f, &commit, done);
 }
 
-int shore_fleet_commit_restored(struct shore_fleet *f, uint64_t step, const void *metrics, uint32_t metrics_bytes,
-                                struct shore_completion done) {
-    struct shore_commit commit = {.size = sizeof commit,
-                                  .step = step,
-                                  .how = SHORE_COMMIT_RESTORED,
-                                  .metrics = metrics,
-                                  .metrics_bytes = metrics_bytes};
-    return shore_fleet_commit_with(f, &commit, done);
-}
-
 uint64_t shore_fleet_discard(struct shore_fleet *f) {
     pthread_mutex_lock(&f->lock);
     uint64_t attempt = ++f->attempt;

@@ -105,10 +105,6 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     return 0;
 }
 
-bool shore_run_commit_is_done(const struct shore_run *r) {
-    return !r->pending || shore_wait_is_done((struct shore_wait *)(uintptr_t)&r->commit);
-}
-
 int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
     if (!r->pending) return 0;
     int rc = shore__fleet_wait(r->fleet, SHORE_LANE_COMMIT, &r->commit, diag);

@@ -90,7 +90,6 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_update, gather);
     ENDS_WITH(shore_store, order);
     ENDS_WITH(shore_ledger, waited_ns);
-    ENDS_WITH(shore_tensor_view, view_elems);
     ENDS_WITH(shore_commit, blob_bytes);
     ENDS_WITH(shore_step_options, landed);
     ENDS_WITH(shore_step_gradient, sums);
