@@ -19,12 +19,11 @@
 #include "run/paths.h"
 #include "storage/volume.h"
 
+/* A volume of the run, or, with `at` NULL, none. */
 struct held {
-    char *path; /* on this host */
-    int fd;     /* locked */
-    bool is_device;
-    const struct shore__address *elsewhere; /* on another host; or NULL */
-    bool begun;                             /* it may have no header yet */
+    const struct shore__address *at;
+    int fd;         /* locked; -1: it lies on another host */
+    bool is_device; /* of this host */
 };
 
 /* Whose volumes they are. A run knows its volumes. A run that was being overwritten may have lost some. A making may
@@ -46,51 +45,47 @@ static int hold_elsewhere(const struct shore__address *drive, const uint64_t fle
     else if (probe.busy)
         rc = shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
                          drive->text);
-    held->elsewhere = rc == 0 && ours ? drive : NULL;
-    held->begun = whose == OF_MAKING;
+    held->at = rc == 0 && ours ? drive : NULL;
     shore__probe_free(&probe);
     return rc;
 }
 
-/* Locks a volume of this fleet. Leaves held->fd at -1 if there is none: that is no failure. */
+/* Locks a volume of this fleet. Leaves held->at at NULL if there is none: that is no failure. */
 static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], enum whose whose, struct held *held,
                 shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore_diag why = {0};
     struct stat st;
+    char *path = NULL;
     *held = (struct held){.fd = -1};
     if (!drive->kind->keeps) return 0;
     if (drive->kind->served) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
-    int rc = shore__volume_path(drive->text, &held->path, &why);
-    if (rc == 0 && stat(held->path, &st) < 0)
-        rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", held->path, strerror(errno));
-    if (rc == -ENOENT || rc == -ENOTDIR) {
-        if (whose == OF_RUN) shore__note(note, ctx, "%s: no volume is there any more", drive->text);
-        return 0;
+    int rc = shore__volume_path(drive->text, &path, &why);
+    if (rc == 0 && stat(path, &st) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", path, strerror(errno));
+    const bool gone = rc == -ENOENT || rc == -ENOTDIR;
+    if (rc == 0 && access(path, R_OK) < 0)
+        rc = shore__fail(&why, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    if (gone && whose == OF_RUN) shore__note(note, ctx, "%s: no volume is there any more", drive->text);
+    if (rc == -EACCES && whose != OF_OVERWRITTEN) { /* then it may be ours */
+        rc = shore__fail_of(diag, rc, &why, "%s; nothing was removed", why.text);
+    } else if (rc || !shore__volume_is_of(path, fleet_id, whose == OF_MAKING, &why)) {
+        if (!gone && whose != OF_OVERWRITTEN) shore__note(note, ctx, "left alone: %s", why.text);
+        rc = 0;
+    } else {
+        *held = (struct held){drive, -1, S_ISBLK(st.st_mode)};
+        held->fd = open(path, O_RDWR | O_CLOEXEC | (held->is_device ? O_EXCL : 0));
+        if (held->fd < 0 || flock(held->fd, LOCK_EX | LOCK_NB) < 0)
+            rc = errno == EWOULDBLOCK || errno == EBUSY
+                     ? shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
+                                   path)
+                     : shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", path, strerror(errno));
     }
-    if (rc == 0 && access(held->path, R_OK) < 0)
-        rc = shore__fail(&why, -errno, "%s: cannot be read: %s", held->path, strerror(errno));
-    if (rc == -EACCES && whose != OF_OVERWRITTEN) /* then it may be ours */
-        return shore__fail_of(diag, rc, &why, "%s; nothing was removed", why.text);
-    if (rc) {
-        if (whose != OF_OVERWRITTEN) shore__note(note, ctx, "left alone: %s", why.text);
-        return 0;
-    }
-    if (!shore__volume_is_of(held->path, fleet_id, whose == OF_MAKING, &why)) {
-        if (whose != OF_OVERWRITTEN) shore__note(note, ctx, "left alone: %s", why.text);
-        return 0;
-    }
-    held->is_device = S_ISBLK(st.st_mode);
-    held->fd = open(held->path, O_RDWR | O_CLOEXEC | (held->is_device ? O_EXCL : 0));
-    if (held->fd >= 0 && flock(held->fd, LOCK_EX | LOCK_NB) == 0) return 0;
-    if (errno == EWOULDBLOCK || errno == EBUSY)
-        return shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
-                           held->path);
-    return shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", held->path, strerror(errno));
+    free(path);
+    return rc;
 }
 
 static void let_go(struct held *held) {
     if (held->fd >= 0) close(held->fd);
-    free(held->path);
     *held = (struct held){.fd = -1};
 }
 
@@ -106,24 +101,18 @@ static int hold_patiently(const struct shore__address *drive, const uint64_t fle
     }
 }
 
-/* Wipes the first MiB of a device, which holds both headers of the volume. */
-static int wipe(const struct held *held, struct shore_diag *diag) {
-    const size_t bytes = 1 << 20;
-    void *zeros = calloc(1, bytes);
-    int rc = zeros ? shore__write_at(held->fd, zeros, bytes, 0, held->path, diag)
-                   : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0 && fsync(held->fd) < 0)
-        rc = shore__fail(diag, -errno, "%s: cannot be wiped: %s", held->path, strerror(errno));
-    free(zeros);
-    return rc;
-}
-
-static int remove_elsewhere(struct held *held, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
-                            struct shore_diag *diag) {
+/* Nobody else has the volume by now; whoever removes it locks it again. */
+static int remove_held(struct held *held, const uint64_t fleet_id[2], enum whose whose, shore__note_fn note, void *ctx,
+                       struct shore_diag *diag) {
+    const struct held it = *held;
     struct shore_diag why = {0};
-    int rc = shore__remote_remove(held->elsewhere, fleet_id, SHORE__ANY_GENERATION, held->begun, &why);
-    if (rc == 0) shore__note(note, ctx, "removed %s", held->elsewhere->text);
+    char *path = NULL;
+    let_go(held);
+    int rc = shore__drive_remove(it.at, fleet_id, SHORE__ANY_GENERATION, whose == OF_MAKING, &why);
+    if (!it.at->kind->served) shore__volume_path(it.at->text, &path, NULL);
+    if (rc == 0) shore__note(note, ctx, it.is_device ? "wiped %s" : "removed %s", path ? path : it.at->text);
     if (rc == SHORE_EMISMATCH) shore__note(note, ctx, "left alone: %s", why.text);
+    free(path);
     return rc && rc != SHORE_EMISMATCH ? shore__fail_of(diag, rc, &why, "%s", why.text) : 0;
 }
 
@@ -135,18 +124,9 @@ static int remove_volumes(const struct shore__addresses *drives, const uint64_t 
     for (; rc == 0 && n < drives->count; n++)
         rc = hold_patiently(drives->item[n], fleet_id, whose, &held[n], note, ctx, diag);
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        if (held[i].fd < 0 && !held[i].elsewhere) continue;
+        if (!held[i].at) continue;
         *begun = true;
-        if (held[i].elsewhere)
-            rc = remove_elsewhere(&held[i], fleet_id, note, ctx, diag);
-        else if (held[i].is_device)
-            rc = wipe(&held[i], diag);
-        else if (unlink(held[i].path) < 0)
-            rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", held[i].path, strerror(errno));
-        else
-            rc = shore__parent_sync(held[i].path, diag); /* the run's files, which name it, go next and lie elsewhere */
-        if (rc == 0 && !held[i].elsewhere)
-            shore__note(note, ctx, held[i].is_device ? "wiped %s" : "removed %s", held[i].path);
+        rc = remove_held(&held[i], fleet_id, whose, note, ctx, diag);
     }
     for (size_t i = 0; i < n; i++)
         let_go(&held[i]);
