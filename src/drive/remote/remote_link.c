@@ -105,17 +105,16 @@ static bool slot_is_free(const struct remote *r, const struct remote_request *q)
 }
 
 static void take_slot(struct remote *r, struct remote_link *l, struct remote_request *q, uint32_t first, uint32_t end) {
-    for (uint32_t i = first; i < end; i++) {
-        if (r->slot[i]) continue;
-        q->id = (uint64_t)++r->serial << 16 | i;
-        q->link = l;
-        l->sends = true;
-        q->state = REMOTE_SENDING;
-        q->next = NULL;
-        r->slot[i] = q;
-        return;
-    }
-    assert(!"a slot that was free");
+    uint32_t i = first;
+    while (i < end && r->slot[i])
+        i++;
+    assert(i < end); /* the caller has seen a free one */
+    q->id = (uint64_t)++r->serial << 16 | i;
+    q->link = l;
+    l->sends = true;
+    q->state = REMOTE_SENDING;
+    q->next = NULL;
+    r->slot[i] = q;
 }
 
 static struct remote_request *next_request(struct remote *r, struct remote_link *l) {
