@@ -1,5 +1,6 @@
 /* A drive in memory: state in two slots. It hashes nothing except for a digest, so it runs as fast as memory allows. It
- * has two lanes like a local drive, so that UPDATE overlaps computing. */
+ * has two lanes like a local drive, so that UPDATE overlaps computing. A null drive is one without state: it shows what
+ * a fleet costs without its drives. */
 #include "drive/local/ram.h"
 
 #include <errno.h>
@@ -37,9 +38,10 @@ static int ram_recovery(const struct shore__drive *d, struct shore__drive_recove
 
 static int ram_load(struct shore__drive *d, uint64_t step, struct shore_diag *diag) {
     struct ram *r = ram_of(d);
-    if (r->front.created) return shore__fail(diag, SHORE_EMISSING, "ram: keeps nothing after its process has ended");
+    if (r->front.created)
+        return shore__fail(diag, SHORE_EMISSING, "%s keeps nothing after its process has ended", d->path);
     int slot = shore__slots_find(&r->front.slots, step);
-    if (slot < 0) return shore__fail(diag, SHORE_ESTALE, "ram: holds no whole state of step %" PRIu64, step);
+    if (slot < 0) return shore__fail(diag, SHORE_ESTALE, "%s holds no whole state of step %" PRIu64, d->path, step);
     shore__slots_set(&r->front.slots, (unsigned)slot, step);
     return 0;
 }
@@ -74,13 +76,16 @@ static int ram_leaf_sum(struct shore__drive *d, bool deep, unsigned char sum[16]
 
 static int ram_snapshot(struct shore__drive *d, enum shore__snapshot_act act, const char *name,
                         struct shore_diag *diag) {
-    return shore__fail(diag, -ENOTSUP, "ram: keeps nothing after its process has ended, so it has no snapshots");
+    return shore__fail(diag, -ENOTSUP, "%s keeps nothing after its process has ended, so it has no snapshots", d->path);
 }
 
 static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
     char size[32];
-    snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
-             shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc), size, sizeof size));
+    if (!ram_of(d)->keeps)
+        snprintf(text, bytes, "null: keeps nothing");
+    else
+        snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
+                 shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc), size, sizeof size));
     return 0;
 }
 
@@ -106,26 +111,13 @@ static void ram_close(struct shore__drive *d) {
     free(r);
 }
 
-static const struct shore__drive_ops ram_ops = {
-    .caps = SHORE__DRIVE_KEEPS_DATA,
-    .recovery = ram_recovery,
-    .load = ram_load,
-    .begin = shore__front_begin,
-    .init = shore__front_init,
-    .fetch = shore__front_fetch,
-    .update = shore__front_update,
-    .store = shore__front_store,
-    .carry = shore__front_carry,
-    .call = shore__front_call,
-    .commit = shore__front_commit,
-    .blob = ram_blob,
-    .discard = shore__front_discard,
-    .leaf_sum = ram_leaf_sum,
-    .snapshot = ram_snapshot,
-    .ledger = shore__front_ledger,
-    .describe = ram_describe,
-    .close = ram_close,
-};
+#define OPS                                                                                                  \
+    .recovery = ram_recovery, .load = ram_load, .begin = shore__front_begin, .init = shore__front_init,      \
+    .fetch = shore__front_fetch, .update = shore__front_update, .store = shore__front_store,                 \
+    .carry = shore__front_carry, .call = shore__front_call, .commit = shore__front_commit, .blob = ram_blob, \
+    .discard = shore__front_discard, .leaf_sum = ram_leaf_sum, .snapshot = ram_snapshot,                     \
+    .ledger = shore__front_ledger, .describe = ram_describe, .close = ram_close
+static const struct shore__drive_ops ram_ops = {.caps = SHORE__DRIVE_KEEPS_DATA, OPS}, null_ops = {OPS};
 
 uint64_t shore__ram_memory_bytes(const struct shore__drive_config *config, const struct shore__volume_desc *desc) {
     uint64_t bytes = 2 * (uint64_t)desc->segments * shore__state_segment_bytes(desc->plane_bytes);
@@ -143,6 +135,7 @@ static int take_memory(struct ram *r) {
         r->map.bits[s] = calloc(segments / 8 + 1, 1);
         if (!r->map.bits[s]) return -ENOMEM;
     }
+    if (!r->keeps) return 0;
     for (int s = 0; s < 2 && segments; s++) {
         for (int p = 0; p < SHORE_PLANE_COUNT; p++) {
             if (!r->desc.plane_bytes[p]) continue;
@@ -161,13 +154,15 @@ static int take_memory(struct ram *r) {
     return 0;
 }
 
-int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
-                      struct shore__drive **out, struct shore_diag *diag) {
+static int create(bool keeps, const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                  struct shore__drive **out, struct shore_diag *diag) {
     struct ram *r = calloc(1, sizeof *r);
-    if (!r) return shore__fail(diag, -ENOMEM, "ram: out of memory");
-    r->front.drive.ops = &ram_ops;
+    const char *path = keeps ? "ram:" : "null:";
+    if (!r) return shore__fail(diag, -ENOMEM, "%s out of memory", path);
+    r->keeps = keeps;
+    r->front.drive.ops = keeps ? &ram_ops : &null_ops;
     r->front.drive.desc = &r->desc;
-    r->front.drive.path = "ram:";
+    r->front.drive.path = path;
     r->front.config = *config;
     r->front.created = true;
     shore__slots_init(&r->front.slots);
@@ -177,11 +172,22 @@ int shore__ram_create(const struct shore__drive_config *config, const struct sho
     if (!rc) rc = shore__lane_start(&r->front.updates, "shore-ram-upd", shore__ram_update_lane, r);
     if (rc) {
         char size[32];
-        shore__fail(diag, rc, "ram: the state needs %s of memory: %s",
-                    shore__format_size(shore__ram_memory_bytes(config, desc), size, sizeof size), shore_error_text(rc));
+        shore__fail(diag, rc, "%s the state needs %s of memory: %s", path,
+                    shore__format_size(keeps ? shore__ram_memory_bytes(config, desc) : 0, size, sizeof size),
+                    shore_error_text(rc));
         ram_close(&r->front.drive);
         return rc;
     }
     *out = &r->front.drive;
     return 0;
+}
+
+int shore__ram_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                      struct shore__drive **out, struct shore_diag *diag) {
+    return create(true, config, desc, out, diag);
+}
+
+int shore__null_create(const struct shore__drive_config *config, const struct shore__volume_desc *desc,
+                       struct shore__drive **out, struct shore_diag *diag) {
+    return create(false, config, desc, out, diag);
 }

@@ -7,6 +7,7 @@
 struct ram {
     struct shore__front front;
     struct shore__volume_desc desc;
+    bool keeps; /* "ram:"; "null:" takes everything, keeps nothing and returns zeros */
     unsigned char *plane[2][SHORE_PLANE_COUNT];
     struct shore__slot_map map;
     unsigned char *spill;

@@ -207,10 +207,44 @@ static int (*const run[])(struct ram *r, struct shore__local_job *job) = {
     [SHORE__LOCAL_BEGIN] = run_begin, [SHORE__LOCAL_COMMIT] = run_commit, [SHORE__LOCAL_DISCARD] = run_discard,
 };
 
+/* ---- a drive that keeps nothing ---------------------------------------------------------------------------------- */
+
+static int return_zeros(struct ram *r, struct shore__local_job *job) {
+    memset(job->fetch.dst, 0, job->fetch.count * shore__fetch_segment_bytes(r->desc.plane_bytes, job->fetch.kind));
+    return 0;
+}
+
+static int take_it(struct ram *r, struct shore__local_job *job) {
+    if (shore__front_is_discarded(&r->front, job)) return SHORE_EDISCARDED;
+    memset(r->front.written + job->local, 1, job->count);
+    return 0;
+}
+
+static int take_update(struct ram *r, struct shore__local_job *job) {
+    const struct shore_update *u = &job->update;
+    if (u->params_out)
+        memset(u->params_out, 0, (size_t)u->count * SHORE_SEGMENT_ELEMS * (r->front.config.fp32_params ? 4 : 2));
+    return take_it(r, job);
+}
+
+static int take_call(struct ram *r, struct shore__local_job *job) {
+    const struct shore__call *c = &job->call;
+    if (!shore__function(c->function)->brings) memset(c->out, 0, shore__call_bytes(c));
+    if (shore__function(c->function)->seals) memset(c->seal, 0, 16);
+    if (c->function == SHORE__SPILL) memset(r->front.spilled + job->local, 1 + (int)c->form, c->count);
+    return 0;
+}
+
+static int (*const run_null[])(struct ram *r, struct shore__local_job *job) = {
+    [SHORE__LOCAL_FETCH] = return_zeros, [SHORE__LOCAL_INIT] = take_it,      [SHORE__LOCAL_UPDATE] = take_update,
+    [SHORE__LOCAL_STORE] = take_it,      [SHORE__LOCAL_CARRY] = take_it,     [SHORE__LOCAL_CALL] = take_call,
+    [SHORE__LOCAL_BEGIN] = run_begin,    [SHORE__LOCAL_COMMIT] = run_commit, [SHORE__LOCAL_DISCARD] = run_discard,
+};
+
 static void *run_lane(struct ram *r, struct shore__lane *lane) {
     struct shore__local_job *job;
     while ((job = (struct shore__local_job *)shore__lane_pop(lane, true))) {
-        job->rc = run[job->kind](r, job);
+        job->rc = (r->keeps ? run : run_null)[job->kind](r, job);
         shore__front_finish(&r->front, lane, job);
     }
     return NULL;
