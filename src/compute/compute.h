@@ -1,5 +1,5 @@
-/* Tensor operations that a backend provides. The scalar reference (backend "reference") specifies them for every other
- * backend; tests/conformance runs one suite against all.
+/* Tensor operations that a backend provides. tests/reference/ says in plain C what each means, and tests/conformance
+ * runs one suite against all backends.
  *
  * Buffers are handles in memory that the backend has given out. Only the backend may dereference them; shore__at() adds
  * an offset in bytes. The host puts data into them, and gets data from them. Every call takes a stream. Calls on a
@@ -282,8 +282,8 @@ int shore__compute_describe(const struct shore__compute_options *options, const 
 void shore__compute_identity(const struct shore__compute_description *d, char *out, size_t bytes);
 
 /* Opens a backend: "cpu" (oneDNN, OpenMP; flush-to-zero in each of its threads; a table of processors decides AUTO
- * products), or a registered one. From then on, the caller's parallel regions have
- * as many threads, so that work beside it, such as norms and codes, keeps to them. */
+ * products), or a registered one. From then on, the caller's parallel regions have as many threads, so that work beside
+ * it, such as norms and codes, keeps to them. */
 int shore__compute_open(const struct shore__compute_options *options, struct shore__compute **out,
                         struct shore_diag *diag);
 
