@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/diag.h"
@@ -16,6 +17,14 @@
 char *shore__path_join(const char *directory, const char *name) {
     char *path;
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
+}
+
+bool shore__path_exists(const char *directory, const char *name) {
+    struct stat st;
+    char *path = shore__path_join(directory, name);
+    bool exists = path && lstat(path, &st) == 0;
+    free(path);
+    return exists;
 }
 
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name,
@@ -140,7 +149,8 @@ void shore__atomic_abort(struct shore__atomic *file) {
     *file = (struct shore__atomic){.fd = -1};
 }
 
-int shore__atomic_copy(int from, const char *name, const char *to, struct shore_diag *diag) {
+/* Copies from an open file; its read position does not matter. */
+static int copy(int from, const char *name, const char *to, struct shore_diag *diag) {
     char block[16384];
     struct shore__atomic file = {.fd = -1};
     ssize_t n = 0;
@@ -152,5 +162,15 @@ int shore__atomic_copy(int from, const char *name, const char *to, struct shore_
     if (n < 0) rc = shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno));
     if (!rc) return shore__atomic_commit(&file, diag);
     shore__atomic_abort(&file);
+    return rc;
+}
+
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
+    struct stat st;
+    int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    int rc = regular ? copy(fd, from, to, diag) : shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", from);
+    close(fd);
     return rc;
 }

@@ -2,6 +2,7 @@
 #ifndef SHORE_FILES_ATOMIC_H
 #define SHORE_FILES_ATOMIC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,9 +22,9 @@ int shore__atomic_unnamed(const char *directory, struct shore__atomic *file, str
 int shore__atomic_commit(struct shore__atomic *file, struct shore_diag *diag);
 /* Closes, and removes what was written. Harmless after a commit and on a zeroed structure. */
 void shore__atomic_abort(struct shore__atomic *file);
-/* Copies a file block by block, because it may be larger than the rest of a budget. Shares its data where the file
- * system can. The read position of `from` does not matter. name: the file's, for messages. Durable: on return. */
-int shore__atomic_copy(int from, const char *name, const char *to, struct shore_diag *diag);
+/* Copies a regular file block by block, because it may be larger than the rest of a budget. Shares its data where the
+ * file system can. Durable: on return. */
+int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Removes a file, and the temporary that a killed process left beside it. -1 with errno: the file stays. */
 int shore__atomic_remove(const char *path);
 
@@ -33,5 +34,7 @@ int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, con
 int shore__read_at(int fd, void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
 /* malloc'ed "directory/name"; NULL: out of memory. */
 char *shore__path_join(const char *directory, const char *name);
+/* Whether something has this name there, also a link to nothing. */
+bool shore__path_exists(const char *directory, const char *name);
 
 #endif

@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "drive/address.h"
+#include "files/atomic.h"
 #include "text/tokenizer.h"
 
-bool shore__path_exists(const char *directory, const char *name);
 bool shore__directory_is_empty(const char *path);
 int shore__file_sync(const char *path, struct shore_diag *diag);
 /* Patterns for fnmatch(); NULL ends them. */
@@ -25,8 +25,6 @@ void shore__directory_remove(const char *path, const char *const *patterns);
 int shore__drive_absolute(const struct shore__address *drive, struct shore__address **out, struct shore_diag *diag);
 /* Whether two paths are one file. A missing file is compared by its directory. */
 bool shore__same_path(const char *a, const char *b);
-/* Copies a file, durably; the copy is complete or absent. */
-int shore__file_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Files of a run directory that belong to a step's state: the metrics, and residuals of compression. */
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag);
 /* Names of the files in a run directory, without run.json. */

@@ -59,17 +59,9 @@ static int take(struct find *f, const char *path, struct shore_diag *diag) {
     return 0;
 }
 
-static bool holds(const char *directory, const char *entry) {
-    char *path = shore__path_join(directory, entry);
-    struct stat info;
-    bool there = path && lstat(path, &info) == 0;
-    free(path);
-    return there;
-}
-
 /* Whether the directory is a run: training on a directory may write its run into it. */
 static bool is_run(const char *directory) {
-    return holds(directory, "run.json") || holds(directory, "making");
+    return shore__path_exists(directory, "run.json") || shore__path_exists(directory, "making");
 }
 
 static int take_entry(struct find *f, const char *path, struct shore_diag *diag) {

@@ -24,9 +24,9 @@ struct shore__reader {
     } records, tables; /* texts that look like records or tables */
 };
 
-/* Reads the next block of the file, unpacked; 0 bytes: the end. */
+/* Tells the progress. -ECANCELED: it said to stop. */
 int shore__reader_report(struct shore__reader *r, struct shore_diag *diag);
-/* Reads the rest of the file as records. by_line: one per line. */
+/* Reads the next block of the file, unpacked; 0 bytes: the end. */
 int shore__reader_block(struct shore__reader *r, size_t *bytes, struct shore_diag *diag);
 /* read_rows.c. The rest of the file as records. by_line: each line is one. */
 int shore__read_rows(struct shore__reader *r, bool by_line, struct shore_diag *diag);

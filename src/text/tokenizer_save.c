@@ -1,9 +1,6 @@
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
@@ -55,39 +52,22 @@ static int save_bytes(const char *directory, struct shore_diag *diag) {
                           diag);
 }
 
-static int copy_file(const char *from, const char *to, struct shore_diag *diag) {
-    struct stat info;
-    int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot open it: %s", from, strerror(errno));
-    int rc = fstat(fd, &info) == 0 && S_ISREG(info.st_mode)
-                 ? shore__atomic_copy(fd, from, to, diag)
-                 : shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", from);
-    close(fd);
-    return rc;
-}
-
 static int copy_between(const char *from, const char *name, const char *to, const char *new_name,
                         struct shore_diag *diag) {
     char *old = shore__path_join(from, name), *new = shore__path_join(to, new_name);
-    int rc = !old || !new             ? shore__fail(diag, -ENOMEM, "%s: out of memory", to)
-             : access(old, F_OK) == 0 ? copy_file(old, new, diag)
-                                      : 0;
+    int rc = !old || !new                     ? shore__fail(diag, -ENOMEM, "%s: out of memory", to)
+             : shore__path_exists(from, name) ? shore__file_copy(old, new, diag)
+                                              : 0;
     free(old);
     free(new);
     return rc;
 }
 
-static bool is_in(const char *directory, const char *name) {
-    char *path = shore__path_join(directory, name);
-    bool is = path && access(path, F_OK) == 0;
-    free(path);
-    return is;
-}
-
 /* Names the tokenizer's class. For vocabulary and merges alone, transformers takes the tokenizer of the model's
  * architecture; but these are GPT-2's. */
 static int name_class(const char *directory, struct shore_diag *diag) {
-    if (is_in(directory, "tokenizer.json") || is_in(directory, "tokenizer_config.json")) return 0;
+    if (shore__path_exists(directory, "tokenizer.json") || shore__path_exists(directory, "tokenizer_config.json"))
+        return 0;
     return write_document(directory, "tokenizer_config.json", json_pack("{s:s}", "tokenizer_class", "GPT2Tokenizer"),
                           diag);
 }

@@ -17,14 +17,6 @@
 
 const char *const shore__run_files[] = {SHORE__RUN_FILES, NULL};
 
-bool shore__path_exists(const char *directory, const char *name) {
-    struct stat st;
-    char *path = shore__path_join(directory, name);
-    bool exists = path && lstat(path, &st) == 0;
-    free(path);
-    return exists;
-}
-
 void shore__remove_in(const char *directory, const char *name) {
     char *path = shore__path_join(directory, name);
     if (path) shore__atomic_remove(path);
@@ -117,14 +109,6 @@ bool shore__same_path(const char *a, const char *b) {
     free(real_a);
     free(real_b);
     return same;
-}
-
-int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
-    int rc = shore__atomic_copy(fd, from, to, diag);
-    close(fd);
-    return rc;
 }
 
 static bool goes_with_state(const char *name) {

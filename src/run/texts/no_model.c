@@ -17,13 +17,6 @@
 
 enum { CONFIG_BYTES_MOST = 1 << 20, REFERENCE_BYTES_MOST = 4096 };
 
-static bool holds(const char *directory, const char *name) {
-    char *path = shore__path_join(directory, name);
-    bool there = path && access(path, F_OK) == 0;
-    free(path);
-    return there;
-}
-
 /* The first entry, by name, that matches and holds a file of this name; inside NULL: that matches. NULL: none. The
  * caller frees it. */
 static char *find(const char *directory, const char *pattern, const char *inside) {
@@ -33,7 +26,7 @@ static char *find(const char *directory, const char *pattern, const char *inside
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         char *path = found || name[0] == '.' || fnmatch(pattern, name, 0) ? NULL : shore__path_join(directory, name);
-        if (path && (!inside || holds(path, inside))) found = strdup(name);
+        if (path && (!inside || shore__path_exists(path, inside))) found = strdup(name);
         free(path);
         free(entries[i]);
     }
@@ -48,7 +41,7 @@ static int refuse_adapter(const char *directory, struct shore_diag *diag) {
     json_t *adapter = NULL;
     char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
     if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
-    bool there = access(path, F_OK) == 0;
+    bool there = shore__path_exists(directory, "adapter_config.json");
     if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
         const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
         if (name) shore__escape(name, strlen(name), base, sizeof base);
@@ -102,7 +95,7 @@ static char *snapshot_of(const char *directory, const char *snapshots) {
     size_t bytes;
     if (path && shore__file_read(path, REFERENCE_BYTES_MOST, &text, &bytes, NULL) == 0) {
         text[strcspn(text, "\r\n \t")] = 0;
-        if (!*text || strchr(text, '/') || !holds(snapshots, text)) *text = 0;
+        if (!*text || strchr(text, '/') || !shore__path_exists(snapshots, text)) *text = 0;
     }
     free(path);
     if (text && *text) return text;
@@ -112,8 +105,9 @@ static char *snapshot_of(const char *directory, const char *snapshots) {
 
 int shore__refuse_cache(const char *directory, struct shore_diag *diag) {
     const struct shore__shown shown = shore__shown(directory);
-    char *snapshots =
-        holds(directory, "refs") || holds(directory, "blobs") ? shore__path_join(directory, "snapshots") : NULL;
+    char *snapshots = shore__path_exists(directory, "refs") || shore__path_exists(directory, "blobs")
+                          ? shore__path_join(directory, "snapshots")
+                          : NULL;
     char *model = find(directory, "models--*", "snapshots"), *one = NULL;
     int rc = 0;
     if (snapshots && access(snapshots, F_OK) == 0) {
@@ -145,7 +139,7 @@ static int refuse_without_config(const char *directory, struct shore_diag *diag)
     const struct shore__shown shown = shore__shown(directory);
     int rc = shore__refuse_cache(directory, diag);
     if (rc == 0 && gguf) rc = refuse_gguf(directory, gguf, diag);
-    if (rc == 0 && (makers || holds(directory, "params.json"))) rc = refuse_makers_files(directory, diag);
+    if (rc == 0 && (makers || shore__path_exists(directory, "params.json"))) rc = refuse_makers_files(directory, diag);
     if (rc == 0)
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a model's directory: it has no config.json%s%s%s%s",
                          shown.text, below ? "; one is in " : "", below ? shown.text : "", below ? "/" : "",
@@ -164,5 +158,5 @@ int shore__refuse_no_model(const char *path, struct shore_diag *diag) {
                          "%s: is a file: name the directory that holds the model's config.json and weights",
                          shore__shown(path).text);
     if (rc == 0) rc = refuse_adapter(path, diag);
-    return rc || holds(path, "config.json") ? rc : refuse_without_config(path, diag);
+    return rc || shore__path_exists(path, "config.json") ? rc : refuse_without_config(path, diag);
 }
