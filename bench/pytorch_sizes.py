@@ -54,11 +54,11 @@ def sizes(shape, moments, drive):
     """(parameters, disk, least memory) of a model, in bytes."""
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).to(torch.bfloat16)
-    how = dict(storage=torch.bfloat16, optimizer=OPTIMIZERS["adamw"].number, moments=moments)
+    how = {"storage": "bf16", "optimizer": "adamw", "moments": moments}
     layout = Layout(blocks.partition(model, None))
     options, _kept = fleet_options([drive], OPTIMIZERS["adamw"].number, moments, False)
     try:
-        memory_plan.plan(layout, [drive], 1 << 20, **how)
+        memory_plan.plan(layout, [drive], 1 << 20, how)
     except BudgetError as refused:
         least = native.size(re.search(r"minimum ([0-9.]+ \w+)", str(refused)).group(1))
     return sum(p.numel() for p in model.parameters()), lib.shore_fleet_disk_bytes(layout.c, options), least

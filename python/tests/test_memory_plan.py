@@ -26,18 +26,9 @@ def layout_of(chance, dtype):
     return Layout([block(n) for n in range(8)])
 
 
-def plan(layout, memory, device=CUDA, storage=torch.bfloat16, **how):
-    return memory_plan.plan(
-        layout,
-        ["ram:"] * 2,
-        memory,
-        compute=torch.float32,
-        storage=storage,
-        optimizer="adamw",
-        moments="fp32",
-        device=device,
-        **how,
-    )
+def plan(layout, memory, device=CUDA, storage="bf16", activations="memory", **more):
+    how = {"compute": "fp32", "storage": storage, "activations": activations, "optimizer": "adamw", "moments": "fp32"}
+    return memory_plan.plan(layout, ["ram:"] * 2, memory, how, device=device, **more)
 
 
 def pinned(layout, pages, chosen):
@@ -67,7 +58,7 @@ def test_slots_and_pages_have_numbers_of_their_own(seed):
     # a device's memory is beside the budget, and pages have the size in which they are fetched
     assert few_slots.total_bytes == everything.total_bytes
     assert plan(layout, 1 << 30, device=None).slots == 0
-    widened = plan(layout, 1 << 30, storage=torch.float32)
+    widened = plan(layout, 1 << 30, storage="fp32")
     assert widened.least_bytes > everything.least_bytes
 
 

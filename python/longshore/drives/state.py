@@ -81,35 +81,9 @@ class State:
         self.run = self.fleet = None
 
     @classmethod
-    def create(
-        cls,
-        path,
-        layout,
-        drives,
-        program,
-        *,
-        optimizer,
-        moments,
-        fp32,
-        ring_bytes,
-        memory,
-        overwrite=False,
-        momentum=False,
-        scratch_bytes=0,
-        residual=False,
-    ):
-        """Begins a new run. Call init_block() for all blocks and then seal()."""
-        fleet, named = fleet_options(
-            drives,
-            optimizer,
-            moments,
-            fp32,
-            ring_bytes=ring_bytes,
-            overwrite=overwrite,
-            with_momentum=momentum,
-            scratch_bytes=scratch_bytes,
-            residual=residual,
-        )
+    def create(cls, path, layout, drives, program, memory, **fleet):
+        """Begins a new run. Call init_block() for all blocks and then seal(). fleet: what fleet_options() takes."""
+        fleet, named = fleet_options(drives, **fleet)
         text = ffi.new("char[]", run_json.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))

@@ -8,14 +8,13 @@ import functools
 import os
 from dataclasses import dataclass
 
-import torch
-
 from .. import native
 from ..drives.state import fleet_options
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from . import shared_budget
+from .options import DTYPE_OF
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
@@ -143,35 +142,18 @@ def _sums(plan):
     return sums
 
 
-def plan(
-    layout,
-    drives,
-    memory,
-    *,
-    compute,
-    storage,
-    optimizer,
-    moments,
-    activations="memory",
-    room=None,
-    compress=0.0,
-    who="this model",
-    device=None,
-    device_bytes=ALL_BYTES,
-    pinned_bytes=0,
-):
+def plan(layout, drives, memory, how, who="this model", room=None, device=None, device_bytes=ALL_BYTES, pinned_bytes=0):
     """The Plan for a memory budget. Raises BudgetError with the minimum.
 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
-    activations: as wrap() takes it.
-    room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
+    how: options of wrap(), as the run records them.
     who: the engine's name in messages about a shared budget.
+    room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     device: what modules compute on; None: the CPU.
     device_bytes, pinned_bytes: budgets of a device and of pinned memory; 0 pinned_bytes: they count in memory.
     """
-    options, _ = fleet_options(
-        drives, OPTIMIZERS[optimizer].number, moments, storage == torch.float32, residual=bool(compress)
-    )
+    compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
+    options, _ = fleet_options(drives, number, how["moments"], how["storage"] == "fp32", residual=bool(compress))
     least_rings, best_rings = (
         lib.shore_fleet_memory_least_bytes(layout.c, options),
         lib.shore_fleet_memory_bytes(layout.c, options),
@@ -187,7 +169,9 @@ def plan(
             most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4, shared_budget.within() // 2
         )
     page_bytes = (
-        layout.nbytes if device is None else functools.partial(layout.page_bytes, compute=compute, storage=storage)
+        layout.nbytes
+        if device is None
+        else functools.partial(layout.page_bytes, compute=DTYPE_OF[how["compute"]], storage=DTYPE_OF[how["storage"]])
     )
 
     def described():
@@ -202,7 +186,7 @@ def plan(
             )
             rows["slots"] = program.parameters(layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
         rows["pages"] = program.parameters(page_bytes, program.pinned, "pages")
-        if activations != "memory":
+        if how.get("activations", "memory") != "memory":
             rows["pool"] = program.add(
                 "activations", lib.SHORE_ROLE_POOL, *POOL_BYTES, place=program.pinned, by=program.all, stays=False
             )

@@ -25,7 +25,7 @@ from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
 from .options import DTYPE_OF
-from .wrap import open_engine, temporary_buffers, versions, who
+from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
 @contextlib.contextmanager
@@ -105,19 +105,7 @@ def resume(
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
-    chosen = memory_plan.plan(
-        layout,
-        drives,
-        budget,
-        compute=DTYPE_OF[how["compute"]],
-        storage=DTYPE_OF[how["storage"]],
-        optimizer=how["optimizer"],
-        moments=how["moments"],
-        activations=how.get("activations", "memory"),
-        compress=how.get("compress", 0.0),
-        who=who(model, run),
-        device=device.of(model),
-    )
+    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), device=device.of(model))
     with Progress(f"opening {run}"):
         return _open(run, model, program, layout, given, chosen, accept_step, device_timeout)
 
@@ -128,8 +116,7 @@ def _open(run, model, program, layout, given, chosen, accept_step, device_timeou
     state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
-        engine = open_engine(model, state, how, given, chosen, device_timeout)
-        core = core_of(engine)
+        core = core_of(open_engine(model, state, how, given, chosen, device_timeout))
         try:
             core.open(state)
             saved = commit_blob.of(state)
@@ -146,9 +133,7 @@ def _open(run, model, program, layout, given, chosen, accept_step, device_timeou
                 f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits", stacklevel=2
             )
             state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        open_engines.add(core)
-        shared_budget.add(core, who(model, run))
-        return engine
+        return count_in(core, run)
     except BaseException:
         state.close()
         raise

@@ -53,7 +53,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
         ring_bytes=core.plan.ring_bytes,
         memory=before.memory_bytes,
         overwrite=bool(overwrite),
-        momentum=uses_momentum(numbers, given),
+        with_momentum=uses_momentum(numbers, given),
         scratch_bytes=before.scratch_bytes,
         residual=bool(before.made.residual),
     )

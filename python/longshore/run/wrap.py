@@ -142,49 +142,17 @@ def _wrap(model, options):
     numbers, groups, handed = told(model, options.optimizer, options.groups, options.numbers())
     options.take(numbers)
     options.check(numbers)
-    optimizer, moments = options.optimizer, options.moments
-    parts = tree.partition(model, options.layers)
-    compute = tree.dtype_of(model)
-    options.check_storage(compute)
-    if compute == torch.bfloat16 and not _has_bf16_products():
-        warnings.warn(
-            "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
-            "wrap(..., storage='bf16') still stores it in bf16 on the drives",
-            stacklevel=4,
-        )
+    layout, compute = _layout_of(model, options), tree.dtype_of(model)
     how = options.record(numbers, compute)
-    given, how["groups"] = name_groups(model, groups, defaults_of(optimizer))
-    layout = Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
-    with_momentum = uses_momentum(numbers, given)
-    old: Any = None
-    if options.moments_from is not None:
-        old = Moments(options.moments_from, optimizer, with_momentum)
-    if handed is not None and handed.state:
-        if old:
-            raise ValueError(
-                "wrap: moments_from: the given optimizer has moments of its own; give one that has made no step"
-            )
-        old = Handed(handed, optimizer, with_momentum, model)
-    counts = old.counts(layout) if old else None
-    lineage = [how["seed"], old.updates] if old else None
-    tree.mark_rest(parts, model, compute)
+    given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
-    dtype, room = DTYPE_OF[options.storage], options.activation_room
-    chosen = memory_plan.plan(
-        layout,
-        drives,
-        budget,
-        compute=compute,
-        storage=dtype,
-        optimizer=optimizer,
-        moments=moments,
-        activations=options.activations,
-        compress=how["compress"],
-        who=who(model, run),
-        room=None if room is None else native.size(room, "activation_room"),
-        device=device.of(model),
-    )
+    with_momentum = uses_momentum(numbers, given)
+    old: Any = _moments_of(model, options, handed, with_momentum)
+    counts = old.counts(layout) if old else None
+    lineage = [how["seed"], old.updates] if old else None
+    room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
+    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, device.of(model))
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     state = State.create(
@@ -192,25 +160,21 @@ def _wrap(model, options):
         layout,
         drives,
         program_of(model, how, layout, lineage, counts),
-        optimizer=OPTIMIZERS[optimizer].number,
-        moments=moments,
-        fp32=dtype == torch.float32,
+        budget or chosen.total_bytes + chosen.spare_bytes,
+        optimizer=OPTIMIZERS[options.optimizer].number,
+        moments=options.moments,
+        fp32=options.storage == "fp32",
         ring_bytes=chosen.ring_bytes,
-        memory=budget or chosen.total_bytes + chosen.spare_bytes,
         overwrite=bool(overwrite),
-        momentum=with_momentum,
+        with_momentum=with_momentum,
         scratch_bytes=chosen.room_bytes,
         residual=how["compress"] > 0,
     )
     try:
-        with Progress(
-            "writing the initial state",
-            sum(4 * layout.elems(b) for b in range(len(layout.blocks))),
-            head=_say(model, state, chosen),
-        ) as shown:
+        nbytes = sum(4 * layout.elems(b) for b in range(len(layout.blocks)))
+        with Progress("writing the initial state", nbytes, head=_say(model, state, chosen)) as shown:
             fill(state, model, making.spool if making else None, shown, old)
-            engine = open_engine(model, state, how, given, chosen, options.device_timeout, state.seal)
-            core = core_of(engine)
+            core = core_of(open_engine(model, state, how, given, chosen, options.device_timeout, state.seal))
             core.open(state)
         if old:
             core.cycle.go_on_from({}, lineage, counts)
@@ -218,10 +182,41 @@ def _wrap(model, options):
         state.close()
         raise
     if handed is not None:
-        hand_over(handed, engine.optimizer)
+        hand_over(handed, core.optimizer)
+    return count_in(core, run)
+
+
+def _layout_of(model, options):
+    """The Layout of a new run of a model. Checks the option storage, and warns of a dtype that is slow here."""
+    parts, compute = tree.partition(model, options.layers), tree.dtype_of(model)
+    options.check_storage(compute)
+    if compute == torch.bfloat16 and not _has_bf16_products():
+        warnings.warn(
+            "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
+            "wrap(..., storage='bf16') still stores it in bf16 on the drives",
+            stacklevel=5,
+        )
+    tree.mark_rest(parts, model, compute)
+    return Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
+
+
+def _moments_of(model, options, handed, with_momentum):
+    """The Moments, or the Handed ones, with which an optimizer goes on; None if it begins anew."""
+    has_moments, saved = handed is not None and handed.state, options.moments_from
+    if has_moments and saved is not None:
+        raise ValueError(
+            "wrap: moments_from: the given optimizer has moments of its own; give one that has made no step"
+        )
+    if has_moments:
+        return Handed(handed, options.optimizer, with_momentum, model)
+    return None if saved is None else Moments(saved, options.optimizer, with_momentum)
+
+
+def count_in(core, run):
+    """Counts an engine that is made as open. Returns the Engine."""
     open_engines.add(core)
-    shared_budget.add(core, who(model, run))
-    return engine
+    shared_budget.add(core, who(core.module, run))
+    return core.engine
 
 
 def who(model, run):

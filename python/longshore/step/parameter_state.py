@@ -223,11 +223,10 @@ def commit(core, changes, said=None, counts=None):
     the blocks. counts: the new number of updates of each tensor."""
     cycle = core.cycle
     try:
-        with cycle.changing():
+        with cycle.changing(counts):
             changed = None
             while changed is None:
                 changed = recovery.persist(core, lambda: _write(core, changes()))
-            cycle.counts = counts or cycle.counts
             cycle.close(said or {"written": [core.layout.blocks[number].name for number in changed]}, changed)
     except BaseException:
         core.streams.forget()

@@ -81,10 +81,11 @@ class StepCycle:
         self.core.gradients.has_pass = False
 
     @contextlib.contextmanager
-    def changing(self):
-        """The context in which given values make a step, and not gradients. If it fails, nothing of it stays."""
+    def changing(self, counts=None):
+        """The context in which given values make a step, and not gradients. If it fails, nothing of it stays. counts:
+        the new number of updates of each tensor; by default the same."""
         before = self.lineage, self.counts
-        self.counts_before, self.counts = self.counts, [list(counts) for counts in self.counts]
+        self.counts_before, self.counts = self.counts, counts or self.counts
         try:
             yield
         except BaseException:
