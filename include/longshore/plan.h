@@ -138,6 +138,10 @@ struct shore_plan_sums {
  * for a budget that is more than this memory, or less than minimum. */
 int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag);
 
+/* Whether this processor has instructions for products of bf16. Without them, bf16 is slower than fp32. Threading:
+ * any. */
+bool shore_multiplies_bf16(void);
+
 /* Plans the program. Ownership: *out is the caller's, for shore_plan_close(), also if a budget is too small
  * (SHORE_EBUDGET): it then has the sums of the least plan. The program outlives it. Errors: SHORE_EBUDGET, with
  * "minimum SIZE" for each budget that is too small, and the place's name if it is a place's own; -EINVAL (a program

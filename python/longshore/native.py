@@ -144,56 +144,23 @@ class Wait:
             self.settle()
 
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "k": 2**10,
-    "kib": 2**10,
-    "m": 2**20,
-    "mib": 2**20,
-    "g": 2**30,
-    "gib": 2**30,
-    "t": 2**40,
-    "tib": 2**40,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
-
-
 def size(value, name="memory"):
     """Bytes of a number or a text such as "8GiB", "512MiB", "1.5G". Raises ValueError for other values."""
-    word = str(value).strip().lower()
-    digits = word.rstrip("bkmgti ")
-    try:
-        number = float(digits)
-        unit = _UNITS[word[len(digits) :].strip()]
-        nbytes = int(digits) * unit if digits.isdigit() else int(number * unit)
-    except (ValueError, KeyError, OverflowError):
-        said = f"{name}={value!r}: not a size" if isinstance(value, str) else f"{name}={value!r} is not a size"
-        raise ValueError(f"{said}; write '8GiB', '512MiB' or a number of bytes") from None
-    if number <= 0 or nbytes >= 2**63:
-        raise ValueError(f"{name}={value!r} is not a size: sizes are larger than 0 and smaller than 8 EiB")
-    if nbytes < 1 or (unit == 1 and number % 1):
-        raise ValueError(f"{name}={value!r} is not a size: {value} of a byte; did you mean '{number:g}GiB'?")
-    return nbytes
+    whole_number = isinstance(value, float) and value.is_integer()
+    nbytes = ffi.new("uint64_t *")
+    code = lib.shore_size_parse(str(int(value) if whole_number else value).strip().encode(), nbytes)
+    if code or not 0 < nbytes[0] < 2**63:
+        raise ValueError(
+            f"{name}={value!r} is not a size; write '8GiB', '512MiB' or a number of bytes, larger than 0 and smaller "
+            "than 8 EiB"
+        )
+    return nbytes[0]
 
 
-def readable(number):
-    """A size for people: "1.5GiB"."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= factor:
-            return f"{number / factor:.4g}{unit}"
-    return f"{number}B"
-
-
-def readable_up(number):
-    """A size for people that is never rounded down, for minimums."""
-    up = number
-    while size(readable(up)) < number:
-        up += number // 4096 + 1
-    return readable(up)
+def readable(number, up=False):
+    """A size for people: "1.50 GiB". up: never rounded down, for minimums."""
+    out = ffi.new("char[]", 32)
+    return text(lib.shore_size_say(int(number), up, out, len(out)))
 
 
 def path_bytes(path):

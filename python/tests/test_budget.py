@@ -3,6 +3,9 @@
 import copy
 import os
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,6 +59,30 @@ def test_a_budget_is_at_most_what_the_machine_has(tmp_path):
         longshore.resume(tmp_path / "run", torch.nn.Linear(8, 8), memory="8000TiB")
 
 
+def test_a_container_plans_with_its_memory(tmp_path):
+    """In namespaces where the control group of the process has a limit."""
+    for place, text in (("group/memory.max", "2000000000"), ("own", "0::/")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(f"{text}\n")
+    binds = f"mount --bind {tmp_path}/group /sys/fs/cgroup && mount --bind {tmp_path}/own /proc/$$/cgroup"
+    inside = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if not shutil.which("unshare") or subprocess.run([*inside, binds], capture_output=True).returncode:
+        pytest.skip("this process may not make namespaces")
+    script = """
+import torch, longshore, sys
+from longshore.run import shared_budget
+print(shared_budget.within())
+try:
+    longshore.wrap(torch.nn.Linear(8, 8), run=sys.argv[1], memory="3GB")
+except longshore.BudgetError as refused:
+    print(refused)
+"""
+    (tmp_path / "script.py").write_text(script)
+    run = [*inside, f"{binds} && exec {sys.executable} {tmp_path}/script.py {tmp_path}/run"]
+    half, refused = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert half == "1000000000" and "is more than the memory of this machine" in refused
+
+
 def test_too_little_is_said_as_less_than_the_minimum(tmp_path):
     model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(8)])
     with longshore.wrap(copy.deepcopy(model), run=tmp_path / "run", memory="64MiB") as engine:
@@ -95,16 +122,16 @@ def test_too_little_names_each_with_what_it_needs(tmp_path, seed):
             wrap(gpt2(), tmp_path / "reference")
         said = str(said.value)
         assert re.search(
-            r"policy\) has [0-9.]+[KM]iB \([0-9.]+[KM]iB at least\), GPT2LMHeadModel \(.*reference\) "
-            r"needs [0-9.]+[KM]iB",
+            r"policy\) has [0-9.]+ [KM]iB \([0-9.]+ [KM]iB at least\), GPT2LMHeadModel \(.*reference\) "
+            r"needs [0-9.]+ [KM]iB",
             said,
         )
-        least = re.search(r"minimum ([0-9.]+[KM]iB); give budget\(\) more", said)[1]
+        least = re.search(r"minimum ([0-9.]+ [KM]iB); give budget\(\) more", said)[1]
         assert native.size(least) >= 2 * policy._core.plan.least_bytes
         assert not (tmp_path / "reference").exists()
         policy.close()
         assert shared.left == shared.memory
-    enough = re.search(r"minimum ([0-9.]+[KM]iB)", said)[1]
+    enough = re.search(r"minimum ([0-9.]+ [KM]iB)", said)[1]
     with longshore.budget(memory=enough):
         with wrap(gpt2(), tmp_path / "p2"), wrap(gpt2(), tmp_path / "r2"):
             pass
@@ -132,7 +159,7 @@ def test_a_part_of_its_own(tmp_path, seed):
             assert policy.memory().budget == held(policy) <= 48 << 20 and shared.left == (64 << 20) - held(
                 policy
             ) - held(reference)
-        with pytest.raises(longshore.BudgetError, match="needs 65MiB .*give budget.. more"):
+        with pytest.raises(longshore.BudgetError, match="needs 65.00 MiB .*give budget.. more"):
             wrap(gpt2(), tmp_path / "more", memory="65MiB")
 
 

@@ -83,7 +83,7 @@ def test_trainer(tmp_path, seed):
         "64MiB",
     )
     said = run(*command)
-    assert "perplexity" in said and "memory 64MiB" in said and said.splitlines()[-1].startswith("digest ")
+    assert "perplexity" in said and "memory 64.00 MiB" in said and said.splitlines()[-1].startswith("digest ")
     shutil.rmtree(tmp_path / "out" / "checkpoint-2")
     assert run(*command, "--resume").splitlines()[-1] == said.splitlines()[-1]
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.model_type == "qwen2"

@@ -46,7 +46,7 @@ def directories(engine):
     [
         ({"drives": "typo"}, longshore.LongshoreError, "typo: nothing is there: mount the drive"),
         ({"drives": ["there", "no/typo"]}, longshore.LongshoreError, "no/typo: does not exist"),
-        ({"memory": "lots"}, ValueError, "memory='lots': not a size"),
+        ({"memory": "lots"}, ValueError, "memory='lots' is not a size"),
         ({"memory": 0.5}, ValueError, "0.5 is not a size"),
         ({"memory": True}, ValueError, "True is not a size"),
         ({"memory": float("inf")}, ValueError, "inf is not a size"),
@@ -228,9 +228,9 @@ def test_a_drive_that_is_too_small_is_named(load, tmp_path, seed, monkeypatch):
 @pytest.mark.parametrize(
     "fallocate, pwrite, said",
     [
-        (errno.ENOSPC, None, "needs 100KiB, .*/run-drive has "),
+        (errno.ENOSPC, None, "needs 100.00 KiB, .*/run-drive has "),
         (errno.EDQUOT, None, "Disk quota exceeded"),
-        (errno.EOPNOTSUPP, errno.ENOSPC, "needs 100KiB"),
+        (errno.EOPNOTSUPP, errno.ENOSPC, "needs 100.00 KiB"),
         (errno.EINVAL, errno.EDQUOT, "Disk quota exceeded"),
         (errno.EOPNOTSUPP, None, None),
     ],
@@ -405,7 +405,7 @@ def test_the_init_of_deepspeed(initialized, tmp_path, seed, caplog):
         (300, "; did you mean 300MiB?"),
         ("8", "; did you mean 8GiB?"),
         ("8192", "did you mean 8192MiB?"),
-        ("1e3", "1000 bytes"),
+        (1e3, "1000 bytes"),
         ("200KiB", None),
     ],
 )
@@ -429,6 +429,19 @@ def test_too_little_memory_has_the_minimum_and_a_hint(memory, hint, tmp_path, se
 )
 def test_sizes(value, nbytes):
     assert native.size(value) == nbytes
+
+
+@pytest.mark.parametrize("nbytes, said", [(0, "0 B"), (1023, "1023 B"), (3 << 29, "1.50 GiB"), (7e9, "6.52 GiB")])
+def test_sizes_are_said_as_the_program_says_them(nbytes, said):
+    assert native.readable(nbytes) == said
+    assert native.size(native.readable(2**20 + 1, up=True)) >= 2**20 + 1
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the kernel names features of other processors otherwise")
+def test_bf16_products_are_those_that_the_kernel_names():
+    with open("/proc/cpuinfo") as f:
+        named = {word for line in f if line.startswith("flags") for word in line.split()}
+    assert native.lib.shore_multiplies_bf16() == bool(named & {"avx512_bf16", "amx_bf16"})
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_a_state_that_there_is_no_room_for_is_named(tmp_path, seed, monkeypatch)
 
         monkeypatch.setattr(longshore.step.optimizer_state.tempfile, "TemporaryFile", lambda **how: Full())
         with pytest.raises(
-            longshore.LongshoreError, match="351.6KiB of layers.0.weight now: No space left on device; make room"
+            longshore.LongshoreError, match="351.56 KiB of layers.0.weight now: No space left on device; make room"
         ):
             through_a_file(engine.optimizer.state_dict())
 

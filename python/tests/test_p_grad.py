@@ -107,7 +107,7 @@ def test_steps_without_zero_grad(pair, caplog):
                 optimizer.zero_grad()
     same(pair)
     said = [record.getMessage() for record in caplog.records if "without zero_grad()" in record.getMessage()]
-    assert len(said) == 1 and "They take 17.27KiB" in said[0]
+    assert len(said) == 1 and "They take 17.27 KiB" in said[0]
 
 
 def test_a_step_of_the_engine_needs_no_zero_grad(pair):
@@ -146,7 +146,7 @@ def test_a_gradient_that_is_kept_keeps_its_values(pair, request, caplog):
         kept.append(seen)
     assert not little and kept[0] == pytest.approx(kept[1], abs=1e-5)
     said = [record.getMessage() for record in caplog.records if "keeps gradients past" in record.getMessage()]
-    assert len(said) == 1 and "16KiB of memory" in said[0]
+    assert len(said) == 1 and "16.00 KiB of memory" in said[0]
 
 
 def test_nobody_keeps_a_gradient_in_the_ordinary_loop(pair, caplog):

@@ -83,7 +83,9 @@ def test_snapshots_share_what_is_frozen(tmp_path, seed, caplog):
         checkpoint.save(engine, tmp_path / "saved")
         if not checkpoint.shares_blocks(drive):
             assert first > base
-            each, once = re.search(r"takes up to (\S+) of disk, and the first (\S+) more", caplog.text).groups()
+            each, once = re.search(
+                r"takes up to ([0-9.]+ \w+) of disk, and the first ([0-9.]+ \w+) more", caplog.text
+            ).groups()
             each, once = (native.size(text) for text in (each, once))
             assert second < each and once - base / 10 < first - second < once + base / 10
         last = step(engine)

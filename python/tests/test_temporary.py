@@ -272,7 +272,7 @@ def test_its_memory_is_the_budgets(tmp_path, seed):
             engine.backward(engine(x).square().mean())
             assert engine.memory().held <= engine.memory().budget
             with pytest.raises(
-                longshore.BudgetError, match=r"temporary.*needs 9.*MiB, and of memory=60MiB .* is left: give "
+                longshore.BudgetError, match=r"temporary.*needs 9.*MiB, and of memory=60.00 MiB, .* is left: give "
             ):
                 with contextlib.ExitStack() as many:
                     for _ in range(9):

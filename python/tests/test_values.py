@@ -150,7 +150,7 @@ def test_a_checkpoint_as_fp32(tmp_path, seed):
     assert subprocess.run(command, env=env).returncode == 0
     for change, why in (
         ({4: tmp_path / "new", 6: "none"}, "none: is not a checkpoint"),
-        ({4: tmp_path / "new", 8: "lots"}, "'lots': not a size"),
+        ({4: tmp_path / "new", 8: "lots"}, "'lots' is not a size"),
     ):
         wrong = subprocess.run(
             [change.get(n, word) for n, word in enumerate(command)], env=env, capture_output=True, text=True
@@ -199,7 +199,7 @@ def test_memory_is_said(tmp_path, seed):
         assert memory.budget == 64 << 20 and 0 < memory.held <= memory.budget
         assert 0 < memory.gradients <= memory.gradients_most and memory.parameters > 0
         assert memory.process_at_wrap > 10 << 20 and memory.process_now > 10 << 20
-        assert "memory 64MiB" in str(memory) and "the process takes" in str(memory)
+        assert "memory 64.00 MiB" in str(memory) and "the process takes" in str(memory)
 
 
 def test_no_budget_is_exceeded(tmp_path, seed):

@@ -9,6 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+#include "longshore/plan.h"
 
 bool shore__read_text(const char *path, char *text, size_t bytes) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -142,4 +150,18 @@ unsigned shore__machine_threads(void) {
     struct shore__limits limits;
     shore__limits_read("", &limits);
     return shore__threads_within(shore__machine_processors(), limits.quota);
+}
+
+/* ---- the processor ----------------------------------------------------------------------------------------------- */
+
+bool shore_multiplies_bf16(void) {
+#if defined(__x86_64__)
+    unsigned a = 0, b, c, d = 0, more = 0;
+    if (__get_cpuid_count(7, 0, &more, &b, &c, &d) && d >> 22 & 1) return true; /* AMX_BF16 */
+    return more >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 5 & 1;  /* AVX512_BF16 */
+#elif defined(__aarch64__)
+    return getauxval(AT_HWCAP2) & HWCAP2_BF16;
+#else
+    return false;
+#endif
 }

@@ -8,6 +8,8 @@
 #include <strings.h>
 #include <time.h>
 
+#include "longshore/memory.h"
+
 static const struct unit {
     const char *name;
     uint64_t bytes;
@@ -217,6 +219,14 @@ void shore__sleep_until(uint64_t instant_ns) {
 
 void shore__pause_until(uint64_t instant_ns) {
     pause_until(instant_ns);
+}
+
+int shore_size_parse(const char *text, uint64_t *bytes) {
+    return shore__parse_size(text, bytes);
+}
+
+const char *shore_size_say(uint64_t bytes, bool up, char *out, size_t out_bytes) {
+    return up ? shore__format_size_up(bytes, out, out_bytes) : shore__format_size(bytes, out, out_bytes);
 }
 
 const char *shore__format_digest(const unsigned char digest[16], char out[33]) {

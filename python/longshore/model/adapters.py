@@ -96,7 +96,7 @@ def save(model, directory, dtype=None, most_bytes=None):
     nbytes = sum(value.nbytes for value in values.values())
     if most_bytes is not None and nbytes > most_bytes:
         raise ValueError(
-            f"save_pretrained: max_shard_size={native.readable(most_bytes)}: peft writes adapters as "
+            f"save_pretrained: max_shard_size={most_bytes}: peft writes adapters as "
             f"one file, of {native.readable(nbytes)}; leave it out"
         )
     if base_of(model) is not model:

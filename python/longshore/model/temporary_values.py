@@ -42,7 +42,7 @@ def _room(core, nbytes):
     if nbytes > free:
         raise BudgetError(
             f'resident(write="temporary"): a copy of these parameters needs {native.readable(nbytes)}, and of '
-            f"memory={native.readable(budget)} {native.readable(free)} is left: give "
+            f"memory={native.readable(budget)}, {native.readable(free)} is left: give "
             f"{native.readable(budget - free + nbytes + (1 << 20))}, or fewer parameters",
             lib.SHORE_EBUDGET,
         )

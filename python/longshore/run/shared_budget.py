@@ -76,15 +76,15 @@ class budget:
         if max(share, least) <= left:
             return share
         others = "".join(
-            f"{name} has {native.readable(_held(core))} ({native.readable_up(core.plan.least_bytes)} at least), "
+            f"{name} has {native.readable(_held(core))} ({native.readable(core.plan.least_bytes, up=True)} at least), "
             for core, name in made
         )
         together = sum(_held(core) for core, _ in made) + max(share, least)
         minimum = sum(core.plan.least_bytes for core, _ in made) + least
         raise BudgetError(
             f"{native.readable(self.memory)} of memory is too little for what shares it: {others}{who} "
-            f"needs {native.readable_up(max(share, least))} ({native.readable_up(least)} at least), "
-            f"{native.readable_up(together)} together: minimum {native.readable_up(minimum)}; give "
+            f"needs {native.readable(max(share, least), up=True)} ({native.readable(least, up=True)} at least), "
+            f"{native.readable(together, up=True)} together: minimum {native.readable(minimum, up=True)}; give "
             "budget() more, the others less with memory=, or close() one",
             lib.SHORE_EBUDGET,
         )

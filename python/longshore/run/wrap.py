@@ -18,6 +18,7 @@ from ..errors import LongshoreError
 from ..model import adapters, blocks as tree, compiled, device
 from ..model.activations import Activations
 from ..model.streaming import Streams
+from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
 from ..step import commit_blob
@@ -190,7 +191,7 @@ def _layout_of(model, options):
     """The Layout of a new run of a model. Checks the option storage, and warns of a dtype that is slow here."""
     parts, compute = tree.partition(model, options.layers), tree.dtype_of(model)
     options.check_storage(compute)
-    if compute == torch.bfloat16 and not _has_bf16_products():
+    if compute == torch.bfloat16 and not lib.shore_multiplies_bf16():
         warnings.warn(
             "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
             "wrap(..., storage='bf16') still stores it in bf16 on the drives",
@@ -286,16 +287,6 @@ def _check_model(model):
                 f"wrap: {name} is on the meta device and has no value; load the model inside longshore.init(...)"
             )
     tree.check(model)
-
-
-def _has_bf16_products():
-    """Whether the processor multiplies bf16 in hardware."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as f:
-            words = f.read()
-    except OSError:
-        return True
-    return "avx512_bf16" in words or "amx_bf16" in words or "aarch64" in os.uname().machine
 
 
 def name_groups(model, groups, defaults):
