@@ -43,3 +43,11 @@ const char *shore__suggest(const char *word, const char *const *names, size_t co
     }
     return found;
 }
+
+bool shore__has_word(const char *words, const char *word) {
+    size_t n = strlen(word);
+    if (n == 0 || strchr(word, ' ')) return false;
+    for (const char *at = words; (at = strstr(at, word)); at += n)
+        if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
+    return false;
+}

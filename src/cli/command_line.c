@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/suggest.h"
 #include "cli/options.h"
 
 int shore__option_find(const struct shore__command_line *line, const char *name) {
@@ -17,9 +18,7 @@ int shore__option_find(const struct shore__command_line *line, const char *name)
 }
 
 bool shore__option_taken(const struct shore__command_line *line, const struct shore__option *option) {
-    for (const char *const *name = line->without; name && *name; name++)
-        if (strcmp(*name, option->name) == 0) return false;
-    return true;
+    return !line->without || !shore__has_word(line->without, option->name);
 }
 
 bool shore__option_given(const struct shore__command_line *line, const struct shore__parsed *parsed, const char *name) {

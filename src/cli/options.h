@@ -55,10 +55,10 @@ struct shore__command_line {
     const char *missing;  /* the message if there is no word; NULL: no word is needed */
     const struct shore__option *options;
     size_t noptions;
-    const char *const *without; /* names of options that the command does not take, NULL at the end; may be NULL */
-    size_t positional;          /* the largest number of plain words */
-    bool config;                /* takes --config FILE */
-    bool remote;                /* drives may be on other hosts: takes --rsh and --connections */
+    const char *without; /* names of options that the command does not take, with blanks between; may be NULL */
+    size_t positional;   /* the largest number of plain words */
+    bool config;         /* takes --config FILE */
+    bool remote;         /* drives may be on other hosts: takes --rsh and --connections */
 };
 
 /* Source of a value: the command line takes precedence over the file. */

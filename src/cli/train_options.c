@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "run/emulation/emulate.h"
@@ -178,14 +179,7 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
 }
 
 /* Flags that are no settings, and drives, which are handled elsewhere. */
-static const char *const other_flags[] = {"resume", "drive", "accept-step",  "not-a-copy",   "dry-run",
-                                          "json",   "out",   "stopped-exit", "stop-on-usr1", NULL};
-
-static bool among(const char *const *names, const char *name) {
-    for (; *names; names++)
-        if (strcmp(*names, name) == 0) return true;
-    return false;
-}
+static const char other_flags[] = "resume drive accept-step not-a-copy dry-run json out stopped-exit stop-on-usr1";
 
 static bool same_text(const char *a, const char *b) {
     if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: no emulation */
@@ -238,7 +232,7 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
     changes[0] = 0;
     for (size_t i = 0; i < shore__train_line.noptions; i++) {
         const struct shore__option *o = &options[i];
-        if (o->is.kind == SHORE__VALUE_NONE || !parsed->given[i] || among(other_flags, o->name)) continue;
+        if (o->is.kind == SHORE__VALUE_NONE || !parsed->given[i] || shore__has_word(other_flags, o->name)) continue;
         if (o->offset < first || o->offset >= first + sizeof *settings)
             return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with --resume", o->name);
         const void *new = (const char *)args + o->offset;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 
 /* ---- the table -------------------------------------------------------------------------------------------------- */
 
@@ -80,20 +81,12 @@ static const struct row {
 
 /* ---- what follows ------------------------------------------------------------------------------------------------ */
 
-static bool has_word(const char *words, const char *word) {
-    size_t n = strlen(word);
-    if (n == 0 || strchr(word, ' ')) return false;
-    for (const char *at = words; (at = strstr(at, word)); at += n)
-        if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
-    return false;
-}
-
 static const struct row *row_of(const char *key, const char *model_type) {
     unsigned family = 1;
     for (const char *const *f = families; strcmp(*f, model_type) != 0; f++)
         family <<= 1;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if ((rows[i].families & family) && has_word(rows[i].keys, key)) return &rows[i];
+        if ((rows[i].families & family) && shore__has_word(rows[i].keys, key)) return &rows[i];
     return NULL;
 }
 

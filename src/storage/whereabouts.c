@@ -16,21 +16,15 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "base/units.h"
 
-static bool is_one_of(const char *name, const char *const *names) {
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names;
-}
-
 static enum shore__ground ground_of(const char *file_system) {
-    static const char *const memory[] = {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", NULL};
-    static const char *const network[] = {"nfs", "nfs4",   "cifs",           "smb3",       "9p", "ceph",
-                                          "afs", "lustre", "fuse.glusterfs", "fuse.sshfs", NULL};
-    return is_one_of(file_system, memory)    ? SHORE__GROUND_MEMORY
-           : is_one_of(file_system, network) ? SHORE__GROUND_NETWORK
-                                             : SHORE__GROUND_DISK;
+    static const char memory[] = "tmpfs ramfs devtmpfs hugetlbfs";
+    static const char network[] = "nfs nfs4 cifs smb3 9p ceph afs lustre fuse.glusterfs fuse.sshfs";
+    return shore__has_word(memory, file_system)    ? SHORE__GROUND_MEMORY
+           : shore__has_word(network, file_system) ? SHORE__GROUND_NETWORK
+                                                   : SHORE__GROUND_DISK;
 }
 
 /* Gets the only entry of a directory; false if there are more, or none. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/suggest.h"
 #include "text/tokenizer_impl.h"
 
 /* The pattern of GPT-2's encoder.py, which ByteLevel applies unless told not to. */
@@ -32,38 +33,17 @@ static bool is_space_mark(const json_t *object, const char *key) {
     return !text || !strcmp(text, SHORE__SPACE_MARK);
 }
 
-static bool among(const char *const *names, const char *name) {
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names;
-}
-
 /* What a value asks for beyond the supported; NULL: nothing. null counts as absent. */
 static const char *needs(const char *key, const json_t *value) {
-    static const char *const flags[] = {"add_prefix_space",
-                                        "use_regex",
-                                        "invert",
-                                        "individual_digits",
-                                        "split",
-                                        "byte_fallback",
-                                        "fuse_unk",
-                                        "ignore_merges",
-                                        "normalized",
-                                        "special",
-                                        "lstrip",
-                                        "rstrip",
-                                        "single_word",
-                                        "strip_left",
-                                        "strip_right",
-                                        NULL};
-    static const char *const texts[] = {
-        "behavior", "prepend_scheme", "replacement", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-        NULL};
-    static const char *const lists[] = {"normalizers", "pretokenizers", "decoders", NULL};
+    static const char flags[] = "add_prefix_space use_regex invert individual_digits split byte_fallback fuse_unk "
+                                "ignore_merges normalized special lstrip rstrip single_word strip_left strip_right";
+    static const char texts[] = "behavior prepend_scheme replacement unk_token continuing_subword_prefix "
+                                "end_of_word_suffix";
+    static const char lists[] = "normalizers pretokenizers decoders";
     if (json_is_null(value)) return NULL;
-    if (among(flags, key)) return json_is_boolean(value) ? NULL : "true or false";
-    if (among(texts, key)) return json_is_string(value) ? NULL : "a text";
-    if (among(lists, key)) return json_is_array(value) ? NULL : "a list";
+    if (shore__has_word(flags, key)) return json_is_boolean(value) ? NULL : "true or false";
+    if (shore__has_word(texts, key)) return json_is_string(value) ? NULL : "a text";
+    if (shore__has_word(lists, key)) return json_is_array(value) ? NULL : "a list";
     return strcmp(key, "dropout") != 0 || json_is_number(value) ? NULL : "a number";
 }
 

@@ -37,14 +37,12 @@ struct verify {
 
 /* The flags of train, in train's order, because the check of given flags relies on it. */
 static struct shore__command_line verify_line(void) {
-    static const char *const lasting[] = {"out",     "resume",     "overwrite",    "accept-step",  "dry-run",
-                                          "stop-at", "not-a-copy", "stopped-exit", "stop-on-usr1", NULL};
     static struct shore__option options[SHORE__OPTIONS_MAX];
     struct shore__command_line line = shore__train_line;
     memcpy(options, line.options, line.noptions * sizeof *options);
     options[shore__option_find(&line, "json")].help = "one JSON object on one line";
     line.options = options;
-    line.without = lasting;
+    line.without = "out resume overwrite accept-step dry-run stop-at not-a-copy stopped-exit stop-on-usr1";
     line.command = "verify";
     line.synopsis =
         "verify --init NAME|--model DIR --data FILE... --drive DIR... [--steps N] [--json] [flags of train]";
