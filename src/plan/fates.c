@@ -78,18 +78,12 @@ static bool is_there(const struct shore_plan *plan, const struct shore_tensor *t
            (!t->without || plan->fate[t->without - 1].way != SHORE_WAY_KEEP);
 }
 
-/* How many buffers, if any tensor passes through them. */
-static size_t buffers_of(const struct shore_plan *plan, enum shore_role role, const struct shore_tensor *buffers) {
-    switch ((unsigned)role) {
-    case SHORE_ROLE_LAYER:
-    case SHORE__ROLE_TABLE:
-    case SHORE__ROLE_LOOKUP:
-        return shore__is_slots(plan, buffers) ? plan->choice.slots : plan->choice.page_buffers;
-    case SHORE_ROLE_PIECE:
-        return plan->choice.piece_buffers;
-    default:
-        return buffers->most;
-    }
+enum shore__passing shore__passing(const struct shore_plan *plan, enum shore_role role,
+                                   const struct shore_tensor *buffers) {
+    if (role == SHORE_ROLE_PIECE) return SHORE__PIECES;
+    if (role != SHORE_ROLE_LAYER && role != SHORE__ROLE_TABLE && role != SHORE__ROLE_LOOKUP) return SHORE__PASSING;
+    bool device = buffers->place == SHORE_PLACE_DEVICE && !plan->options.one_memory;
+    return device && !buffers->there ? SHORE__SLOTS : SHORE__PAGES; /* those that are there follow the host's */
 }
 
 static void fill_buffers(struct shore_plan *plan, uint32_t id) {
@@ -104,7 +98,8 @@ static void fill_buffers(struct shore_plan *plan, uint32_t id) {
         /* while the rules raise the number of inner tensors that stay, any of them may still move */
         bool passes = t->role == SHORE_ROLE_INNER ? plan->choice.moved_inner > 0 : of->way == SHORE_WAY_MOVE;
         if (!passes && !buffers->there) continue;
-        fate->count = buffers_of(plan, t->role, buffers);
+        enum shore__passing what = shore__passing(plan, t->role, buffers);
+        fate->count = what == SHORE__PASSING ? buffers->most : plan->choice.buffers[what];
         if (buffers->there) fate->count = fate->count > buffers->index;
         if (t->bytes > fate->bytes) fate->bytes = t->bytes;
     }

@@ -5,16 +5,19 @@
 #include "plan/head.h"
 #include "plan/program.h"
 
+/* What passes through buffers whose number the rules choose: parameters, in the host's pages and in slots of a device,
+ * and pieces of gradient. */
+enum shore__passing { SHORE__PAGES, SHORE__SLOTS, SHORE__PIECES, SHORE__PASSING };
+
 /* The choice of the rules: how many tensors of each role get memory. */
 struct shore__choice {
     size_t layers, tables, lookups; /* the first so many stay */
     size_t inputs;                  /* the last so many stay */
     /* the first so many stay; full_inner of them with the parts that are cheap to recompute */
     size_t inner, full_inner;
-    size_t moved_inner;         /* so many after these move */
-    size_t logits, head_units;  /* logits: the first so many stay; head_units: units that go through the head at once */
-    size_t page_buffers, slots; /* through which parameters pass: of the host, and of a device */
-    size_t piece_buffers;
+    size_t moved_inner;        /* so many after these move */
+    size_t logits, head_units; /* logits: the first so many stay; head_units: units that go through the head at once */
+    size_t buffers[SHORE__PASSING];
     size_t host_buffers, host_segments;
     size_t pool, gradients, spare; /* bytes beyond the least */
     bool held, drives, workspace, holes;
@@ -58,10 +61,9 @@ uint64_t shore__plan_excess(void *ctx);
 void shore__plan_lay_out(struct shore_plan *plan);
 /* The budget that a place counts against: its own or SHORE__SHARED. */
 uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place);
-/* Whether buffers are slots of a device: their number is their own, and does not follow that of the host's pages. */
-static inline bool shore__is_slots(const struct shore_plan *plan, const struct shore_tensor *buffers) {
-    return buffers->place == SHORE_PLACE_DEVICE && !buffers->there && !plan->options.one_memory;
-}
+/* What passes through these buffers, if tensors of a role do; SHORE__PASSING: what has no number of its own. */
+enum shore__passing shore__passing(const struct shore_plan *plan, enum shore_role role,
+                                   const struct shore_tensor *buffers);
 /* Bytes of the tensor alone, if it stays. */
 uint64_t shore__tensor_bytes(const struct shore_tensor *t, bool full);
 /* The nth tensor of a role, or NULL. */

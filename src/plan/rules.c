@@ -73,36 +73,25 @@ static size_t most_of(const struct shore_plan *plan, enum shore_role role) {
     return most;
 }
 
-/* The smallest or largest number of buffers that pieces of gradient pass through, or parameters: slots of a device, or
- * others. */
-static size_t buffers_of(const struct shore_plan *plan, bool pieces, bool slots, bool most) {
+/* The smallest or largest number of buffers of a kind, as far as something passes through them. */
+static size_t buffers_of(const struct shore_plan *plan, enum shore__passing what, bool most) {
     const struct shore_program *p = plan->program;
     size_t found = 0;
     for (uint32_t b = 0; b < p->ntensors; b++)
         for (uint32_t i = 0; i < p->ntensors && p->tensor[b].role == SHORE_ROLE_BUFFERS; i++) {
             const struct shore_tensor *t = &p->tensor[i];
-            if (t->group != p->tensor[b].group || shore__is_slots(plan, &p->tensor[b]) != slots) continue;
-            bool parameters =
-                t->role == SHORE_ROLE_LAYER || t->role == SHORE__ROLE_TABLE || t->role == SHORE__ROLE_LOOKUP;
-            if (pieces ? t->role != SHORE_ROLE_PIECE : !parameters) continue;
+            if (t->group != p->tensor[b].group || shore__passing(plan, t->role, &p->tensor[b]) != what) continue;
             found = most ? p->tensor[b].most : p->tensor[b].least;
         }
     return found;
 }
 
-static size_t page_buffers(const struct shore_plan *plan, bool slots, bool most) {
-    return buffers_of(plan, false, slots, most);
-}
-
-static size_t piece_buffers(const struct shore_plan *plan, bool most) {
-    return buffers_of(plan, true, false, most);
-}
-
-/* Raises the buffers that parameters pass through: to two, or beyond, where the last pages that came stay in them. */
-static void raise_passing(struct shore_plan *plan, bool slots, bool beyond) {
-    size_t *buffers = slots ? &plan->choice.slots : &plan->choice.page_buffers;
-    size_t most = page_buffers(plan, slots, true);
-    if (most > (beyond ? 2 : 1)) raise_to(plan, buffers, beyond ? most : 2);
+/* Raises the buffers of parameters: to two, or beyond, where the last that came stay in them. */
+static void raise_passing(struct shore_plan *plan, bool beyond) {
+    for (enum shore__passing what = SHORE__PAGES; what <= SHORE__SLOTS; what++) {
+        size_t most = buffers_of(plan, what, true);
+        if (most > (beyond ? 2 : 1)) raise_to(plan, &plan->choice.buffers[what], beyond ? most : 2);
+    }
 }
 
 /* Pieces of gradient that a step makes. */
@@ -126,8 +115,7 @@ static void raise_parameters(struct shore_plan *plan) {
     raise_to(plan, &c->tables, most_of(plan, SHORE__ROLE_TABLE));
     raise_to(plan, &c->layers, most_of(plan, SHORE_ROLE_LAYER));
     raise_to(plan, &c->lookups, most_of(plan, SHORE__ROLE_LOOKUP));
-    raise_passing(plan, false, true);
-    raise_passing(plan, true, true);
+    raise_passing(plan, true);
 }
 
 /* Number of logits of so many units at once. */
@@ -223,9 +211,8 @@ static void raise_drives(struct shore_plan *plan) {
 /* Raises what a step needs to run at the speed of the drives. This comes before anything that is kept. */
 static void raise_buffers(struct shore_plan *plan) {
     struct shore__choice *c = &plan->choice;
-    raise_passing(plan, false, false);
-    raise_passing(plan, true, false);
-    raise_to(plan, &c->piece_buffers, piece_buffers(plan, true) ? PIECE_BUFFERS_FIRST : 0);
+    raise_passing(plan, false);
+    raise_to(plan, &c->buffers[SHORE__PIECES], buffers_of(plan, SHORE__PIECES, true) ? PIECE_BUFFERS_FIRST : 0);
     raise_drives(plan);
     if (plan->count[SHORE__ROLE_HELD]) raise_flag(plan, &c->held);
     c->moved_inner = plan->head.moved_most;
@@ -245,10 +232,10 @@ static void raise_all(struct shore_plan *plan) {
     if (head_goes_by_units(plan) && plan->head.units > 1 && c->moved_inner)
         raise_to(plan, &c->tables, most_of(plan, SHORE__ROLE_TABLE));
     if (outlasts(plan)) raise_activations(plan);
-    raise_to(plan, &c->piece_buffers, made < PIECE_BUFFERS ? made : PIECE_BUFFERS);
+    raise_to(plan, &c->buffers[SHORE__PIECES], made < PIECE_BUFFERS ? made : PIECE_BUFFERS);
     raise_parameters(plan);
     if (!outlasts(plan)) raise_activations(plan);
-    raise_to(plan, &c->piece_buffers, made);
+    raise_to(plan, &c->buffers[SHORE__PIECES], made);
     raise_head_units(plan);
     raise_to(plan, &c->spare, amount_of(plan, SHORE_ROLE_SPARE));
     shore__plan_excess(plan);
@@ -309,14 +296,13 @@ void shore__rules_least(struct shore_plan *plan) {
         if (p->tensor[i].role == SHORE_ROLE_INPUT && !(p->tensor[i].ways & SHORE_WAY_MOVE)) inputs++;
     plan->choice = (struct shore__choice){
         .head_units = plan->head.units,
-        .page_buffers = page_buffers(plan, false, false),
-        .slots = page_buffers(plan, true, false),
-        .piece_buffers = piece_buffers(plan, false),
         .inputs = inputs,
         .held = held && !(held->ways & SHORE_WAY_MOVE),
         .host_buffers = host_buffers(plan, HOST_BUFFERS_LEAST),
         .host_segments = 1,
     };
+    for (enum shore__passing what = SHORE__PAGES; what < SHORE__PASSING; what++)
+        plan->choice.buffers[what] = buffers_of(plan, what, false);
     uint64_t moved = sum(plan);
     if (held && !plan->choice.held) {
         plan->choice.held = true;

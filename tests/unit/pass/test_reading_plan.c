@@ -76,7 +76,8 @@ static uint64_t least_of(const struct reading *x) {
 
 /* In the order in which they are raised: what comes first never shrinks for what comes after it. */
 static bool is_at_least(const struct shore__choice *a, const struct shore__choice *b) {
-    if (a->page_buffers != b->page_buffers) return a->page_buffers > b->page_buffers;
+    if (a->buffers[SHORE__PAGES] != b->buffers[SHORE__PAGES])
+        return a->buffers[SHORE__PAGES] > b->buffers[SHORE__PAGES];
     if (a->tables != b->tables) return a->tables > b->tables;
     if (a->layers != b->layers) return a->layers > b->layers;
     return a->lookups >= b->lookups;

@@ -144,14 +144,14 @@ static void check_bounds(const struct plan_case *x, const struct chosen *chosen,
     assert_in_range(c->layers, 0, m->arch.n_layer);
     assert_in_range(c->tables, 0, m->nslices);
     assert_in_range(c->lookups, 0, m->arch.tied ? 0 : m->nslices);
-    assert_in_range(c->page_buffers, 1, 2);
+    assert_in_range(c->buffers[SHORE__PAGES], 1, 2);
     assert_in_range(c->inputs, 0, m->arch.n_layer + 1);
     assert_in_range(c->inner, 0, pairs);
     assert_in_range(c->full_inner, 0, c->inner);
     assert_in_range(c->moved_inner, 0, pairs - c->inner);
     assert_in_range(c->head_units, 1, p->units);
     assert_in_range(c->logits, 0, m->nslices * c->head_units);
-    assert_in_range(c->piece_buffers, 1, m->arch.n_layer + 2 * m->nslices + 1);
+    assert_in_range(c->buffers[SHORE__PIECES], 1, m->arch.n_layer + 2 * m->nslices + 1);
 }
 
 /* With more memory, room for holes in the heap comes first, and then the second buffer of pages: neither is given up
@@ -169,7 +169,8 @@ static void no_plan_is_above_its_budget(void **state) {
             struct chosen p = plan_of(&x, budget);
             check_bounds(&x, &p, budget);
             assert_true(p.p.hole_bytes >= before.p.hole_bytes);
-            if (p.p.hole_bytes == before.p.hole_bytes) assert_true(p.c.page_buffers >= before.c.page_buffers);
+            if (p.p.hole_bytes == before.p.hole_bytes)
+                assert_true(p.c.buffers[SHORE__PAGES] >= before.c.buffers[SHORE__PAGES]);
             before = p;
         }
         end_case(&x);
@@ -313,7 +314,7 @@ static void check_kept(const struct kept *k) {
     assert_int_equal(p.c.full_inner, k->full);
     assert_int_equal(p.c.moved_inner, k->offloaded);
     assert_int_equal(p.c.logits, k->logits);
-    assert_int_equal(p.c.piece_buffers, k->gradients);
+    assert_int_equal(p.c.buffers[SHORE__PIECES], k->gradients);
     assert_int_equal(p.p.hold_table_gradient, k->held);
     shore__train_plan_close(&p.p);
     shore__model_free(m);
