@@ -25,31 +25,13 @@ from ..torch_internals import (
 )
 from .trusted_code import is_of_packages
 
-_CONTAINERS = {
-    dict,
-    collections.OrderedDict,
-    collections.defaultdict,
-    collections.Counter,
-    list,
-    set,
-    collections.deque,
-}
+_MAPPINGS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter}
+_CONTAINERS = {*_MAPPINGS, list, set, collections.deque}
 _EQUAL = {bool, int, float, complex, str, bytes, types.MethodType}  # types compared by value instead of identity
-_CLOSED = (
-    torch.Tensor,
-    nn.Module,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    *weakref.ProxyTypes,
-)
-_IGNORED_ATTRIBUTES = {
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-}
+_CODE = type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType
+_CLOSED = (torch.Tensor, nn.Module, *_CODE, *weakref.ProxyTypes)
+_IGNORED_ATTRIBUTES = """_state_dict_hooks _state_dict_pre_hooks _load_state_dict_pre_hooks
+    _load_state_dict_post_hooks""".split()
 _MOST, _DEEP = 4096, 3  # limits of the search: entries of a container, and levels of nested containers
 _GONE = object()
 
@@ -185,12 +167,7 @@ class ModuleChanges:
     def _look_into(self, group, value, where, deep):
         if type(value) in _CONTAINERS:
             self._add(group, value, where, deep)
-        elif (
-            type(value) not in _EQUAL
-            and value is not None
-            and not isinstance(value, _CLOSED)
-            and not type(value).__module__.startswith("longshore")
-        ):
+        elif not isinstance(value, _CLOSED) and not type(value).__module__.startswith("longshore"):
             attributes = getattr(value, "__dict__", None)
             if type(attributes) is dict:
                 self._add(group, attributes, where, deep, by_name=True)

@@ -5,10 +5,8 @@ first step goes through the whole model before the others begin. If it changes s
 change too early: from then on the micro-batches run one after the other.
 """
 
-import argparse
 import dis
 import functools
-import sys
 import types
 
 import torch
@@ -16,7 +14,7 @@ from torch import nn
 
 from ..model.write_tracking import LOOK_BYTES, bits
 from ..torch_internals import DisableTorchFunctionSubclass, version_of
-from .module_changes import _CLOSED, _CONTAINERS, _EQUAL, _differ, _flat
+from .module_changes import _CONTAINERS, _EQUAL, _differ, _flat
 from .trusted_code import _HOOKS, is_known, is_of_packages
 
 _CODE = types.FunctionType, types.MethodType, staticmethod, classmethod
@@ -53,16 +51,12 @@ class Watch:
 
     def _add(self, places, name, module):
         places.append((name, vars(module)))
-        places += [
-            (name if key == "_buffers" else f"{name}.{key}", value)
-            for key, value in vars(module).items()
-            if type(value) in _CONTAINERS and key not in _OF_MODULE
-        ]
+        for key, value in vars(module).items():
+            if type(value) in _CONTAINERS and key not in _OF_MODULE:
+                places.append((name if key == "_buffers" else f"{name}.{key}", value))
 
     def _add_code(self, f):
-        """Watches the globals and closures that a function uses, and the object that it is a method of."""
-        if isinstance(f, types.MethodType) and _is_plain(f.__self__):
-            self.outside[id(f.__self__)] = type(f.__self__).__name__, lambda: f.__self__
+        """Watches the globals and closures that a function uses."""
         f = getattr(f, "__func__", f)
         if not isinstance(f, types.FunctionType):
             return
@@ -71,10 +65,8 @@ class Watch:
             codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
         for name in {i.argval for code in codes for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
             if name in f.__globals__ and _is_state(f.__globals__[name]):
-                self.outside[id(f.__globals__), name] = (
-                    f"{f.__module__}.{name}",
-                    functools.partial(f.__globals__.get, name),
-                )
+                read = functools.partial(f.__globals__.get, name)
+                self.outside[id(f.__globals__), name] = f"{f.__module__}.{name}", read
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
             if _is_state(_content(cell)):
                 self.outside[id(cell)] = f"{f.__qualname__}: {name}", functools.partial(_content, cell)
@@ -90,12 +82,8 @@ class Watch:
             for where, container in places:
                 by_name = hasattr(container, "keys")
                 for key, t in [*(container.items() if by_name else enumerate(container))]:
-                    if (
-                        isinstance(t, torch.Tensor)
-                        and not isinstance(t, nn.Parameter)
-                        and not t.is_inference()
-                        and t.grad_fn is None
-                    ):
+                    plain = isinstance(t, torch.Tensor) and not isinstance(t, nn.Parameter)
+                    if plain and not t.is_inference() and t.grad_fn is None:
                         out.append((f"{where}.{key}" if by_name else where, container, key, t, self._mark(t)))
         return out
 
@@ -122,15 +110,9 @@ class Watch:
                 for name, container, key, t, was in self._seen[of]:
                     if self._mark(t) != was and (not isinstance(key, str) or container.get(key) is t):
                         return name
-        if layer is None:
-            return next(
-                (
-                    where
-                    for key, (where, now) in self.outside.items()
-                    if _differ(_snapshot(now(), _DEEP), self._outside[key])
-                ),
-                None,
-            )
+        for key, (where, now) in self.outside.items() if layer is None else ():
+            if _differ(_snapshot(now(), _DEEP), self._outside[key]):
+                return where
         return None
 
 
@@ -145,26 +127,8 @@ def _content(cell):
         return None
 
 
-def _is_plain(value):
-    """Whether it is an object of a script's own class, or a plain namespace."""
-    if isinstance(value, _CLOSED) or type(getattr(value, "__dict__", None)) is not dict:
-        return False
-    package = type(value).__module__.partition(".")[0]
-    return (
-        isinstance(value, (types.SimpleNamespace, argparse.Namespace))
-        or not is_of_packages(package)
-        and package not in sys.stdlib_module_names
-    )
-
-
 def _is_state(value):
-    return (
-        value is None
-        or type(value) in _CONTAINERS
-        or type(value) in _EQUAL
-        or isinstance(value, torch.Tensor)
-        or _is_plain(value)
-    )
+    return value is None or type(value) in _CONTAINERS or type(value) in _EQUAL or isinstance(value, torch.Tensor)
 
 
 def _snapshot(value, deep):
@@ -175,6 +139,4 @@ def _snapshot(value, deep):
     if deep and type(value) in _CONTAINERS and len(value) <= _MOST:
         keys = tuple(value) if hasattr(value, "keys") else ()
         return value, keys, *(_snapshot(v, deep - 1) for v in _flat(value))
-    if deep and _is_plain(value) and len(vars(value)) <= _MOST:
-        return value, *_snapshot(vars(value), deep - 1)[1:]
     return value

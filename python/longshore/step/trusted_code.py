@@ -8,18 +8,10 @@ import types
 from ..torch_internals import grad_hooks, parameters_of, post_accumulate_hooks
 
 _PACKAGES = {"torch", "transformers", "peft", "accelerate", "longshore", "builtins"}
-_CALLED = (  # methods that transformers' Trainer calls between the first and the last micro-batch of a step
-    "get_batch_samples",
-    "training_step",
-    "compute_loss",
-    "compute_loss_context_manager",
-    "autocast_smart_context_manager",
-    "_prepare_inputs",
-    "_prepare_input",
-    "_prepare_context_parallel_inputs",
-    "floating_point_ops",
-    "_track_num_input_tokens",
-)
+# methods that transformers' Trainer calls between the first and the last micro-batch of a step
+_CALLED = """get_batch_samples training_step compute_loss compute_loss_context_manager autocast_smart_context_manager
+    _prepare_inputs _prepare_input _prepare_context_parallel_inputs floating_point_ops
+    _track_num_input_tokens""".split()
 _HOOKS = "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
 
 
