@@ -8,15 +8,16 @@ import runpy
 import sys
 
 # options of the launcher `deepspeed` that mean nothing for one process
-_WITH_VALUE = [("-i", "--include"), ("-e", "--exclude"), ("-H", "--hostfile")] + [
-    (f"--{name}",)
-    for name in "master_addr master_port node_rank launcher launcher_args ssh_port venv_script log_level "
-    "bind_core_list "
-    "enable_each_rank_log".split()
+_NAMES = """master_addr master_port node_rank launcher launcher_args ssh_port venv_script log_level bind_core_list
+    enable_each_rank_log""".split()
+_WITH_VALUE: list[tuple] = [
+    ("-i", "--include"),
+    ("-e", "--exclude"),
+    ("-H", "--hostfile"),
+    *((f"--{name}",) for name in _NAMES),
 ]
-_ALONE = [("-q", "--quiet")] + [
-    (f"--{name}",) for name in "no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank".split()
-]
+_NAMES = "no_local_rank no_ssh no_ssh_check force_multi save_pid bind_cores_to_rank".split()
+_ALONE: list[tuple] = [("-q", "--quiet"), *((f"--{name}",) for name in _NAMES)]
 
 
 class _Refused(argparse.Action):
@@ -59,25 +60,13 @@ def main(argv=None):
         parser.add_argument(*options, metavar="X", help=argparse.SUPPRESS)
     for options in _ALONE:
         parser.add_argument(*options, action="store_true", help=argparse.SUPPRESS)
-    for option, instead in (
-        ("--no_python", "run it by itself"),
-        ("--autotuning", "memory is planned from longshore.memory"),
-    ):
-        parser.add_argument(
-            option,
-            nargs="?" if option == "--autotuning" else 0,
-            action=_Refused,
-            instead=instead,
-            help=argparse.SUPPRESS,
-        )
+    refused: dict = {"action": _Refused, "help": argparse.SUPPRESS}
+    parser.add_argument("--no_python", nargs=0, instead="run it by itself", **refused)
+    parser.add_argument("--autotuning", nargs="?", instead="memory is planned from longshore.memory", **refused)
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
-    parser.add_argument(
-        "arguments",
-        nargs=argparse.REMAINDER,
-        metavar="...",
-        help="its own arguments, --deepspeed and --deepspeed_config too",
-    )
+    help_of_arguments = "its own arguments, --deepspeed and --deepspeed_config too"
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help=help_of_arguments)
     said, others = parser.parse_known_args(argv)
     if others:
         parser.error(f"{others[0]}: is not an option of this launcher; give the script's options after SCRIPT")
@@ -113,15 +102,8 @@ def _be_one_process():
     """Sets the environment variables with which launchers tell a process its rank."""
     import torch
 
-    for name, value in {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "OMP_NUM_THREADS": str(torch.get_num_threads()),
-    }.items():
+    said = f"RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 LOCAL_WORLD_SIZE=1 OMP_NUM_THREADS={torch.get_num_threads()}"
+    for name, value in (pair.split("=") for pair in f"{said} MASTER_ADDR=127.0.0.1 MASTER_PORT=29500".split()):
         os.environ.setdefault(name, value)
 
 

@@ -1,29 +1,18 @@
 """deepspeed.comm for one process: collective operations have nothing to send."""
 
+import os
+
 import torch
 from torch import distributed
+
+from ..errors import LongshoreError
 
 ReduceOp = getattr(distributed, "ReduceOp", None)
 
 
-def init_distributed(
-    dist_backend=None,
-    auto_mpi_discovery=True,
-    distributed_port=None,
-    verbose=True,
-    timeout=None,
-    init_method=None,
-    dist_init_required=None,
-    config=None,
-    rank=-1,
-    world_size=-1,
-):
-    """Initializes torch.distributed for one process, without a port."""
-    import os
-
+def init_distributed(dist_backend=None, *others, **more):
+    """Initializes torch.distributed for one process, without a port. None of DeepSpeed's arguments has an effect."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from ..errors import LongshoreError
-
         raise LongshoreError(
             "WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py"
         )

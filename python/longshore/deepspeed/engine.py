@@ -259,10 +259,8 @@ class DeepSpeedEngine(nn.Module):
     def _report(self, loss):
         steps, every = self.counters.global_steps, self.settings.steps_per_print
         if self.settings.monitors:
-            self.monitor.write(
-                [("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])],
-                self.counters.global_samples,
-            )
+            values = [("Train/Samples/train_loss", loss), ("Train/Samples/lr", self.get_lr()[0])]
+            self.monitor.write(values, self.counters.global_samples)
         if every and every != float("inf") and steps % every == 0:
             times = [f", {k} {1000 * v / every:.0f} ms" for k, v in self._seconds.items() if self.settings.breakdown]
             logger.info(
@@ -424,16 +422,12 @@ class DeepSpeedEngine(nn.Module):
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """Changes gradient_accumulation_steps from the next step on. Call it only after a whole step."""
         if self._micro_batches:
-            raise LongshoreError(
-                "set_train_batch_size: call it after a whole step: the gradients of this step are "
-                "divided by the old number"
-            )
-        if train_batch_size % self.settings.micro_batch:
-            raise ValueError(
-                f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, "
-                f"{self.settings.micro_batch}"
-            )
-        self.settings.accumulate = train_batch_size // self.settings.micro_batch
+            why = "the gradients of this step are divided by the old number"
+            raise LongshoreError(f"set_train_batch_size: call it after a whole step: {why}")
+        micro = self.settings.micro_batch
+        if train_batch_size % micro:
+            raise ValueError(f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, {micro}")
+        self.settings.accumulate = train_batch_size // micro
 
     def zero_optimization_partition_weights(self) -> bool:
         return self.settings.stage == 3

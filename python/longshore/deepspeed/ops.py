@@ -40,14 +40,7 @@ class DeepSpeedCPUAdam(torch.optim.AdamW):
 FusedAdam = DeepSpeedCPUAdam
 
 
-globals().update(
-    {
-        name: type(
-            name,
-            (known.torchs,),
-            {"step": _refuse_step, "__module__": __name__, "__doc__": f"torch.optim's {known.torchs.__name__}."},
-        )
-        for known in OPTIMIZERS.values()
-        for name in known.deepspeed_classes
-    }
-)
+for _known in OPTIMIZERS.values():
+    for _name in _known.deepspeed_classes:
+        _has = {"step": _refuse_step, "__module__": __name__, "__doc__": f"torch.optim's {_known.torchs.__name__}."}
+        globals()[_name] = type(_name, (_known.torchs,), _has)

@@ -47,11 +47,9 @@ def _moment(param, key, function):
 
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor:
     """A copy of a parameter's fp32 master at the committed step."""
-    return (
-        parameter_state.read(param, "master")
-        if getattr(param, "longshore", None) is not None
-        else param.detach().float().clone()
-    )
+    if getattr(param, "longshore", None) is None:
+        return param.detach().float().clone()
+    return parameter_state.read(param, "master")
 
 
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
@@ -94,10 +92,8 @@ def safe_update_full_grad_vectorized(param_list: list, update_func: Callable) ->
 # in one process the local part is the whole
 safe_get_local_fp32_param, safe_set_local_fp32_param = safe_get_full_fp32_param, safe_set_full_fp32_param
 safe_get_local_grad, safe_set_local_grad = safe_get_full_grad, safe_set_full_grad
-safe_get_local_optimizer_state, safe_set_local_optimizer_state = (
-    safe_get_full_optimizer_state,
-    safe_set_full_optimizer_state,
-)
+safe_get_local_optimizer_state = safe_get_full_optimizer_state
+safe_set_local_optimizer_state = safe_set_full_optimizer_state
 
 
 class RepeatingLoader:

@@ -58,11 +58,7 @@ class Init:
     ):
         said = config_dict_or_path if config_dict_or_path is not None else config
         self.config = load(said) if said is not None else {}
-        self.enabled = enabled
-        self.stack = contextlib.ExitStack()
-        self.dtype = dtype
-        if module is not None:
-            return  # the module is in memory already, and wrap() takes it from there
+        self.enabled, self.dtype, self.stack = enabled, dtype, contextlib.ExitStack()
 
     def _directories(self):
         """Directories for the files with parameters."""
@@ -90,11 +86,8 @@ class Init:
         Init._depth -= 1
         self.stack.__exit__(*error)
         if self.enabled and Init._depth == 0 and error[0] is None:
-            init.watch(
-                _spool,
-                "deepspeed.zero.Init(): the model that was made in it",
-                "deepspeed.initialize(model=...) makes one",
-            )
+            what = "deepspeed.zero.Init(): the model that was made in it"
+            init.watch(_spool, what, "deepspeed.initialize(model=...) makes one")
 
 
 def spool() -> Any:
@@ -102,32 +95,21 @@ def spool() -> Any:
     return _spool
 
 
-class GatheredParameters:
+@contextlib.contextmanager
+def GatheredParameters(
+    params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
+) -> Iterator[None]:
     """A context with parameters in memory, like longshore.resident(). With modifier_rank, changes are written back."""
-
-    def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
-        if isinstance(params, torch.Tensor):
-            params = [params]
-        params = params.values() if isinstance(params, dict) else params
-        self.params = [p for p in params if p is not None]  # the bias of a layer without one is None
-        self.writes, self.enabled = modifier_rank is not None, enabled
-        self.context = None
-
-    def __enter__(self):
-        if not self.enabled:
-            return
-        self.context = resident(self.params, write=self.writes)
+    params = [params] if isinstance(params, torch.Tensor) else params.values() if isinstance(params, dict) else params
+    present = [p for p in params if p is not None]  # the bias of a layer without one is None
+    with contextlib.ExitStack() as gathered:
         try:
-            self.context.__enter__()
+            if enabled:
+                gathered.enter_context(resident(present, write=modifier_rank is not None))
         except LongshoreError:
-            self.context = None
-            if self.writes:
+            if modifier_rank is not None:
                 raise  # otherwise, parameters that do not fit together are fetched one by one as they are read
-
-    def __exit__(self, *error):
-        context, self.context = self.context, None
-        if context is not None:
-            return context.__exit__(*error)
+        yield
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.Tensor) -> None:

@@ -1,6 +1,9 @@
 """Reads a DeepSpeed configuration. Each key is supported, a hint without effect, or refused by name."""
 
+import base64
+import collections
 import difflib
+import importlib
 import json
 import logging
 import math
@@ -123,11 +126,9 @@ REFUSED = {  # {key: what it would be, and what to do instead}; a key that asks 
 }
 _TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
-_FREE = set(
-    """
+_FREE = """
     optimizer.params scheduler.params data_types flops_profiler activation_checkpointing comms_logger compile
     zero_optimization.leaf_module checkpoint.writer checkpoint.parallel_write nebula""".split()
-)
 
 
 def meant(word, known, prefix=""):
@@ -154,21 +155,16 @@ def load(config):
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(f"{path}: cannot be read as the configuration of DeepSpeed: {e}") from None
     else:
-        import base64
-        import binascii
-
         try:
             text = base64.urlsafe_b64decode(path).decode()
-        except (binascii.Error, UnicodeDecodeError, ValueError):
+        except ValueError:  # also what binascii and UTF-8 raise
             raise ConfigError(f"the configuration of DeepSpeed: there is no file {path}") from None
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice)
     except json.JSONDecodeError as e:
         more = ""
         try:  # hjson allows comments, and keys without quotes
-            import hjson
-
-            return hjson.loads(text, object_pairs_hook=_no_key_twice)
+            return importlib.import_module("hjson").loads(text, object_pairs_hook=_no_key_twice)
         except ImportError:
             more = "; one with comments needs hjson: pip install hjson"
         except ValueError:
@@ -178,10 +174,9 @@ def load(config):
 
 def _no_key_twice(pairs):
     """The dict of a JSON object's pairs. Raises ConfigError if a key is there twice."""
-    keys = [k for k, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(f"the configuration of DeepSpeed: {key} is there twice")
+    twice = next((key for key, count in collections.Counter(key for key, _ in pairs).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the configuration of DeepSpeed: {twice} is there twice")
     return dict(pairs)
 
 
@@ -213,12 +208,9 @@ def _check(config, where=""):
             inner = "aio" if key == "aio" else full
             if isinstance(value, dict) and full not in _FREE:
                 hinted += _check(value, inner)
-            elif (
-                not isinstance(value, dict)
-                and value is not None
-                and (inner in {**SUPPORTED, **HINTS} or key == "params")
-                and value != "auto"
-            ):
+            elif isinstance(value, dict) or value is None or value == "auto":
+                pass
+            elif inner in {**SUPPORTED, **HINTS} or key == "params":
                 raise ConfigError(f"{full}: must be an object, and is {value!r}")
             if key in _TEXTS and not isinstance(value, (str, os.PathLike, type(None))):
                 raise ConfigError(f"{full}: {value!r} is not a text")

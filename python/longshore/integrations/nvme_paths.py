@@ -53,14 +53,9 @@ def of_job(nvme_paths):
     """Makes a new directory for this job in each nvme_path and returns them. Warns about runs of earlier jobs."""
     for path in nvme_paths:
         make(path)
-    earlier = [
-        os.path.join(p, d)
-        for p in nvme_paths
-        for d in sorted(os.listdir(p))
-        if d.startswith("longshore-")
-        and os.path.realpath(os.path.join(p, d)) not in _ours
-        and os.path.exists(os.path.join(p, d, "run.json"))
-    ]
+    jobs = [os.path.join(p, d) for p in nvme_paths for d in sorted(os.listdir(p)) if d.startswith("longshore-")]
+    runs = [job for job in jobs if os.path.exists(os.path.join(job, "run.json"))]
+    earlier = [run for run in runs if os.path.realpath(run) not in _ours]
     if earlier:
         say_once(
             f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees the space of a run "

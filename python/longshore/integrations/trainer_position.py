@@ -28,16 +28,8 @@ _log = logging.getLogger("longshore")
 _NAME = "trainer"  # under which a run keeps it
 _LOG_BYTES, _REST_BYTES = 32 << 10, 16 << 10  # of text, before it is packed; a step commits 64 KiB packed
 _FIELDS = [field.name for field in dataclasses.fields(transformers.TrainerState) if field.name != "log_history"]
-_PROGRESS = (
-    "epoch",
-    "global_step",
-    "num_input_tokens_seen",
-    "total_flos",
-    "log_history",
-    "best_metric",
-    "best_global_step",
-    "best_model_checkpoint",
-)
+_PROGRESS = """epoch global_step num_input_tokens_seen total_flos log_history best_metric best_global_step
+    best_model_checkpoint""".split()
 # the Trainer's attributes for the mean of losses: the step of the last log line, the sum up to there, the first step
 _LOGGED, _TOTAL, _FIRST = "_globalstep_last_logged", "_total_loss_scalar", "_initial_global_step"
 _BEFORE_THE_STEP = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
@@ -73,19 +65,14 @@ class TrainerPosition(transformers.TrainerCallback):
         """Notes what the step that is about to be made commits."""
         trainer = self.trainer
         try:
+            state = {name: getattr(trainer.state, name) for name in _FIELDS}
             self._noted = {
-                "state": {
-                    **{name: getattr(trainer.state, name) for name in _FIELDS},
-                    "total_flos": trainer.state.total_flos + trainer.current_flos,
-                },
+                "state": {**state, "total_flos": trainer.state.total_flos + trainer.current_flos},
                 "scheduler": trainer.lr_scheduler.state_dict(),
                 "groups": param_groups.saved(trainer.engine.optimizer),
                 "callbacks": [[type(c).__name__, c.state()] for c in self._exportable()],
-                "losses": self.losses,
-                "norm": self.norm,
-                "loss": self._loss,
-                "logged": vars(trainer)[_LOGGED],
-                "total": vars(trainer)[_TOTAL],
+                **{"losses": self.losses, "norm": self.norm, "loss": self._loss},
+                **{"logged": vars(trainer)[_LOGGED], "total": vars(trainer)[_TOTAL]},
             }
             size = len(json.dumps(commit_blob.plain(self._noted, "the Trainer")))
             if size > _REST_BYTES:
@@ -97,23 +84,16 @@ class TrainerPosition(transformers.TrainerCallback):
             if not self._said:
                 self._said = True
                 _log.warning(
-                    "a step does not commit the Trainer's state: %s; train(resume_from_checkpoint=True) goes "
-                    "on from the last checkpoint",
-                    why,
+                    f"a step does not commit the Trainer's state: {why}; train(resume_from_checkpoint=True) goes on "
+                    "from the last checkpoint"
                 )
             return
-        self._noted.update(
-            log=self._last_lines(),
-            epoch=self._epoch,
-            drawn={kind: state for kind, state in self._drawn.items() if state != self._epoch.get(kind)},
-        )
+        drawn = {kind: state for kind, state in self._drawn.items() if state != self._epoch.get(kind)}
+        self._noted.update(log=self._last_lines(), epoch=self._epoch, drawn=drawn)
 
     def _exportable(self):
-        return [
-            c
-            for c in [*self.trainer.callback_handler.callbacks, self.trainer.control]
-            if isinstance(c, ExportableState)
-        ]
+        every = [*self.trainer.callback_handler.callbacks, self.trainer.control]
+        return [c for c in every if isinstance(c, ExportableState)]
 
     def _last_lines(self):
         """The newest lines of log_history that fit, as JSON."""
@@ -151,11 +131,11 @@ class TrainerPosition(transformers.TrainerCallback):
         if last is not None and (int(last.rpartition("-")[2]) > at):
             return last
         if step and not at:
+            why = f" ({saved['not']})" if saved else ""
             raise LongshoreError(
-                f"{run}: is at step {step}, and has no state of a Trainer with it"
-                + (f" ({saved['not']})" if saved else "")
-                + f", and there is no checkpoint in {output}: longshore.resume() goes on with it in a "
-                "loop of your own; TrainingArguments(overwrite_run=True) begins anew"
+                f"{run}: is at step {step}, and has no state of a Trainer with it{why}, and there is no checkpoint in "
+                f"{output}: longshore.resume() goes on with it in a loop of your own; "
+                "TrainingArguments(overwrite_run=True) begins anew"
             )
         if not at:
             return None

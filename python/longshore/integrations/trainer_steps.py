@@ -46,11 +46,8 @@ def extend(trainer_class, engine_of):
     if "longshore_steps" in vars(trainer_class):
         return
     trainer_class.longshore_steps = True
-    own = {
-        name: vars(trainer_class)[name]
-        for name in ("get_batch_samples", "training_step")
-        if name in vars(trainer_class)
-    }
+    names = {"get_batch_samples", "training_step"}
+    own = {name: method for name, method in vars(trainer_class).items() if name in names}
 
     def before(self, name):
         """The original method."""
@@ -87,11 +84,11 @@ def extend(trainer_class, engine_of):
             )
         if made.losses is None:
             model.train()
-            made.losses = self._longshore_losses = engine.backward_together(
-                made.samples,
-                lambda batch: loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch),
-                divide=False,
-            )
+
+            def loss(batch):
+                return loss_of(self, model, self._prepare_inputs(batch), num_items_in_batch)
+
+            made.losses = self._longshore_losses = engine.backward_together(made.samples, loss, divide=False)
             made.note()
         if made.number == len(made.losses) and hasattr(engine, "step_together") and self.accelerator.sync_gradients:
             engine.step_together()
@@ -110,9 +107,8 @@ def _goes_together(trainer, engine, methods):
     if code is not None and not getattr(trainer, "longshore_said", False):
         trainer.longshore_said = True
         _log.info(
-            "%s may keep something from one micro-batch to the next: those of a step are computed one after the "
-            "other (layer_major=True computes them together, and fetches each layer once for all of them)",
-            code,
+            f"{code} may keep something from one micro-batch to the next: those of a step are computed one after the "
+            "other (layer_major=True computes them together, and fetches each layer once for all of them)"
         )
     return code is None
 
