@@ -176,18 +176,10 @@ class Layout:
         blocks = []
         for b in range(c.nblocks):
             tensors = []
-            for t in range(c.blocks[b].ntensors):
-                s = by_place[b, t]
-                name = native.text(s.name)
-                tensors.append(
-                    Tensor(
-                        name,
-                        tuple(s.dims[i] for i in range(s.rank)),
-                        _TORCH[s.dtype],
-                        True,
-                        [name] + [native.text(s.tied[i]) for i in range(s.ntied)],
-                    )
-                )
+            for s in (by_place[b, t] for t in range(c.blocks[b].ntensors)):
+                names = [native.text(name) for name in (s.name, *(s.tied[i] for i in range(s.ntied)))]
+                shape = tuple(s.dims[i] for i in range(s.rank))
+                tensors.append(Tensor(names[0], shape, _TORCH[s.dtype], True, names))
             blocks.append(Block(native.text(c.blocks[b].name), tensors, False, True))
         return cls(blocks)
 

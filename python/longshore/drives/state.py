@@ -39,18 +39,9 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
     as fp32."""
     paths = [ffi.new("char[]", native.path_bytes(d)) for d in drives]
     array = ffi.new("char *[]", paths)
-    options = native.new(
-        "struct shore_fleet_options",
-        drives=array,
-        ndrives=len(paths),
-        optimizer=optimizer,
-        moments=MOMENTS[moments],
-        fp32_params=fp32,
-        spill=True,
-        note=_note,
-        **more,
-    )
-    return options, (paths, array)
+    where = {"drives": array, "ndrives": len(paths), "spill": True, "note": _note}
+    kind = {"optimizer": optimizer, "moments": MOMENTS[moments], "fp32_params": fp32}
+    return native.new("struct shore_fleet_options", **where, **kind, **more), (paths, array)
 
 
 @ffi.callback("void(void *, const char *)")
@@ -87,12 +78,8 @@ class State:
         text = ffi.new("char[]", run_json.text(program).encode())
         making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
         (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
-        return cls(
-            path,
-            layout,
-            native.made("struct shore_run *", lib.shore_run_create, where, layout.c, shapes, len(shapes), making),
-            0,
-        )
+        told = where, layout.c, shapes, len(shapes), making
+        return cls(path, layout, native.made("struct shore_run *", lib.shore_run_create, *told), 0)
 
     @classmethod
     def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False, accept_step=None):
@@ -101,13 +88,8 @@ class State:
         snapshot: opens that one instead; needs read_only. without_drives: opens only the record, without a step; needs
         read_only.
         """
-        opening = native.new(
-            "struct shore_run_opening",
-            read_only=read_only,
-            ring_bytes=ring_bytes,
-            without_drives=without_drives,
-            note=ffi.NULL if without_drives else _note,
-        )
+        how = {"read_only": read_only, "ring_bytes": ring_bytes, "without_drives": without_drives}
+        opening = native.new("struct shore_run_opening", **how, note=ffi.NULL if without_drives else _note)
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
@@ -171,14 +153,9 @@ class State:
 
     def init_block(self, block, segment, value, m=None, v=None):
         """Writes whole segments of a new run's block from `segment` on: fp32, canonical. None moments are zeros."""
-        native.call(
-            lib.shore_fleet_init_block,
-            self.fleet,
-            block,
-            segment,
-            value.numel() // native.SEGMENT,
-            *(ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v)),
-        )
+        values = (ffi.NULL if x is None else ffi.cast("float *", x.data_ptr()) for x in (value, m, v))
+        count = value.numel() // native.SEGMENT
+        native.call(lib.shore_fleet_init_block, self.fleet, block, segment, count, *values)
 
     def seal(self):
         native.call(lib.shore_run_seal, self.run, 0)
@@ -188,17 +165,8 @@ class State:
     def fetch(self, block, kind, pointer, segment=0, count=None):
         """Begins to read segments of a block into memory. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(
-            lib.shore_fleet_fetch,
-            self.fleet,
-            self.step,
-            block,
-            segment,
-            count,
-            kind,
-            pointer,
-            what=f"the parameters of {self.layout.blocks[block].name} cannot be fetched",
-        )
+        why = f"the parameters of {self.layout.blocks[block].name} cannot be fetched"
+        return Wait(lib.shore_fleet_fetch, self.fleet, self.step, block, segment, count, kind, pointer, what=why)
 
     def gather(self, block, gradients):
         """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""
@@ -213,16 +181,8 @@ class State:
     def carry(self, block, segment=0, count=None):
         """Begins to copy segments of a block unchanged into the next step. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
-        return Wait(
-            lib.shore_fleet_carry,
-            self.fleet,
-            self.step,
-            self.attempt,
-            block,
-            segment,
-            count,
-            what=f"{self.layout.blocks[block].name} cannot be carried over",
-        )
+        why = f"{self.layout.blocks[block].name} cannot be carried over"
+        return Wait(lib.shore_fleet_carry, self.fleet, self.step, self.attempt, block, segment, count, what=why)
 
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
         """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
@@ -233,16 +193,9 @@ class State:
         images = self._images(block, segment, count)
         if master is not None:
             lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
+        moments = [ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)]
         for tensor in tensors:
-            lib.shore_fleet_put_moments(
-                self.fleet,
-                images.pointer,
-                block,
-                tensor,
-                segment,
-                count,
-                *(ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)),
-            )
+            lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count, *moments)
         self._store(block, segment, count, images, self.step - last).result()
 
     def begin_store(self, block, master):
@@ -263,12 +216,11 @@ class State:
         """
         most = max(1, PIECE // 4)
         each = 4 * native.SEGMENT if masters else lib.shore_fleet_state_bytes(self.fleet)
+        kind = lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE
         values = Buffer(min(most, self.layout.segments[block]) * each)
         for segment in range(0, self.layout.segments[block], most):
             count = min(most, self.layout.segments[block] - segment)
-            other.fetch(
-                block, lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE, values.pointer, segment, count
-            ).result()
+            other.fetch(block, kind, values.pointer, segment, count).result()
             if masters:
                 self.store_values(block, segment, count, master=values)
             else:
@@ -281,23 +233,12 @@ class State:
 
     def _store(self, block, segment, count, images, base_step=None):
         base_step = self.step if base_step is None else base_step
+        where = {"block": block, "order": block, "segment": segment, "count": count}
         store = native.new(
-            "struct shore_store",
-            base_step=base_step,
-            attempt=self.attempt,
-            state=images.pointer,
-            block=block,
-            segment=segment,
-            count=count,
-            order=block,
+            "struct shore_store", base_step=base_step, attempt=self.attempt, state=images.pointer, **where
         )
-        return Wait(
-            lib.shore_fleet_store,
-            self.fleet,
-            store,
-            keeps=images,
-            what=f"{self.layout.blocks[block].name} cannot be stored",
-        )
+        why = f"{self.layout.blocks[block].name} cannot be stored"
+        return Wait(lib.shore_fleet_store, self.fleet, store, keeps=images, what=why)
 
     def masters(self, block):
         """Reads a block's fp32 parameters at the committed step into a Buffer."""

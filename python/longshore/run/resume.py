@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import warnings
 from collections.abc import Callable
 
@@ -260,22 +261,20 @@ def _layers_of(layout, recorded):
     """The layer of each block, or None for a block outside layers. Older runs recorded only the layers' names."""
     if len(recorded) == len(layout.blocks):
         return recorded
-    return [
-        next(
-            (layer for layer in recorded if b.name == layer or b.name.startswith((layer + ".frozen", layer + "#"))),
-            None,
-        )
-        for b in layout.blocks
-    ]
+
+    def of(block):
+        return next((layer for layer in recorded if re.match(re.escape(layer) + r"(\.frozen|#|$)", block)), None)
+
+    return [of(b.name) for b in layout.blocks]
 
 
 def _groups_of(model, recorded):
     """Parameter groups from a run's record, with parameters instead of names."""
     parameters = dict(model.named_parameters())
-    return [
-        {
-            **{k: tuple(v) if isinstance(v, list) else commit_blob.back(v) for k, v in g.items() if k != "params"},
-            "params": [parameters[n] for n in g["params"]],
-        }
-        for g in recorded
-    ]
+
+    def back(key, value):
+        if key == "params":
+            return [parameters[name] for name in value]
+        return tuple(value) if isinstance(value, list) else commit_blob.back(value)
+
+    return [{key: back(key, value) for key, value in group.items()} for group in recorded]

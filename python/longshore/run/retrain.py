@@ -20,8 +20,8 @@ from .wrap import name_groups, program_of
 
 def engine_of(model):
     """The open engine of a model, or None."""
-    cores = [p.longshore.streams.core() for p in model.parameters() if getattr(p, "longshore", None) is not None]
-    core = cores[0] if cores else None
+    p = next((p for p in model.parameters() if getattr(p, "longshore", None) is not None), None)
+    core = None if p is None else p.longshore.streams.core()
     return core.engine if core is not None and core.state is not None and core.module is model else None
 
 
@@ -42,21 +42,11 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     engine.settle()
     before = core.state
     program = {**program_of(engine.module, how, core.layout, None, None), "frozen": before.program["frozen"]}
-    state = State.create(
-        run,
-        core.layout,
-        drives,
-        program,
-        optimizer=OPTIMIZERS[wanted[0]].number,
-        moments=wanted[1],
-        fp32=bool(before.made.fp32_params),
-        ring_bytes=core.plan.ring_bytes,
-        memory=before.memory_bytes,
-        overwrite=bool(overwrite),
-        with_momentum=uses_momentum(numbers, given),
-        scratch_bytes=before.scratch_bytes,
-        residual=bool(before.made.residual),
-    )
+    kind = {"optimizer": OPTIMIZERS[wanted[0]].number, "moments": wanted[1], "overwrite": bool(overwrite)}
+    kind.update(with_momentum=uses_momentum(numbers, given), ring_bytes=core.plan.ring_bytes)
+    kind.update(fp32=bool(before.made.fp32_params), residual=bool(before.made.residual))
+    kind.update(scratch_bytes=before.scratch_bytes)
+    state = State.create(run, core.layout, drives, program, before.memory_bytes, **kind)
     with contextlib.closing(state):
         _copy(engine.module, before, state)
         state.seal()

@@ -156,21 +156,11 @@ def _wrap(model, options):
     chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, device.of(model))
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
-    state = State.create(
-        run,
-        layout,
-        drives,
-        program_of(model, how, layout, lineage, counts),
-        budget or chosen.total_bytes + chosen.spare_bytes,
-        optimizer=OPTIMIZERS[options.optimizer].number,
-        moments=options.moments,
-        fp32=options.storage == "fp32",
-        ring_bytes=chosen.ring_bytes,
-        overwrite=bool(overwrite),
-        with_momentum=with_momentum,
-        scratch_bytes=chosen.room_bytes,
-        residual=how["compress"] > 0,
-    )
+    kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
+    kind.update(fp32=options.storage == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
+    kind.update(ring_bytes=chosen.ring_bytes, scratch_bytes=chosen.room_bytes, overwrite=bool(overwrite))
+    program, memory = program_of(model, how, layout, lineage, counts), budget or chosen.total_bytes + chosen.spare_bytes
+    state = State.create(run, layout, drives, program, memory, **kind)
     try:
         nbytes = sum(4 * layout.elems(b) for b in range(len(layout.blocks)))
         with Progress("writing the initial state", nbytes, head=_say(model, state, chosen)) as shown:
@@ -321,15 +311,8 @@ def name_groups(model, groups, defaults):
             seen.add(id(p))
         group["params"] = params
         out.append(group)
-        recorded.append(
-            {
-                **{
-                    k: commit_blob.plain(group[k], k) if isinstance(group[k], torch.Tensor) else v
-                    for k, v in kept(group).items()
-                },
-                "params": [names[id(p)] for p in params],
-            }
-        )
+        said = {k: commit_blob.plain(group[k], k) if torch.is_tensor(group[k]) else v for k, v in kept(group).items()}
+        recorded.append({**said, "params": [names[id(p)] for p in params]})
     return out, recorded
 
 
