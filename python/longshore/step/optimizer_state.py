@@ -2,6 +2,7 @@
 
 A moment is read from the drives when a script uses its value. Loading a state commits it as a step of its own."""
 
+import copy
 import mmap
 import os
 import tempfile
@@ -134,8 +135,6 @@ class Entry(dict):
     __delitem__ = pop = popitem = clear = update = setdefault = __ior__ = refuse
 
     def __deepcopy__(self, memo):
-        import copy
-
         return copy.deepcopy(dict(self), memo)
 
     def __reduce__(self):
@@ -157,7 +156,7 @@ class States(Mapping):
     def __contains__(self, param):
         core = self._optimizer.core
         core.cycle.open_state("optimizer.state")
-        full = _known(core).starts_full and id(param) in self._optimizer.group_of
+        full = _known(core).empty is not None and id(param) in self._optimizer.group_of
         return _has_state(core, param) and (full or count_of(core, param) > 0)
 
     def __getitem__(self, param):
@@ -171,12 +170,8 @@ class States(Mapping):
 
     def __setitem__(self, param, entry):
         planes = _entries_of(self._optimizer.core)
-        if (
-            not isinstance(entry, Mapping)
-            or entry.keys() != planes.keys()
-            or param not in self
-            or any(not (isinstance(v, Moment) and v.is_now(param, planes[k])) for k, v in entry.items())
-        ):
+        same = isinstance(entry, Mapping) and entry.keys() == planes.keys() and param in self
+        if not same or not all(isinstance(v, Moment) and v.is_now(param, planes[k]) for k, v in entry.items()):
             Entry().refuse()
 
     def __delitem__(self, *args, **kwargs):
@@ -229,18 +224,14 @@ def parse(kind, has_moments, name, shape, entry):
         raise ValueError(f"{where}: {type(entry).__name__} is not a state of a parameter, which is a dict")
     planes = OPTIMIZERS[kind].states
     entry = {k: v for k, v in entry.items() if v is not None}
+    same = "load the state of the same optimizer"
     for key in entry:
         if key not in planes and key != "step":
-            raise LongshoreError(
-                f"{where}: {key!r} is not a state of {kind}, which has {', '.join(planes)}; load the "
-                "state of the same optimizer"
-            )
+            raise LongshoreError(f"{where}: {key!r} is not a state of {kind}, which has {', '.join(planes)}; {same}")
     found = {plane: entry[key] for key, plane in planes.items() if key in entry}
     missing = [key for key in planes if key not in entry]
     if missing and (found or float(entry.get("step", 0))):
-        raise LongshoreError(
-            f"{where}: has no {missing[0]}, which {kind} needs to continue; load the state of the same optimizer"
-        )
+        raise LongshoreError(f"{where}: has no {missing[0]}, which {kind} needs to continue; {same}")
     if found and not has_moments:
         raise LongshoreError(
             f"{where}: has a momentum_buffer, and momentum was 0 when the run was made: wrap() with the momentum"
@@ -266,11 +257,11 @@ def load(optimizer, said):
     core = optimizer.core
     core.cycle.open_state("optimizer.load_state_dict")
     groups, saved = optimizer.param_groups, said["param_groups"]
-    if [len(g["params"]) for g in groups] != [len(g["params"]) for g in saved]:
+    own, theirs = ([len(group["params"]) for group in some] for some in (groups, saved))
+    if own != theirs:
         raise ValueError(
-            f"load_state_dict: parameter groups of {[len(g['params']) for g in saved]} parameters, and "
-            f"the optimizer's have {[len(g['params']) for g in groups]}; give wrap(optimizer=) one of "
-            "the same groups"
+            f"load_state_dict: parameter groups of {theirs} parameters, and the optimizer's have {own}; give "
+            "wrap(optimizer=) one of the same groups"
         )
     by_index = {index: p for mine, theirs in zip(groups, saved) for p, index in zip(mine["params"], theirs["params"])}
     entries = {id(p): (0, {}) for p in by_index.values()}
@@ -324,11 +315,8 @@ def _commit(core, entries):
 
     def changes():
         for streamed in core.streams.blocks:
-            wanted = {
-                handle.index: entries[id(p)][1]
-                for p, handle in streamed.parameters
-                if id(p) in core.optimizer.trained and id(p) in entries
-            }
+            theirs = [pair for pair in streamed.parameters if id(pair[0]) in core.optimizer.trained]
+            wanted = {handle.index: entries[id(p)][1] for p, handle in theirs if id(p) in entries}
             if wanted:
                 yield from _pieces(core, streamed.number, wanted)
 

@@ -21,8 +21,7 @@ class Known(NamedTuple):
     deepspeeds: tuple  # its names in DeepSpeed's configuration
     deepspeed_classes: tuple = ()  # DeepSpeed's classes that take torch.optim's arguments
     takes_momentum: bool = False  # it has state only with momentum, and no count of updates
-    starts_full: bool = False  # whether torch.optim has its state before the first step
-    empty: Optional[type] = None  # with starts_full: the class that makes no state
+    empty: Optional[type] = None  # where torch.optim has its state before the first step: the class that makes none
 
 
 OPTIMIZERS = {  # by wrap()'s name; a subclass before its base class
@@ -31,14 +30,9 @@ OPTIMIZERS = {  # by wrap()'s name; a subclass before its base class
         torch.optim.AdamW,
         _ADAM,
         {
-            "adamw_torch": None,
-            "adamw_torch_fused": None,
-            "adamw_hf": torch.optim.AdamW,
-            "adamw_8bit": AdamW8bit,
-            "adamw_bnb_8bit": AdamW8bit,
-            "paged_adamw_8bit": AdamW8bit,
-            "paged_adamw": torch.optim.AdamW,
-            "paged_adamw_32bit": torch.optim.AdamW,
+            **dict.fromkeys("adamw_torch adamw_torch_fused".split()),
+            **dict.fromkeys("adamw_hf paged_adamw paged_adamw_32bit".split(), torch.optim.AdamW),
+            **dict.fromkeys("adamw_8bit adamw_bnb_8bit paged_adamw_8bit".split(), AdamW8bit),
         },
         ("adam", "adamw", "fusedadam", "deepspeedcpuadam"),
     ),
@@ -54,7 +48,6 @@ OPTIMIZERS = {  # by wrap()'s name; a subclass before its base class
         {"adagrad": None},
         ("adagrad",),
         ("DeepSpeedCPUAdagrad",),
-        starts_full=True,
         empty=EmptyAdagrad,
     ),
 }

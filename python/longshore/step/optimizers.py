@@ -61,14 +61,11 @@ def arguments_of(optimizer):
     """Returns (wrap()'s arguments, parameter groups) for a torch.optim.Optimizer. Raises LongshoreError if the engine
     has no optimizer that does the same."""
     kind = type(optimizer)
-    name = (
-        "adamw"
-        if kind.__name__ in _EIGHT_BITS
-        else next((n for n, known in OPTIMIZERS.items() if isinstance(optimizer, known.torchs)), None)
-    )
+    eight = kind.__name__ in _EIGHT_BITS
+    known_as = (n for n, known in OPTIMIZERS.items() if isinstance(optimizer, known.torchs))
+    name = "adamw" if eight else next(known_as, None)
     if name is None:
         raise LongshoreError(f"optimizer: {kind.__name__} is not supported; torch.optim's {NAMES} are, and AdamW8bit")
-    eight = kind.__name__ in _EIGHT_BITS
     if not eight and not inspect.unwrap(kind.step).__module__.startswith(("torch.optim", "longshore")):
         raise LongshoreError(
             f"optimizer: {kind.__name__} has a step() of its own, which would not be called: the "
@@ -83,19 +80,15 @@ def arguments_of(optimizer):
     defaults = param_groups.defaults_of(name)
     for group in optimizer.param_groups:  # _decays() has looked at decoupled_weight_decay
         param_groups.refuse_kinds({**group, "weight_decay": 0}, defaults, f"optimizer: {kind.__name__}: ")
-    return {
-        "optimizer": name,
-        **({"moments": "8bit"} if eight else {}),
-        **{k: v for k, v in optimizer.defaults.items() if k in NUMBERS and k in defaults},
-    }, [param_groups.of_script(group, defaults) for group in optimizer.param_groups]
+    numbers = {k: v for k, v in optimizer.defaults.items() if k in NUMBERS and k in defaults}
+    groups = [param_groups.of_script(group, defaults) for group in optimizer.param_groups]
+    return {"optimizer": name, **({"moments": "8bit"} if eight else {}), **numbers}, groups
 
 
 def _decays(optimizer, name):
     """Returns "adam" or "adamw": how an Adam applies weight decay, the same in all of its groups."""
-    decoupled = getattr(optimizer, "adamw_mode", True)
-    said = {
-        bool(group.get("decoupled_weight_decay", name == "adamw")) and decoupled for group in optimizer.param_groups
-    }
+    mode, default = getattr(optimizer, "adamw_mode", True), name == "adamw"
+    said = {mode and bool(group.get("decoupled_weight_decay", default)) for group in optimizer.param_groups}
     if len(said) > 1:
         raise LongshoreError(
             "optimizer: decoupled_weight_decay differs between its groups, and the engine has one kind for all of them"
@@ -174,12 +167,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, core, groups, defaults):
         self.core, self._states = core, optimizer_state.States(self)
-        self.trained = {
-            id(p)
-            for block, streamed in zip(core.layout.blocks, core.streams.blocks)
-            for p, handle in streamed.parameters
-            if block.tensors[handle.index].trains
-        }
+        parameters = [pair for streamed in core.streams.blocks for pair in streamed.parameters]
+        tensors = [block.tensors for block in core.layout.blocks]
+        self.trained = {id(p) for p, h in parameters if tensors[h.block.number][h.index].trains}
         super().__init__(groups, defaults)
         self.made = [[*group["params"]] for group in self.param_groups]  # as wrap() got them
         self.group_of = {id(p): group for group in self.param_groups for p in group["params"]}
@@ -196,10 +186,6 @@ class Optimizer(torch.optim.Optimizer):
             self._groups = groups
         else:
             self.given.param_groups = groups
-
-    def read_groups(self):
-        """Takes the groups as they are for the next step. Raises LongshoreError for what it cannot honour."""
-        self.group_of = param_groups.read(self)
 
     def step(self, closure=None):
         """Calls engine.step(), unless nothing has a gradient. Returns the loss of the closure, if there is one."""
@@ -221,10 +207,9 @@ class Optimizer(torch.optim.Optimizer):
     @state.setter
     def state(self, state):
         if getattr(self, "_made", False):
+            anew = '{"state": {}, "param_groups": [...]} begins it anew'
             raise LongshoreError(
-                "optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and "
-                '{"state": {}, "param_groups": '
-                "[...]} begins it anew"
+                f"optimizer.state: it lies on the drives; optimizer.load_state_dict() writes it, and {anew}"
             )
 
     def __reduce_ex__(self, protocol):
