@@ -20,11 +20,8 @@ _PARALLEL = 1 << 20  # elements of an operation that PyTorch makes parallel
 
 def stop():
     """Starts the extra thread, once in each process."""
-    if (
-        torch.get_num_threads() > 1
-        and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
-        and _begun.acquire(blocking=False)
-    ):
+    said = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
+    if torch.get_num_threads() > 1 and not said and _begun.acquire(blocking=False):
         rests = threading.Event()
         threading.Thread(target=_rest, args=(rests,), name="longshore-openmp", daemon=True).start()
         _resting.append(rests)

@@ -18,12 +18,8 @@ _log = logging.getLogger("longshore")
 
 def _bar_class():
     """tqdm's class for this terminal or notebook; None without one, without tqdm, or while another bar is shown."""
-    notebook = (
-        type(sys.modules["IPython"].get_ipython()).__name__ == "ZMQInteractiveShell"
-        if "IPython" in sys.modules
-        else False
-    )
-    if not notebook and not (sys.stderr is not None and sys.stderr.isatty()):
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if type(shell).__name__ != "ZMQInteractiveShell" and not (sys.stderr is not None and sys.stderr.isatty()):
         return None
     try:
         from tqdm.auto import tqdm
@@ -119,16 +115,11 @@ class Progress:
         if not shown and self.head:
             say(self.head)
         if bar is not None:
-            scale = {"unit_scale": True, "unit_divisor": 1024} if self.unit == "B" else {}
-            self.bar = bar(
-                desc=f"longshore: {self.what}",
-                total=self.total,
-                unit=self.unit if self.unit == "B" else f" {self.unit}",
-                leave=self.stays,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                **scale,
-            )
+            how = {"desc": f"longshore: {self.what}", "total": self.total, "leave": self.stays, "file": sys.stderr}
+            unit = {"unit": f" {self.unit}"}
+            if self.unit == "B":
+                unit = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
+            self.bar = bar(**how, **unit, dynamic_ncols=True)
             self.bar.start_t -= clock() - self.begun  # tqdm measures from the work's begin
         if self.bar is not None:
             self._move()

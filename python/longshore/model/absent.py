@@ -46,10 +46,8 @@ _OF_OTHERS = _words("view_as expand_as reshape_as resize_as_ type_as to")
 _COPIES = _words("""
     detach numpy tolist item __format__ equal allclose isclose isfinite isnan isinf argmax argmin eq ne lt le gt ge
     __eq__ __ne__ __lt__ __le__ __gt__ __ge__ count_nonzero""")  # functions whose results have no gradient
-_IN_PLACE = {"__setitem__"} | {
-    f"__i{name}__"
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
-}
+_OPERATORS = _words("add sub mul truediv floordiv mod pow and or xor lshift rshift")
+_IN_PLACE = {"__setitem__", *(f"__i{name}__" for name in _OPERATORS)}
 
 
 def is_about(func):
@@ -191,14 +189,10 @@ def _plain_in_graph(t):
 def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_graph=False, **more):
     """torch.autograd.grad() of parameters that are not in memory: asks for their places in the graph."""
     inputs, (outputs, more) = _listed(inputs), tree_map(_plain_in_graph, (outputs, more))
+    places = [_place_in_graph(t) for t in inputs]
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
     try:
-        found = torch.autograd.grad(
-            outputs,
-            [_place_in_graph(t) for t in inputs],
-            create_graph=create_graph,
-            allow_unused=materialize_grads if allow_unused is None else allow_unused,
-            **more,
-        )
+        found = torch.autograd.grad(outputs, places, create_graph=create_graph, allow_unused=allow_unused, **more)
     except RuntimeError as unused:
         if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in inputs):
             raise

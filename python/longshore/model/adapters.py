@@ -61,12 +61,9 @@ def put_on(base, recorded):
 def original_rows(model):
     """Returns {name: (module, adapter)} of buffers that state_dict() leaves out: where an adapter trains rows of a
     vocabulary, peft keeps the frozen originals in them."""
-    return {
-        f"{name}.trainable_tokens_original.{adapter}": (module, adapter)
-        for name, module in model.named_modules()
-        if type(module).__name__ == "TrainableTokensLayer"
-        for adapter in module.trainable_tokens_original
-    }
+    found = [(name, m) for name, m in model.named_modules() if type(m).__name__ == "TrainableTokensLayer"]
+    names = [(f"{name}.trainable_tokens_original", m) for name, m in found]
+    return {f"{name}.{adapter}": (m, adapter) for name, m in names for adapter in m.trainable_tokens_original}
 
 
 def fill_original_rows(model):
@@ -78,12 +75,8 @@ def fill_original_rows(model):
 
 def saved_alone(model):
     """Whether save() writes adapters without the base: for a PeftModel, and for transformers' add_adapter()."""
-    transformers = sys.modules.get("transformers")
-    injected = (
-        getattr(model, "_hf_peft_config_loaded", False)
-        and transformers is not None
-        and isinstance(model, transformers.PreTrainedModel)
-    )
+    pretrained = getattr(sys.modules.get("transformers"), "PreTrainedModel", ())
+    injected = getattr(model, "_hf_peft_config_loaded", False) and isinstance(model, pretrained)
     return injected or base_of(model) is not model
 
 

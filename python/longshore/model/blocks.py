@@ -152,16 +152,13 @@ def _check_dtypes(model):
     parameters = {name: p for name, p in model.named_parameters() if p.numel()}
     for name, p in parameters.items():
         if p.dtype not in NAME_OF:
-            advice = (
-                "load or make the model as float32, which holds all that float16 does"
-                if p.dtype == torch.float16
-                else "make the model as float32"
-                if p.is_floating_point()
-                else "keep the real and the imaginary part as two, torch.view_as_complex() joins them"
-                if p.is_complex()
-                else "load the model without quantization_config, or let it be a buffer (register_buffer) if nothing "
-                "trains it"
-            )
+            advice = "load the model without quantization_config, or let it be a buffer (register_buffer)"
+            if p.dtype == torch.float16:
+                advice = "load or make the model as float32, which holds all that float16 does"
+            elif p.is_floating_point():
+                advice = "make the model as float32"
+            elif p.is_complex():
+                advice = "keep the real and the imaginary part as two, torch.view_as_complex() joins them"
             raise LongshoreError(
                 f"wrap: a parameter has one dtype, float32 or bfloat16: {name} is {_said(p.dtype)}; {advice}"
             )
@@ -194,27 +191,21 @@ def mark_rest(blocks, model, compute):
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None
-        if (
-            not block.layer
-            and not block.buffers
-            and block.dtype == compute
-            and type(module).__module__.startswith("torch.nn.modules")
-            and not any(map(_has_parameters, module.children()))
-            and all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
-            and 8 * sum(t.elems for t in block.tensors) > most
-        ):
-            block.module, block.may_share = owner, True
+        apart = not block.layer and not block.buffers and block.dtype == compute
+        if apart and type(module).__module__.startswith("torch.nn.modules"):
+            alone = all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
+            large = 8 * sum(t.elems for t in block.tensors) > most
+            if alone and large and not any(map(_has_parameters, module.children())):
+                block.module, block.may_share = owner, True
 
 
 def of_buffers(model, most_bytes):
     """Returns blocks of a model's persistent buffers (statistics of norms), if these take more than most_bytes. Leaves
     out buffers that are not finite or have no exact fp32 form."""
     exact = torch.float32, torch.bfloat16, torch.float16
-    tensors = [
-        Tensor(name, tuple(b.shape), b.dtype, False, [name])
-        for name, b in persistent_buffers(model).items()
-        if b.dtype in exact and b.numel() and bool(torch.isfinite(b).all())
-    ]
+    stay = {name: b for name, b in persistent_buffers(model).items() if b.dtype in exact and b.numel()}
+    stay = {name: b for name, b in stay.items() if bool(torch.isfinite(b).all())}
+    tensors = [Tensor(name, tuple(b.shape), b.dtype, False, [name]) for name, b in stay.items()]
     if sum(t.elems * t.dtype.itemsize for t in tensors) <= most_bytes:
         return []
     return [
@@ -225,9 +216,6 @@ def of_buffers(model, most_bytes):
 
 def persistent_buffers(model):
     """Returns {name: buffer} of the buffers in a state_dict()."""
-    temporary = {
-        f"{module_name}.{name}" if module_name else name
-        for module_name, module in model.named_modules()
-        for name in buffers_not_saved(module)
-    }
+    pairs = [(owner, name) for owner, module in model.named_modules() for name in buffers_not_saved(module)]
+    temporary = {f"{owner}.{name}" if owner else name for owner, name in pairs}
     return {name: b for name, b in model.named_buffers() if name not in temporary}

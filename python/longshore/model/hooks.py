@@ -134,12 +134,9 @@ class ModelHook:
         streams = self.streams
         streams.inside.enter(streams)
         check(streams)
-        if (
-            streams.activations is not None
-            and streams.inside.hooks is not None
-            and not streams.inside.offloads
-            and torch.is_grad_enabled()
-        ):
+        inside = streams.inside
+        goes = streams.activations is not None and inside.hooks is not None and not inside.offloads
+        if goes and torch.is_grad_enabled():
             streams.activations.begin(module, args, kwargs)
             streams.inside.offloads = True
 

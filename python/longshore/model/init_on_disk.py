@@ -151,13 +151,9 @@ def spooling(directories, more):
 
     def register_parameter(self, name, param):
         before(self, name, param)
-        if (
-            param is not None
-            and param.device.type == "cpu"
-            and param.nbytes >= LEAST_BYTES
-            and not spool.has(param)
-            and param.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        ):
+        if param is None or param.device.type != "cpu" or param.nbytes < LEAST_BYTES or spool.has(param):
+            return
+        if param.dtype in (torch.float32, torch.bfloat16, torch.float16):
             param.data = spool.take(param.data)
 
     def init(self, *args, **how):
@@ -170,18 +166,12 @@ def spooling(directories, more):
 
     def load(f, *args, **how):
         shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 first reads shapes only
-        whole = (
-            isinstance(f, (str, os.PathLike))
-            and os.path.basename(f).startswith("pytorch_model")
-            and not how.get("mmap")
-        )
-        if whole and not shapes and os.path.exists(f) and unreadable_weights.is_old(f):
-            refused.append(
-                LongshoreError(
-                    f"{os.fspath(f)}: can only be read into memory as a whole; convert it once on a machine with "
-                    "enough memory: from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"
-                )
-            )
+        named = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
+        whole = named and not how.get("mmap") and not shapes
+        if whole and os.path.exists(f) and unreadable_weights.is_old(f):
+            new = "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"
+            why = "can only be read into memory as a whole; convert it once on a machine with enough memory"
+            refused.append(LongshoreError(f"{os.fspath(f)}: {why}: {new}"))
             raise refused[0]
         return load_before(f, *args, **how)
 

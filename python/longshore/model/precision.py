@@ -28,9 +28,9 @@ def cast(model, dtype, buffers=False, spool=None):
     except for a few parameters, these keep their dtype."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
-    kept = _beside(model, dtype, loaded) | (
-        set() if buffers or dtype != torch.bfloat16 else _with_statistics(model, loaded)
-    )
+    kept = _beside(model, dtype, loaded)
+    if dtype == torch.bfloat16 and not buffers:
+        kept |= _with_statistics(model, loaded)
     for p in model.parameters():
         to = loaded.get(id(p), dtype)
         others = id(p) in kept or getattr(p, "longshore", None) is not None or p.is_meta
@@ -84,11 +84,8 @@ def _beside(model, dtype, loaded):
     than wrap() accepts, it keeps none: their masters are float32 anyway."""
     if dtype != torch.bfloat16 or dtype_of(model) != dtype:
         return set()
-    few = {
-        name: p
-        for name, p in model.named_parameters()
-        if p.dtype == torch.float32 and loaded.get(id(p)) != torch.float32
-    }
+    full = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32}
+    few = {name: p for name, p in full.items() if loaded.get(id(p)) != torch.float32}
     nbytes = sum(p.nbytes for p in few.values())
     if nbytes <= BESIDE_BYTES:
         return {id(p) for p in few.values()}
@@ -101,13 +98,8 @@ def _beside(model, dtype, loaded):
 
 def _with_statistics(model, loaded):
     """Returns the ids of parameters of norms whose statistics keep their dtype: PyTorch wants both in one dtype."""
-    norms = (module for module in model.modules() if isinstance(module, BatchNorm))
-    return {
-        id(p)
-        for module in norms
-        if module.running_mean is not None and id(module.running_mean) not in loaded
-        for p in module.parameters(recurse=False)
-    }
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.running_mean is not None]
+    return {id(p) for m in norms if id(m.running_mean) not in loaded for p in m.parameters(recurse=False)}
 
 
 def _as_loaded(model, dtype):
@@ -124,16 +116,12 @@ def _of_pretrained(model, dtype):
     """Returns the same as _as_loaded() for one model of transformers."""
     # transformers 4 matches whole parts of a name
     form = "{}" if hasattr(model, "_get_dtype_plan") else r"(^|\.){}($|\.)"
-    strict = [
-        form.format(part.replace("*", ".*")) for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ()
-    ]
-    there = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    saved, made, out = (
-        {*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)},
-        _made_in(model, dtype),
-        {},
-    )
-    for full, t in there:
+    parts = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    strict = [form.format(part.replace("*", ".*")) for part in parts]
+    saved = {*dict(model.named_parameters(remove_duplicate=False)), *persistent_buffers(model)}
+    made: dict = _made_in(model, dtype)
+    out: dict = {}
+    for full, t in _tensors_of(model):
         name = _OF_PEFT.sub("", full)
         if full in saved and any(re.search(part, name) for part in strict):
             out[id(t)] = torch.float32
@@ -148,9 +136,8 @@ def _made_in(model, dtype):
     configs = [config]
     for inner in configs:
         inner.dtype = dtype
-        configs += [
-            c for c in (getattr(inner, name, None) for name in getattr(inner, "sub_configs", ())) if c is not None
-        ]
+        parts = [getattr(inner, name, None) for name in getattr(inner, "sub_configs", ())]
+        configs += [part for part in parts if part is not None]
     try:
         torch.set_default_dtype(dtype)
         with torch.device("meta"):
@@ -160,7 +147,8 @@ def _made_in(model, dtype):
     finally:
         torch.set_default_dtype(before)
         random_numbers.put(random)
-    return {
-        name: t.dtype
-        for name, t in [*new.named_parameters(remove_duplicate=False), *new.named_buffers(remove_duplicate=False)]
-    }
+    return {name: t.dtype for name, t in _tensors_of(new)}
+
+
+def _tensors_of(model):
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

@@ -68,9 +68,8 @@ def named():
 
 
 def _is_weights(path):
-    return path.endswith((".safetensors", *_INDEX)) or (
-        path.endswith(".bin") and os.path.basename(path).startswith("pytorch_model")
-    )
+    of_torch = path.endswith(".bin") and os.path.basename(path).startswith("pytorch_model")
+    return of_torch or path.endswith((".safetensors", *_INDEX))
 
 
 def _of_what_was_read(failure):

@@ -64,14 +64,9 @@ def save(engine, directory, extra=None):
     before = [old for run, old in snapshots_of(directory) if run == state.path]
     _warn_of_disk(state)
     engine.settle()
-    said = {
-        "format": 1,
-        "run": state.path,
-        "snapshot": name,
-        "step": state.step,
-        "groups": param_groups.saved(engine.optimizer),
-        "extra": commit_blob.plain(extra, "the state of a checkpoint"),
-    }
+    said = {"format": 1, "run": state.path, "snapshot": name, "step": state.step}
+    said["groups"] = param_groups.saved(engine.optimizer)
+    said["extra"] = commit_blob.plain(extra, "the state of a checkpoint")
     # at every moment one of the two files names each snapshot, also if the process is killed
     _write(directory, OTHERS, {"run": state.path, "snapshots": [name, *before]})
     engine.snapshot(name)
@@ -155,11 +150,8 @@ def _warn_of_disk(state):
         each, frozen = _bytes_of(state)
         once = f", and the first {native.readable(frozen)} more for frozen parameters, shared by all" if frozen else ""
         logging.getLogger("longshore").warning(
-            "each checkpoint takes up to %s of disk%s: %s cannot share blocks between files, as XFS and btrfs can; "
-            "keep few of them (save_total_limit)",
-            native.readable(each),
-            once,
-            ", ".join(whole),
+            f"each checkpoint takes up to {native.readable(each)} of disk{once}: {', '.join(whole)} cannot share "
+            "blocks between files, as XFS and btrfs can; keep few of them (save_total_limit)"
         )
 
 

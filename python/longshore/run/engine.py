@@ -12,7 +12,7 @@ from ..drives import recovery
 from ..interrupts import whole
 from ..model import hooks
 from ..progress import Progress
-from ..step import commit_blob
+from ..step import commit_blob, param_groups
 from ..step.gradients import parts_of
 from ..step.step_cycle import Phase, StepResult
 from . import checkpoint, export, memory, open_engines
@@ -137,7 +137,7 @@ class Engine(Face):
         core = self._core
         core.cycle.open_state("step")
         hooks.before_step(core.streams, "engine.step")
-        self.optimizer.read_groups()
+        self.optimizer.group_of = param_groups.read(self.optimizer)
         core.leave_forward()
         try:
             while (result := recovery.persist(core, core.cycle.make)) is None:

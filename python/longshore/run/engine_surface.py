@@ -18,34 +18,11 @@ _Engine = TypeVar("_Engine", bound="Face")
 
 # methods of nn.Module that the model answers: it may have its own, and its hooks and parts are not the engine's. Where
 # they return the model, the engine's return the engine, since scripts assign the result
-_OF_THE_MODEL = (
-    "add_module",
-    "apply",
-    "bfloat16",
-    "compile",
-    "cpu",
-    "cuda",
-    "double",
-    "float",
-    "half",
-    "ipu",
-    "load_state_dict",
-    "mtia",
-    "register_buffer",
-    "register_load_state_dict_post_hook",
-    "register_load_state_dict_pre_hook",
-    "register_module",
-    "register_parameter",
-    "register_state_dict_post_hook",
-    "register_state_dict_pre_hook",
-    "requires_grad_",
-    "share_memory",
-    "to",
-    "to_empty",
-    "type",
-    "xpu",
-    "zero_grad",
-)
+_OF_THE_MODEL = """
+    add_module apply bfloat16 compile cpu cuda double float half ipu load_state_dict mtia register_buffer
+    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ share_memory to to_empty type xpu
+    zero_grad""".split()
 
 
 def core_of(engine):

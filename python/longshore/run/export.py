@@ -126,15 +126,9 @@ def _saves_itself(model):
 def export(core, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
     extras, keep = _extras(commit_blob.small_buffers(core))
-    how = native.new(
-        "struct shore_run_exporting",
-        converted=dtype is not None,
-        dtype=_DTYPES[dtype or "fp32"],
-        shard_bytes=0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size"),
-        moments=moments,
-        nextras=len(extras),
-        extras=extras,
-    )
+    most = 0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
+    kind = {"converted": dtype is not None, "dtype": _DTYPES[dtype or "fp32"], "moments": moments}
+    how = native.new("struct shore_run_exporting", **kind, shard_bytes=most, nextras=len(extras), extras=extras)
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
         try:
@@ -293,12 +287,8 @@ def _map(path):
 
 def _say_updates(core, path):
     """Adds each tensor's number of updates to optimizer.json. They differ if a step had no gradient for a tensor."""
-    counts = {
-        t.name: n
-        for block, ns in zip(core.layout.blocks, core.cycle.counts)
-        for t, n in zip(block.tensors, ns)
-        if t.trains
-    }
+    pairs = [pair for b, ns in zip(core.layout.blocks, core.cycle.counts) for pair in zip(b.tensors, ns)]
+    counts = {t.name: n for t, n in pairs if t.trains}
     most = max(counts.values())
     with open(path, encoding="utf-8") as f:
         said = json.load(f)

@@ -70,24 +70,17 @@ def init(
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):
-        check(
-            making.run,
-            making.drives or [making.run],
-            overwrite,
-            "; for a Trainer that resumes: longshore.init(..., resume=True)",
-        )
+        more = "; for a Trainer that resumes: longshore.init(..., resume=True)"
+        check(making.run, making.drives or [making.run], overwrite, more)
     _current = making
     try:
         with spooling(places(making.run, making.drives), "longshore.init(..., drives=[...])") as making.spool:
             yield making
     finally:
         _current = None
-    watch(
-        making.spool,
-        f"longshore.init({making.run!r}): the model that was made in it",
-        "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one",
-        making,
-    )
+    what = f"longshore.init({making.run!r}): the model that was made in it"
+    instead = "longshore.wrap(model) makes an engine, and longshore.transformers.Trainer has one"
+    watch(making.spool, what, instead, making)
 
 
 def _named(run, caller):
@@ -134,19 +127,14 @@ def refuse_run(run, overwrite, resuming, overwriting, more=""):
 
 def places(run, drives):
     """Returns directories in the drives' file systems, for the weights of a model that is being made."""
-    found = []
-    for drive in drives or [run]:
-        if not re.match(r"(ssh|unix|ram|null):", drive) and not _is_device(drive):
-            found.append(_directory(drive))
-    if not found:
-        found = [_directory(run)]
+    here = [d for d in drives or [run] if not re.match(r"(ssh|unix|ram|null):", d) and not _is_device(d)]
+    if not here:
+        here = [run]
         _log.warning(
-            "%s: no drive of the run is a file system of this machine, so weights that are loaded lie in "
-            "files of %s until they are on the drives",
-            run,
-            found[0],
+            f"{run}: no drive of the run is a file system of this machine, so weights that are loaded lie in files of "
+            f"{_directory(run)} until they are on the drives"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(map(_directory, here)))
 
 
 def _is_device(path):
@@ -176,20 +164,13 @@ def place(making, run, drives, memory, overwrite):
         return run, drives_of(drives) or [run], memory, bool(overwrite)
     other = run is not None and os.path.realpath(run) != os.path.realpath(making.run)
     if other:
-        _log.warning(
-            "wrap: run=%r counts, and not %r of the longshore.init() that the model was made in",
-            os.fspath(run),
-            making.run,
-        )
+        said = "of the longshore.init() that the model was made in"
+        _log.warning("wrap: run=%r counts, and not %r %s", os.fspath(run), making.run, said)
     if overwrite is None:
         overwrite = making.overwrite and not other
     run = _named(run, "wrap") if run is not None else making.run
-    return (
-        run,
-        drives_of(drives) or making.drives or [run],
-        making.memory if memory is None else memory,
-        bool(overwrite),
-    )
+    memory = making.memory if memory is None else memory
+    return run, drives_of(drives) or making.drives or [run], memory, bool(overwrite)
 
 
 # ---- the init() and the engine of a model ----------------------------------------------------------------------------
@@ -256,11 +237,8 @@ class _Watch:
             self.trained = True
             self._unhook(list(self.modules))
             self._steps.remove()
-            _log.warning(
-                "%s is trained by PyTorch alone: no engine has it, and nothing is kept when the process ends; %s",
-                self.what,
-                self.instead,
-            )
+            why = "is trained by PyTorch alone: no engine has it, and nothing is kept when the process ends"
+            _log.warning(f"{self.what} {why}; {self.instead}")
 
     def _unhook(self, modules):
         for module in modules:
@@ -285,7 +263,6 @@ def _say_what_is_gone():
     for watched in _unwrapped:
         if watched.trained:
             _log.warning(
-                "%s was trained, but was never an engine's: no run was made, and what was trained is gone "
-                "unless the script has saved it",
-                watched.what,
+                f"{watched.what} was trained, but was never an engine's: no run was made, and what was trained is gone "
+                "unless the script has saved it"
             )

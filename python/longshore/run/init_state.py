@@ -31,23 +31,16 @@ class Moments:
         planes = {plane: name for name, plane in known.states.items()}
         if known.takes_momentum:
             self._refuse_other_momentum(os.path.join(self.path, planes["m"]), momentum)
-        self._files = [
-            self._open(planes[plane]) if plane in planes and (momentum or not known.takes_momentum) else None
-            for plane in "mv"
-        ]
+            planes = planes if momentum else {}
+        self._files = [self._open(planes[plane]) if plane in planes else None for plane in "mv"]
 
     def _refuse_other_momentum(self, path, momentum):
         """Checks that SGD has saved momentum if and only if wrap() was given momentum."""
-        there = os.path.isdir(path)
-        if there and not momentum:
+        if (there := os.path.isdir(path)) != bool(momentum):
+            made, give = ("exists", "...") if there else ("is missing", "0")
             raise LongshoreError(
-                f"{path}: exists, so these are moments of SGD with momentum: give wrap(..., "
-                "momentum=...), or leave moments_from out"
-            )
-        if momentum and not there:
-            raise LongshoreError(
-                f"{path}: is missing, so these are moments of SGD without momentum: give "
-                "wrap(..., momentum=0), or leave moments_from out"
+                f"{path}: {made}, so these are moments of SGD {'with' if there else 'without'} momentum: give "
+                f"wrap(..., momentum={give}), or leave moments_from out"
             )
 
     def _read(self, optimizer):
@@ -57,11 +50,7 @@ class Moments:
             with open(path, encoding="utf-8") as f:
                 said = json.load(f)
             whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
-            right = (
-                type(updates) is int
-                and updates >= 0
-                and all(type(n) is int and 0 <= n <= updates for n in fewer.values())
-            )
+            right = all(type(n) is int and 0 <= n <= updates for n in (updates, *fewer.values()))
         except FileNotFoundError:
             raise MissingError(
                 f"{path}: is not there: wrap(moments_from=DIRECTORY) takes what `longshore export "
@@ -141,9 +130,8 @@ class Handed:
         self._of = {}
         for name, p in model.named_parameters(remove_duplicate=False):
             if p in optimizer.state:
-                self._of[name] = parse(
-                    kind, momentum or not OPTIMIZERS[kind].takes_momentum, name, p.shape, optimizer.state[p]
-                )
+                has_moments = momentum or not OPTIMIZERS[kind].takes_momentum
+                self._of[name] = parse(kind, has_moments, name, p.shape, optimizer.state[p])
         self.updates = max((count for count, _ in self._of.values()), default=0)
 
     def _entry(self, names):
@@ -164,13 +152,12 @@ _PLANES = "master", "m", "v"
 def _values(model, block, moments):
     """[value, m, v] of each tensor of a block, flat; None or missing: zeros."""
     parameters = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
-    return [
-        [
-            parameters[tensor.name].detach().reshape(-1),
-            *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains else ()),
-        ]
-        for tensor in block.tensors
-    ]
+
+    def of(tensor):
+        value = parameters[tensor.name].detach().reshape(-1)
+        return [value, *(moments.of(tensor.names, tensor.shape) if moments and tensor.trains else ())]
+
+    return [of(tensor) for tensor in block.tensors]
 
 
 def check(layout, model, moments=None):
@@ -193,12 +180,8 @@ def fill(state, model, spool, progress, moments=None):
         for b, block in enumerate(layout.blocks):
             values = _values(model, block, moments)
             for segment, count, inside in layout.pieces(b):
-                pieces = [
-                    torch.zeros(count * native.SEGMENT)
-                    if any(len(v) > i and v[i] is not None for v in values)
-                    else None
-                    for i in range(3)
-                ]
+                there = [any(len(v) > i and v[i] is not None for v in values) for i in range(3)]
+                pieces = [torch.zeros(count * native.SEGMENT) if is_there else None for is_there in there]
                 for t, at, first, last in inside:
                     for plane, piece, value in zip(_PLANES, pieces, values[t]):
                         if value is None:

@@ -51,11 +51,9 @@ def end(engine):
         global _failed
         _failed = True
         _log.error(
-            "%s: an engine was not closed before it was dropped or the process ended, and has not committed "
-            "its last step: %s; the steps before it are safe, and longshore.resume(%r) continues from there",
-            state.path,
-            failure,
-            state.path,
+            f"{state.path}: an engine was not closed before it was dropped or the process ended, and has not committed "
+            f"its last step: {failure}; the steps before it are safe, and longshore.resume({state.path!r}) continues "
+            "from there"
         )
 
 

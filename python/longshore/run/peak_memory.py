@@ -42,11 +42,8 @@ class Peak:
         said = f"step {core.state.step + 1}: the process took "
         # what was imported may be gone, with what lay in memory beside it
         known = imports is not None and imports <= self.before
-        said += (
-            f"{size(most - imports)} at its peak beyond its imports ({size(imports)})"
-            if known
-            else f"{size(most)} at its peak"
-        )
+        beyond = f" beyond its imports ({size(imports)})" if known else ""
+        said += f"{size(most - imports if known else most)} at its peak{beyond}"
         said += f": the engine holds {size(held.held)} of memory {size(held.budget)}"
         if forward:
             said += f"; forward brought {size(forward)} of activations"

@@ -31,11 +31,8 @@ def _bytes(data):
 def tensor_out(t):
     """A tensor as JSON."""
     t = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return {
-        "dtype": str(t.dtype),
-        "shape": list(t.shape),
-        "bytes": _bytes(ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b""),
-    }
+    data = ctypes.string_at(t.data_ptr(), t.nbytes) if t.numel() else b""
+    return {"dtype": str(t.dtype), "shape": list(t.shape), "bytes": _bytes(data)}
 
 
 def tensor_in(o):
@@ -116,9 +113,8 @@ def set_random_states(states):
         import numpy
 
         keys, pos, has_gauss, cached = states["numpy"]
-        numpy.random.set_state(
-            ("MT19937", numpy.frombuffer(base64.b64decode(keys), dtype="<u4"), pos, has_gauss, cached)
-        )
+        keys = numpy.frombuffer(base64.b64decode(keys), dtype="<u4")
+        numpy.random.set_state(("MT19937", keys, pos, has_gauss, cached))
     random_numbers.forget()
 
 
@@ -173,9 +169,8 @@ def _behind(layout, steps, counts):
 
     The list has no names, because thousands of experts may miss updates.
     """
-    behind = [
-        steps - counts[b][i] for b, block in enumerate(layout.blocks) for i, t in enumerate(block.tensors) if t.trains
-    ]
+    pairs = [pair for block, ns in zip(layout.blocks, counts) for pair in zip(block.tensors, ns)]
+    behind = [steps - count for tensor, count in pairs if tensor.trains]
     return behind if any(behind) else []
 
 
@@ -194,12 +189,11 @@ def finish(core, out):
     if len(blob) > lib.SHORE_BLOB_BYTES:
         parts = {**out, **{f"buffer {name}": b["bytes"] for name, b in out["buffers"].items()}}
         del parts["buffers"]
-        sizes = {k: len(json.dumps(v)) for k, v in parts.items()}
+        sizes = sorted(((len(json.dumps(v)), k) for k, v in parts.items()), key=lambda size: -size[0])
         raise LongshoreError(
-            f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the "
-            "most: "
-            + ", ".join(f"{k} {n}" for k, n in sorted(sizes.items(), key=lambda kn: -kn[1])[:8])
-            + "; use register_buffer(..., persistent=False) for buffers that need not be kept"
+            f"what commits with a step takes {len(blob)} bytes, and {lib.SHORE_BLOB_BYTES} is the most: "
+            f"{', '.join(f'{k} {n}' for n, k in sizes[:8])}; use register_buffer(..., persistent=False) for buffers "
+            "that need not be kept"
         )
     return blob
 
@@ -244,16 +238,18 @@ def restore_buffers(core, position, state):
         put(name, tensor_in(value))
 
 
+def _named(model):
+    """The buffers and the modules of a model under each of their names."""
+    return dict(model.named_buffers(remove_duplicate=False)), dict(model.named_modules(remove_duplicate=False))
+
+
 def _putting(model, names):
     """Returns put(name, value), which gives a buffer a value of any shape and dtype.
 
     names: all names that will be put. A buffer with only one of them stays the same object if it can. Otherwise every
     module that shares it gets the new one.
     """
-    there, modules = (
-        dict(model.named_buffers(remove_duplicate=False)),
-        dict(model.named_modules(remove_duplicate=False)),
-    )
+    there, modules = _named(model)
     same = {}
     for name, b in there.items():
         same.setdefault(id(b), []).append(name)
@@ -280,10 +276,7 @@ def unfit_buffers(model, saved, state):
     A buffer fits if it has the size of the run's start, or if its module loads other sizes, as observers do.
     saved: the result of of().
     """
-    modules, buffers = (
-        dict(model.named_modules(remove_duplicate=False)),
-        dict(model.named_buffers(remove_duplicate=False)),
-    )
+    buffers, modules = _named(model)
     made, wrong = _made_with(state).get("buffers", {}), []
     for name, b in saved.get("buffers", {}).items():
         owner, _, last = name.rpartition(".")

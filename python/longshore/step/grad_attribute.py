@@ -30,13 +30,18 @@ _POINTERS = {"data_ptr", "untyped_storage", "storage", "numpy", "__array__", "__
 _zeros: dict = {}  # by dtype and device: what all stand-ins are views of
 
 
+def _dtype_of(p):
+    """The dtype of a parameter's gradient."""
+    return getattr(p, "grad_dtype", None) or p.dtype
+
+
 class Gathered(StandIn):
     """A stand-in for the gradient of a parameter. It has the parameter's shape, the gradient's dtype, and no memory."""
 
     @classmethod
     def of(cls, p):
         with torch.no_grad(), DisableTorchFunctionSubclass():
-            key = getattr(p, "grad_dtype", None) or p.dtype, p.device
+            key = _dtype_of(p), p.device
             if key not in _zeros:
                 _zeros[key] = torch.zeros((), dtype=key[0], device=key[1])
                 refuse_access(
@@ -97,11 +102,8 @@ class Gathered(StandIn):
         """Returns a tensor of its own, as of p.grad.detach(), which autograd follows."""
         if not requires_grad:
             return self
-        g = (
-            self.detach()
-            if self.longshore_get_memory()
-            else fetched(self.longshore_value(), self.longshore_name, _ADVICE)
-        )
+        has = self.longshore_get_memory()
+        g = self.detach() if has else fetched(self.longshore_value(), self.longshore_name, _ADVICE)
         with DisableTorchFunctionSubclass():
             return g.requires_grad_()
 
@@ -337,9 +339,8 @@ class Shown:
         if nbytes and not self._said_kept:
             self._said_kept = True
             _log.warning(
-                "the script keeps gradients past their step or zero_grad(): they take %s of memory until it "
-                "lets them go",
-                readable(nbytes),
+                f"the script keeps gradients past their step or zero_grad(): they take {readable(nbytes)} of memory "
+                "until it lets them go"
             )
 
     def lend(self, gradients, p, sum):
@@ -347,7 +348,7 @@ class Shown:
         g = self._hidden.get(id(p))
         with DisableTorchFunctionSubclass():
             if g is None or type(g) is Gathered:
-                p.grad = sum.to(p.device, getattr(p, "grad_dtype", None) or p.dtype, copy=True).view(p.shape)
+                p.grad = sum.to(p.device, _dtype_of(p), copy=True).view(p.shape)
             else:
                 self.refresh(gradients, p, g)
                 p.grad = g

@@ -73,17 +73,8 @@ def write(param, kind, value):
     refuse_wrong(handle.name, kind, value, _NOT_WRITTEN)
     buffer, first = _segments(core, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()] = value
-    commit(
-        core,
-        lambda: [
-            (
-                number,
-                first,
-                buffer.nbytes // (4 * SEGMENT),
-                {kind: buffer, "tensors": [] if kind == "master" else [handle.index]},
-            )
-        ],
-    )
+    values = {kind: buffer, "tensors": [] if kind == "master" else [handle.index]}
+    commit(core, lambda: [(number, first, buffer.nbytes // (4 * SEGMENT), values)])
 
 
 def _masters(core, streamed):
@@ -110,12 +101,13 @@ def changed_in(core, blocks):
     """Returns the blocks in memory that differ from the drives. It compares values too, since a change through .data
     counts no version."""
     core.cycle.settle()
-    return [
-        b
-        for b in blocks
-        if any(version_of(p) != handle.version for p, handle in b.parameters)
-        or not all(torch.equal(fetched, p.detach().cpu().reshape(-1)) for p, _, _, fetched in _masters(core, b)[1])
-    ]
+
+    def is_changed(b):
+        if any(version_of(p) != handle.version for p, handle in b.parameters):
+            return True
+        return any(not torch.equal(was, p.detach().cpu().reshape(-1)) for p, _, _, was in _masters(core, b)[1])
+
+    return [b for b in blocks if is_changed(b)]
 
 
 @whole

@@ -1,7 +1,6 @@
 """What a script sees of a step's gradients, and changes: the part of Gradients that is behind p.grad."""
 
 import logging
-from typing import Any
 
 from ..errors import LongshoreError
 from ..native import lib, readable
@@ -11,20 +10,8 @@ _log = logging.getLogger("longshore")
 
 
 class ScriptSide:
-    """The base class of Gradients, which names the members that are used here."""
+    """The base class of Gradients, whose members it uses."""
 
-    blocks: list
-    made: dict
-    shown: Any
-    streams: Any
-    state: Any
-    step: Any
-    room: int
-    _inspected: Any
-    _inspected_made: Any
-    shows_made: bool
-    adds: bool
-    _in_hooks: set
     _said_adds = False
 
     def has(self, p):
@@ -130,9 +117,8 @@ class ScriptSide:
         if adopted and not self._said_adds:
             self._said_adds = True
             _log.warning(
-                "optimizer.step() was made without zero_grad(): the next backward adds to its gradients, as "
-                "in PyTorch. They take %s, on the drives where memory has no room",
-                readable(adopted),
+                "optimizer.step() was made without zero_grad(): the next backward adds to its gradients, as in "
+                f"PyTorch. They take {readable(adopted)}, on the drives where memory has no room"
             )
 
     def _adopt(self, p):
