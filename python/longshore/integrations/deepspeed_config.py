@@ -29,101 +29,23 @@ def say_once(text):
         logger.warning(text)
 
 
-def _keys(sections):
-    """{section: set of its keys}, from {section: text with the keys' names}."""
-    return {section: set(names.split()) for section, names in sections.items()}
+def _keys():
+    """What deepspeed_keys.txt, which says what its lines mean, has of each mark."""
+    read: dict = {"longshore": {*SECTION}}
+    hints: dict = {}
+    refused = {}
+    with open(os.path.join(os.path.dirname(__file__), "deepspeed_keys.txt"), encoding="utf-8") as f:
+        for mark, rest in (line.rstrip("\n").split(" ", 1) for line in f):
+            if mark == "-":
+                key, why = rest.split(": ", 1)
+                refused[key] = why
+            elif mark != "#":
+                section, *keys = rest.split()
+                (read if mark == "+" else hints).setdefault(section.strip("."), set()).update(keys)
+    return read, {**hints, "bfloat16": hints["bf16"]}, refused
 
 
-SUPPORTED = _keys(
-    {
-        "": """
-        train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
-        scheduler bf16 bfloat16 fp16 zero_optimization steps_per_print wall_clock_breakdown checkpoint longshore
-        tensorboard csv_monitor wandb dataloader_drop_last aio managed_gradient_accumulation""",
-        "longshore": f"{' '.join(SECTION)} resume layer_major",
-        "optimizer": "type params",
-        "scheduler": "type params",
-        "zero_optimization": """
-        stage offload_param offload_optimizer stage3_gather_16bit_weights_on_model_save
-        stage3_gather_fp16_weights_on_model_save gather_16bit_weights_on_model_save aio""",
-        "zero_optimization.offload_param": "device nvme_path",
-        "zero_optimization.offload_optimizer": "device nvme_path",
-        "bf16": "enabled auto_cast",
-        "bfloat16": "enabled auto_cast",
-        "fp16": "enabled auto_cast",
-        "tensorboard": "enabled output_path job_name",
-        "csv_monitor": "enabled output_path job_name",
-        "wandb": "enabled team group project",
-    }
-)
-HINTS = _keys(
-    {
-        "": """
-        zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients gradient_predivide_factor
-        communication_data_type seq_parallel_communication_data_type gradient_allreduce_op sparse_gradients
-        disable_allgather dump_state memory_breakdown data_types compile comms_logger flops_profiler
-        activation_checkpointing disable_python_gc log_level comms_config graph_harvesting vocabulary_size
-        nebula use_data_before_expert_parallelism timers zero_allow_comm_data_type check_grad_overflow""",
-        "aio": "block_size queue_depth thread_count intra_op_parallelism single_submit overlap_events use_gds",
-        "zero_optimization": """
-        contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
-        allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
-        elastic_checkpoint sub_group_size round_robin_gradients stage3_prefetch_bucket_size
-        stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_live_parameters
-        stage3_max_reuse_distance stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params
-        stage3_allgather_sequential prefetch_bucket_size param_persistence_threshold model_persistence_threshold
-        max_live_parameters max_reuse_distance ignore_unused_parameters legacy_stage1 parameter_alignment
-        memory_efficient_linear pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings
-        enable_sanity_checks leaf_module cpu_offload_use_pin_memory grad_hooks module_granularity_threshold
-        use_all_reduce_for_fetch_params allgather_sequential""",
-        "optimizer": "legacy_fusion",
-        "zero_optimization.offload_param": "buffer_count buffer_size max_in_cpu pin_memory",
-        "zero_optimization.offload_optimizer": """
-        buffer_count pin_memory pipeline pipeline_read pipeline_write fast_init ratio cpuadam_cores_perc""",
-        "bf16": "immediate_grad_update check_grad_overflow check_overflow bf16_optimizer_states "
-        "bf16_master_weights_and_grads",
-        "fp16": """
-        loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis min_loss_scale opt_level
-        fp16_master_weights_and_grads""",
-        "checkpoint": "tag_validation use_node_local_storage parallel_write writer",
-    }
-)
-HINTS["bfloat16"] = HINTS["bf16"]
-REFUSED = {  # {key: what it would be, and what to do instead}; a key that asks for nothing is accepted
-    "amp": "mixed precision by apex: use bf16",
-    "torch_autocast": "autocast keeps 16-bit copies of weights: use bf16",
-    "autotuning": "there is nothing to tune: memory is planned from longshore.memory",
-    "comet": "Comet: tensorboard, wandb and csv_monitor are",
-    "compression_training": "compressed training",
-    "weight_quantization": "quantised weights",
-    "data_efficiency": "curricula and routing of data: do that in the data loader",
-    "curriculum_learning": "curricula: do that in the data loader",
-    "elasticity": "elastic training: this is one process",
-    "sparse_attention": "sparse attention: use the model's own",
-    "tensor_parallel": "tensor parallelism: a model larger than memory needs none here",
-    "pipeline": "pipelines: a model larger than memory needs none here",
-    "sequence_parallel_size": "sequence parallelism",
-    "progressive_layer_drop": "dropping layers: do that in the model",
-    "eigenvalue": "eigenvalues",
-    "quantize_training": 'training in integers; "longshore": {"moments": "8bit"} makes the optimizer\'s state smaller',
-    "hybrid_engine": "the hybrid engine: generate() works as it is",
-    "expert_parallel": "expert parallelism: experts stream from the drives",
-    "msamp": "MS-AMP: use bf16",
-    "zero_optimization.zenflow": "ZenFlow",
-    "zero_optimization.cpu_offload": "an old key: write offload_optimizer",
-    "zero_optimization.cpu_offload_params": "an old key: write offload_param",
-    "zero_optimization.cpu_offload_param": "an old key: write offload_param",
-    "zero_optimization.zero_hpz_partition_size": "ZeRO++",
-    "zero_optimization.zero_quantized_weights": 'ZeRO++; "longshore": {"storage": "bf16"} fetches half',
-    "zero_optimization.zero_quantized_nontrainable_weights": "ZeRO++",
-    "zero_optimization.zero_quantized_gradients": "ZeRO++",
-    "zero_optimization.zeropp_loco_param": "ZeRO++",
-    "zero_optimization.mics_shard_size": "MiCS",
-    "zero_optimization.mics_hierarchical_params_gather": "MiCS",
-    "zero_optimization.save_muon_momentum_buffer_in_memory": "Muon",
-    "zero_optimization.offload_optimizer.super_offload": "SuperOffload",
-    "checkpoint.load_universal": "universal checkpoints: a checkpoint here is loaded whatever the number of drives",
-}
+SUPPORTED, HINTS, REFUSED = _keys()  # {section: keys}, the same, and {key: what it would be, and what to do instead}
 _TYPES = {said: name for name, known in OPTIMIZERS.items() for said in known.deepspeeds}
 _TEXTS = {"run", "nvme_path", "output_path", "job_name", "project", "team", "group"}
 _FREE = """

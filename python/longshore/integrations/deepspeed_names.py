@@ -13,43 +13,19 @@ from ..step.optimizer_table import NAMES
 from .deepspeed_config import meant
 
 _HERE = "longshore.deepspeed"
-_IN_PROCESS = "there is one process, which has the whole model and the whole batch"
-_INSTEAD = {  # {beginning of a name: what to use instead}
-    "accelerator": "deepspeed.accelerator.get_accelerator() is the processor",
-    "autotuning": 'memory is planned from "longshore": {"memory": SIZE}',
-    "checkpoint": "engine.save_checkpoint() and load_checkpoint() are enough, and deepspeed.utils.zero_to_fp32 reads "
-    "what they write",
-    "comm": _IN_PROCESS + ", so that nothing is communicated; torch.distributed answers for it",
-    "compile": "torch.compile of the model before initialize(), or engine.compile()",
-    "compression": "torch.ao.quantization and torch.nn.utils.prune change a model before initialize()",
-    "inference": "engine.module.generate() works as it is",
-    "io": "drives read and write by themselves",
-    "launcher": "python -m longshore.deepspeed SCRIPT starts the one process that there is",
-    "linear": "peft's LoRA works, and its frozen base is streamed",
-    "moe": "experts of an ordinary nn.Module stream from the drives as they are hit",
-    "monitor": '"tensorboard", "csv_monitor" and "wandb" of the configuration write what it wrote',
-    "nvme": "`longshore drive bench` measures a drive",
-    "ops": f"{NAMES}, of torch.optim or the configuration, are updated beside the drives, and no operator is compiled",
-    "ops.sparse_attention": "torch.nn.functional.scaled_dot_product_attention, or torch's FlexAttention",
-    "profiling": 'torch.profiler sees everything, and "wall_clock_breakdown" prints times',
-    "runtime": "parameters, gradients and the optimizer's state are the engine's: deepspeed.initialize() is all that "
-    "it takes",
-    "runtime.data_pipeline": "torch.utils.data has loaders and samplers",
-    "runtime.fp16": "bf16 and fp16 of the configuration are computed in bfloat16, without a loss scale",
-    "utils.groups": _IN_PROCESS + ": deepspeed.comm.get_world_size() is 1",
-    "utils.timer": '"wall_clock_breakdown" of the configuration prints times, and time.perf_counter() takes them',
-}
-for _names, _instead in (  # for several names
-    ("DeepSpeedConfig runtime.config", "give the dict, or the file, to deepspeed.initialize(config=...)"),
-    ("elasticity", _IN_PROCESS),
-    ("model_implementations module_inject ops.transformer", "give initialize() the model as transformers has it"),
-    (
-        "pipe runtime.pipe Pipeline DualPipe",
-        "give initialize() the nn.Module itself: engine.train_batch() fetches each layer once for all micro-batches",
-    ),
-    ("runtime.sequence_parallel sequence", f"{_IN_PROCESS}; gradient checkpointing makes room for long sequences"),
-):
-    _INSTEAD.update(dict.fromkeys(_names.split(), _instead))
+
+
+@functools.cache
+def _instead():
+    """{beginning of a name: what to use instead}, of deepspeed_instead.txt."""
+    out: dict = {}
+    names: list = []
+    with open(os.path.join(os.path.dirname(__file__), "deepspeed_instead.txt"), encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("= "):
+                out.update(dict.fromkeys(names, line[2:].strip().replace("OPTIMIZERS", NAMES)))
+            names = line.split()
+    return out
 
 
 class NotHereError(LongshoreError, AttributeError, NotImplementedError):
@@ -58,8 +34,8 @@ class NotHereError(LongshoreError, AttributeError, NotImplementedError):
 
 def _refuse(name):
     """Raises NotHereError for a name below deepspeed, and says what to use instead."""
-    beginning = max((b for b in _INSTEAD if name.startswith(b)), key=len, default=None)
-    instead = _INSTEAD.get(beginning, "docs/deepspeed.md says what works")
+    beginning = max((b for b in _instead() if name.startswith(b)), key=len, default=None)
+    instead = _instead().get(beginning, "docs/deepspeed.md says what works")
     raise NotHereError(f"deepspeed.{name}: does nothing under Longshore; instead: {instead}")
 
 
