@@ -118,14 +118,7 @@ def initialize(
     refuse_engine(model, "deepspeed.initialize", "give the model itself")
     if not isinstance(model, nn.Module):
         raise ValueError("deepspeed.initialize: model must be an nn.Module")
-    held = engine_of(model)
-    if held is not None:
-        raise LongshoreError(
-            f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run "
-            f"{core_of(held).state.path}, and a model belongs to one engine: use that one. To evaluate before train(), "
-            "use TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
-            "precompute_ref_log_probs out"
-        )
+    _refuse_second(model)
     if mpu is not None or mesh_param is not None:
         raise ConfigError(
             "deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; leave them out"
@@ -138,10 +131,27 @@ def initialize(
     settings = _config.settings(given, of_others(_last and _last()))
     init_distributed()
     monitor = Monitors(settings.monitors)
-    how, groups, trains, optimizer = _optimizer(settings, optimizer, model_parameters, model)
+    made = _optimizer(settings, optimizer, model_parameters, model)
     precision.cast(
         model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool()
     )
+    return _engine(model, settings, given, monitor, made, lr_scheduler, training_data, collate_fn)
+
+
+def _refuse_second(model):
+    held = engine_of(model)
+    if held is not None:
+        raise LongshoreError(
+            f"deepspeed.initialize: this {type(model).__name__} has an engine already, of the run "
+            f"{core_of(held).state.path}, and a model belongs to one engine: use that one. To evaluate before train(), "
+            "use TrainingArguments(eval_on_start=True), or the Trainer of longshore.transformers; with TRL, leave "
+            "precompute_ref_log_probs out"
+        )
+
+
+def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_data, collate_fn):
+    """What initialize() returns. optimizer: as _optimizer() returns it."""
+    how, groups, trains, optimizer = optimizer
     there = settings.run is not None and init.is_run(settings.run) and not settings.overwrite
     places = [] if there or settings.run is not None else of_job(settings.nvme_paths)
     engine = None

@@ -244,6 +244,43 @@ def _batches(config):
     return micro, steps
 
 
+def _take_places(out, config, places):
+    """Where the state lies: nvme_paths of the Settings out."""
+    for which in ("offload_optimizer", "offload_param"):
+        device = _get(config, f"zero_optimization.{which}.device", "none")
+        if device not in ("none", "cpu", "nvme"):
+            said = meant(str(device), ("none", "cpu", "nvme"))
+            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not one of none, cpu and nvme{said}")
+        path = _get(config, f"zero_optimization.{which}.nvme_path")
+        if device == "cpu":
+            why = "the state still lies on drives; as much as the budget allows stays in memory"
+            say_once(f"zero_optimization.{which}.device: cpu: {why}")
+        if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
+            out.nvme_paths.append(os.fspath(path))
+    if not out.run and not out.nvme_paths and places:
+        out.nvme_paths = list(places)
+        why = "its state lies beside the first one's"
+        say_once(f"no nvme_path is given for another model of this script: {why}, in {', '.join(places)}")
+    if not out.run and not out.nvme_paths:
+        raise ConfigError(
+            'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": '
+            'DIRECTORY}, or "longshore": {"run": DIRECTORY}'
+        )
+
+
+def _take_dtype(out, config):
+    """What the Settings out compute in, and which inputs become bfloat16."""
+    bf16 = next((k for k in ("bf16", "bfloat16") if _flag(config, f"{k}.enabled")), None)
+    if bf16 and _flag(config, "fp16.enabled"):
+        raise ConfigError(f"{bf16}.enabled and fp16.enabled: enable one of them; both compute in bfloat16")
+    if bf16:
+        out.dtype, out.casts_all = "bf16", _flag(config, f"{bf16}.auto_cast")
+    elif _flag(config, "fp16.enabled"):
+        out.casts_all = _flag(config, "fp16.auto_cast")
+        out.dtype, out.casts = "bf16", True
+        say_once("fp16.enabled: computes in bfloat16, whose range needs no loss scale: loss_scale is 1")
+
+
 def settings(config, places=()):
     """The Settings of a configuration that load() returned. Raises ConfigError.
 
@@ -254,16 +291,12 @@ def settings(config, places=()):
     config = _spread(config)
     hinted = _check(config)
     if hinted:
-        say_once(
-            f'these keys have no effect here: {", ".join(hinted)}: memory is planned from "longshore": '
-            f'{{"memory": SIZE}}'
-        )
+        plan = 'memory is planned from "longshore": {"memory": SIZE}'
+        say_once(f"these keys have no effect here: {', '.join(hinted)}: {plan}")
     autos = _autos(config)
     if autos:
-        say_once(
-            '"auto" is for transformers and Accelerate to fill in, and they did not: defaults are used for '
-            f"{', '.join(autos)}"
-        )
+        why = '"auto" is for transformers and Accelerate to fill in, and they did not'
+        say_once(f"{why}: defaults are used for {', '.join(autos)}")
     out = Settings()
     out.said = {option: value for option in SECTION if (value := _get(config, f"longshore.{option}")) is not None}
     out.run, out.drives, out.memory = (out.said.get(option) for option in ("run", "drives", "memory"))
@@ -274,50 +307,17 @@ def settings(config, places=()):
         out.said["compress_after"] = _number(config, "longshore.compress_after", int, 0, 0)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
     out.layer_major = None if _get(config, "longshore.layer_major") is None else _flag(config, "longshore.layer_major")
-    for which in ("offload_optimizer", "offload_param"):
-        device = _get(config, f"zero_optimization.{which}.device", "none")
-        if device not in ("none", "cpu", "nvme"):
-            said = meant(str(device), ("none", "cpu", "nvme"))
-            raise ConfigError(f"zero_optimization.{which}.device: {device!r} is not one of none, cpu and nvme{said}")
-        path = _get(config, f"zero_optimization.{which}.nvme_path")
-        if device == "cpu":
-            say_once(
-                f"zero_optimization.{which}.device: cpu: the state still lies on drives; as much as the budget "
-                "allows stays in memory"
-            )
-        if device == "nvme" and path and os.fspath(path) not in out.nvme_paths:
-            out.nvme_paths.append(os.fspath(path))
-    if not out.run and not out.nvme_paths and places:
-        out.nvme_paths = list(places)
-        say_once(
-            "no nvme_path is given for another model of this script: its state lies beside the first one's, in "
-            f"{', '.join(places)}"
-        )
-    if not out.run and not out.nvme_paths:
-        raise ConfigError(
-            'where is the state to live? Give zero_optimization.offload_optimizer {"device": "nvme", "nvme_path": '
-            'DIRECTORY}, or "longshore": {"run": DIRECTORY}'
-        )
+    _take_places(out, config, places)
     out.stage = _number(config, "zero_optimization.stage", int, 0, 0, 3)
     out.micro_batch, out.accumulate = _batches(config)
     out.managed = _flag(config, "managed_gradient_accumulation", True)
     if "gradient_clipping" not in config:
         say_once(f"gradient_clipping is not given: {out.clip:g}, as DeepSpeed has it since 0.19; 0 clips nothing")
     out.clip = _number(config, "gradient_clipping", float, out.clip, 0)
-    bf16 = next((k for k in ("bf16", "bfloat16") if _flag(config, f"{k}.enabled")), None)
-    if bf16 and _flag(config, "fp16.enabled"):
-        raise ConfigError(f"{bf16}.enabled and fp16.enabled: enable one of them; both compute in bfloat16")
-    if bf16:
-        out.dtype, out.casts_all = "bf16", _flag(config, f"{bf16}.auto_cast")
-    elif _flag(config, "fp16.enabled"):
-        out.casts_all = _flag(config, "fp16.auto_cast")
-        out.dtype, out.casts = "bf16", True
-        say_once("fp16.enabled: computes in bfloat16, whose range needs no loss scale: loss_scale is 1")
+    _take_dtype(out, config)
     out.optimizer, out.scheduler = _get(config, "optimizer"), _get(config, "scheduler")
-    out.gathers = any(
-        _flag(config, f"zero_optimization.{prefix}_weights_on_model_save")
-        for prefix in ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit")
-    )
+    names = ("stage3_gather_16bit", "stage3_gather_fp16", "gather_16bit")
+    out.gathers = any(_flag(config, f"zero_optimization.{name}_weights_on_model_save") for name in names)
     out.steps_per_print = _number(config, "steps_per_print", float, 10, 0)
     out.breakdown, out.drop_last = _flag(config, "wall_clock_breakdown"), _flag(config, "dataloader_drop_last")
     out.monitors = {k: config[k] for k in ("tensorboard", "csv_monitor", "wandb") if _flag(config, f"{k}.enabled")}
