@@ -5,8 +5,10 @@ Each step() counts one step and writes `lr`, and with OneCycle also the momentum
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
+from typing import Any
 
 from ..integrations.deepspeed_config import say_once
 from ..step.param_groups import put
@@ -17,31 +19,55 @@ VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARM
 WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 
 
-def _of_groups(optimizer, value, name):
-    """A list with one value for each parameter group."""
-    groups = len(optimizer.param_groups)
-    if not isinstance(value, (list, tuple)):
-        return [value] * groups
-    if len(value) != groups:
-        raise ValueError(f"{name}: {len(value)} values, and the optimizer has {groups} groups")
-    return list(value)
-
-
-def _positive(value, name):
-    if not isinstance(value, int) or value <= 0:
-        raise ValueError(f"{name}={value!r}: must be a whole number above 0")
-    return value
+def _parameter(text):
+    """A parameter of a schedule. Scripts import its name: WARMUP_MIN_LR is "warmup_min_lr"."""
+    name, _, default = text.partition("=")
+    globals()[name.upper()] = name
+    default = ast.literal_eval(default) if default else inspect.Parameter.empty
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
 class _Schedule:
-    """The base of the schedules: counts steps and writes rates."""
+    """The base of the schedules: takes parameters, counts steps and writes rates."""
 
     follows_the_step = True  # the script steps it after the engine's step
+    takes = ""  # its parameters and their defaults, between optimizer and last_batch_iteration
+    __signature__: inspect.Signature
+    last_batch_iteration: Any
 
-    def _begin(self, optimizer, last_batch_iteration):
-        self.optimizer, self.last_batch_iteration = optimizer, last_batch_iteration
-        if last_batch_iteration == -1:
+    def __init_subclass__(cls):
+        texts = f"optimizer {cls.takes} last_batch_iteration=-1".split()
+        cls.__signature__ = inspect.Signature([_parameter(text) for text in texts])
+
+    def __init__(self, *values, **named):
+        given = self.__signature__.bind(*values, **named)
+        given.apply_defaults()
+        vars(self).update(given.arguments)
+        self._prepare()
+        if self.last_batch_iteration == -1:
             self._write()
+
+    def __getattr__(self, name: str) -> Any:  # of the parameters
+        raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
+
+    def _prepare(self):
+        """Checks the parameters, and gives each group its own."""
+
+    def _spread(self, *names):
+        """Makes parameters lists with one value for each parameter group."""
+        groups = len(self.optimizer.param_groups)
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, (list, tuple)):
+                value = [value] * groups
+            if len(value) != groups:
+                raise ValueError(f"{name}: {len(value)} values, and the optimizer has {groups} groups")
+            setattr(self, name, list(value))
+
+    def _refuse_zero(self, name):
+        value = getattr(self, name)
+        if not isinstance(value, int) or value <= 0:
+            raise ValueError(f"{name}={value!r}: must be a whole number above 0")
 
     def _write(self):
         self._last_lr = self.get_lr()
@@ -57,9 +83,8 @@ class _Schedule:
         return self._last_lr
 
     def step(self, last_batch_iteration: int | None = None) -> None:
-        self.last_batch_iteration = (
-            self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
-        )
+        following = self.last_batch_iteration + 1
+        self.last_batch_iteration = following if last_batch_iteration is None else last_batch_iteration
         self._write()
 
     def state_dict(self) -> dict:
@@ -79,62 +104,38 @@ def _between(lows, highs, height):
 class LRRangeTest(_Schedule):
     """Raises the rates step by step, to find the largest that works."""
 
-    def __init__(
-        self,
-        optimizer,
-        lr_range_test_min_lr=1e-3,
-        lr_range_test_step_size=2000,
-        lr_range_test_step_rate=1.0,
-        lr_range_test_staircase=False,
-        last_batch_iteration=-1,
-    ):
-        self.min_lr = _of_groups(optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
-        self.step_size = _positive(lr_range_test_step_size, "lr_range_test_step_size")
-        self.step_rate, self.staircase = lr_range_test_step_rate, lr_range_test_staircase
-        self._begin(optimizer, last_batch_iteration)
+    takes = """lr_range_test_min_lr=0.001 lr_range_test_step_size=2000 lr_range_test_step_rate=1.0
+        lr_range_test_staircase=False"""
+
+    def _prepare(self):
+        self._spread("lr_range_test_min_lr")
+        self._refuse_zero("lr_range_test_step_size")
 
     def get_lr(self) -> list[float]:
-        passed = float(self.last_batch_iteration + 1) / self.step_size
-        increase = 1 + self.step_rate * (math.floor(passed) if self.staircase else passed)
-        return [rate * increase for rate in self.min_lr]
+        passed = float(self.last_batch_iteration + 1) / self.lr_range_test_step_size
+        increase = 1 + self.lr_range_test_step_rate * (math.floor(passed) if self.lr_range_test_staircase else passed)
+        return [rate * increase for rate in self.lr_range_test_min_lr]
 
 
 class OneCycle(_Schedule):
     """Raises and lowers the rates once, and then lets them decay. The momentum goes the other way."""
 
-    def __init__(
-        self,
-        optimizer,
-        cycle_min_lr,
-        cycle_max_lr,
-        decay_lr_rate=0.0,
-        cycle_first_step_size=2000,
-        cycle_second_step_size=None,
-        cycle_first_stair_count=0,
-        cycle_second_stair_count=None,
-        decay_step_size=0,
-        cycle_momentum=True,
-        cycle_min_mom=0.8,
-        cycle_max_mom=0.9,
-        decay_mom_rate=0.0,
-        last_batch_iteration=-1,
-    ):
-        first = float(cycle_first_step_size)
-        second = first if cycle_second_step_size is None else float(cycle_second_step_size)
-        if first <= 0 or second < 0:
+    takes = """cycle_min_lr cycle_max_lr decay_lr_rate=0.0 cycle_first_step_size=2000 cycle_second_step_size=None
+        cycle_first_stair_count=0 cycle_second_stair_count=None decay_step_size=0 cycle_momentum=True
+        cycle_min_mom=0.8 cycle_max_mom=0.9 decay_mom_rate=0.0"""
+    cycle_momentum: bool
+
+    def _prepare(self):
+        first, second, stairs = self.cycle_first_step_size, self.cycle_second_step_size, self.cycle_second_stair_count
+        self.first, self.second = float(first), float(first if second is None else second)
+        if self.first <= 0 or self.second < 0:
             raise ValueError("cycle_first_step_size must be above 0, and cycle_second_step_size 0 or more")
-        self.first, self.second, self.total = first, second, first + second
-        second_stairs = cycle_first_stair_count if cycle_second_stair_count is None else cycle_second_stair_count
-        self.stairs, self.decay_step_size = (cycle_first_stair_count, second_stairs), decay_step_size
-        self.min_lrs = _of_groups(optimizer, cycle_min_lr, "cycle_min_lr")
-        self.max_lrs = _of_groups(optimizer, cycle_max_lr, "cycle_max_lr")
-        self.min_moms = _of_groups(optimizer, cycle_min_mom, "cycle_min_mom")
-        self.max_moms = _of_groups(optimizer, cycle_max_mom, "cycle_max_mom")
-        self.decay_lr_rate, self.decay_mom_rate = decay_lr_rate, decay_mom_rate
-        self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
-        self._begin(optimizer, last_batch_iteration)
-        if last_batch_iteration == -1:
-            self._write_momenta(self.min_moms)
+        self.total = self.first + self.second
+        self.stairs = self.cycle_first_stair_count, self.cycle_first_stair_count if stairs is None else stairs
+        self._spread("cycle_min_lr", "cycle_max_lr", "cycle_min_mom", "cycle_max_mom")
+        self.cycle_momentum = self.cycle_momentum and "betas" in self.optimizer.defaults
+        if self.last_batch_iteration == -1:
+            self._write_momenta(self.cycle_min_mom)
 
     def _write_momenta(self, momenta):
         for group, momentum in zip(self.optimizer.param_groups, momenta if self.cycle_momentum else ()):
@@ -161,8 +162,8 @@ class OneCycle(_Schedule):
     def get_lr(self) -> list[float]:
         decayed = self._decayed()
         if decayed is None:
-            return _between(self.min_lrs, self.max_lrs, self._height())
-        return [low / (1 + self.decay_lr_rate * decayed) for low in self.min_lrs]
+            return _between(self.cycle_min_lr, self.cycle_max_lr, self._height())
+        return [low / (1 + self.decay_lr_rate * decayed) for low in self.cycle_min_lr]
 
     def get_mom(self) -> list[tuple[float, float]]:
         """The betas of each group."""
@@ -171,106 +172,77 @@ class OneCycle(_Schedule):
     def _momenta(self):
         decayed = self._decayed()
         if decayed is None:
-            return _between(self.max_moms, self.min_moms, self._height())
-        return [high * (1 + self.decay_mom_rate * decayed) for high in self.max_moms]
+            return _between(self.cycle_max_mom, self.cycle_min_mom, self._height())
+        return [high * (1 + self.decay_mom_rate * decayed) for high in self.cycle_max_mom]
 
     def step(self, batch_iteration: int | None = None) -> None:
         super().step(batch_iteration)
         self._write_momenta(self._momenta())
 
 
-class _Warmup(_Schedule):
-    """The base of schedules that begin with a warmup. _after(): what follows it, 1 to 0."""
-
-    def _begin_warmup(self, steps, kind):
-        self.warmup_num_steps = max(2, _positive(steps, "warmup_num_steps"))
-        if kind not in ("log", "linear"):
-            say_once(f"warmup_type: {kind!r} is neither log nor linear: log is used, as DeepSpeed does")
-        self.warmup_type = "linear" if kind == "linear" else "log"
-
-    def _warmed(self):
-        """The progress of the warmup, 0 to 1; None after it."""
-        if self.last_batch_iteration >= self.warmup_num_steps:
-            return None
-        if self.warmup_type == "log":
-            return 1.0 / math.log(self.warmup_num_steps) * math.log(self.last_batch_iteration + 1)
-        return self.last_batch_iteration / self.warmup_num_steps
-
-
-class WarmupLR(_Warmup):
+class WarmupLR(_Schedule):
     """Raises the rates from the least to the largest, and keeps them there."""
 
-    def __init__(
-        self,
-        optimizer,
-        warmup_min_lr=0.0,
-        warmup_max_lr=None,
-        warmup_num_steps=1000,
-        warmup_type="log",
-        last_batch_iteration=-1,
-    ):
-        self._begin_warmup(warmup_num_steps, warmup_type)
-        if warmup_max_lr is None:
-            warmup_max_lr = [float(group["lr"]) for group in optimizer.param_groups]
-        self.min_lrs = _of_groups(optimizer, warmup_min_lr, "warmup_min_lr")
-        self.max_lrs = _of_groups(optimizer, warmup_max_lr, "warmup_max_lr")
-        self._begin(optimizer, last_batch_iteration)
+    takes = "warmup_min_lr=0.0 warmup_max_lr=None warmup_num_steps=1000 warmup_type='log'"
+    warmup_num_steps: int
+    warmup_max_lr: Any
 
-    def _after(self):
+    def _prepare(self):
+        self._refuse_zero("warmup_num_steps")
+        self.warmup_num_steps = max(2, self.warmup_num_steps)
+        if self.warmup_type not in ("log", "linear"):
+            say_once(f"warmup_type: {self.warmup_type!r} is neither log nor linear: log is used, as DeepSpeed does")
+        self._prepare_rates([float(group["lr"]) for group in self.optimizer.param_groups])
+
+    def _prepare_rates(self, own):
+        """own: the rates that the groups have."""
+        self.warmup_max_lr = own if self.warmup_max_lr is None else self.warmup_max_lr
+        self._spread("warmup_min_lr", "warmup_max_lr")
+
+    def _progress(self):
+        """The progress of the warmup, 0 to 1, and then what follows it, 1 to 0."""
+        if self.last_batch_iteration >= self.warmup_num_steps:
+            return self._after(self.last_batch_iteration - self.warmup_num_steps)
+        if self.warmup_type == "linear":
+            return self.last_batch_iteration / self.warmup_num_steps
+        return 1.0 / math.log(self.warmup_num_steps) * math.log(self.last_batch_iteration + 1)
+
+    def _after(self, steps):
         return 1.0
 
     def get_lr(self) -> list[float]:
         if self.last_batch_iteration < 0:
-            return list(self.min_lrs)
-        warmed = self._warmed()
-        return _between(self.min_lrs, self.max_lrs, self._after() if warmed is None else warmed)
+            return list(self.warmup_min_lr)
+        return _between(self.warmup_min_lr, self.warmup_max_lr, self._progress())
 
 
 class WarmupDecayLR(WarmupLR):
     """Raises the rates like WarmupLR, and then lowers them to 0 by total_num_steps."""
 
-    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, *others, **named):
-        self.total_num_steps = total_num_steps
-        super().__init__(optimizer, warmup_min_lr, warmup_max_lr, *others, **named)
+    takes = "total_num_steps warmup_min_lr=0.0 warmup_max_lr=0.001 warmup_num_steps=1000 warmup_type='log'"
 
-    def _after(self):
-        left, of = self.total_num_steps - self.last_batch_iteration, self.total_num_steps - self.warmup_num_steps
-        return max(0.0, float(left) / float(max(1.0, of)))
+    def _after(self, steps):
+        of = self.total_num_steps - self.warmup_num_steps
+        return max(0.0, float(of - steps) / float(max(1.0, of)))
 
 
-class WarmupCosineLR(_Warmup):
+class WarmupCosineLR(WarmupLR):
     """Raises the rates from a fraction of the optimizer's own up to these, and then lowers them along a cosine."""
 
-    def __init__(
-        self,
-        optimizer,
-        total_num_steps,
-        warmup_min_ratio=0.0,
-        warmup_num_steps=1000,
-        cos_min_ratio=0.0001,
-        warmup_type="log",
-        last_batch_iteration=-1,
-    ):
-        self._begin_warmup(warmup_num_steps, warmup_type)
-        self.total_num_steps = total_num_steps
-        self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
-        self.org_lrs = [float(group["lr"]) for group in optimizer.param_groups]
-        self._begin(optimizer, last_batch_iteration)
+    takes = """total_num_steps warmup_min_ratio=0.0 warmup_num_steps=1000 cos_min_ratio=0.0001
+        warmup_type='log'"""
+
+    def _prepare_rates(self, own):
+        self.org_lrs = own
 
     def get_lr_ratio(self) -> float:
         if self.last_batch_iteration < 0:
             return 0.0
-        warmed = self._warmed()
-        if warmed is not None:
-            return self.warmup_min_ratio + warmed * (1.0 - self.warmup_min_ratio)
+        if self.last_batch_iteration < self.warmup_num_steps:
+            return self.warmup_min_ratio + self._progress() * (1.0 - self.warmup_min_ratio)
         passed = self.last_batch_iteration - self.warmup_num_steps + 1
         progress = min(1.0, passed / max(1, self.total_num_steps - self.warmup_num_steps))
         return max(0.0, self.cos_min_ratio + (1.0 - self.cos_min_ratio) * (1 + math.cos(math.pi * progress)) / 2)
 
     def get_lr(self) -> list[float]:
         return [rate * self.get_lr_ratio() for rate in self.org_lrs]
-
-
-# the names of the schedules' parameters, which scripts import: WARMUP_MIN_LR is "warmup_min_lr"
-for _kind in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR):
-    globals().update((name.upper(), name) for name in inspect.signature(_kind).parameters)
