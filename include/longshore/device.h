@@ -61,6 +61,7 @@ struct shore_device {
     int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
     uint64_t timeout_ns;        /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
     uint64_t lost;              /* 1: it is lost: shore_device_wait() says so, and waits no more */
+    uint64_t waits;             /* how often shore_device_wait() has waited */
     struct shore__watch *watch; /* the library's: NULL, or see shore_device_watch() */
 };
 

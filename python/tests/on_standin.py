@@ -1,6 +1,9 @@
 """Trainings on the CPU and on the device of standin.py, in a process of their own. python on_standin.py DIRECTORY;
 writes JSON: {name: what came of it}."""
 
+import contextlib
+import functools
+import gc
 import json
 import os
 import pathlib
@@ -12,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+import models
 import standin
 
 standin.make()
@@ -19,6 +23,7 @@ standin.make()
 import longshore  # noqa: E402
 from longshore.model import activations  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
+from longshore.run.engine_surface import core_of  # noqa: E402
 
 PARTS = 3
 
@@ -137,6 +142,148 @@ def by_a_script(where, path):
         }
 
 
+def moe():
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        vocab_size=models.VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=64,  # whole vectors: the device's activation of half a row has the bits of the CPU's
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
+    return Qwen3MoeForCausalLM(config)
+
+
+def lora():
+    import peft
+
+    return peft.get_peft_model(models.llama(), peft.LoraConfig(r=4, task_type="CAUSAL_LM", lora_dropout=0.0))
+
+
+def made(make):
+    model = make()
+    for fused in ("set_attn_implementation", "set_experts_implementation"):
+        if hasattr(model, fused):
+            getattr(model, fused)("eager")  # those that are fused have other bits on other devices
+    return model
+
+
+def batches_of(model):
+    if isinstance(model, models.Cnn):
+        g = torch.Generator().manual_seed(3)
+        return [torch.randn(4, 1, 6, 6, generator=g) for _ in range(2)]
+    return models.tokens(2)
+
+
+def loss_of(out, batch):
+    return out.square().mean() if torch.is_tensor(batch) else out.loss
+
+
+def computed(model, batch):
+    return loss_of(model(batch) if torch.is_tensor(batch) else model(**batch), batch)
+
+
+def moved(batch, where):
+    return batch.to(where) if torch.is_tensor(batch) else {key: value.to(where) for key, value in batch.items()}
+
+
+def waits_of_pytorch(make, where):
+    """How often PyTorch waits in the same passes."""
+    model = made(make).to(where)
+    batches = [moved(batch, where) for batch in batches_of(model)]
+    before = standin.waits()
+    for batch in batches:
+        loss = computed(model, batch)
+        loss.backward()
+        loss.item()
+    return standin.waits() - before
+
+
+def of_model(make, where, path, together, slots, pages, stream=False, **how):
+    """Two steps of two batches. stream: on one of the script's own."""
+    torch.manual_seed(7)
+    os.mkdir(f"{path}-drive")
+    model = made(make).to(where)
+    batches = [moved(batch, where) for batch in batches_of(model)]
+    waits, others = [], standin.live() - sum(-(-p.nbytes // 4096) * 4096 for p in model.parameters())
+    with contextlib.ExitStack() as entered:
+        if stream and where != "cpu":
+            own = torch.Stream(where)
+            own.wait_stream(torch.accelerator.current_stream())
+            entered.enter_context(own)
+        entered.enter_context(sizes(slots, pages))
+        engine = entered.enter_context(
+            longshore.wrap(model, run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how)
+        )
+        device = core_of(engine).streams.device
+        for _ in range(2):
+            before = standin.waits() + (device.c.waits if device else 0)
+            if together:
+                result = engine.train_batch(batches, loss_of)
+            else:
+                engine.accumulate = len(batches)
+                for batch in batches:
+                    loss = computed(engine, batch)
+                    engine.backward(loss)
+                    loss.item()
+                result = engine.step()
+            waits.append(standin.waits() + (device.c.waits if device else 0) - before)
+        out = {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm}
+    loss = None
+    gc.collect()
+    out["waits"], out["kept"] = waits, standin.live() - others
+    return out
+
+
+SIX = functools.partial(models.gpt2, layers=6)
+MODELS = {**models.LANGUAGE, "cnn": models.Cnn, "moe": moe, "lora": lora}
+WAYS = {
+    **{f"{name}, loop": (make, {"together": False, "slots": 2, "pages": 9}) for name, make in MODELS.items()},
+    **{f"{name}, together": (make, {"together": True, "slots": 9, "pages": 2}) for name, make in MODELS.items()},
+    "2 over 6, together": (SIX, {"together": True, "slots": 2, "pages": 6}),
+    "6 over 2, loop": (SIX, {"together": False, "slots": 6, "pages": 2}),
+    "1 over 2, loop": (SIX, {"together": False, "slots": 1, "pages": 2}),
+    "activations, loop": (SIX, {"together": False, "slots": 2, "pages": 3, "activations": "drives"}),
+    "activations, together": (SIX, {"together": True, "slots": 3, "pages": 2, "activations": "drives"}),
+    "own stream, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "stream": True}),
+    "own stream, together": (SIX, {"together": True, "slots": 6, "pages": 2, "stream": True}),
+    "bf16, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "storage": "bf16"}),
+    "bf16, together": (SIX, {"together": True, "slots": 6, "pages": 2, "storage": "bf16", "stream": True}),
+}
+
+
+def said_of(call):
+    try:
+        call()
+    except longshore.LongshoreError as failure:
+        return str(failure)
+    return None
+
+
+def refused(path):
+    """What is said of memory that the device does not give, and of a model that lies in two places."""
+
+    def wrapped(model, name):
+        os.mkdir(f"{path}-{name}-drive")
+        return longshore.wrap(model, run=f"{path}-{name}", drives=[f"{path}-{name}-drive"], memory="1GiB")
+
+    model, half = Net(False).to(standin.NAME), Net(False)
+    half.layers.to(standin.NAME)
+    out = {"two places": said_of(lambda: wrapped(half, "half"))}
+    standin.limit(pinned=0)
+    out["pinned"] = said_of(lambda: wrapped(model, "pinned"))
+    standin.limit(nbytes=standin.live() + (16 << 10))
+    out["slots"] = said_of(lambda: wrapped(model, "slots"))
+    standin.limit()
+    return out
+
+
 RUNS = {
     "together": {},
     "loop": {"together": False},
@@ -155,8 +302,12 @@ def main(directory):
         for where in ("cpu", standin.NAME):
             out[f"{name} {where}"] = trained(where, f"{directory}/{name}-{where}", **how)
     activations.LEAST_BYTES = 16
+    for number, (name, (make, how)) in enumerate(WAYS.items()):
+        for where in ("cpu", standin.NAME):
+            out[f"{name} {where}"] = of_model(make, where, f"{directory}/{number}-{where}", **how)
+        out[f"{name} {standin.NAME}"]["pytorch"] = waits_of_pytorch(make, standin.NAME)
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
-    out["late"] = standin.late()
+    out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 
 

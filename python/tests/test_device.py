@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import Future
 
 import pytest
+from torch import nn
 
 import longshore
 import standin
@@ -63,6 +64,53 @@ def test_the_loss_alone_is_waited_for(name, told):
     assert told[f"{name} {standin.NAME}"]["waits"] == [PARTS if "loop" in name else 1] * 4
 
 
+def ways(told):
+    found = [name.removesuffix(" cpu") for name, of in told.items() if name.endswith(" cpu") and "kept" in of]
+    assert len(found) == 23
+    return [(name, told[f"{name} cpu"], told[f"{name} {standin.NAME}"]) for name in found]
+
+
+def test_models_have_the_bits_of_the_cpu(told):
+    """Also with other numbers of slots than of pages, with activations on the drives, in bf16 on the drives, and on a
+    stream of the script's own."""
+    for name, here, there in ways(told):
+        assert [here[key] for key in ("digest", "loss", "norm")] == [
+            there[key] for key in ("digest", "loss", "norm")
+        ], name
+
+
+def test_memory_of_the_device_comes_back(told):
+    """All but one value, whose shape the parameters of a closed engine have."""
+    for name, _, there in ways(told):
+        assert there["kept"] <= 4096, name
+
+
+def test_the_host_waits_as_pytorch_does(told):
+    for name, _, there in ways(told):
+        if "activations" not in name:
+            assert max(there["waits"]) <= there["pytorch"] + 4, name
+
+
+def test_what_is_refused_on_a_device(told):
+    said = told["refused"]
+    assert "pinned memory" in said["pinned"] and "ulimit -l" in said["pinned"] and "memory=" in said["pinned"]
+    assert f"for parameters are refused on {standin.NAME}" in said["slots"]
+    assert (
+        said["two places"]
+        == f"the model lies on cpu, {standin.NAME}:0, and computes on one device: move all of it to one"
+    )
+
+
+@pytest.mark.parametrize("value", [0, -1, "5 s", True, float("nan")])
+def test_a_timeout_that_is_no_time(value, tmp_path):
+    said = pytest.raises(ValueError, match="device_timeout must be a number of seconds, more than 0, and is")
+    with said:
+        longshore.wrap(nn.Linear(2, 2), run=tmp_path / "a", device_timeout=value)
+    with said:
+        longshore.resume(tmp_path / "a", device_timeout=value)
+    assert not (tmp_path / "a").exists()
+
+
 def test_what_scripts_do_beside_the_step(told):
     here, there = told["by a script"]
     assert here == there
@@ -70,7 +118,9 @@ def test_what_scripts_do_beside_the_step(told):
 
 def test_random_states_of_a_device(told):
     """What the model draws follows from the step; beside it goes on, also in a run that is resumed."""
-    for run in (run for run in told.values() if isinstance(run, dict)):
+    found = [run for run in told.values() if isinstance(run, dict) and "random" in run]
+    assert len(found) == 16
+    for run in found:
         assert run["random"] == [list(range(8))] * 3
 
 

@@ -213,9 +213,11 @@ static int wait_for_note(struct shore_device *device, struct shore_event event, 
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
     if (!event.stream) return 0;
     int rc = is_lost(device) ? -ETIMEDOUT : device->wait(device->ctx, event, 0, diag);
-    if (rc == -ETIMEDOUT && !is_lost(device))
+    if (rc == -ETIMEDOUT && !is_lost(device)) {
+        __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
         rc = device->watch ? wait_for_note(device, event, diag)
                            : device->wait(device->ctx, event, timeout_of(device), diag);
+    }
     return rc == -ETIMEDOUT ? lost(device, diag) : rc;
 }
 

@@ -65,6 +65,18 @@ def refuse_timeout(who, value):
         raise ValueError(f"{who}: device_timeout must be a number of seconds, more than 0, and is {value!r}")
 
 
+def to_host(tensors):
+    """{name: the tensor in host memory} of {name: tensor}, with one wait for all that lie on a device."""
+    out = {
+        name: t if t.device.type == "cpu" else torch.empty_like(t, device="cpu", pin_memory=True)
+        for name, t in tensors.items()
+    }
+    copied = [out[name].copy_(t, non_blocking=True) for name, t in tensors.items() if t is not out[name]]
+    if copied:
+        torch.accelerator.current_stream().synchronize()
+    return out
+
+
 ALIGN = lib.SHORE_BUFFER_ALIGN_BYTES
 
 

@@ -96,8 +96,11 @@ class Places:
 
     def detach_all(self, parameters):
         """Lets go of the memory of these parameters, which keep their shapes."""
+        one = {
+            dtype: torch.empty((), dtype=dtype, device=self.device) for dtype in {h.view.dtype for _, h in parameters}
+        }
         for p, handle in parameters:
-            handle.view = torch.empty((), dtype=handle.view.dtype, device=self.device).expand(handle.view.shape)
+            handle.view = one[handle.view.dtype].expand(handle.view.shape)
             with DisableTorchFunctionSubclass():
                 p.data = handle.view
 

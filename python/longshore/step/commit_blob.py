@@ -201,7 +201,7 @@ def finish(core, out):
 def small_buffers(core):
     """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks."""
     stored = {t.name for block in core.layout.blocks if block.buffers for t in block.tensors}
-    return {name: b for name, b in persistent_buffers(core.module).items() if name not in stored}
+    return device.to_host({n: b.detach() for n, b in persistent_buffers(core.module).items() if n not in stored})
 
 
 def store_buffers(core):

@@ -295,10 +295,14 @@ class Turns:
         ]
         entered_modes = modes()  # the caller's modes, for the micro-batches' threads
         processors = torch.get_num_threads()  # new threads do not inherit torch.set_num_threads()
+        device = self.core.streams.device
+        stream = None if device is None else torch.accelerator.current_stream(device.device)  # nor this
 
         def one(number):
             self.local.number, self.local.entered, self.local.computed = number, {}, set()
             torch.set_num_threads(processors)
+            if stream is not None:
+                torch.accelerator.set_stream(stream)
             try:
                 self._await_turn(number)
                 self.begun[number] = True

@@ -403,6 +403,7 @@ static void a_device_has_five_minutes(void **state) {
     given(w, 0, 0, &host);
     struct shore_event event = late_record(&w->late, w->copying);
     assert_int_equal(shore_device_wait(&w->device, event, &w->diag), 0);
+    assert_int_equal(w->device.waits, w->late.nstands);
     assert_int_equal(w->late.timeout_ns, UINT64_C(300) * 1000000000);
     assert_true(shore_device_passed(&w->device, event));
     assert_true(shore_device_passed(&w->device, (struct shore_event){NULL, 0}));
