@@ -17,8 +17,6 @@ _log = logging.getLogger("longshore")
 _failed = False  # whether the last step of a dropped engine could not be committed
 # {engine: what it closes}, which the garbage collector must not free before the engine
 _engines: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
 os.register_at_fork(after_in_child=_engines.clear)  # they are the parent's
 
 

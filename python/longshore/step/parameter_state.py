@@ -18,7 +18,7 @@ _NOT_WRITTEN = ", and was not written"
 
 
 def _place(param):
-    """Returns (handle, engine, block number, offset in the block in elements) of a parameter."""
+    """Returns (handle, core, block number, offset in the block in elements) of a parameter."""
     handle = param.longshore
     core, number = handle.streams.core(), handle.block.number
     if core is None or core.state is None:
