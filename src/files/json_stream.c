@@ -135,28 +135,31 @@ static int feed(struct stream *s, yajl_handle parser, const char *block, size_t 
     return 0;
 }
 
-int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
-                          void *ctx, struct shore_diag *diag) {
-    struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
-    yajl_handle parser = open_parser(&s);
-    char *block = malloc(BLOCK_BYTES);
-    uint64_t line = 1, done = 0;
-    int rc = parser && block ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", name);
+/* Reads a text, or from offset on a file. line: the number of its first line. */
+static int parse(struct stream *s, int fd, const char *text, uint64_t offset, uint64_t bytes, uint64_t line) {
+    yajl_handle parser = open_parser(s);
+    char *block = text ? NULL : malloc(BLOCK_BYTES);
+    uint64_t done = 0;
+    int rc = parser && (text || block) ? 0 : shore__fail(s->diag, -ENOMEM, "%s: out of memory", s->name);
     while (rc == 0 && done < bytes) {
-        size_t want = bytes - done < BLOCK_BYTES ? (size_t)(bytes - done) : BLOCK_BYTES;
-        rc = shore__read_at(fd, block, want, offset + done, name, diag);
+        size_t want = text || bytes - done < BLOCK_BYTES ? (size_t)(bytes - done) : BLOCK_BYTES;
+        const char *at = text ? text : block;
+        if (!text) rc = shore__read_at(fd, block, want, offset + done, s->name, s->diag);
         if (rc) break;
-        rc = feed(&s, parser, block, want, line, done);
-        line += lines_in(block, want);
+        rc = feed(s, parser, at, want, line, done);
+        line += lines_in(at, want);
         done += want;
     }
-    if (rc == 0) {
-        yajl_status status = yajl_complete_parse(parser);
-        if (status != yajl_status_ok) rc = explain(&s, parser, line, "", 0, done);
-    }
+    if (rc == 0 && yajl_complete_parse(parser) != yajl_status_ok) rc = explain(s, parser, line, "", 0, done);
     free(block);
     if (parser) yajl_free(parser);
     return rc;
+}
+
+int shore__json_stream_fd(int fd, uint64_t offset, uint64_t bytes, const char *name, shore__json_sink_fn sink,
+                          void *ctx, struct shore_diag *diag) {
+    struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
+    return parse(&s, fd, NULL, offset, bytes, 1);
 }
 
 int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_sink_fn sink, void *ctx,
@@ -176,18 +179,8 @@ int shore__json_stream_file(const char *path, uint64_t limit_bytes, shore__json_
 int shore__json_stream_text(const char *text, size_t bytes, const char *name, uint64_t line, shore__json_sink_fn sink,
                             void *ctx, struct shore_diag *diag) {
     struct stream s = {.sink = sink, .ctx = ctx, .diag = diag, .name = name};
-    yajl_handle parser = open_parser(&s);
-    if (!parser) return shore__fail(diag, -ENOMEM, "%s: out of memory", name);
     size_t mark = mark_of(text, bytes);
-    text += mark;
-    bytes -= mark;
-    int rc = feed(&s, parser, text, bytes, line, mark);
-    if (rc == 0) {
-        yajl_status status = yajl_complete_parse(parser);
-        if (status != yajl_status_ok) rc = explain(&s, parser, line + lines_in(text, bytes), "", 0, bytes);
-    }
-    yajl_free(parser);
-    return rc;
+    return parse(&s, -1, text + mark, 0, bytes - mark, line);
 }
 
 bool shore__json_event_is(const struct shore__json_event *event, const char *text) {
