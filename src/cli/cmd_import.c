@@ -84,20 +84,11 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
     if (!rc) rc = shore_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
     if (!rc) shore__cli_say_model(model, true);
-    if (!rc) shore__cli_say_tokenizer(s, tokenizer, model);
-    if (!rc && !s->quiet) shore__cli_say_drives(&s->drives, true);
     if (args->stop_on_usr1) shore__cli_stop_on_usr1();
-    if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
-    if (!rc && args->itself) rc = shore__run_claim(args->out, &diag);
     if (!rc)
-        rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
-                                s->quiet ? NULL : (void *)"reading the text", &run, &diag);
-    if (!rc) {
-        model = NULL; /* the run owns them now */
-        tokenizer = NULL;
-        if (run->note) shore__cli_say("%s", run->note);
-        rc = fill(run, args, processor, &fleet, digest, &diag);
-    }
+        rc = shore__train_prepare(args, "longshore: stopping; once more stops at once\n", &tokenizer, &model, &run,
+                                  &diag);
+    if (!rc) rc = fill(run, args, processor, &fleet, digest, &diag);
     shore__cli_progress_end();
     if (rc == -ECANCELED) {
         shore__cli_say("stopped before the run was made: the same command makes it again");

@@ -221,13 +221,7 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
     if (rc) goto end;
 
-    shore__cli_say_tokenizer(s, tokenizer, model);
-    if (!s->quiet) shore__cli_say_drives(&s->drives, true);
-    shore__cli_catch_signals(promise);
-    if (args->itself) rc = shore__run_claim(args->out, &diag);
-    if (rc) goto end;
-    rc = shore__run_prepare(args->out, s, model, tokenizer, args->overwrite, shore__cli_work,
-                            s->quiet ? NULL : (void *)"reading the text", &run, &diag);
+    rc = shore__train_prepare(args, promise, &tokenizer, &model, &run, &diag);
     shore__cli_progress_end();
     if (rc == -ECANCELED) {
         shore__cli_say("stopped before the run was made: the same command makes it again");
@@ -236,9 +230,6 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
         goto end;
     }
     if (!rc) {
-        model = NULL; /* the run owns them now */
-        tokenizer = NULL;
-        if (run->note) shore__cli_say("%s", run->note);
         code = train_and_report(run, true, args, &rc);
         rc = 0;
     }

@@ -178,6 +178,23 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
     return rc ? rc : resolve(args, *model, diag);
 }
 
+int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__tokenizer **tokenizer,
+                         struct shore__model **model, struct shore__run **run, struct shore_diag *diag) {
+    const struct shore__settings *s = &args->settings;
+    shore__cli_say_tokenizer(s, *tokenizer, *model);
+    if (!s->quiet) shore__cli_say_drives(&s->drives, true);
+    shore__cli_catch_signals(promise);
+    int rc = args->itself ? shore__run_claim(args->out, diag) : 0;
+    if (!rc)
+        rc = shore__run_prepare(args->out, s, *model, *tokenizer, args->overwrite, shore__cli_work,
+                                s->quiet ? NULL : (void *)"reading the text", run, diag);
+    if (rc) return rc;
+    *model = NULL;
+    *tokenizer = NULL;
+    if ((*run)->note) shore__cli_say("%s", (*run)->note);
+    return 0;
+}
+
 /* Flags that are no settings, and drives, which are handled elsewhere. */
 static const char other_flags[] = "resume drive accept-step not-a-copy dry-run json out stopped-exit stop-on-usr1";
 

@@ -30,6 +30,10 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
  * the model and were not given. */
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
                        struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag);
+/* Makes what a new run holds beside its state, and says what it will be. The run then owns *tokenizer and *model, which
+ * become NULL. promise: what the first signal says. */
+int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__tokenizer **tokenizer,
+                         struct shore__model **model, struct shore__run **run, struct shore_diag *diag);
 /* Copies what a resumed run may change from args to settings. Refuses changes of the run's identity. changes: the
  * changes to record, as part of a sentence ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

@@ -74,6 +74,9 @@ int shore__refuse_gguf_file(const char *path, struct shore_diag *diag);
 int shore__refuse_cache(const char *directory, struct shore_diag *diag);
 /* Writes the hint and the metrics of a restored step, durably. metrics: a file to take, or NULL for none. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag);
+/* Hands over the last complete lines of the metrics, the newest first, until take returns false. */
+void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
+                              void *ctx);
 /* The step of the last complete line, or 0. */
 uint64_t shore__metrics_last(const struct shore__run *run);
 /* Writes the run in memory as run.json, durably. name: of the file. */

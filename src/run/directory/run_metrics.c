@@ -120,17 +120,14 @@ static int scan(const struct shore__run *run, uint64_t step, struct scan *out, s
     return 0;
 }
 
+static bool take_step(void *step, const char *line, size_t bytes) {
+    *(uint64_t *)step = step_of(line, bytes);
+    return false;
+}
+
 uint64_t shore__metrics_last(const struct shore__run *run) {
-    char *path = shore__path_join(run->path, NAME), *buffer = malloc(LINE_BYTES_MOST);
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > LINE_BYTES_MOST ? end - LINE_BYTES_MOST : 0;
-    ssize_t n = buffer && end > 0 ? pread(fd, buffer, (size_t)(end - from), from) : 0;
-    char *stop = n > 0 ? memrchr(buffer, '\n', (size_t)n) : NULL;
-    char *before = stop ? memrchr(buffer, '\n', (size_t)(stop - buffer)) : NULL, *line = before ? before + 1 : buffer;
-    uint64_t step = stop && (before || from == 0) ? step_of(line, (size_t)(stop - line)) : 0;
-    if (fd >= 0) close(fd);
-    free(buffer);
-    free(path);
+    uint64_t step = 0;
+    shore__metrics_backwards(run, take_step, &step);
     return step;
 }
 

@@ -71,30 +71,41 @@ static double median(double *values, uint32_t n) {
     return values[n / 2];
 }
 
-static void take_line(const json_t *line, struct shore__pulse *out, double *seconds) {
+void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
+                              void *ctx) {
+    char *path = shore__path_join(run->path, "metrics.jsonl"), *buffer = malloc(TAIL_BYTES);
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
+    ssize_t n = buffer && end > 0 ? pread(fd, buffer, (size_t)(end - from), from) : 0;
+    char *stop = n > 0 ? memrchr(buffer, '\n', (size_t)n) : NULL; /* the line after it is still being written */
+    for (bool more = true; stop && more;) {
+        char *before = memrchr(buffer, '\n', (size_t)(stop - buffer)), *line = before ? before + 1 : buffer;
+        more = (before || from == 0) && take(ctx, line, (size_t)(stop - line));
+        stop = before;
+    }
+    if (fd >= 0) close(fd);
+    free(buffer);
+    free(path);
+}
+
+struct timing {
+    struct shore__pulse *out;
+    double seconds[STEPS_TIMED];
+};
+
+static bool take_line(void *ctx, const char *text, size_t bytes) {
+    struct timing *t = ctx;
+    json_t *line = json_loadb(text, bytes, 0, NULL);
     const json_t *loss = json_object_get(line, "loss"), *took = json_object_get(line, "step_seconds");
-    if (json_is_number(loss) && isnan(out->loss)) out->loss = json_number_value(loss);
-    if (json_number_value(took) > 0 && out->steps_timed < STEPS_TIMED)
-        seconds[out->steps_timed++] = json_number_value(took);
+    if (json_is_number(loss) && isnan(t->out->loss)) t->out->loss = json_number_value(loss);
+    if (json_number_value(took) > 0) t->seconds[t->out->steps_timed++] = json_number_value(took);
+    json_decref(line);
+    return t->out->steps_timed < STEPS_TIMED;
 }
 
 void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
-    char *path = shore__path_join(run->path, "metrics.jsonl"), *text = malloc(TAIL_BYTES);
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
-    ssize_t n = text && end > 0 ? pread(fd, text, TAIL_BYTES, from) : 0;
-    char *stop = n > 0 ? memrchr(text, '\n', (size_t)n) : NULL; /* the line after it is still being written */
-    double seconds[STEPS_TIMED];
+    struct timing timing = {.out = out};
     *out = (struct shore__pulse){.loss = NAN};
-    while (stop && out->steps_timed < STEPS_TIMED) {
-        char *before = memrchr(text, '\n', (size_t)(stop - text)), *line = before ? before + 1 : text;
-        json_t *j = before || from == 0 ? json_loadb(line, (size_t)(stop - line), 0, NULL) : NULL;
-        take_line(j, out, seconds);
-        json_decref(j);
-        stop = before;
-    }
-    out->step_seconds = median(seconds, out->steps_timed);
-    if (fd >= 0) close(fd);
-    free(text);
-    free(path);
+    shore__metrics_backwards(run, take_line, &timing);
+    out->step_seconds = median(timing.seconds, out->steps_timed);
 }
