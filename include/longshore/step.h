@@ -203,7 +203,7 @@ int shore_step_land(struct shore_step *step, uint32_t unit, const struct shore_s
                     struct shore_diag *diag);
 
 /* Waits for all landings. shore_step_make() needs that none is left; shore_step_begin() and shore_step_drop() wait for
- * the copies, and forget them. As shore_step_land(). */
+ * the copies, and forget them. SHORE_STEP_AGAIN and Errors: as of shore_step_land(). */
 int shore_step_land_all(struct shore_step *step, struct shore_diag *diag);
 
 /* Gives room for the next landing in the caller's options.landing_bytes: *at is its offset, a multiple of 64. It is
