@@ -305,19 +305,11 @@ static uint64_t bytes_of_drives(const struct shore__train_plan *plan) {
     return plan->plan->fate[i].bytes;
 }
 
-static size_t moved_inner(const struct shore__train_plan *plan) {
-    size_t moved = 0;
-    for (uint32_t i = 0; i < plan->program->ntensors; i++)
-        moved += plan->program->tensor[i].role == SHORE_ROLE_INNER && plan->plan->fate[i].way == SHORE_WAY_MOVE;
-    return moved;
-}
-
 static void fill_plan(const struct shore__facts *f, struct shore__train_plan *out) {
     const struct shore_plan *plan = out->plan;
     const struct shore__choice *c = &plan->choice;
     out->units = f->batch.units;
     out->hold_table_gradient = c->held || !f->scratch;
-    out->moved_inner = moved_inner(out);
     out->ring_bytes = c->drives ? ring_bytes(f) : 0;
     out->workspace_bytes = f->workspace_bytes + (c->workspace ? f->packed_bytes : 0);
     out->fleet_bytes = bytes_of_drives(out);

@@ -14,7 +14,6 @@ struct shore__train_plan {
     uint32_t input, inner;    /* tensors: the input of layer 1; inner activations of unit 0 of the last layer */
     size_t units;             /* of the batch */
     bool hold_table_gradient; /* the table's gradient stays in memory; otherwise its slices go to scratch */
-    size_t moved_inner;       /* (layer, unit) pairs whose inner activations fit in scratch */
     uint64_t ring_bytes;      /* of the fleet */
     uint64_t fleet_bytes;     /* of the fleet, rings and all */
     uint64_t workspace_bytes; /* of compute, with or without room for packed weights */

@@ -22,7 +22,7 @@ struct activations {
     bool *stored;         /* [pairs]: stored in this step, not recomputed */
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* slices of a tied table's gradient; or NULL */
-    size_t offloaded_inner;                /* of plan.moved_inner, the pairs that these volumes have room for */
+    size_t offloaded_inner;                /* of the pairs that move, those that these volumes have room for */
     uint64_t inner_ns;                     /* how long trainers have waited for inner activations so far */
     uint64_t elsewhere_ns;                 /* how long the last reported step waited for the rest */
 };
@@ -332,10 +332,10 @@ int shore__activations_open(struct trainer *t, struct shore_diag *diag) {
     lay_out(a, t);
     /* volumes made without room for scratch have less of it */
     shore_fleet_info(t->fleet, &info);
-    while (a->offloaded_inner < t->plan.moved_inner &&
+    while (a->offloaded_inner < t->plan.plan->choice.moved_inner &&
            shore__plan_scratch_inner(&t->facts, a->offloaded_inner + 1) <= info.scratch_bytes)
         a->offloaded_inner++;
-    if (a->offloaded_inner < t->plan.moved_inner)
+    if (a->offloaded_inner < t->plan.plan->choice.moved_inner)
         train_note(t, "these volumes were made without room for inner activations: those that do not fit in memory are "
                       "recomputed");
     return open_stores(t, diag);

@@ -35,12 +35,12 @@ static void set_table(void *ctx, const struct shore__facts *f, struct shore__tra
     assert_int_equal(plan->units, UNITS);
     if (!table->set) return;
     uint64_t unit = shore__plan_offload_bytes(f), whole = 0;
-    table->most_bytes = plan->moved_inner = 0;
+    table->most_bytes = plan->plan->choice.moved_inner = 0;
     for (uint32_t l = 1; l <= LAYERS; l++) {
         for (size_t u = 0; u < UNITS; u++) {
             enum shore_way way = table->inner[l - 1][u];
             set(plan, shore__plan_inner(f, plan, l, u), way, way == SHORE_WAY_KEEP && table->full[l - 1]);
-            plan->moved_inner += way == SHORE_WAY_MOVE;
+            plan->plan->choice.moved_inner += way == SHORE_WAY_MOVE;
             if (way != SHORE_WAY_MOVE) continue;
             table->most_bytes += unit;
             whole += u == 0;
@@ -48,7 +48,6 @@ static void set_table(void *ctx, const struct shore__facts *f, struct shore__tra
         set(plan, shore__plan_input(plan, l), table->input[l - 1], false);
         if (table->input[l - 1] == SHORE_WAY_MOVE) table->most_bytes += shore__plan_boundary_bytes(f);
     }
-    plan->plan->choice.moved_inner = plan->moved_inner;
     shore__plan_lay_out(plan->plan);
     table->least_bytes = whole > SHORE__OFFLOAD_SLOTS ? (whole - SHORE__OFFLOAD_SLOTS) * unit : 0;
     for (uint32_t l = 1; l <= LAYERS; l++)
