@@ -188,7 +188,9 @@ static int write_parts(struct shore__conn *c, struct iovec *parts, unsigned npar
         if (n > 0) {
             c->out_bytes += (uint64_t)n;
             advance(&parts, &nparts, (size_t)n);
-        } else if (n == 0 || errno == EAGAIN) { /* the silence bounds a descriptor that takes nothing, too */
+        } else if (n == 0) {
+            return broke(c, EIO, diag); /* it takes nothing and does not block: asking again could go on for ever */
+        } else if (errno == EAGAIN) {
             int rc = wait_for(c, c->out, POLLOUT, &silent, diag);
             if (rc) return rc;
         } else if (errno != EINTR) {
