@@ -38,7 +38,7 @@ struct shore_event {
     uint64_t position; /* the device's: on one stream, a later event has a higher one */
 };
 
-struct shore__watch;
+struct shore_watch;
 
 /* Addresses of the device are numbers; 0 is none. put, get and follow return 0, or a negative code if the call cannot
  * be made. Later errors come from wait. */
@@ -59,10 +59,10 @@ struct shore_device {
     /* Widens bf16 values to fp32, both on the device, on a stream. from may be the upper half of to: the call reads a
      * value before it writes over it. NULL: no pool widens. */
     int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
-    uint64_t timeout_ns;        /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
-    uint64_t lost;              /* 1: it is lost: shore_device_wait() says so, and waits no more */
-    uint64_t waits;             /* how often shore_device_wait() has waited */
-    struct shore__watch *watch; /* the library's: NULL, or see shore_device_watch() */
+    uint64_t timeout_ns;       /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
+    uint64_t lost;             /* 1: it is lost: shore_device_wait() says so, and waits no more */
+    uint64_t waits;            /* how often shore_device_wait() has waited */
+    struct shore_watch *watch; /* the library's: NULL, or see shore_device_watch() */
 };
 
 #define SHORE_DEVICE_TIMEOUT_NS 300000000000 /* five minutes */

@@ -16,7 +16,7 @@ struct passed {
     uint64_t position; /* the highest that has passed */
 };
 
-struct shore__watch {
+struct shore_watch {
     struct shore_device *device;
     pthread_t thread;
     pthread_mutex_t mutex;  /* of all that follows */
@@ -62,13 +62,13 @@ static bool reserve(void **array, size_t *room, size_t count, size_t each) {
 }
 
 /* The caller holds the mutex. */
-static bool is_noted(const struct shore__watch *w, struct shore_event event) {
+static bool is_noted(const struct shore_watch *w, struct shore_event event) {
     for (size_t i = 0; i < w->npassed; i++)
         if (w->passed[i].stream == event.stream) return w->passed[i].position >= event.position;
     return false;
 }
 
-static void note(struct shore__watch *w, struct shore_event event) {
+static void note(struct shore_watch *w, struct shore_event event) {
     size_t i = 0;
     while (i < w->npassed && w->passed[i].stream != event.stream)
         i++;
@@ -77,7 +77,7 @@ static void note(struct shore__watch *w, struct shore_event event) {
 }
 
 /* false: out of memory. */
-static bool expect(struct shore__watch *w, struct shore_event event) {
+static bool expect(struct shore_watch *w, struct shore_event event) {
     for (size_t i = 0; i < w->nexpected; i++)
         if (w->expected[i].stream == event.stream && w->expected[i].position >= event.position) return true;
     void *expected = w->expected, *passed = w->passed;
@@ -92,7 +92,7 @@ static bool expect(struct shore__watch *w, struct shore_event event) {
 }
 
 /* Gives up one hold; the mutex is held, and is not any more. */
-static void let_go(struct shore__watch *w) {
+static void let_go(struct shore_watch *w) {
     bool last = --w->holders == 0;
     pthread_mutex_unlock(&w->mutex);
     if (!last) return;
@@ -104,7 +104,7 @@ static void let_go(struct shore__watch *w) {
 }
 
 /* Waits for the first event that is expected. The device may be gone when it returns, if the watch ends. */
-static void wait_for_first(struct shore__watch *w) {
+static void wait_for_first(struct shore_watch *w) {
     const struct shore_event event = w->expected[0];
     struct shore_diag why = {.text = ""};
     pthread_mutex_unlock(&w->mutex);
@@ -120,7 +120,7 @@ static void wait_for_first(struct shore__watch *w) {
 }
 
 static void *watch(void *ctx) {
-    struct shore__watch *w = ctx;
+    struct shore_watch *w = ctx;
     pthread_mutex_lock(&w->mutex);
     while (!w->ends) {
         if (w->nexpected && w->failed != -ETIMEDOUT)
@@ -136,7 +136,7 @@ static void *watch(void *ctx) {
 
 int shore_device_watch(struct shore_device *device, struct shore_diag *diag) {
     assert(!device->watch);
-    struct shore__watch *w = calloc(1, sizeof *w);
+    struct shore_watch *w = calloc(1, sizeof *w);
     if (!w) return shore__fail(diag, -ENOMEM, "out of memory for the watch of a device");
     w->device = device;
     w->holders = 2;
@@ -163,7 +163,7 @@ static struct timespec after(uint64_t ns) {
 }
 
 void shore_device_unwatch(struct shore_device *device) {
-    struct shore__watch *w = device->watch;
+    struct shore_watch *w = device->watch;
     if (!w) return;
     device->watch = NULL;
     const struct timespec until = after(is_lost(device) ? 0 : timeout_of(device));
@@ -182,7 +182,7 @@ void shore_device_unwatch(struct shore_device *device) {
 }
 
 void shore__device_expect(struct shore_device *device, struct shore_event event) {
-    struct shore__watch *w = event.stream ? device->watch : NULL;
+    struct shore_watch *w = event.stream ? device->watch : NULL;
     if (!w) return;
     pthread_mutex_lock(&w->mutex);
     if (!w->failed && !is_noted(w, event)) expect(w, event);
@@ -191,7 +191,7 @@ void shore__device_expect(struct shore_device *device, struct shore_event event)
 
 /* Waits until the event is noted, or the watch has failed, or nothing has passed for as long as the device may take. */
 static int wait_for_note(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
-    struct shore__watch *w = device->watch;
+    struct shore_watch *w = device->watch;
     struct timespec until = after(timeout_of(device));
     pthread_mutex_lock(&w->mutex);
     bool here = w->failed || is_noted(w, event), waits = here || expect(w, event);
@@ -224,7 +224,7 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
 bool shore_device_passed(struct shore_device *device, struct shore_event event) {
     if (!event.stream) return true;
     if (is_lost(device)) return false;
-    struct shore__watch *w = device->watch;
+    struct shore_watch *w = device->watch;
     if (w) {
         pthread_mutex_lock(&w->mutex);
         bool noted = is_noted(w, event);
