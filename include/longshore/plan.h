@@ -64,7 +64,7 @@ enum shore_role {
     SHORE_ROLE_GRADIENTS, /* waiting gradients: from bytes up to full_bytes, as far as there is room */
     SHORE_ROLE_SPARE,     /* the same, from memory that is left in the end */
     SHORE_ROLE_BUFFERS,   /* a group's tensors pass through them: least to most of them, each as large as the largest
-                             tensor */
+                             tensor. Slots of a device for layers have a number of their own. */
     SHORE_ROLES
 };
 
