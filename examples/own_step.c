@@ -369,7 +369,7 @@ static int finish_commit(struct trainer *t, struct shore_diag *diag) {
 static int train_step(struct trainer *t, uint64_t base, struct shore_diag *diag) {
     int rc = 0;
     shore_pages_set_step(t->pages, base);
-    shore_store_begin(t->store, base + 1, 0);
+    shore_store_begin(t->store, base + 1);
     batch(t, base);
     for (int b = 0; b < BLOCKS && !rc; b++)
         rc = forward(t, b, diag);

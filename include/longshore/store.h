@@ -5,7 +5,7 @@
  *
  *     shore_store_open(fleet, &options, &store, &diag)
  *     each step:
- *       shore_store_begin(store, step, 0)
+ *       shore_store_begin(store, step)
  *       forward:   shore_store_take() ... fill the memory ... shore_store_put() ... compute ... shore_store_release()
  *       backward:  shore_store_get() ... shore_store_want() of the next ones ... compute ... shore_store_release()
  *                  shore_store_drop()
@@ -84,9 +84,9 @@ void shore_store_end(struct shore_activation_store *store);
 void shore_store_close(struct shore_activation_store *store);
 
 /* Begins a step; messages name it. If the store is empty, a round ends and the next one begins. If the store adapts,
- * the time that the last round waited, in the store and (waited_elsewhere_ns) for drives otherwise, decides how much
- * the next round may store. */
-void shore_store_begin(struct shore_activation_store *store, uint64_t step, uint64_t waited_elsewhere_ns);
+ * the time that callers waited for the fleet in the last round, in the store or elsewhere (waited_ns of struct
+ * shore_ledger), decides how much the next round may store. */
+void shore_store_begin(struct shore_activation_store *store, uint64_t step);
 
 /* Gives memory for a new entry, for the caller to fill. wait: if the pool is full, waits for writes; otherwise a full
  * pool is SHORE_STORE_FULL. A key that exists is stored once and counted: drop it as often as it was taken. Units:

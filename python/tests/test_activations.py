@@ -312,18 +312,6 @@ def test_where_the_drives_are_full_it_stays(tmp_path, seed):
             assert torch.equal(store.unpack(s) if type(s) is Saved else s.value(), x)
 
 
-def test_waiting_lets_less_go(store):
-    def round(waited_ns):
-        lib.shore_store_begin(store.store, 1, waited_ns)
-        went = sum(type(s) is Saved for s in [store.pack(torch.randn(64, 64)) for _ in range(3)])
-        store.settle()
-        return went
-
-    assert round(0) == 3
-    assert round(10**15) == 0
-    assert 3 in [round(0) for _ in range(10)]
-
-
 def test_twice_backward_and_no_backward(tmp_path, seed, small):
     batch = tokens(1, batch=4, length=16)[0]
     with engine_for(gpt2(), tmp_path) as engine:

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "storage/volume.h"
 
 /* The numbers go over the wire. 3 to 7 were functions of caches; do not give them to others. */

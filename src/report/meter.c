@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "report/report.h"
 
 struct shore_meter {

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "base/units.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "longshore/step.h"
 #include "step/speculation.h"
 

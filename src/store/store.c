@@ -103,10 +103,10 @@ void shore_store_close(struct shore_activation_store *s) {
     free(s);
 }
 
-void shore_store_begin(struct shore_activation_store *s, uint64_t step, uint64_t waited_elsewhere_ns) {
+void shore_store_begin(struct shore_activation_store *s, uint64_t step) {
     pthread_mutex_lock(&s->lock);
     s->step = step;
-    if (!s->nentries) shore__round_begin(s, waited_elsewhere_ns);
+    if (!s->nentries) shore__round_begin(s);
     pthread_mutex_unlock(&s->lock);
 }
 

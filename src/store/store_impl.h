@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "base/units.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "longshore/store.h"
 #include "store/extents.h"
 
@@ -38,6 +38,7 @@ struct late {
 struct store_round {
     uint64_t began_ns;                           /* 0: no round has begun */
     uint64_t waited_ns, taken_bytes, full_bytes; /* counts when the round began */
+    uint64_t waits_ns;                           /* of the fleet, for whatever, when the round began */
     uint64_t allowed_bytes;                      /* what this round may store */
     uint64_t enough_bytes;                       /* what the drives last kept up with, before they failed to */
     uint64_t added;                              /* bytes that the last change added; 0: it did not raise the limit */
@@ -102,7 +103,7 @@ void shore__round_open(struct store_round *r);
 /* Weighs a round that has ended: bytes stored of the bytes asked for, and the shares of its time spent waiting for
  * scratch and for all drives. */
 void shore__round_weigh(struct store_round *r, uint64_t went, uint64_t asked, double for_scratch, double for_drives);
-void shore__round_begin(struct shore_activation_store *s, uint64_t waited_elsewhere_ns);
+void shore__round_begin(struct shore_activation_store *s);
 bool shore__round_allows(const struct shore_activation_store *s, uint64_t bytes);
 
 /* ---- store_requests.c ---- */

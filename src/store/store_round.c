@@ -65,14 +65,18 @@ void shore__round_open(struct store_round *r) {
     *r = (struct store_round){.allowed_bytes = UINT64_MAX, .enough_bytes = UINT64_MAX, .changed = true};
 }
 
-void shore__round_begin(struct shore_activation_store *s, uint64_t waited_elsewhere_ns) {
+void shore__round_begin(struct shore_activation_store *s) {
     struct store_round *r = &s->round;
     const struct shore_store_counts *c = &s->counts;
     uint64_t now = shore__now_ns(), waited_ns = c->waited_take_ns + c->waited_get_ns;
     uint64_t went = c->taken_bytes - r->taken_bytes, asked = went + c->full_bytes - r->full_bytes;
-    double ns = (double)(now - r->began_ns) + 1, for_scratch = (double)(waited_ns - r->waited_ns) / ns;
-    if (r->began_ns) shore__round_weigh(r, went, asked, for_scratch, for_scratch + (double)waited_elsewhere_ns / ns);
+    uint64_t waits_ns = s->fleet ? shore__fleet_waits_ns(s->fleet) : r->waits_ns; /* the store's own among them */
+    double ns = (double)(now - r->began_ns) + 1;
+    if (r->began_ns)
+        shore__round_weigh(r, went, asked, (double)(waited_ns - r->waited_ns) / ns,
+                           (double)(waits_ns - r->waits_ns) / ns);
     r->began_ns = now;
+    r->waits_ns = waits_ns;
     r->waited_ns = waited_ns;
     r->taken_bytes = c->taken_bytes;
     r->full_bytes = c->full_bytes;

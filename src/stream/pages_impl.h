@@ -9,7 +9,7 @@
 #ifndef SHORE_STREAM_PAGES_IMPL_H
 #define SHORE_STREAM_PAGES_IMPL_H
 
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "stream/stream.h"
 
 struct page {

@@ -23,8 +23,6 @@ struct activations {
     struct passing boundaries, inner;
     struct shore_activation_store *slices; /* slices of a tied table's gradient; or NULL */
     size_t offloaded_inner;                /* of the pairs that move, those that these volumes have room for */
-    uint64_t inner_ns;                     /* how long trainers have waited for inner activations so far */
-    uint64_t elsewhere_ns;                 /* how long the last reported step waited for the rest */
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
@@ -261,16 +259,7 @@ void shore__activations_begin_step(struct trainer *t) {
     struct activations *a = t->activations;
     struct shore_activation_store *stores[] = {a->boundaries.store, a->inner.store, a->slices};
     for (int i = 0; i < 3; i++)
-        if (stores[i]) shore_store_begin(stores[i], t->base_step + 1, a->elsewhere_ns);
-}
-
-void shore__activations_weigh(struct trainer *t, uint64_t waited_ns) {
-    struct activations *a = t->activations;
-    struct shore_store_counts counts = {.size = sizeof counts};
-    if (a->inner.store) shore_store_count(a->inner.store, &counts);
-    uint64_t before = a->inner_ns, inner_ns = counts.waited_take_ns + counts.waited_get_ns - before;
-    a->inner_ns += inner_ns;
-    a->elsewhere_ns = waited_ns > inner_ns ? waited_ns - inner_ns : 0;
+        if (stores[i]) shore_store_begin(stores[i], t->base_step + 1);
 }
 
 static void lay_out(struct activations *a, const struct trainer *t) {

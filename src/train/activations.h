@@ -25,8 +25,6 @@ struct unit_inner {
 int shore__activations_open(struct trainer *t, struct shore_diag *diag); /* after fleet and memory are open */
 void shore__activations_close(struct activations *a);
 void shore__activations_begin_step(struct trainer *t);
-/* A step is reported, which has waited so long for the drives. */
-void shore__activations_weigh(struct trainer *t, uint64_t waited_ns);
 /* Cleans up after a step, whether it succeeded or failed: drops what it left, and waits for its requests. */
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag);
 

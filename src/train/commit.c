@@ -16,7 +16,6 @@ void shore__commit_begin_counting(struct trainer *t) {
     shore_meter_begin(t->meter);
 }
 
-/* Adapts the use of scratch by the next steps to how long this one waited. */
 static void account(struct trainer *t) {
     struct shore_step_report *r = &t->report;
     shore_meter_end(t->meter, r);
@@ -28,7 +27,6 @@ static void account(struct trainer *t) {
         for (int lane = 0; lane < SHORE_LANES; lane++)
             r->busy_seconds[lane] = t->busy_seconds[lane] - was[lane];
     }
-    shore__activations_weigh(t, (uint64_t)((r->wait_seconds + r->commit_seconds) * 1e9));
 }
 
 void shore__commit_report(struct trainer *t) {

@@ -4,7 +4,7 @@
 #define SHORE_TRAIN_TRAINER_H
 
 #include "base/diag.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "pass/describe.h"
 #include "pass/pass.h"
 #include "train/activations.h"

@@ -120,7 +120,7 @@ class Activations:
         held = tree_leaves((args, kwargs)) + list(model.buffers())
         self.local.held = {t.untyped_storage().data_ptr() for t in held if _is_plain(t)}
         self.local.chain = []
-        lib.shore_store_begin(self.store, self.state.step + 1, 0)
+        lib.shore_store_begin(self.store, self.state.step + 1)
 
     def pack(self, tensor):
         """Returns what the graph keeps of a tensor: a Saved or a Stayed."""

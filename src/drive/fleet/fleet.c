@@ -33,11 +33,11 @@ int shore_fleet_fetch(struct shore_fleet *f, uint64_t step, uint32_t block, uint
         asked += part.count;
         rc = f->drives[d]->ops->fetch(f->drives[d], &fetch, shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
-        shore__link_count(f, d, shore__link_of_fetch(kind),
-                          kind == SHORE_FETCH_STATE
-                              ? part.count * segment_bytes
-                              : shore__layout_bytes(f->layout, block, part.first, part.count, segment_bytes));
-        shore__link_count(f, d, SHORE__COUNTER(link_control), sizeof fetch);
+        shore__fleet_count(f, d, shore__counter_of_fetch(kind),
+                           kind == SHORE_FETCH_STATE
+                               ? part.count * segment_bytes
+                               : shore__layout_bytes(f->layout, block, part.first, part.count, segment_bytes));
+        shore__fleet_count(f, d, SHORE__COUNTER(link_control), sizeof fetch);
     }
     assert(asked == count);
     shore__join_share_done(join, 0, NULL);

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 
 #include "drive/address.h"
+#include "drive/counters.h"
 #include "drive/drive.h"
 #include "drive/fleet/stripes.h"
-#include "drive/link.h"
 #include "drive/placement.h"
 
 struct shore__join;

@@ -7,8 +7,8 @@
 #include "base/sized.h"
 #include "base/units.h"
 #include "drive/chunk.h"
+#include "drive/counters.h"
 #include "drive/fleet/fleet.h"
-#include "drive/link.h"
 
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;

@@ -13,7 +13,7 @@ static void send_call(struct shore__join *join, uint32_t d, const struct shore__
     struct shore_fleet *f = join->fleet;
     int rc = f->drives[d]->ops->call(f->drives[d], call, shore__share_completion(join, d));
     if (rc) shore__share_refused(join, d, rc);
-    shore__link_count(f, d, shore__function(call->function)->link, shore__call_crossing(call, f->layout));
+    shore__fleet_count(f, d, shore__function(call->function)->link, shore__call_crossing(call, f->layout));
 }
 
 int shore_fleet_spill(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count,

@@ -13,8 +13,8 @@ static void send_commit(struct shore_fleet *f, struct shore__join *join) {
         int rc = f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit,
                                            shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
-        shore__link_count(f, d, SHORE__COUNTER(link_control),
-                          join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
+        shore__fleet_count(f, d, SHORE__COUNTER(link_control),
+                           join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
     }
     shore__join_share_done(join, 0, NULL);
 }

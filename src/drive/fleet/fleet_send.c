@@ -9,11 +9,11 @@
 
 static void count_update(struct shore_fleet *f, uint32_t d, const struct shore_update *u) {
     bool sparse = u->form == SHORE_GRADIENT_SPARSE;
-    shore__link_count(f, d, sparse ? SHORE__COUNTER(link_in_compressed) : SHORE__COUNTER(link_in_gradients),
-                      shore__update_gradient_bytes(&f->config, u));
-    shore__link_count(f, d, SHORE__COUNTER(link_in_state), shore__update_residual_bytes(&f->config, u));
-    shore__link_count(f, d, SHORE__COUNTER(link_out_params), shore__update_bytes_out(&f->config, u));
-    shore__link_count(f, d, SHORE__COUNTER(link_control), UPDATE_BYTES + u->ngroups * sizeof *u->groups);
+    shore__fleet_count(f, d, sparse ? SHORE__COUNTER(link_in_compressed) : SHORE__COUNTER(link_in_gradients),
+                       shore__update_gradient_bytes(&f->config, u));
+    shore__fleet_count(f, d, SHORE__COUNTER(link_in_state), shore__update_residual_bytes(&f->config, u));
+    shore__fleet_count(f, d, SHORE__COUNTER(link_out_params), shore__update_bytes_out(&f->config, u));
+    shore__fleet_count(f, d, SHORE__COUNTER(link_control), UPDATE_BYTES + u->ngroups * sizeof *u->groups);
 }
 
 static void send_to(struct shore__join *join, uint32_t d, struct shore__range range) {
@@ -33,7 +33,7 @@ static void send_to(struct shore__join *join, uint32_t d, struct shore__range ra
             rc = drive->ops->carry(drive, &part, shore__share_completion(join, d));
         } else {
             part.state = join->state + (range.first - join->update.segment) * shore_fleet_state_bytes(f);
-            shore__link_count(f, d, SHORE__COUNTER(link_in_state), part.count * shore_fleet_state_bytes(f));
+            shore__fleet_count(f, d, SHORE__COUNTER(link_in_state), part.count * shore_fleet_state_bytes(f));
             rc = drive->ops->store(drive, &part, shore__share_completion(join, d));
         }
     } else {

@@ -149,7 +149,7 @@ static int remote_fetch(struct shore__drive *d, const struct shore__drive_fetch 
         q->dst = (unsigned char *)fetch->dst + (q->fields.segment - fetch->segment) * each;
         q->dst_bytes = fetch->kind == SHORE_FETCH_STATE ? bytes : shore__remote_crossing(r, &q->fields, each);
         memset((unsigned char *)q->dst + q->dst_bytes, 0, bytes - q->dst_bytes);
-        q->dst_counter = shore__link_of_fetch(fetch->kind);
+        q->dst_counter = shore__counter_of_fetch(fetch->kind);
     }
     return shore__remote_send(r, w);
 }

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "drive/chunk.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "drive/remote/remote.h"
 #include "drive/remote/transport.h"
 #include "drive/remote/wire_open.h"

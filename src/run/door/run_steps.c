@@ -7,7 +7,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "files/json.h"
 #include "run/door/door.h"
 #include "run/internal.h"

@@ -19,7 +19,7 @@ static void open_beside(struct world *w) {
     w->device = &m.device;
     shore_store_close(w->store);
     assert_ok(w, open_store(w, (uint64_t)POOL * EACH, 3 << 20));
-    shore_store_begin(w->store, 7, 0);
+    shore_store_begin(w->store, 7);
     for (uint64_t key = 0; key < KEYS; key++)
         fill(there[key], key, EACH);
 }

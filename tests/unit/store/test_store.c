@@ -1,4 +1,6 @@
 /* What a store is for. */
+#include "base/units.h"
+#include "drive/counters.h"
 #include "unit/store/world.h"
 
 /* ---- what it is for ------------------------------------------------------------------------------------------------
@@ -160,13 +162,14 @@ static void what_is_beside_the_pool(void **state) {
 /* Of so many that are asked for in a round, those that went. */
 static uint64_t one_round(struct world *w, uint64_t waited_elsewhere_ns) {
     uint64_t n = 0;
-    shore_store_begin(w->store, 7, waited_elsewhere_ns);
+    shore__fleet_waited(w->fleet, SHORE_LANE_DRIVE_UPDATE, shore__now_ns() - waited_elsewhere_ns);
+    shore_store_begin(w->store, 7);
     for (uint64_t key = 0; key < POOL; key++) {
         int rc = try_store(w, key, true);
         assert_true(rc == 0 || rc == SHORE_STORE_FULL);
         n += !rc;
     }
-    shore_store_begin(w->store, 7, UINT64_MAX / 2); /* not empty: the round goes on */
+    shore_store_begin(w->store, 7); /* not empty: the round goes on */
     assert_ok(w, shore_store_drop_all(w->store, &w->diag));
     return n;
 }

@@ -114,7 +114,7 @@ static void bytes_that_are_damaged_are_named(void **state) {
     open_drives(&w, 2);
     shore_store_close(w.store);
     assert_ok(&w, open_store(&w, 3 * MIB, 4 * MIB - PAGE));
-    shore_store_begin(w.store, 9, 0);
+    shore_store_begin(w.store, 9);
     assert_ok(&w, shore_store_take(w.store, 1, 5 * MIB / 2, true, &memory, &w.diag));
     fill(memory, 1, 5 * MIB / 2);
     assert_ok(&w, shore_store_put(w.store, 1, &w.diag));

@@ -113,7 +113,7 @@ static inline void open_drives(struct world *w, uint32_t ndrives) {
     free(master);
     assert_ok(w, shore_fleet_seal(w->fleet, 0, &w->diag));
     assert_ok(w, open_store(w, (uint64_t)POOL * EACH, 3 << 20));
-    shore_store_begin(w->store, 7, 0);
+    shore_store_begin(w->store, 7);
 }
 
 /* A pool of POOL entries of EACH bytes. */

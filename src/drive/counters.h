@@ -1,7 +1,7 @@
 /* Counters of a fleet: the only place that counts bytes between host and drives, and the time that callers wait for
  * them. A counter is a member of struct shore_ledger. */
-#ifndef SHORE_DRIVE_LINK_H
-#define SHORE_DRIVE_LINK_H
+#ifndef SHORE_DRIVE_COUNTERS_H
+#define SHORE_DRIVE_COUNTERS_H
 
 #include <stddef.h>
 
@@ -15,7 +15,7 @@ static inline uint64_t *shore__counter(struct shore_ledger *ledger, size_t count
 }
 
 /* The counter of bytes that a fetch brings. */
-static inline size_t shore__link_of_fetch(enum shore_fetch_kind kind) {
+static inline size_t shore__counter_of_fetch(enum shore_fetch_kind kind) {
     return kind == SHORE_FETCH_BF16 || kind == SHORE_FETCH_MASTER            ? SHORE__COUNTER(link_out_params)
            : kind == SHORE_FETCH_SPILLED || kind == SHORE_FETCH_SPILLED_BF16 ? SHORE__COUNTER(link_out_gradients)
                                                                              : SHORE__COUNTER(link_out_state);
@@ -23,12 +23,14 @@ static inline size_t shore__link_of_fetch(enum shore_fetch_kind kind) {
 
 /* Counts bytes to or from one drive of the fleet. Skips drives that count for themselves (SHORE__DRIVE_COUNTS_LINK),
  * whose ledger says what really crossed, including frames. */
-void shore__link_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
+void shore__fleet_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
 
 /* Counts that a caller has waited for a lane of the fleet since then, by shore__now_ns(). NULL: counts nothing. */
 void shore__fleet_waited(struct shore_fleet *fleet, enum shore_lane lane, uint64_t since_ns);
 /* shore_wait(), counted. */
 int shore__fleet_wait(struct shore_fleet *fleet, enum shore_lane lane, struct shore_wait *wait,
                       struct shore_diag *diag);
+/* How long callers have waited for all lanes so far. */
+uint64_t shore__fleet_waits_ns(const struct shore_fleet *fleet);
 
 #endif

@@ -1,9 +1,9 @@
-#include "drive/link.h"
+#include "drive/counters.h"
 
 #include "base/units.h"
 #include "drive/fleet/fleet.h"
 
-void shore__link_count(struct shore_fleet *f, uint32_t drive, size_t counter, uint64_t bytes) {
+void shore__fleet_count(struct shore_fleet *f, uint32_t drive, size_t counter, uint64_t bytes) {
     if (!(f->drives[drive]->ops->caps & SHORE__DRIVE_COUNTS_LINK)) f->counters[counter] += bytes;
 }
 
@@ -17,4 +17,11 @@ int shore__fleet_wait(struct shore_fleet *f, enum shore_lane lane, struct shore_
     int rc = shore_wait(wait, diag);
     shore__fleet_waited(f, lane, since);
     return rc;
+}
+
+uint64_t shore__fleet_waits_ns(const struct shore_fleet *f) {
+    uint64_t ns = 0;
+    for (int lane = 0; lane < SHORE_LANES; lane++)
+        ns += f->counters[SHORE__COUNTER(waited_ns) + lane];
+    return ns;
 }
