@@ -284,6 +284,24 @@ def refused(path):
     return out
 
 
+def failed(path):
+    """What is said of a device that fails in mid-step, at every call from there on, and what another goes on from."""
+    torch.manual_seed(7)
+    os.mkdir(f"{path}-drive")
+    batch = torch.arange(8).view(2, 4).to(standin.NAME)
+    with sizes(2, 2):
+        engine = longshore.wrap(Net(False).to(standin.NAME), run=path, drives=[f"{path}-drive"], memory="1GiB")
+    engine.backward(engine(batch))
+    engine.step()
+    digest = engine.digest()
+    core_of(engine).streams.device.at = mock.Mock(side_effect=RuntimeError("an illegal access\nand more"))
+    said = [said_of(lambda: engine.backward(engine(batch))) for _ in range(2)]
+    out = {"said": said, "close": said_of(engine.close)}
+    with longshore.resume(path, Net(False)) as engine:
+        out["same"] = engine.digest() == digest
+    return out
+
+
 RUNS = {
     "together": {},
     "loop": {"together": False},
@@ -308,6 +326,7 @@ def main(directory):
         out[f"{name} {standin.NAME}"]["pytorch"] = waits_of_pytorch(make, standin.NAME)
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
+    out["failed"] = failed(f"{directory}/failed")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 
 

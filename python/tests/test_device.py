@@ -101,6 +101,15 @@ def test_what_is_refused_on_a_device(told):
     )
 
 
+def test_a_device_that_fails(told):
+    failed = told["failed"]
+    for said in failed["said"]:
+        assert "cannot be put on the device" in said and said.endswith(
+            "(an illegal access); the committed state is good: continue with longshore.resume()"
+        )
+    assert failed["close"] is None and failed["same"]
+
+
 @pytest.mark.parametrize("value", [0, -1, "5 s", True, float("nan")])
 def test_a_timeout_that_is_no_time(value, tmp_path):
     said = pytest.raises(ValueError, match="device_timeout must be a number of seconds, more than 0, and is")
