@@ -284,6 +284,18 @@ def refused(path):
     return out
 
 
+def dropped(path):
+    """The step of a run whose script drops the engine, and closes nothing."""
+    os.mkdir(f"{path}-drive")
+    engine = longshore.wrap(Net(False).to(standin.NAME), run=path, drives=[f"{path}-drive"], memory="1GiB")
+    engine.backward(engine(torch.arange(8).view(2, 4).to(standin.NAME)))
+    engine.step()
+    del engine
+    gc.collect()
+    with longshore.resume(path, Net(False)) as engine:
+        return engine.step_number
+
+
 def failed(path):
     """What is said of a device that fails in mid-step, at every call from there on, and what another goes on from."""
     torch.manual_seed(7)
@@ -326,7 +338,7 @@ def main(directory):
         out[f"{name} {standin.NAME}"]["pytorch"] = waits_of_pytorch(make, standin.NAME)
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
-    out["failed"] = failed(f"{directory}/failed")
+    out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 
 

@@ -110,6 +110,10 @@ def test_a_device_that_fails(told):
     assert failed["close"] is None and failed["same"]
 
 
+def test_an_engine_that_is_dropped(told):
+    assert told["dropped"] == 1
+
+
 @pytest.mark.parametrize("value", [0, -1, "5 s", True, float("nan")])
 def test_a_timeout_that_is_no_time(value, tmp_path):
     said = pytest.raises(ValueError, match="device_timeout must be a number of seconds, more than 0, and is")

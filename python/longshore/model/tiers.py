@@ -59,6 +59,10 @@ class OneTier:
             native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close
         )
 
+    def parts(self):
+        """What closing needs, and the garbage collector must not free before."""
+        return [self.pages]
+
     def is_given(self, streamed):
         """Whether this thread may compute with a block that is present."""
         return True
@@ -161,6 +165,9 @@ class TwoTiers(OneTier):
         self.shown = ffi.gc(
             native.made("struct shore_shown *", lib.shore_shown_open, self.pages, options), lib.shore_shown_close
         )
+
+    def parts(self):
+        return [self.pages, self.shown, self.device]
 
     def is_given(self, streamed):
         return self.device.computing() in streamed.given

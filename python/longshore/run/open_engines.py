@@ -22,7 +22,7 @@ os.register_at_fork(after_in_child=_engines.clear)  # they are the parent's
 
 def add(core):
     """Counts an engine as open. core: its Core."""
-    _engines[core.engine] = core.state, core.streams.pages, core.gradients.step.c
+    _engines[core.engine] = core.state, core.streams.tier.parts(), core.gradients.step.c
 
 
 def seed_of_run(but=None):
