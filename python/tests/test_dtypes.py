@@ -200,8 +200,8 @@ def test_too_much_of_the_other_dtype_is_refused_by_name(tmp_path, seed, monkeypa
         longshore.wrap(Mixed(BF16, FP32), run=tmp_path / "run")
     assert re.search(
         "most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and "
-        "at most 19.53KiB may "
-        r"\(table.weight 18KiB, .*\.\.\.\); load the model as float32",
+        "at most 19.53 KiB may "
+        r"\(table.weight 18 KiB, .*\.\.\.\); load the model as float32",
         str(said.value),
     )
     with pytest.raises(
