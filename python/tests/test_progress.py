@@ -62,10 +62,10 @@ def test_records_where_nobody_looks(monkeypatch, caplog):
             shown.add(4 << 20)
     assert records(caplog) == [
         "a model, on a drive",
-        "copying: 8MiB of 100MiB (8%), 4MiB/s, 23 s to go",
-        "copying: 48MiB of 100MiB (48%), 4MiB/s, 13 s to go",
-        "copying: 88MiB of 100MiB (88%), 4MiB/s, 3 s to go",
-        "copying: done, 100MiB in 25 s",
+        "copying: 8.00 MiB of 100.00 MiB (8%), 4.00 MiB/s, 23 s to go",
+        "copying: 48.00 MiB of 100.00 MiB (48%), 4.00 MiB/s, 13 s to go",
+        "copying: 88.00 MiB of 100.00 MiB (88%), 4.00 MiB/s, 3 s to go",
+        "copying: done, 100.00 MiB in 25 s",
     ]
 
 
