@@ -154,7 +154,11 @@ class Step:
 
     def __init__(self):
         self.progress, self.seconds = None, 0  # of the present step; duration of the step before
-        self.compiling = 0  # how many layers the next step compiles
+        self.compiling = 0
+
+    def compiles(self, layers):
+        """The next step compiles so many layers."""
+        self.compiling = layers
 
     def begin(self, number, layers, *passes):
         """Begins with the first forward pass of a step.

@@ -250,7 +250,7 @@ class Trainer(transformers.Trainer):
         engine.follow("trainer", self.longshore_position)
         if not args.disable_tqdm:
             progress.write(str(engine.memory()))
-            core_of(engine).meter.say = progress.write
+            core_of(engine).meter.say_by(progress.write)
 
     def _cast(self, made_in, recorded):
         """Converts the model to the dtype that the arguments ask for, or to that of a run that goes on.

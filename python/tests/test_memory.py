@@ -102,7 +102,7 @@ def test_the_first_step_is_said(budget, advises, tmp_path, seed, caplog):
     engine.close()
     spoken = []
     with longshore.resume(tmp_path / "run", Wide) as engine:
-        engine._core.meter.say = spoken.append
+        engine._core.meter.say_by(spoken.append)
         engine.backward(engine(torch.randn(1, 4)))
         engine.step()
     assert len(spoken) == 1 and spoken[0].startswith("step 3: the process took ")
@@ -134,7 +134,7 @@ def test_what_is_not_measured_is_left_out(tmp_path, seed, monkeypatch):
     """What the system does not tell, and a first step that was not watched from its beginning; nothing has 0 bytes."""
     monkeypatch.setattr(memory, "_resident_bytes", lambda tensors: open("/proc/self/nothing"))
     said, engine = [], longshore.wrap(gpt2(layers=2).eval(), run=tmp_path / "run", memory="32MiB")
-    engine._core.meter.say = said.append
+    engine._core.meter.say_by(said.append)
     monkeypatch.setattr(engine._core.meter, "start", lambda state, start=engine._core.meter.start: None)
     engine(**tokens(1)[0]).loss.backward()
     monkeypatch.undo()

@@ -54,6 +54,19 @@ def test_after_a_pass_that_failed(tmp_path, seed):
         assert engine.step_number == 0
 
 
+def test_after_gradients_were_dropped(tmp_path, seed):
+    with engine_for(layers(), tmp_path) as engine:
+        for run in (engine.backward, torch.Tensor.backward):
+            run(engine(X).sum())
+            engine.drop_gradients()
+            with pytest.raises(longshore.LongshoreError, match="there was no backward pass"):
+                engine.step()
+        engine.optimizer.step()
+        assert engine.step_number == 0
+        engine.backward(engine(X).sum())
+        engine.step()
+
+
 @pytest.mark.parametrize("slots", [1, None])
 def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(slots, tmp_path, seed, monkeypatch):
     """Gradients that were dropped after they had come, and a loss of other parameters."""

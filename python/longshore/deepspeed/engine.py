@@ -472,7 +472,7 @@ class DeepSpeedEngine(nn.Module):
         layers = [name for name in self._core.how["layers"] if name]
         if layers:
             how = {"backend": backend, **(compile_kwargs or {})}
-            self._core.streams.progress.compiling = compile_blocks(self.module, layers, how)
+            self._core.streams.progress.compiles(compile_blocks(self.module, layers, how))
         else:
             self.module.compile(backend=backend, **(compile_kwargs or {}))
 
@@ -488,7 +488,7 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self._core.streams.why = (
+        self._core.streams.explain(
             "the engine is closed, for example by a second train() of its Trainer; call "
             "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
             "longshore.resume() opens the run again"

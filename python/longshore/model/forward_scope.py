@@ -41,6 +41,10 @@ class Running(threading.local):
         self.offloads = False  # whether activations go to the drives
         self.view_copies = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
 
+    def belong_to(self, owner):
+        """This thread computes for another one, which waits for it. owner: its number."""
+        self.owner = owner
+
     @whole
     def enter(self, whose, blocks=()):
         """Called when a module's forward begins. whose: the module, or the streams for the whole model."""

@@ -203,10 +203,18 @@ class OwnRandom(threading.local):
         if self.apart:
             turns.outer_random = before
 
+    def take(self, turns):
+        """This thread computes one of the micro-batches of these turns."""
+        self.turns = turns
+
     def begin_step(self, core):
         """The passes of a whole step begin, which run in threads of their own."""
         self._again(core)
         self.first, self.left = (core.state.step, now()), ()
+
+    def end_step(self):
+        """Their forward passes have ended."""
+        self.left = now()
 
     def _again(self, core):
         """If the step that begins has begun before, was dropped, and the script has not touched its states since, it

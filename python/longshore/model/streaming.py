@@ -65,7 +65,8 @@ class Streams:
         how many repeated layers modules can compute with at once. device: the Device with the slots; None: they are
         the host's, as pages are. pages: of how many repeated layers the host holds pages for a device."""
         self.layout, self.compute, self.storage = layout, compute, storage
-        self.state = self.gradients = None  # until open()
+        self.state = None  # the State of the open run
+        self.gradients = None  # until open()
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
@@ -123,6 +124,34 @@ class Streams:
             self.activations = self.make_activations(state)
         lib.shore_pages_set_step(self.pages, state.step)
         self.gradients.open(state)
+
+    def open_state(self, asked):
+        """Returns the State of the open run. Raises LongshoreError if the engine is closed. asked: what needs it."""
+        if self.state is None:
+            raise LongshoreError(f"{asked}: {self.why}")
+        return self.state
+
+    def explain(self, why):
+        """Sets what messages say once the engine is closed."""
+        self.why = why
+
+    @contextlib.contextmanager
+    def reading(self, values):
+        """The context in which reading a parameter gives one of these values: {name: tensor}."""
+        self.mapped = values
+        try:
+            yield
+        finally:
+            self.mapped = None
+
+    @contextlib.contextmanager
+    def taking(self, turns):
+        """The context in which modules compute in these Turns."""
+        self.turns = turns
+        try:
+            yield
+        finally:
+            self.turns = None
 
     @property
     def pages(self):
@@ -225,8 +254,7 @@ class Streams:
         if self.ready(streamed):
             return
         with self.lock:
-            if self.state is None:
-                raise LongshoreError(f"{streamed.block.name}: {self.why}")
+            self.open_state(streamed.block.name)
             if streamed.present:  # and another stream of the device computes with it
                 return recovery.persist(self.core(), lambda: self._fetch(streamed))
             old = streamed.slot.holds
@@ -368,6 +396,7 @@ class Streams:
     @whole
     def end(self):
         """Closes the pages: every parameter is absent from here on."""
+        self.state = None
         if self.pages is None:
             return
         self._mark_absent()
@@ -375,7 +404,6 @@ class Streams:
             self.activations.end()
             self.activations = None
         self.gradients.end()
-        self.state = None
         if self.device is not None:  # parameters keep their shapes, and no memory there
             self.places.detach_all([named for streamed in self.blocks for named in streamed.parameters])
         self.tier.close()

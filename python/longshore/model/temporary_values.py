@@ -6,7 +6,7 @@ have the run's values again."""
 import contextlib
 
 from .. import native
-from ..errors import AbsentParameterError, BudgetError
+from ..errors import BudgetError
 from ..interrupts import whole
 from ..native import lib
 from ..torch_internals import DisableTorchFunctionSubclass, version_of
@@ -16,11 +16,9 @@ from .absent import Absent
 @contextlib.contextmanager
 def temporary(streams, parameters):
     """The context of resident(write="temporary") for parameters of one engine."""
-    core = streams.core()
-    if core is None or core.state is None:
-        raise AbsentParameterError(f"{parameters[0].longshore.name}: {streams.why}")
+    streams.open_state(parameters[0].longshore.name)
     before = []
-    with _room(core, sum(p.nbytes for p in parameters)):
+    with _room(streams.core(), sum(p.nbytes for p in parameters)):
         try:
             for p in parameters:
                 with whole:

@@ -40,8 +40,7 @@ def read(directory):
     """The contents of a checkpoint's longshore.json, as a dict. Raises MissingError if the directory has none."""
     path = os.path.join(directory, FILE)
     try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
+        return weights_files.read(path)
     except FileNotFoundError:
         why = ", because a save or delete was interrupted; delete it, or save it again" if _others(directory) else ""
         raise MissingError(f"{directory}: is not a checkpoint of Longshore: it has no {FILE}{why}") from None
@@ -56,9 +55,7 @@ def save(engine, directory, extra=None):
     """
     directory = os.fspath(directory)
     os.makedirs(directory, exist_ok=True)
-    state = core_of(engine).state
-    if state is None:
-        raise LongshoreError("a checkpoint: the engine is closed")
+    state = core_of(engine).cycle.open_state("save_checkpoint")
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
     name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
     before = [old for run, old in snapshots_of(directory) if run == state.path]
@@ -219,8 +216,7 @@ def _take_over(core, run, snapshot, followed=None):
 
     followed: if given, copies only parameters, buffers, and the states of the followed objects with these names.
     """
-    if core.state is None:
-        raise LongshoreError("a checkpoint: the engine is closed")
+    core.cycle.open_state("load_checkpoint")
     core.drop_gradients()
     core.cycle.settle()
     with contextlib.closing(State.open(run, read_only=True, snapshot=snapshot)) as other:
@@ -254,8 +250,7 @@ def _write(directory, name, said):
 def _others(directory):
     """[(run, name)] of the snapshots in a directory's OTHERS file."""
     try:
-        with open(os.path.join(directory, OTHERS), encoding="utf-8") as f:
-            said = json.load(f)
+        said = weights_files.read(os.path.join(directory, OTHERS))
         return [(said["run"], name) for name in said["snapshots"]]
     except (OSError, ValueError, KeyError):
         return []
@@ -321,7 +316,6 @@ def reopen(engine, run, snapshot=None):
         commit_blob.restore(core, commit_blob.of(state), state)
         open_engines.add(core)
     except BaseException:
-        core.state = None
         core.streams.end()
         state.close()
         raise

@@ -23,7 +23,6 @@ from .metrics import Meter
 class Core:
     """What stands behind an Engine. Modules of the package get it from core_of(); a script sees the Engine alone."""
 
-    state: Any = None  # the State of the open run; None: the engine is closed
     closed_at = None  # (run, last step) of a closed engine
     gone = None  # the error, if lost drives did not come back
 
@@ -52,7 +51,6 @@ class Core:
         )
         model.register_forward_hook(Hook(self._after_forward, random_numbers.end_copy), always_call=True)
         self.gradients.hook()
-        self.state = state
 
     def begin_training(self, how, groups):
         """Takes the options of a training, and makes its optimizer: at wrap(), or where a model is trained again."""
@@ -66,13 +64,18 @@ class Core:
         self.how.update(how)
 
     @property
+    def state(self) -> Any:
+        """The State of the open run; None: the engine is closed."""
+        return self.streams.state
+
+    @property
     def layout(self):
         """The layout of the run, also of a closed one."""
         return self.streams.layout
 
     def open(self, state):
         """Opens the pages of a run: the parameters can be used from here on."""
-        self.state, self.streams.layout = state, state.layout
+        self.streams.layout = state.layout
         self.streams.open(state)
 
     # ---- forward
@@ -103,22 +106,24 @@ class Core:
         drew = self.own_random.end(output is not None)
         if not in_backward():
             if drew is not None and self.own_random.numbered and output is not None:
-                self.together.draws = drew
+                self.together.drew(drew)
                 self.cycle.forwards += 1
             self.meter.forward_ended(output)
 
     # ---- the end of a step, and of the engine
 
     @whole
-    def drop_gradients(self):
-        """Drops the gradients that backward passes have gathered since the last step."""
+    def drop_gradients(self, passes=True):
+        """Drops the gradients that backward passes have gathered since the last step. passes: and that there were any;
+        otherwise a step of nothing may follow, as in PyTorch."""
         self.leave_forward()
+        self.gradients.has_pass &= not passes
         self.cycle.drop()
         self.streams.hide_unused()
 
     def let_go(self):
         """Releases the run: the parameters cannot be used from here on."""
-        state, self.state = self.state, None
+        state = self.state
         self.closed_at = state.path, state.step
         self.streams.end()
         self.cycle.begin()

@@ -104,7 +104,7 @@ class Engine(Face):
         try:
             cycle.flush()
             core.leave_forward()
-            cycle.last = cycle.backwards + 1 == self.accumulate if last is None else last
+            cycle.expect(cycle.backwards + 1 == self.accumulate if last is None else last)
             cycle.begin_pass()
             with core.streams.inside.differentiating(), core.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
@@ -117,7 +117,7 @@ class Engine(Face):
             raise
 
     def drop_gradients(self) -> None:
-        """Drops the gradients that backward() has gathered since the last step."""
+        """Drops the gradients that backward() has gathered since the last step. The next step() needs a backward()."""
         self._core.drop_gradients()
 
     # ---- the step
@@ -148,7 +148,6 @@ class Engine(Face):
                 core.leave_forward()
                 core.cycle.discard()
                 core.streams.hide_unused()
-                core.gradients.has_pass = False
             raise
 
     @whole

@@ -42,8 +42,7 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
-    if core.state is None:
-        raise LongshoreError("save_pretrained: the engine is closed")
+    core.cycle.open_state("save_pretrained")
     hooks.before_step(core.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     weights = [name for name in there if re.fullmatch(_WEIGHTS, name)]
@@ -183,8 +182,7 @@ def _rename(directory, stem):
             os.rename(os.path.join(directory, name), os.path.join(directory, stem + name.removeprefix("model")))
     index = os.path.join(directory, "model.safetensors.index.json")
     if os.path.exists(index):
-        with open(index, encoding="utf-8") as f:
-            said = json.load(f)
+        said = weights_files.read(index)
         said["weight_map"] = {name: stem + file.removeprefix("model") for name, file in said["weight_map"].items()}
         path = os.path.join(directory, f"{stem}.safetensors.index.json")
         weights_files.write(path, json.dumps(said, indent=2, sort_keys=True))
@@ -244,17 +242,9 @@ def _refuse(model, asked):
             )
 
 
-@contextlib.contextmanager
 def mapped(core, place):
-    """A context in which parameters read their values from a mapped file, whose memory the system may take back.
-
-    place: a directory for the file. Its name is gone from there at once.
-    """
-    core.streams.mapped = through_files(place, lambda directory: export(core, directory))
-    try:
-        yield
-    finally:
-        core.streams.mapped = None
+    """A context in which parameters read their values from mapped files: see through_files()."""
+    return core.streams.reading(through_files(place, lambda directory: export(core, directory)))
 
 
 def through_files(place, write):
@@ -290,7 +280,6 @@ def _say_updates(core, path):
     pairs = [pair for b, ns in zip(core.layout.blocks, core.cycle.counts) for pair in zip(b.tensors, ns)]
     counts = {t.name: n for t, n in pairs if t.trains}
     most = max(counts.values())
-    with open(path, encoding="utf-8") as f:
-        said = json.load(f)
+    said = weights_files.read(path)
     said.update(updates=most, fewer={name: n for name, n in counts.items() if n < most})
     weights_files.write(path, json.dumps(said, indent=2))

@@ -1,6 +1,5 @@
 """Writes a new run's first state: the model's values, and moments that were saved or that an optimizer has."""
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +12,7 @@ from ..model import unreadable_weights
 from ..step.optimizer_state import parse
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.parameter_state import refuse_wrong
+from . import weights_files
 
 INDEX = "model.safetensors.index.json"
 
@@ -47,8 +47,7 @@ class Moments:
         """The contents of optimizer.json. Raises LongshoreError if it is damaged or of another optimizer."""
         path = os.path.join(self.path, "optimizer.json")
         try:
-            with open(path, encoding="utf-8") as f:
-                said = json.load(f)
+            said = weights_files.read(path)
             whose, updates, fewer = said["optimizer"], said["updates"], said.get("fewer", {})
             right = all(type(n) is int and 0 <= n <= updates for n in (updates, *fewer.values()))
         except FileNotFoundError:

@@ -4,6 +4,12 @@ import json
 import os
 
 
+def read(path):
+    """Returns the contents of a JSON file."""
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
 def write(path, text):
     """Writes a text durably, and replaces an older file at once."""
     with open(path + ".partial", "w", encoding="utf-8") as f:

@@ -236,7 +236,7 @@ def open_engine(model, state, how, groups, chosen, device_timeout, seal=None):
         streams = Streams(state.layout, *dtypes, chosen.pages)
     else:
         streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, device.Device(where, device_timeout))
-    streams.progress.compiling = compiling
+    streams.progress.compiles(compiling)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:

@@ -112,7 +112,7 @@ class Compression:
 
     def _values(self, number):
         """Returns {index of the tensor: gradient} of a block, read from the drives if they were spilled."""
-        block, state = self.gradients.blocks[number], self.gradients.state
+        block, state = self.gradients.blocks[number], self.gradients.streams.state
         if block.held:
             return block.held
         if self.whole is None:

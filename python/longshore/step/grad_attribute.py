@@ -60,10 +60,8 @@ class Gathered(StandIn):
                 f"{self.longshore_name}: was kept after it was dropped, when memory had no room for "
                 "it; clone() what is wanted afterwards, or give more memory="
             )
-        core = p.longshore.streams.core()
-        if core is None or core.state is None:
-            raise LongshoreError(f"{self.longshore_name}: {p.longshore.streams.why}")
-        return core.gradients
+        p.longshore.streams.open_state(self.longshore_name)
+        return p.longshore.streams.gradients
 
     def longshore_value(self):
         """Returns a copy of the gradient."""

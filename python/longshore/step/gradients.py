@@ -60,7 +60,7 @@ class Gradients(ScriptSide):
 
     def __init__(self, streams, room_bytes):
         """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives."""
-        self.state = self.step = None  # the open run's State and Step
+        self.step = None  # the open run's Step
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
@@ -68,7 +68,6 @@ class Gradients(ScriptSide):
         trained = [p for s in streams.blocks for p, _ in s.parameters if p.requires_grad]
         self._elems, self._nbytes = sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
         self.passes = 1  # micro-batches whose backward passes run together
-        self.in_order = None  # Turns.in_order, while micro-batches take turns
         self._leaving = set()  # numbers of blocks that are being spilled
         # by block number: BlockGradients of the last step, while they are needed; the same while it is sent again
         self.made, self._resending = {}, {}
@@ -107,6 +106,11 @@ class Gradients(ScriptSide):
             self.trains[p.longshore.block.number].discard(p.longshore.index)
 
     @property
+    def state(self):
+        """The State of the open run."""
+        return self.streams.state
+
+    @property
     def held_bytes(self):
         shown = self.made.values() if self.shows_made else ()
         return sum(bytes_of(g) for block in (*self.blocks, *shown) for g in block.held.values())
@@ -120,13 +124,9 @@ class Gradients(ScriptSide):
     @contextlib.contextmanager
     def own_pass(self):
         """The context in which the engine runs a backward pass."""
-        self.own, self._task = True, None
-        self.has_pass = True
+        self.own, self._task, self.has_pass = True, None, True
         try:
             yield
-        except BaseException:
-            self.has_pass = False
-            raise
         finally:
             self.own = False
 
@@ -137,15 +137,13 @@ class Gradients(ScriptSide):
             self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
         task = graph_task()
         if not self.own and task != self._task:
-            core = self.streams.core()
-            if core is None or core.state is None:
-                raise LongshoreError(f"backward: {self.streams.why}")
+            self.streams.open_state("backward")
             if is_captured(p):
                 if task != self._grad_task:
                     self._grad_task = task
                     at_end_of_backward(self.streams.hide_unused)
                 return
-            core.cycle.begin_pass()
+            self.streams.core().cycle.begin_pass()
             self._task, self.has_pass = task, True
             at_end_of_backward(self._end_of_script_pass)
 
@@ -181,7 +179,8 @@ class Gradients(ScriptSide):
         if g is None or id(p) in self.dropped_ids:
             return
         if len(post_accumulate_hooks(p)) == 2:
-            for due in self.in_order(p, g) if self.in_order else (g,):
+            turns = self.streams.turns
+            for due in (g,) if turns is None else turns.in_order(p, g):
                 self.add(p, due)
             return
         handle = p.longshore
@@ -379,7 +378,7 @@ class Gradients(ScriptSide):
     def open(self, state):
         """Opens the C step of a run's state, whose pages are open."""
         self.end()
-        core, self.state = self.streams.core(), state
+        core, self.has_pass = self.streams.core(), False
         self.step = Step(
             self.streams,
             state,
@@ -418,7 +417,7 @@ class Gradients(ScriptSide):
         """Discards what the drives have written of the next step."""
         self.step.tell(lib.shore_step_unmake)
         self.streams.tier.forget()
-        self.made = {}
+        self.made, self.has_pass = {}, False
 
     def make_empty(self):
         """Makes a step that changes no parameter."""
@@ -474,6 +473,6 @@ class Gradients(ScriptSide):
 
     def abandon(self):
         """Forgets everything, in a forked process."""
-        self.state = self.step = None
+        self.step = None
         self.begin(keep=True)  # p.grad stays, and says that the run is the parent's
         self.made = {}

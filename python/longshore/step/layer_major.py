@@ -159,7 +159,8 @@ class Turns:
         written = (
             self.written or self.watch.changed() or (self.modules.name(found.changes[0]) if found.changes else None)
         )
-        self.core.together.probed, self.watch.probing = not written, False
+        self.core.together.note(not written)
+        self.watch.end_probe()
         if written:
             self.go_sequential(f"{written} is changed within a pass")
         else:
@@ -171,15 +172,13 @@ class Turns:
         if written and any(self.begun[n] and not self.done[n] for n in range(self.count) if n != me):
             raise _conflict(written)
         if written:
-            self.core.together.probed = False
+            self.core.together.note(False)
             self.go_sequential(f"{written} is changed within a pass")
 
     def go_sequential(self, why):
-        """Runs the micro-batches one after the other from here on. why: for the log, once an engine."""
+        """Runs the micro-batches one after the other from here on. why: for the log."""
         self.sequential = True
-        if not self.core.together.said_sequential:
-            self.core.together.said_sequential = True
-            _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
+        self.core.together.say_sequential(why)
 
     def _end_pass(self, me):
         """Called when a micro-batch's pass ends. Raises if it changed modules that waiting ones have begun with."""
@@ -201,7 +200,7 @@ class Turns:
     def backward(self, numbers):
         """Runs one backward pass for these micro-batches, whose forward passes have ended."""
         gradients = self.core.gradients
-        self.core.cycle.last, gradients.passes = numbers[-1] == self.count - 1, len(numbers)
+        self.core.cycle.expect(numbers[-1] == self.count - 1, len(numbers))
         self.current_backward = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [
             (root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)
@@ -350,7 +349,8 @@ class Turns:
 
     def _forward(self, number):
         streams = self.core.streams
-        self.core.own_random.turns, streams.inside.owner = self, self.owner
+        self.core.own_random.take(self)
+        streams.inside.belong_to(self.owner)
         try:
             return self.calls[number]()
         finally:
@@ -382,6 +382,20 @@ class Together:
         self.nodes = ()  # graph nodes of each round of turns in the last step: see Graphs
         self.modules = self.watch = None  # a ModuleChanges and a Watch
 
+    def drew(self, drew):
+        """A pass in training has ended. drew: whether it drew random numbers."""
+        self.draws = drew
+
+    def note(self, probed):
+        """A probe, or a change that it has not seen, has shown whether micro-batches can take turns."""
+        self.probed = probed
+
+    def say_sequential(self, why):
+        """Logs why micro-batches run one after the other, once an engine."""
+        if not self.said_sequential:
+            self.said_sequential = True
+            _log.info("train_batch: %s: the micro-batches of a step are computed one after the other", why)
+
     def stop(self):
         """Stops the micro-batches before the engine is closed."""
         if self.turns is not None:
@@ -411,30 +425,31 @@ class Together:
         turns = Turns(core, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
             core.own_random.begin_step(core)
-            cycle.last, gradients.passes = True, count
+            cycle.expect(True, count)
             cycle.begin_pass()
             self.turns = turns
             if count > 1:
-                streams.turns, gradients.in_order = turns, turns.in_order
                 hooked = gradients.first_hooked()
                 self.watch.begin(not self.probed and self.watch.has_any())
                 if hooked:
                     turns.go_sequential(f"{hooked} has a hook that sees its gradients")
                 elif self.watch.probing:
                     turns.probing = turns.sequential = True
-            with streams.inside.differentiating(), gradients.own_pass():
+            within = streams.taking(turns if count > 1 else None)
+            with within, streams.inside.differentiating(), gradients.own_pass():
                 turns.run()
-                core.own_random.left = random_numbers.now()
+                core.own_random.end_step()
                 turns.finish()
             with whole:
                 gradients.end_of_backward()
                 losses = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
-                cycle.losses, cycle.backwards = sum(losses) / parts, count
+                cycle.end_pass(sum(losses) / parts, count)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
             core.drop_gradients()
             recovery.say_closed(core, failure, "train_batch")
             raise
         finally:
-            gradients.passes, streams.turns, gradients.in_order, self.turns = 1, None, None, None
+            cycle.expect(False)
+            self.turns = None
         return losses

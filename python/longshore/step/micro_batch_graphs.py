@@ -10,7 +10,7 @@ micro-batch get the largest numbers, so that its backward runs first.
 
 import torch
 
-from ..torch_internals import DisableTorchFunction, current_node, next_sequence_number
+from ..torch_internals import DisableTorchFunction, accumulation_node, current_node, next_sequence_number
 
 _MARK = "longshore"  # key in a node's metadata: (number of the micro-batch, number of the turn)
 _data = torch.Tensor.data
@@ -56,9 +56,11 @@ class Graphs:
         self.last, self.turn = number, self.turn + 1
         with DisableTorchFunction(), torch.enable_grad():
             x = torch.zeros((), requires_grad=True)
-            for _ in range(0 if sequential else self.first + (self.count - 1 - number) * self.each - _node_number()):
+            for _ in range(
+                0 if sequential else self.first + (self.count - 1 - number) * self.each - next_sequence_number()
+            ):
                 x.t()  # uses up a sequence number
-        self._began = _node_number()
+        self._began = next_sequence_number()
 
     def show(self, number, parameters):
         """Gives parameters new nodes, marked with the micro-batch whose turn it is."""
@@ -69,7 +71,7 @@ class Graphs:
                     # assigning data of another dtype detaches the parameter from its node
                     _data.__set__(p, torch.empty(0, dtype=torch.float64, device=p.device))
                     _data.__set__(p, data)
-                    node = _node(p)
+                    node = accumulation_node(p)
                     node.metadata[_MARK] = number, self.turn
                     self._shown[id(p)] = p, node
 
@@ -77,7 +79,7 @@ class Graphs:
         """Adds a _HandOver node for the parameters that this turn used."""
         parameters, self._shown = [p for p, _ in self._shown.values()], {}  # from here on only graphs hold the nodes
         with DisableTorchFunction(), torch.enable_grad():
-            used = [p for p in parameters if p.requires_grad and _MARK in _node(p).metadata]
+            used = [p for p in parameters if p.requires_grad and _MARK in accumulation_node(p).metadata]
             if used:
                 keys = [(number, id(p)) for p in used]
                 handed = _HandOver.apply(self._sums, keys, *used)
@@ -88,7 +90,7 @@ class Graphs:
                         self._follows.add((*key, self.turn))
                     self._used[key] = self.turn, handed
         torch.clear_autocast_cache()  # its casts belong to this graph
-        self.ends[number] = _node_number()
+        self.ends[number] = next_sequence_number()
         self.turn_nodes[-1] = max(self.turn_nodes[-1], self.ends[number] - self._began)
 
     def roots(self, number):
@@ -103,11 +105,3 @@ class Graphs:
             return number, g
         self._sums[number, id(p)] = g
         return number, None
-
-
-def _node_number():
-    return next_sequence_number()
-
-
-def _node(p):
-    return p.view_as(p).grad_fn.next_functions[0][0]

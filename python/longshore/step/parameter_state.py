@@ -20,9 +20,8 @@ _NOT_WRITTEN = ", and was not written"
 def _place(param):
     """Returns (handle, core, block number, offset in the block in elements) of a parameter."""
     handle = param.longshore
+    handle.streams.open_state(handle.name)
     core, number = handle.streams.core(), handle.block.number
-    if core is None or core.state is None:
-        raise LongshoreError(f"{handle.name}: the engine is closed")
     return handle, core, number, core.layout.offsets[number][handle.index]
 
 

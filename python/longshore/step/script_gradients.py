@@ -95,7 +95,7 @@ class ScriptSide:
     def look(self):
         """Takes over what a script has made of p.grad. If it has removed all of the step's, the step starts over."""
         if self.shown.look(self) and not any(block.arrived for block in self.blocks):
-            self.streams.core().drop_gradients()
+            self.streams.core().drop_gradients(passes=False)
 
     def hide(self):
         """Clears p.grad before a pass, and takes over a script's changes."""
@@ -140,7 +140,7 @@ class ScriptSide:
         theirs, others = self.shown.parted(parameters)
         if not others:
             zeroed = [] if set_to_none else self.shown.zero()
-            self.streams.core().drop_gradients()
+            self.streams.core().drop_gradients(passes=False)
             self.shown.set(self, zeroed)
             return
         for p in theirs:

@@ -98,6 +98,10 @@ class Watch:
         self._seen = {layer: self._tensors(places) for layer, places in (*self.own.items(), (None, self.rest))}
         self._outside = {key: _snapshot(now(), _DEEP) for key, (_, now) in self.outside.items()}
 
+    def end_probe(self):
+        """From here on only versions are compared."""
+        self.probing = False
+
     def begin(self, probing):
         """Begins a step. probing: compares bits too, since a write through `.data` counts no version."""
         self.probing = probing

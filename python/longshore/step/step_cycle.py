@@ -71,14 +71,11 @@ class StepCycle:
     def open_state(self, asked):
         """Returns the state of the engine's run. Raises LongshoreError if the engine is closed. asked: the engine's
         name that needs the state."""
-        if self.core.state is None:
-            raise LongshoreError(f"engine.{asked}: {self.core.streams.why}")
-        return self.core.state
+        return self.core.streams.open_state(f"engine.{asked}")
 
     def go_on_from(self, position, lineage, counts):
         """Continues from what a run has saved."""
         self.position, self.lineage, self.counts = position, lineage, counts
-        self.core.gradients.has_pass = False
 
     @contextlib.contextmanager
     def changing(self, counts=None):
@@ -108,10 +105,14 @@ class StepCycle:
         """The next pass is the first one of the step."""
         self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
 
-    def end_pass(self, loss):
-        """A backward pass has gathered the gradients of this part of the loss."""
+    def end_pass(self, loss, count=1):
+        """A backward pass of this many micro-batches has gathered the gradients of this part of the loss."""
         self.losses += loss
-        self.backwards += 1
+        self.backwards += count
+
+    def expect(self, last, count=1):
+        """The next backward pass is of this many micro-batches. last: whether make() follows it."""
+        self.last, self.core.gradients.passes = last, count
 
     @whole
     def begin_pass(self):
@@ -310,6 +311,6 @@ class StepCycle:
 
     def leave_to_parent(self):
         """In a forked process: forgets the run, and closes, commits and writes nothing."""
-        self.core.state, self.phase, self.commits = None, Phase.DURABLE, None
+        self.phase, self.commits = Phase.DURABLE, None
         self.core.gradients.abandon()
         self.begin(keep=True)
