@@ -96,11 +96,16 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
+def accumulation_node(leaf: torch.Tensor) -> Any:
+    """The node that adds up a leaf's gradient."""
+    return leaf.view_as(leaf).grad_fn.next_functions[0][0]
+
+
 def is_captured(leaf: torch.Tensor) -> bool:
     """Whether the backward pass that runs returns a leaf's gradient, as torch.autograd.grad() does, and adds nothing to
     its .grad."""
     with DisableTorchFunctionSubclass(), torch.enable_grad():
-        node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
+        node = accumulation_node(leaf)
     try:
         torch._C._will_engine_execute_node(node)
     except RuntimeError:  # what PyTorch raises for a leaf in torch.autograd.grad()

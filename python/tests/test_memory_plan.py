@@ -35,7 +35,7 @@ def pinned(layout, pages, chosen):
     def page_bytes(block):
         return layout.page_bytes(block, torch.float32, torch.bfloat16)
 
-    return layout.memory_bytes(pages, page_bytes) + chosen.landing_bytes + chosen.pool_bytes
+    return layout.memory_bytes(pages, page_bytes) + chosen.aside_bytes + chosen.pool_bytes
 
 
 def refused(layout, memory, **how):

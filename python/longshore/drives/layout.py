@@ -53,19 +53,6 @@ class Block:
         return self.tensors[0].dtype
 
 
-def _layers_in(blocks, elems):
-    """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at the
-    same position have similar sizes and share slots. elems(number): how many elements a block has. Blocks that may
-    share are layers of their own; the head comes after the layers, as in forward."""
-    layers = {}
-    rest = [n for n, block in enumerate(blocks) if block.may_share]
-    repeated = [n for n in range(len(blocks)) if n not in rest]
-    for number in repeated + (rest[::-1] if any(blocks[n].layer for n in repeated) else rest):
-        if blocks[number].layer:
-            layers.setdefault(blocks[number].module, []).append(number)
-    return [sorted(numbers, key=elems, reverse=True) for numbers in layers.values()]
-
-
 class Layout:
     """Where the tensors of each block lie.
 
@@ -115,8 +102,16 @@ class Layout:
             yield first, count, inside
 
     def layers(self):
-        """The block numbers of each repeated layer, largest block first."""
-        return _layers_in(self.blocks, self.elems)
+        """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at
+        the same position have similar sizes and share slots. Blocks that may share are layers of their own; the head
+        comes after the layers, as in forward."""
+        layers = {}
+        rest = [n for n, block in enumerate(self.blocks) if block.may_share]
+        repeated = [n for n in range(len(self.blocks)) if n not in rest]
+        for number in repeated + (rest[::-1] if any(self.blocks[n].layer for n in repeated) else rest):
+            if self.blocks[number].layer:
+                layers.setdefault(self.blocks[number].module, []).append(number)
+        return [sorted(numbers, key=self.elems, reverse=True) for numbers in layers.values()]
 
     def share_rest(self):
         """Lets embeddings, heads and the like share the slots of layers. Returns False if none are left that can."""

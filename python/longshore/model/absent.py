@@ -240,14 +240,14 @@ class Absent(nn.Parameter):
     """The class of a parameter that is not in memory."""
 
     def __repr__(self):
-        return f"Parameter containing (from drives):\n{_value(self)!r}"
+        return f"Parameter containing (from drives):\n{self.longshore.copy()!r}"
 
     def __deepcopy__(self, memo):
-        out = memo[id(self)] = nn.Parameter(_value(self), self.requires_grad)
+        out = memo[id(self)] = nn.Parameter(self.longshore.copy(), self.requires_grad)
         return out
 
     def __reduce_ex__(self, protocol):
-        return nn.Parameter(_value(self), self.requires_grad).__reduce_ex__(protocol)
+        return nn.Parameter(self.longshore.copy(), self.requires_grad).__reduce_ex__(protocol)
 
     def set_(self, *args, **kwargs):  # PyTorch does not give this one to __torch_function__()
         _refuse(self, "its storage cannot be replaced", _BEFORE)
@@ -329,16 +329,8 @@ def tensors(tree):
     return [a for a in tree_leaves(tree) if isinstance(a, torch.Tensor)]
 
 
-def _name(p):
-    return p.longshore.name
-
-
-def _value(p):
-    return p.longshore.copy()
-
-
 def _copy(p):
-    return fetched(_value(p), _name(p), _advice(p))
+    return fetched(p.longshore.copy(), p.longshore.name, _advice(p))
 
 
 def _copy_for_operation(p):
@@ -351,7 +343,7 @@ def _copy_view(t, p):
     """Copies a view that was made in forward, where its block may be evicted."""
     out = t.clone()
     if not t.requires_grad:
-        return fetched(out, _name(p), IN_PASS)
+        return fetched(out, p.longshore.name, IN_PASS)
     p.longshore.streams.inside.view_copies.append((out, version_of(out), p.longshore))
     return out
 
@@ -382,4 +374,4 @@ def is_that_already(name, p, args, kwargs):
 
 
 def _refuse(p, why, advice=_ADVICE):
-    raise AbsentParameterError(f"{_name(p)}: its value lies on the drives, and {why}; {advice}")
+    raise AbsentParameterError(f"{p.longshore.name}: its value lies on the drives, and {why}; {advice}")

@@ -44,7 +44,7 @@ class Spool:
         """more: how a user names more directories, for messages."""
         self.directories, self.more = directories, more
         self.modules = weakref.WeakSet()  # modules made while it is open
-        self.failure = None
+        self.failure = self.refused = None  # that a file has no room; that a file of weights cannot be mapped
         self.maps = weakref.WeakValueDictionary()  # mappings by the address of their storage
         self.lock = threading.Lock()
         self.touched = 0
@@ -96,6 +96,70 @@ class Spool:
     def has(self, tensor):
         return tensor.device.type == "cpu" and tensor.untyped_storage().data_ptr() in self.maps
 
+    # ---- what replaces functions of PyTorch
+
+    def registering(self, before):
+        """nn.Module.register_parameter() that moves parameters into files."""
+
+        def register_parameter(module, name, param):
+            before(module, name, param)
+            if param is None or param.device.type != "cpu" or param.nbytes < LEAST_BYTES or self.has(param):
+                return
+            if param.dtype in (torch.float32, torch.bfloat16, torch.float16):
+                param.data = self.take(param.data)
+
+        return register_parameter
+
+    def noting(self, before):
+        """A method of nn.Module that notes the module: one that is made, or copied, or loaded as a whole."""
+
+        def note(module, *args, **how):
+            self.modules.add(module)
+            before(module, *args, **how)
+
+        return note
+
+    def loading(self, before):
+        """torch.load() that refuses files which it would read into memory as a whole."""
+
+        def load(f, *args, **how):
+            shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 reads shapes first
+            named = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
+            whole = named and not how.get("mmap") and not shapes
+            if whole and os.path.exists(f) and unreadable_weights.is_old(f):
+                new = "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"
+                why = "can only be read into memory as a whole; convert it once on a machine with enough memory"
+                self.refused = self.refused or LongshoreError(f"{os.fspath(f)}: {why}: {new}")
+                raise self.refused
+            return before(f, *args, **how)
+
+        return load
+
+    # ---- memory
+
+    @contextlib.contextmanager
+    def relieving(self):
+        """The context in which pages go back to the system all the time: initialisation touches all parameters again,
+        in places without hooks."""
+        stop = threading.Event()
+
+        def watch():
+            while not stop.wait(0.05):
+                self.relieve(RESIDENT_BYTES)
+
+        def end():
+            stop.set()
+            watcher.join()
+
+        watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
+        watcher.start()
+        atexit.register(end)  # for a process that ends inside the context
+        try:
+            yield
+        finally:
+            end()
+            atexit.unregister(end)
+
     def relieve(self, nbytes):
         """Gives pages back to the system once RESIDENT_BYTES were touched. Their contents stay in the files."""
         with self.lock:
@@ -143,67 +207,32 @@ class _Map(mmap.mmap):
 
 
 @contextlib.contextmanager
+def replaced(owner, **makers):
+    """The context in which a class or module has other functions. makers: each makes one of the function before."""
+    before = {name: getattr(owner, name) for name in makers}
+    try:
+        for name, make in makers.items():
+            setattr(owner, name, make(before[name]))
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(owner, name, function)
+
+
+@contextlib.contextmanager
 def spooling(directories, more):
     """A context in which parameters that modules register lie in files of these directories. Yields the Spool."""
     spool = Spool(directories, more)
-    before, init_before, setstate_before = nn.Module.register_parameter, nn.Module.__init__, nn.Module.__setstate__
-    load_before, refused = torch.load, []
-
-    def register_parameter(self, name, param):
-        before(self, name, param)
-        if param is None or param.device.type != "cpu" or param.nbytes < LEAST_BYTES or spool.has(param):
-            return
-        if param.dtype in (torch.float32, torch.bfloat16, torch.float16):
-            param.data = spool.take(param.data)
-
-    def init(self, *args, **how):
-        spool.modules.add(self)
-        init_before(self, *args, **how)
-
-    def setstate(self, state):  # for a module that is copied, or loaded as a whole
-        setstate_before(self, state)
-        spool.modules.add(self)
-
-    def load(f, *args, **how):
-        shapes = how.get("map_location") == "meta" and zipfile.is_zipfile(f)  # transformers 4 first reads shapes only
-        named = isinstance(f, (str, os.PathLike)) and os.path.basename(f).startswith("pytorch_model")
-        whole = named and not how.get("mmap") and not shapes
-        if whole and os.path.exists(f) and unreadable_weights.is_old(f):
-            new = "from_pretrained(DIR).save_pretrained(NEW), outside of longshore.init()"
-            why = "can only be read into memory as a whole; convert it once on a machine with enough memory"
-            refused.append(LongshoreError(f"{os.fspath(f)}: {why}: {new}"))
-            raise refused[0]
-        return load_before(f, *args, **how)
-
-    stop = threading.Event()
-
-    def end():
-        stop.set()
-        watcher.join()
-
-    def watch():
-        while not stop.wait(0.05):
-            spool.relieve(RESIDENT_BYTES)
-
-    # initialisation touches all parameters again, in places without hooks
-    watcher = threading.Thread(target=watch, name="longshore-spool", daemon=True)
-    nn.Module.register_parameter, nn.Module.__init__ = register_parameter, init
-    nn.Module.__setstate__, torch.load = setstate, load
-    watcher.start()
-    atexit.register(end)  # for a process that ends inside the context
-    try:
-        with unreadable_weights.named(), Progress("making the model") as spool.progress:
-            yield spool
-            if spool.failure is not None:
-                raise spool.failure  # which other code has swallowed
-    except Exception as said:
-        for failure in (*refused[:1], spool.failure):
-            if failure is not None and said is not failure:
-                # transformers reports another cause: 4 that it is no file of PyTorch's, 5 that it cannot be converted
-                raise failure from said
-        raise
-    finally:
-        end()
-        atexit.unregister(end)
-        nn.Module.register_parameter, nn.Module.__init__ = before, init_before
-        nn.Module.__setstate__, torch.load = setstate_before, load_before
+    methods = {"__init__": spool.noting, "__setstate__": spool.noting, "register_parameter": spool.registering}
+    with replaced(nn.Module, **methods), replaced(torch, load=spool.loading), spool.relieving():
+        try:
+            with unreadable_weights.named(), Progress("making the model") as spool.progress:
+                yield spool
+                if spool.failure is not None:
+                    raise spool.failure  # which other code has swallowed
+        except Exception as said:
+            for failure in (spool.refused, spool.failure):
+                if failure is not None and said is not failure:
+                    # transformers reports another cause: 4 that the file is not PyTorch's, 5 that it cannot convert
+                    raise failure from said
+            raise

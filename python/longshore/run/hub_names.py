@@ -109,7 +109,8 @@ def _write(directory, groups, tensors, revert, short_names, most_bytes):
     made = {name: t for _, of_group in groups for name, t in of_group.items()}
     sizes = {name: t.numel() * t.element_size() for name, t in made.items()}
     files = shards(sizes, most_bytes, "model", ".safetensors")
-    values = (v for sources, of_group in groups for v in _ordered(revert({n: tensors[n] for n in sources}), of_group))
+    reverted = ((revert({n: tensors[n] for n in sources}), names) for sources, names in groups)
+    values = (values[name] for values, names in reverted for name in names)
     with Progress("saving under the names of the Hub", sum(sizes.values())) as shown:
         for file, names in files.items():
             ends = list(itertools.accumulate((sizes[name] for name in names), initial=0))
@@ -127,7 +128,3 @@ def _write(directory, groups, tensors, revert, short_names, most_bytes):
                 f.flush()
                 os.fsync(f.fileno())
     write_index(directory, sizes, files, "model", ".safetensors")
-
-
-def _ordered(values, names):
-    return [values[name] for name in names]

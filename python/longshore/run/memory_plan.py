@@ -28,7 +28,6 @@ class Plan:
     ring_bytes: int  # buffers of the drives
     pages: int  # layers whose parameters are in the host's memory at once
     slots: int  # layers that a device holds at once; 0: there is none, and modules compute in the pages
-    landing_bytes: int  # pinned memory that gradients of a device land in
     gradient_bytes: int
     pool_bytes: int  # memory that activations pass through; 0: they stay in PyTorch's memory, beside the budget
     room_bytes: int  # room for activations on the drives
@@ -142,6 +141,53 @@ def _sums(plan):
     return sums
 
 
+class _Needs:
+    """What a model needs of memory: the sizes from which its _Program follows."""
+
+    def __init__(self, layout, drives, memory, how, device):
+        """The arguments are those of plan()."""
+        self.layout, self.device, self.ndrives = layout, device, len(drives)
+        compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
+        options, _ = fleet_options(drives, number, how["moments"], how["storage"] == "fp32", residual=bool(compress))
+        self.rings = (
+            lib.shore_fleet_memory_least_bytes(layout.c, options),
+            lib.shore_fleet_memory_bytes(layout.c, options),
+        )
+        trained = [layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains]
+        self.gradients = 4 * sum(trained)
+        # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
+        self.block = 4 * max(trained, default=0)
+        self.compression = compression_bytes(layout, compress)
+        self.offloads = how.get("activations", "memory") != "memory"
+        self.spare = 16 * sum(trained)  # the state of all trained parameters takes no more than this
+        if memory is None:  # leaves memory for activations
+            pages = os.sysconf("SC_AVPHYS_PAGES")
+            self.spare = min(self.spare, os.sysconf("SC_PAGE_SIZE") * pages // 4, shared_budget.within() // 2)
+        self.page_bytes = layout.nbytes
+        if device is not None:
+            dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
+            self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
+
+    def described(self):
+        """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
+        program = _Program(self.layout, self.page_bytes, self.ndrives, self.device)
+        backward, rows = list(program.backward.values()), {}
+        passing = {"by": backward, "stays": False}
+        program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
+        program.add("compression", lib.SHORE_ROLE_FIXED, self.compression, by=backward)
+        if self.device is not None:
+            program.add("landing gradients", lib.SHORE_ROLE_FIXED, self.block, place=program.pinned, **passing)
+            rows["slots"] = program.parameters(self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
+        rows["pages"] = program.parameters(self.page_bytes, program.pinned, "pages")
+        if self.offloads:
+            how = {"place": program.pinned, "by": program.all, "stays": False}
+            rows["pool"] = program.add("activations", lib.SHORE_ROLE_POOL, *POOL_BYTES, **how)
+        rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, *self.rings, by=program.all)
+        rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, self.gradients, **passing)
+        rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, self.spare, by=backward)
+        return program, rows, _sums(program.plan(0)[0]).minimum_bytes
+
+
 def plan(layout, drives, memory, how, who="this model", room=None, device=None, device_bytes=ALL_BYTES, pinned_bytes=0):
     """The Plan for a memory budget. Raises BudgetError with the minimum.
 
@@ -152,76 +198,30 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     device: what modules compute on; None: the CPU.
     device_bytes, pinned_bytes: budgets of a device and of pinned memory; 0 pinned_bytes: they count in memory.
     """
-    compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
-    options, _ = fleet_options(drives, number, how["moments"], how["storage"] == "fp32", residual=bool(compress))
-    least_rings, best_rings = (
-        lib.shore_fleet_memory_least_bytes(layout.c, options),
-        lib.shore_fleet_memory_bytes(layout.c, options),
-    )
-    trained = sum(layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains)
-    # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
-    block = 4 * max((layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains), default=0)
-    # most_spare: the state of all trained parameters takes no more than this
-    compressing, most_spare = compression_bytes(layout, compress), trained * 16
-    if memory is None:
-        # without a given budget, leave memory for activations
-        most_spare = min(
-            most_spare, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") // 4, shared_budget.within() // 2
-        )
-    page_bytes = (
-        layout.nbytes
-        if device is None
-        else functools.partial(layout.page_bytes, compute=DTYPE_OF[how["compute"]], storage=DTYPE_OF[how["storage"]])
-    )
-
-    def described():
-        program = _Program(layout, page_bytes, len(drives), device)
-        backward = list(program.backward.values())
-        rows = {}
-        program.add("gradients of a block", lib.SHORE_ROLE_FIXED, block, by=backward, stays=False)
-        program.add("compression", lib.SHORE_ROLE_FIXED, compressing, by=backward)
-        if device is not None:
-            program.add(
-                "landing gradients", lib.SHORE_ROLE_FIXED, block, place=program.pinned, by=backward, stays=False
-            )
-            rows["slots"] = program.parameters(layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
-        rows["pages"] = program.parameters(page_bytes, program.pinned, "pages")
-        if how.get("activations", "memory") != "memory":
-            rows["pool"] = program.add(
-                "activations", lib.SHORE_ROLE_POOL, *POOL_BYTES, place=program.pinned, by=program.all, stays=False
-            )
-        rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, least_rings, best_rings, by=program.all)
-        rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, 4 * trained, by=backward, stays=False)
-        rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, most_spare, by=backward)
-        return program, rows, _sums(program.plan(0)[0]).minimum_bytes
-
-    program, rows, least = described()
-    if (
-        min((size for size in (memory, shared_budget.left()) if size is not None), default=least) < least
-        and layout.share_rest()
-    ):
-        program, rows, least = described()
+    needs = _Needs(layout, drives, memory, how, device)
+    program, rows, least = needs.described()
+    given = [size for size in (memory, shared_budget.left()) if size is not None]
+    if min(given, default=least) < least and layout.share_rest():
+        program, rows, least = needs.described()
     memory = shared_budget.share(who, memory, least)
-    given = memory or 0
+    budget = memory or 0
     memory = shared_budget.within(memory, least)
     made, code, diag = program.plan(memory, device_bytes, pinned_bytes)
     native.check(code, diag)
     fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
-    kept, total = fates["spare"].bytes, _sums(made).total_bytes
+    kept, total, pool = fates["spare"].bytes, _sums(made).total_bytes, fates.get("pool")
     slots, pages = (1 if fate is None else fate.count for fate in (fates.get("slots"), fates["pages"]))
-    pool = fates.get("pool")
     return Plan(
-        ring_bytes=0 if fates["rings"].full else least_rings,
+        ring_bytes=0 if fates["rings"].full else needs.rings[0],
         pages=pages,
         slots=0 if device is None else slots,
-        landing_bytes=0 if device is None else block,
         gradient_bytes=fates["gradients"].bytes,
         pool_bytes=0 if pool is None else pool.bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
-        aside_bytes=block,
+        aside_bytes=needs.block,
         spare_bytes=kept,
         total_bytes=total - kept,
-        compression_bytes=compressing,
+        compression_bytes=needs.compression,
         least_bytes=least,
-        budget_bytes=given if shared_budget.left() is None else total,
+        budget_bytes=budget if shared_budget.left() is None else total,
     )

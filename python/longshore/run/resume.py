@@ -16,6 +16,7 @@ from .. import native
 from ..drives.state import State
 from ..errors import LongshoreError, MissingError
 from ..model import adapters, blocks as tree, device
+from ..model.init_on_disk import replaced
 from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
@@ -29,21 +30,15 @@ from .options import DTYPE_OF
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
-@contextlib.contextmanager
-def skeleton():
-    """A context in which modules are made with parameters without memory and with real buffers."""
-    before = nn.Module.register_parameter
+def _without_memory(before):
+    """nn.Module.register_parameter() that keeps of a parameter all but its memory."""
 
     def register_parameter(self, name, param):
         before(self, name, param)
         if param is not None and not nn.parameter.is_lazy(param) and param.device.type != "meta" and param.numel():
             parameters_of(self)[name] = type(param)(param.detach().to("meta"), requires_grad=param.requires_grad)
 
-    nn.Module.register_parameter = register_parameter
-    try:
-        yield
-    finally:
-        nn.Module.register_parameter = before
+    return register_parameter
 
 
 @answered
@@ -144,7 +139,7 @@ def _model_for(model, program, run):
     """The module that resume() was given, or makes."""
     if isinstance(model, nn.Module):
         return model
-    with skeleton():
+    with replaced(nn.Module, register_parameter=_without_memory):
         if model is None:
             return _recorded_model(program, run)
         if hasattr(model, "to_dict") and hasattr(model, "model_type"):
