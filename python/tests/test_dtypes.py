@@ -201,7 +201,7 @@ def test_too_much_of_the_other_dtype_is_refused_by_name(tmp_path, seed, monkeypa
     assert re.search(
         "most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and "
         "at most 19.53 KiB may "
-        r"\(table.weight 18 KiB, .*\.\.\.\); load the model as float32",
+        r"\(table.weight 18.00 KiB, .*\.\.\.\); load the model as float32",
         str(said.value),
     )
     with pytest.raises(
