@@ -1,9 +1,7 @@
 """Devices other than the CPU, as the library knows them: struct shore_device, made of torch.Stream and torch.Event."""
 
 import errno
-import queue
 import threading
-from concurrent.futures import Future, TimeoutError
 
 import torch
 
@@ -170,9 +168,18 @@ class Device:
         self._memory.append((there.data_ptr(), there))
         return there
 
+    def watch(self):
+        """Begins to wait for events on a thread of the library's, so that nobody else has to look at them."""
+        native.call(lib.shore_device_watch, self.c)
+
     def close(self):
         """Lets go of all memory. Nothing is called on it any more."""
+        lib.shore_device_unwatch(self.c)
         self._memory, self.rest = [], None
+
+    def leave_to_parent(self):
+        """In a forked process: it has no watch."""
+        self.c.watch = ffi.NULL
 
     def at(self, address, nbytes):
         """The bytes at an address, as a tensor."""
@@ -220,6 +227,21 @@ class Device:
     def on(self, number):
         """The torch.Stream of a number."""
         return self._of(number).stream
+
+    def copy(self, number, to, source):
+        """Copies on a stream, once what this thread computes so far is there. Returns the struct shore_event behind
+        it."""
+        stream = self.on(number)
+        stream.wait_event(torch.accelerator.current_stream(self.device).record_event())
+        with stream:
+            to.copy_(source, non_blocking=True)
+        return self.record(number)
+
+    def follow(self, event):
+        """What this thread computes from here on begins when a struct shore_event has passed."""
+        before = self.event_of(event)
+        if before is not None:
+            torch.accelerator.current_stream(self.device).wait_event(before)
 
     # ---- failures
 
@@ -316,59 +338,3 @@ def _wait(ctx, event, timeout_ns, diag):
     if code and diag != ffi.NULL:
         diag.text = f"the device has failed: {_first_line(device.failure)}".encode()[:1000]
     return code or (0 if passed[0] else -errno.ETIMEDOUT)
-
-
-class Landing:
-    """Gradients on their way from a device. A thread takes each one after its copy, in the order of arrival."""
-
-    def __init__(self, device):
-        self.device, self.stream = device, torch.Stream(device)
-        self.coming, self._asked = [], queue.SimpleQueue()
-        self._failed = False  # whether taking one has failed: later ones are then dropped
-        self._taker = threading.Thread(target=self._take, name="longshore-landing", daemon=True)
-        self._taker.start()
-
-    def begin(self, g, take):
-        """Begins to copy a gradient. take: is called with the copy in host memory."""
-        g = (g.to_dense() if g.is_sparse else g).contiguous()
-        here = torch.empty(g.shape, dtype=g.dtype, pin_memory=True)
-        self.stream.wait_event(torch.accelerator.current_stream(self.device).record_event())
-        with self.stream:
-            here.copy_(g, non_blocking=True)
-        self.coming.append(Future())
-        self._asked.put((self.coming[-1], self.stream.record_event(), here, g, take))
-
-    def _take(self):
-        while True:
-            landed, event, here, g, take = self._asked.get()  # g: keeps its memory until the copy has ended
-            try:
-                event.synchronize()
-                if not self._failed:
-                    take(here)
-                landed.set_result(None)
-            except BaseException as failure:
-                self._failed = True
-                landed.set_exception(failure)
-            del landed, event, here, g, take
-
-    def end(self):
-        """Waits until all gradients are taken. Raises the first failure. Called on the taking thread, which drops
-        gradients if a drive was lost, it does nothing."""
-        if threading.current_thread() is self._taker:
-            return
-        coming, self.coming = self.coming, []
-        failures = [failure for failure in [_landed(future) for future in coming] if failure is not None]
-        self._failed = False
-        if failures:
-            raise failures[0]
-
-
-def _landed(future):
-    """Returns the exception with which taking a gradient failed, or None."""
-    try:
-        return future.exception(TIMEOUT_SECONDS)
-    except TimeoutError:
-        return LongshoreError(
-            f"the device has done nothing for {TIMEOUT_SECONDS:g} seconds (device_timeout), so it "
-            "counts as lost; the committed state is good: continue with longshore.resume()"
-        )

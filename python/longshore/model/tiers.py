@@ -150,6 +150,7 @@ class TwoTiers(OneTier):
 
     def open(self, state, blocks):
         super().open(state, blocks)
+        self.device.watch()
         slots = {streamed.slot.number: streamed for streamed in blocks}
         buffers = [ffi.new("uint64_t[]", [self.base + streamed.slot.base]) for _, streamed in sorted(slots.items())]
         pools = ffi.new("struct shore_shown_pool[]", max(len(buffers), 1))
@@ -217,5 +218,6 @@ class TwoTiers(OneTier):
     def leave_to_parent(self):
         if self.shown is not None:
             ffi.gc(self.shown, None)
+            self.device.leave_to_parent()
         self.shown = None
         super().leave_to_parent()

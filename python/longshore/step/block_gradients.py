@@ -53,7 +53,7 @@ def shows(value, sum):
 class BlockGradients:
     """The gradients of one block, by the index of its tensors."""
 
-    __slots__ = ("held", "spilled", "arrived", "added", "more_bytes", "fired")
+    __slots__ = ("held", "spilled", "arrived", "added", "more_bytes", "fired", "coming")
 
     def __init__(self):
         self.clear()
@@ -62,13 +62,14 @@ class BlockGradients:
         self.held = {}  # the gradients in memory
         self.spilled = False  # whether gradients on the drives must be added to those
         self.arrived = set()  # tensors that have a gradient in this step
+        self.coming = 0  # how many of them are on their way from a device
         self.added = False  # whether the C step has these gradients as they are
         self.more_bytes = 0  # bytes held beyond those that the C step counts; may be negative
         self.fired = {}  # how many gradients each tensor got in this pass
 
     def are_zeros(self):
         """Whether all of its gradients are zeros, which take no memory."""
-        return not self.spilled and all(is_zeros(g) for g in self.held.values())
+        return not self.spilled and not self.coming and all(is_zeros(g) for g in self.held.values())
 
     def read_spilled(self, state, number, buffer):
         """Adds the gradients on the drives to the held ones, which become fp32. Returns how many bytes more are held.

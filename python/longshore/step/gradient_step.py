@@ -19,15 +19,23 @@ def _encode(ctx, number, segment, update, diag):
     return step.guard(lambda: step.encode(number, update))
 
 
+@ffi.callback("int(void *, uint32_t, uint64_t, struct shore_diag *)")
+def _landed(ctx, number, tag, diag):
+    step = ffi.from_handle(ctx)
+    return step.guard(lambda: step.landed(tag)) or lib.SHORE_STEP_TAKEN
+
+
 class Step:
     """An open struct shore_step."""
 
     # encode(number, request): fills in codes to send for a block; returns SHORE_STEP_WHOLE to send its gradients
     encode = None
+    # landed(tag): a gradient that land() was called for is here
+    landed = None
 
-    def __init__(self, streams, state, encode=None, **options):
+    def __init__(self, streams, state, encode=None, landed=None, **options):
         """streams: their pages are open. options: fields of struct shore_step_options."""
-        self.streams, self.encode, self._failure = streams, encode, None
+        self.streams, self.encode, self.landed, self._failure = streams, encode, landed, None
         units = ffi.new("struct shore_step_unit[]", len(streams.blocks))
         for number, unit in enumerate(units):
             count = state.layout.segments[number]
@@ -41,6 +49,8 @@ class Step:
             keeps_made=state.away,
             leave=_leave,
             encode=_encode if encode else ffi.NULL,
+            device=streams.device.c if streams.device else ffi.NULL,
+            landed=_landed if landed else ffi.NULL,
             ctx=self._handle,
             **options,
         )
@@ -75,6 +85,20 @@ class Step:
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
+
+    def land_at(self, nbytes):
+        """Waits for room in landing_bytes. Returns its offset, which the next land() takes."""
+        at = ffi.new("uint64_t *")
+        self.call(lib.shore_step_land_at, nbytes, at)
+        return at[0]
+
+    def land(self, number, tag, until):
+        """A gradient of a block is on its way, and here once the event has passed."""
+        self.call(lib.shore_step_land, number, native.new("struct shore_step_landing", tag=tag, until=until))
+
+    def land_all(self):
+        """Waits for all that are on their way."""
+        self.call(lib.shore_step_land_all)
 
     @whole
     def tell(self, function, *arguments):

@@ -13,7 +13,6 @@ from ..drives.layout import PIECE
 from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..interrupts import whole
-from ..model import device
 from ..native import SEGMENT, lib
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
@@ -26,6 +25,7 @@ from ..torch_internals import (
 from .block_gradients import BlockGradients, bytes_of, is_zeros, merged, shows
 from .grad_attribute import Shown
 from .gradient_step import Step
+from .landing import Landing
 from .optimizers import hypers
 from .script_gradients import ScriptSide
 
@@ -58,9 +58,11 @@ class Gradients(ScriptSide):
 
     speculate = lib.SHORE_SPECULATE_AUTO
 
-    def __init__(self, streams, room_bytes):
-        """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives."""
+    def __init__(self, streams, room_bytes, landing_bytes=0):
+        """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives. landing_bytes: of
+        pinned memory for gradients on their way from a device."""
         self.step = None  # the open run's Step
+        self.landing = None if streams.device is None else Landing(streams.device, landing_bytes)
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
@@ -84,7 +86,6 @@ class Gradients(ScriptSide):
         self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
         self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._in_hooks = set()  # ids of parameters whose p.grad a script's hooks see
-        self.landing = None if streams.device is None else device.Landing(streams.device.device)
 
     def hook(self):
         """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
@@ -184,8 +185,7 @@ class Gradients(ScriptSide):
                 self.add(p, due)
             return
         handle = p.longshore
-        if self.landing is not None:
-            self.landing.end()
+        self.land()
         self._sum(p, g.cpu())
         if self.blocks[handle.block.number].spilled:
             self._read_spilled(handle.block.number)
@@ -205,16 +205,41 @@ class Gradients(ScriptSide):
         del g
         self.shown.stays(p, kept)
         if self._is_complete(handle.block.number):
-            self.complete(handle.block.number)
+            self.complete(handle.block.number, self._is_last())
+
+    def _is_last(self):
+        """Whether no other pass than this one adds to the step."""
+        return self.streams.core().cycle.last
 
     def add(self, p, g):
-        """Adds a gradient to the sum of its parameter, and completes the block if it was the last one."""
-        if self.landing is not None and g.device.type != "cpu":
-            self.landing.begin(g, lambda here: self.add(p, here))
+        """Adds a gradient to the sum of its parameter, and completes the block if it was the last one: now, or once it
+        has come from its device."""
+        block = self.blocks[p.longshore.block.number]
+        if self.landing is None or g.device.type == "cpu":
+            self._add(p, g, self._is_last())
             return
+        block.coming += 1
+        block.arrived.add(p.longshore.index)
+        self.landing.begin(self.step, p, g, self._is_last())
+
+    def _add(self, p, g, last):
         self._sum(p, g)
         if self._is_complete(p.longshore.block.number):
-            self.complete(p.longshore.block.number)
+            self.complete(p.longshore.block.number, last)
+
+    def _landed(self, tag):
+        """Something has come from the device: a gradient, or the end of a pass."""
+        p, g, last = self.landing.take(tag)
+        if p is None:
+            self._end_pass(last)
+            return
+        self.blocks[p.longshore.block.number].coming -= 1
+        self._add(p, g, last)
+
+    def land(self):
+        """Waits for gradients on their way from the device."""
+        if self.landing is not None and self.landing.coming:
+            self.step.land_all()
 
     def _sum(self, p, g):
         """Adds a gradient to its parameter's sum, which becomes fp32 with the second one."""
@@ -228,7 +253,8 @@ class Gradients(ScriptSide):
                 self._read_spilled(handle.block.number)  # keeps the order of additions
         old = block.held.get(handle.index)
         if old is None or is_zeros(old):
-            block.held[handle.index] = g if g.is_contiguous() else g.contiguous()
+            borrowed = self.landing is not None and self.landing.lent(g)
+            block.held[handle.index] = g.clone() if borrowed else g.contiguous()
             self._count(block, g.nbytes)
         elif old.dtype == torch.float32:
             old.add_(g)
@@ -242,14 +268,15 @@ class Gradients(ScriptSide):
         fired = self.blocks[number].fired
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
-    def complete(self, number):
-        """Hands a block's gradients to the C step: autograd has all of them in this pass."""
+    def complete(self, number, last):
+        """Hands a block's gradients to the C step: autograd has all of them in this pass. last: no other pass adds to
+        them."""
         if not self.blocks[number].arrived or self.blocks[number].added:
             return  # a hook has removed all of them
         core = self.streams.core()
         core.meter.block_ended()
         with self._recovering():
-            self._hand_over(number, core, core.cycle.last)
+            self._hand_over(number, core, last)
 
     def _hand_over(self, number, core, last):
         """last: whether no other pass adds to this block."""
@@ -270,12 +297,20 @@ class Gradients(ScriptSide):
             recovery.recover(self.streams.core(), lost)  # make() sends the update again
 
     def end_of_pass(self):
-        """Completes the blocks that autograd left incomplete in this pass."""
-        if self.landing is not None:
-            self.landing.end()
+        """Completes the blocks that autograd left incomplete in this pass, once all has come. The last pass of a step
+        waits for that, so that updates begin while the device computes."""
+        last = self._is_last()
+        if self.landing is None:
+            self._end_pass(last)
+            return
+        self.landing.end_pass(self.step, last)
+        if last:
+            self.land()
+
+    def _end_pass(self, last):
         for number, block in enumerate(self.blocks):
             if block.fired and not self._is_complete(number):
-                self.complete(number)
+                self.complete(number, last)
             block.fired.clear()
 
     def end_of_backward(self):
@@ -337,6 +372,7 @@ class Gradients(ScriptSide):
     def gathered(self):
         """Returns the numbers of the blocks that have gradients, also those that a script has set as p.grad."""
         self._go_on()
+        self.land()
         for block in self.blocks:
             block.fired.clear()
         return [number for number, block in enumerate(self.blocks) if block.arrived]
@@ -385,6 +421,8 @@ class Gradients(ScriptSide):
             self._encode if core.compression else None,
             room_bytes=self.room,
             speculate=self.speculate,
+            landed=self._landed if self.landing else None,
+            landing_bytes=self.landing.memory.nbytes if self.landing else 0,
         )
         self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 
@@ -431,10 +469,9 @@ class Gradients(ScriptSide):
             self.shown.drop()
             self.adds = self.shows_made = False
         if self.step is not None:
-            if self.landing is not None:
-                with contextlib.suppress(LongshoreError):
-                    self.landing.end()
             self.step.tell(lib.shore_step_begin, self.state.step, False)
+        if self.landing is not None:
+            self.landing.forget()
         self._leaving, self._inspected, self._in_hooks, self.more_bytes = set(), None, set(), 0
         self._task = None
         for block in self.blocks:

@@ -29,6 +29,7 @@ class ScriptSide:
         """Returns a parameter's gradient in the step that gathers, or else in the last one; None if it has none. It
         stays until the script uses another block."""
         number, index = p.longshore.block.number, p.longshore.index
+        self.land()
         if self.has(p):
             self._inspect(number)
             return self.blocks[number].held[index]
@@ -44,6 +45,7 @@ class ScriptSide:
 
     def _inspect(self, number):
         """Brings a block's gradients into memory for a script. They stay until it uses another block."""
+        self.land()
         self._finish_spill(number)
         before, self._inspected = self._inspected, number
         if before is not None and before != number:
@@ -104,7 +106,7 @@ class ScriptSide:
         self.shown.hide(self)
         self.shows_made = False
         for number, block in enumerate(self.blocks):
-            if not block.added and not block.fired:
+            if not block.added and not block.fired and not block.coming:
                 self._put_back(number)
 
     def _go_on(self):
