@@ -129,6 +129,13 @@ struct PinnedMemory : c10::Allocator {
 
 bool hangs = false;  // nothing runs any more
 
+std::vector<std::function<void()>> over;  // what has run: to let go of a tensor may need the lock of Python's, which others hold who want ours
+void bury() {
+    std::vector<std::function<void()>> all;
+    Locked locked(lock);
+    all.swap(over);
+}
+
 struct Queue {
     long begun = 0, done = 0;
     std::deque<std::function<void()>> waiting;
@@ -138,6 +145,7 @@ struct Queue {
             waiting.pop_front();
             done++;
             next();
+            over.push_back(std::move(next));
         }
     }
     void add(std::function<void()> what) {
@@ -283,6 +291,7 @@ void copy_now(const Bare &from, const Bare &to) {
 
 at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking) {
     if (!to.numel()) return to;
+    bury();
     Locked locked(lock);
     bool within = is_away(from) && is_away(to);
     if (non_blocking && (within || range_of(pinned, storage_of(is_away(from) ? to : from)).first)) {
@@ -466,7 +475,10 @@ TORCH_LIBRARY(standin, m) {
     c10::SetAllocator(AWAY, &memory);
     m.def("waits() -> int", [] { return waits; });
     m.def("late() -> int", [] { return late; });
-    m.def("live() -> int", [] { return (int64_t)live; });
+    m.def("live() -> int", [] {
+        bury();
+        return (int64_t)live;
+    });
     m.def("hang(bool on) -> ()", [](bool on) { hangs = on; });
     m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
     m.def("limit_pinned(int nbytes) -> ()", [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });

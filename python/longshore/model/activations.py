@@ -7,6 +7,8 @@ version share one copy; each gets its own offset, shape, strides and dtype back.
 These stay in memory: small tensors, inputs and buffers of the model, leaves, tensor subclasses and layouts that are
 more than bytes, what backward recomputes, and whatever the store has no room for.
 
+What lies on a device leaves and comes back on a stream of its own, and the host waits for neither.
+
 If a script changes a tensor through ``.data`` between two saves, neither autograd nor this module sees it.
 """
 
@@ -33,12 +35,13 @@ TOGETHER = 4  # how many tensors an operation may save after one that it needs f
 class Entry:
     """A storage in the store, as it was when it was saved. Lives as long as a graph refers to it."""
 
-    __slots__ = ("store", "key", "what", "size", "source", "given", "watches", "__weakref__")
+    __slots__ = ("store", "key", "what", "size", "source", "given", "crossed", "watches", "__weakref__")
 
     def __init__(self, store, key, what, size, source):
         self.store, self.key, self.what, self.size = store, key, what, size
         self.source = source  # a weak reference to the storage, so that no other storage gets its identity
         self.given = None  # a weak reference to the bytes that backward has
+        self.crossed = None  # on a device: the struct shore_event after which it has them
         self.watches = []  # for each copy that backward got: a tensor that shares its version counter
 
     def __del__(self):
@@ -83,15 +86,22 @@ class _Mark:
 class Activations:
     """The offloaded activations of one engine. Thread-safe."""
 
-    def __init__(self, state, kind, pool_bytes, scratch_bytes, least=None):
-        """kind: where the pool is full, "drives" waits for the drives, and "auto" leaves the tensor in memory. least:
-        the smallest storage to offload, in bytes."""
+    def __init__(self, state, kind, pool_bytes, scratch_bytes, device=None, least=None):
+        """kind: where the pool is full, "drives" waits for the drives, and "auto" leaves the tensor in memory. device:
+        the Device that modules compute on; None: the CPU. least: the smallest storage to offload, in bytes."""
         self.state, self.waits = state, kind == "drives"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
-        options = native.new(
-            "struct shore_store_options", pool_bytes=pool_bytes, scratch_bytes=scratch_bytes, adapts=not self.waits
-        )
+        options = native.new("struct shore_store_options", scratch_bytes=scratch_bytes, adapts=not self.waits)
+        self.device = device
+        if device is None:
+            options.pool_bytes = pool_bytes
+        else:
+            align = lib.SHORE_BUFFER_ALIGN_BYTES
+            self.pool, self.stream = device.pinned(pool_bytes // align * align), device.number_of(device.new_stream())
+            part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
+            options.pool, options.npool, options.device = part, 1, device.c
+        self.leaving = {}  # by key: (the event of its copy, its bytes on the device, their version), in order
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
@@ -150,6 +160,8 @@ class Activations:
         """Whether a tensor's storage may be offloaded."""
         if not _is_plain(tensor) or self.broken or in_backward():
             return False
+        if tensor.device.type != "cpu" and (self.device is None or tensor.device != self.device.device):
+            return False
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         if not self.least <= nbytes <= self.pool_bytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
@@ -186,13 +198,34 @@ class Activations:
         )
         try:
             with torch.no_grad():
-                torch.frombuffer(ffi.buffer(memory[0], nbytes), dtype=torch.uint8).copy_(
-                    torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-                )
-            native.call(lib.shore_store_put, self.store, key)
+                there = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            if tensor.device.type == "cpu":
+                torch.frombuffer(ffi.buffer(memory[0], nbytes), dtype=torch.uint8).copy_(there)
+                native.call(lib.shore_store_put, self.store, key)
+            else:
+                until = self.device.copy(self.stream, self.device.at_pointer(memory[0], nbytes), there)
+                self.leaving[key] = until, tensor.detach(), version_of(tensor)
+                native.call(lib.shore_store_put_after, self.store, key, until)
         finally:
             self._release(key)
+        self._forget_left()
         return entry
+
+    def _forget_left(self):
+        """Lets go of what has left its device."""
+        for key, (until, _, _) in list(self.leaving.items()):
+            if self.device.event_of(until) is not None:
+                return
+            del self.leaving[key]
+
+    def _still_there(self, entry):
+        """The bytes of an entry that has not left its device yet; None: it has, or they have changed since."""
+        if entry.key not in self.leaving:
+            return None
+        _, tensor, version = self.leaving[entry.key]
+        if version_of(tensor) != version:
+            return None
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).data
 
     def drop(self, key):
         # from wherever an entry ends
@@ -218,28 +251,39 @@ class Activations:
                 )
             memory = entry.given and entry.given()
             if memory is None:
-                memory = self._bring(entry)
+                memory = self._bring(entry, saved.device)
                 watch = memory.detach()  # counts changes together with what backward is given
-                watch.data = torch.empty(0, dtype=torch.uint8)
+                watch.data = torch.empty(0, dtype=torch.uint8, device=memory.device)
                 entry.watches.append(watch)
                 entry.given = weakref.ref(memory)
+            if entry.crossed is not None:
+                self.device.follow(entry.crossed)
         self._ahead(saved)
-        if saved.device.type != "cpu":
-            memory = memory.to(saved.device)
         return torch.as_strided(memory.view(saved.dtype), saved.shape, saved.stride, saved.offset)
 
     @whole
-    def _bring(self, entry):
-        """Returns an entry's bytes. They stay in the pool until nothing uses them any more."""
+    def _bring(self, entry, where):
+        """Returns an entry's bytes. They stay in the pool until nothing uses them any more, or come to a device."""
         out = ffi.new("void **")
+        self._forget_left()
+        there = self._still_there(entry)
+        if there is not None:
+            return there
         try:
-            if native.ask(lib.shore_store_get, self.store, entry.key, out) != lib.SHORE_STORE_FULL:
+            full = native.ask(lib.shore_store_get, self.store, entry.key, out) == lib.SHORE_STORE_FULL
+            if not full and where.type != "cpu":
+                there = torch.empty(entry.size, dtype=torch.uint8, device=where)
+                here = self.device.at_pointer(out[0], entry.size)
+                entry.crossed = self.device.copy(self.stream, there, here)
+                native.call(lib.shore_store_release_after, self.store, entry.key, entry.crossed)
+                return there.data  # whose changes are counted from here on
+            if not full:
                 buffer = ffi.buffer(out[0], entry.size)
                 weakref.finalize(buffer, self._release, entry.key).atexit = False
                 return torch.frombuffer(buffer, dtype=torch.uint8)
             own = Buffer(entry.size)  # all of the pool is in use
             native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
-            return own.bytes
+            return own.bytes.to(where)
         except LongshoreError as failure:
             raise LongshoreError(
                 f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the "
@@ -263,11 +307,12 @@ class Activations:
     def settle(self):
         """Waits for requests under way. If storing had failed, later tensors are stored again."""
         lib.shore_store_settle(self.store, ffi.NULL)
-        self.broken = False
+        self.broken, self.leaving = False, {}
 
     def end(self):
         """Releases the drives. Entries in memory can still be read."""
         lib.shore_store_end(self.store)
+        self.leaving = {}
 
 
 def _is_plain(tensor):

@@ -188,7 +188,13 @@ class Device:
                 return there[address - start : address - start + nbytes]
         raise AssertionError(f"no memory at {address}")
 
+    def at_pointer(self, pointer, nbytes):
+        return self.at(int(ffi.cast("uintptr_t", pointer)), nbytes)
+
     # ---- streams
+
+    def new_stream(self):
+        return torch.Stream(self.device)
 
     def number_of(self, stream):
         """The number of a torch.Stream, which stands for it in the library as a pointer."""

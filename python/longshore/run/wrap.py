@@ -241,7 +241,7 @@ def open_engine(model, state, how, groups, chosen, device_timeout, seal=None):
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
         streams.make_activations = lambda state: Activations(
-            state, how["activations"], chosen.pool_bytes, state.scratch_bytes
+            state, how["activations"], chosen.pool_bytes, state.scratch_bytes, streams.device
         )
     if seal is not None:
         seal()

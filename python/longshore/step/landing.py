@@ -3,8 +3,6 @@ C library's step takes it in order."""
 
 import itertools
 
-import torch
-
 from ..interrupts import whole
 from ..native import ffi
 
@@ -14,8 +12,8 @@ class Landing:
 
     def __init__(self, device, nbytes):
         """device: a Device. nbytes: of pinned memory."""
-        self.device, self.memory = device, device.pinned(nbytes)
-        self.stream = device.number_of(torch.Stream(device.device))
+        self.device, self.memory = device, device.pinned(-(-nbytes // 64) * 64)
+        self.stream = device.number_of(device.new_stream())
         self.coming = {}  # by tag: (parameter, its gradient there, its copy here, whether its pass is the step's last)
         self._tags = itertools.count()
 
