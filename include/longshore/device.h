@@ -59,9 +59,10 @@ struct shore_device {
     /* Widens bf16 values to fp32, both on the device, on a stream. from may be the upper half of to: the call reads a
      * value before it writes over it. NULL: no pool widens. */
     int (*widen)(void *ctx, void *stream, uint64_t to, uint64_t from, size_t elems);
-    uint64_t timeout_ns;       /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
-    uint64_t lost;             /* 1: it is lost: shore_device_wait() says so, and waits no more */
-    uint64_t waits;            /* how often shore_device_wait() has waited */
+    uint64_t timeout_ns; /* after which a device that does not go on is lost; 0: SHORE_DEVICE_TIMEOUT_NS */
+    uint64_t lost;       /* 1: it is lost: shore_device_wait() says so, and waits no more */
+    /* How often shore_device_wait() has waited. Waits for events of a watch are one until it is asked for others. */
+    uint64_t waits;
     struct shore_watch *watch; /* the library's: NULL, or see shore_device_watch() */
 };
 

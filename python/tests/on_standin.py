@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import sys
+import threading
 from unittest import mock
 
 import torch
@@ -23,6 +24,8 @@ standin.make()
 import longshore  # noqa: E402
 from longshore.model import activations  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
+from longshore.step.gradient_step import Step  # noqa: E402
+from longshore.step.gradients import Gradients  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
 
 PARTS = 3
@@ -222,6 +225,8 @@ def of_model(make, where, path, together, slots, pages, stream=False, **how):
             longshore.wrap(model, run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how)
         )
         device = core_of(engine).streams.device
+        standin.pinned_most()
+        pinned = standin.pinned_most() + sum(8192 + b.nbytes for b in model.buffers())
         for _ in range(2):
             before = standin.waits() + (device.c.waits if device else 0)
             if together:
@@ -237,6 +242,7 @@ def of_model(make, where, path, together, slots, pages, stream=False, **how):
         out = {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm}
     loss = None
     gc.collect()
+    out["more_pinned"] = standin.pinned_most() - pinned
     out["waits"], out["kept"] = waits, standin.live() - others
     return out
 
@@ -314,6 +320,49 @@ def failed(path):
     return out
 
 
+def lost(path):
+    """What is said of a device that does not go on in mid-step, and what the CPU then goes on from."""
+    os.mkdir(f"{path}-drive")
+    torch.manual_seed(7)
+    batches = [torch.arange(8).view(2, 4).to(standin.NAME)] * PARTS
+    engine = longshore.wrap(
+        Net(False).to(standin.NAME), run=path, drives=[f"{path}-drive"], memory="1GiB", device_timeout=0.2
+    )
+    for last in (False, True):
+        if last:
+            core_of(engine).cycle.settle()
+            digest = engine.digest()
+            arriving = Gradients.arriving
+
+            def stops(gradients, p):
+                standin.hang()
+                arriving(gradients, p)
+
+            Gradients.arriving = stops
+        said = said_of(lambda: [engine.backward(engine(batch)) for batch in batches] and engine.step())
+    none = said_of(engine.step)
+    again = said_of(lambda: engine.backward(engine(batches[0])))
+    said_of(engine.close)
+    standin.hang(False)
+    Gradients.arriving = arriving
+    with longshore.resume(path, Net(False)) as engine:
+        return {"said": said, "again": again, "none": none, "same": engine.digest() == digest}
+
+
+def note_threads(entered):
+    """Notes which threads enter the library's step: (Python's name, the system's)."""
+
+    def noting(call):
+        def noted(*args):
+            with open(f"/proc/self/task/{threading.get_native_id()}/comm") as comm:
+                entered.add((threading.current_thread().name, comm.read().strip()))
+            return call(*args)
+
+        return noted
+
+    Step.call, Step.tell = noting(Step.call), noting(Step.tell)
+
+
 RUNS = {
     "together": {},
     "loop": {"together": False},
@@ -327,7 +376,8 @@ RUNS = {
 
 
 def main(directory):
-    out = {}
+    out, entered = {}, set()
+    note_threads(entered)
     for name, how in RUNS.items():
         for where in ("cpu", standin.NAME):
             out[f"{name} {where}"] = trained(where, f"{directory}/{name}-{where}", **how)
@@ -339,6 +389,7 @@ def main(directory):
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")
+    out["threads"], out["lost"] = sorted(entered), lost(f"{directory}/lost")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 
 

@@ -87,6 +87,11 @@ def live():
     return torch.ops.standin.live()
 
 
+def pinned_most():
+    """The most bytes of pinned memory since it was asked last."""
+    return torch.ops.standin.pinned_most()
+
+
 def hang(on=True):
     """From here on nothing runs on the device any more."""
     torch.ops.standin.hang(on)

@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 #include <torch/library.h>
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
@@ -41,7 +42,7 @@ using Locked = std::lock_guard<std::recursive_mutex>;
 
 using Ranges = std::map<const char *, size_t>;
 Ranges away, pinned;  // by their first byte
-size_t live = 0, limit = SIZE_MAX, pinned_limit = SIZE_MAX;
+size_t live = 0, limit = SIZE_MAX, pinned_limit = SIZE_MAX, pinned_bytes = 0, pinned_most = 0;
 std::map<const char *, StreamId> born;                   // the stream that memory was allocated on
 std::set<std::pair<const char *, StreamId>> lent;        // memory that record_stream() told another stream of
 thread_local StreamId current = 0;
@@ -114,10 +115,13 @@ struct PinnedMemory : c10::Allocator {
         void *p = aligned_alloc(PAGE, rounded(nbytes) + PAGE);
         TORCH_CHECK(p);
         pinned[(char *)p] = rounded(nbytes) + PAGE;
+        pinned_bytes += rounded(nbytes);
+        pinned_most = std::max(pinned_most, pinned_bytes);
         return {p, p, &release, Device(c10::DeviceType::CPU)};
     }
     static void release(void *p) {
         Locked locked(lock);
+        pinned_bytes -= pinned[(char *)p] - PAGE;
         pinned.erase((char *)p);
         free(p);
     }
@@ -128,6 +132,7 @@ struct PinnedMemory : c10::Allocator {
 // ---- streams
 
 bool hangs = false;  // nothing runs any more
+std::condition_variable_any goes_on;
 
 std::vector<std::function<void()>> over;  // what has run: to let go of a tensor may need the lock of Python's, which others hold who want ours
 void bury() {
@@ -199,13 +204,16 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
         Locked locked(lock);
         if (event) queues[stream.id()].add([e = *(Event *)event] { queues[e.stream].run_to(e.number); });
     }
+    // With the lock of Python's, which whoever has ours may want: it is not seen to have passed as long as others run something
     bool queryEvent(void *event) const override {
-        Locked locked(lock);
+        std::unique_lock<std::recursive_mutex> locked(lock, std::try_to_lock);
+        if (!locked) return false;
         return !event || queues[((Event *)event)->stream].done >= ((Event *)event)->number;
     }
     void synchronizeEvent(void *event) const override {
-        Locked locked(lock);
+        std::unique_lock<std::recursive_mutex> locked(lock);
         count_wait();
+        goes_on.wait(locked, [] { return !hangs; });
         if (event) queues[((Event *)event)->stream].run_to(((Event *)event)->number);
     }
     void destroyEvent(void *event, DeviceIndex) const noexcept override { delete (Event *)event; }
@@ -479,7 +487,12 @@ TORCH_LIBRARY(standin, m) {
         bury();
         return (int64_t)live;
     });
-    m.def("hang(bool on) -> ()", [](bool on) { hangs = on; });
+    m.def("pinned_most() -> int", [] { return (int64_t)std::exchange(pinned_most, pinned_bytes); });
+    m.def("hang(bool on) -> ()", [](bool on) {
+        Locked locked(lock);
+        hangs = on;
+        goes_on.notify_all();
+    });
     m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
     m.def("limit_pinned(int nbytes) -> ()", [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
 }

@@ -25,7 +25,8 @@ struct shore_watch {
     size_t nexpected, expected_room;
     struct passed *passed; /* [npassed] */
     size_t npassed, passed_room;
-    int failed; /* the first failure */
+    uint64_t asked, stood_at; /* events expected so far; how many there were when somebody waited last */
+    int failed;               /* the first failure */
     struct shore_diag why;
     bool ends, ended;
     unsigned holders; /* the thread, and the device: the last one frees it */
@@ -87,6 +88,7 @@ static bool expect(struct shore_watch *w, struct shore_event event) {
     w->passed = passed;
     if (!has_room) return false;
     w->expected[w->nexpected++] = event;
+    w->asked++;
     pthread_cond_broadcast(&w->changed);
     return true;
 }
@@ -195,6 +197,8 @@ static int wait_for_note(struct shore_device *device, struct shore_event event, 
     struct timespec until = after(timeout_of(device));
     pthread_mutex_lock(&w->mutex);
     bool here = w->failed || is_noted(w, event), waits = here || expect(w, event);
+    if (!here && w->stood_at != w->asked) __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
+    w->stood_at = w->asked;
     size_t before = w->nexpected;
     while (waits && !w->failed && !is_noted(w, event)) {
         if (pthread_cond_timedwait(&w->changed, &w->mutex, &until) == ETIMEDOUT) break;
@@ -213,10 +217,11 @@ static int wait_for_note(struct shore_device *device, struct shore_event event, 
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
     if (!event.stream) return 0;
     int rc = is_lost(device) ? -ETIMEDOUT : device->wait(device->ctx, event, 0, diag);
-    if (rc == -ETIMEDOUT && !is_lost(device)) {
+    if (rc == -ETIMEDOUT && !is_lost(device) && device->watch) {
+        rc = wait_for_note(device, event, diag);
+    } else if (rc == -ETIMEDOUT && !is_lost(device)) {
         __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
-        rc = device->watch ? wait_for_note(device, event, diag)
-                           : device->wait(device->ctx, event, timeout_of(device), diag);
+        rc = device->wait(device->ctx, event, timeout_of(device), diag);
     }
     return rc == -ETIMEDOUT ? lost(device, diag) : rc;
 }
