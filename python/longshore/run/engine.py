@@ -112,7 +112,6 @@ class Engine(Face):
                 core.gradients.end_of_backward()
                 cycle.end_pass(float(loss.detach()) / parts)
         except BaseException as failure:
-            core.gradients.has_pass = False
             core.drop_gradients()
             recovery.say_closed(core, failure, "backward")
             raise

@@ -446,7 +446,6 @@ class Together:
                 cycle.end_pass(sum(losses) / parts, count)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
-            core.gradients.has_pass = False
             core.drop_gradients()
             recovery.say_closed(core, failure, "train_batch")
             raise
