@@ -24,9 +24,9 @@ standin.make()
 import longshore  # noqa: E402
 from longshore.model import activations  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
+from longshore.run.engine_surface import core_of  # noqa: E402
 from longshore.step.gradient_step import Step  # noqa: E402
 from longshore.step.gradients import Gradients  # noqa: E402
-from longshore.run.engine_surface import core_of  # noqa: E402
 
 PARTS = 3
 

@@ -1,5 +1,5 @@
-"""Gradients on their way from a device: each lies in pinned memory, of which there is as much as the plan says, until the
-C library's step takes it in order."""
+"""Gradients on their way from a device: each lies in pinned memory, of which there is as much as the plan says, until
+the C library's step takes it in order."""
 
 import itertools
 
