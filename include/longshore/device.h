@@ -29,8 +29,7 @@
 extern "C" {
 #endif
 
-/* ---- devices -------------------------------------------------------------------------------------------------------
- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 /* A moment of a stream: it has passed when every earlier call on the stream has run. */
 struct shore_event {
@@ -83,8 +82,7 @@ int shore_device_watch(struct shore_device *device, struct shore_diag *diag);
  * waits for events. */
 void shore_device_unwatch(struct shore_device *device);
 
-/* ---- pages on a device ---------------------------------------------------------------------------------------------
- */
+/* ---- pages on a device ------------------------------------------------------------------------------------------- */
 
 struct shore_pages;
 struct shore_shown;

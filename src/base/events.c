@@ -49,8 +49,7 @@ static int lost(struct shore_device *device, struct shore_diag *diag) {
     return shore__advise(diag, -ETIMEDOUT, SHORE_ADVICE_DEVICE_TIMEOUT, NULL);
 }
 
-/* ---- the watch -----------------------------------------------------------------------------------------------------
- */
+/* ---- the watch --------------------------------------------------------------------------------------------------- */
 
 /* Room for one more item of an array; false: out of memory. */
 static bool reserve(void **array, size_t *room, size_t count, size_t each) {
@@ -211,8 +210,7 @@ static int wait_for_note(struct shore_device *device, struct shore_event event, 
     return waits ? rc : device->wait(device->ctx, event, timeout_of(device), diag);
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
     if (!event.stream) return 0;

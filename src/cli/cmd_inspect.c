@@ -72,8 +72,7 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     return rc;
 }
 
-/* ---- the explanation ----------------------------------------------------------------------------------------------
- */
+/* ---- the explanation --------------------------------------------------------------------------------------------- */
 
 static void explain_model(struct shore__run *run, json_t *o) {
     char text[160];

@@ -173,8 +173,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
     return rc;
 }
 
-/* ---- sampling ------------------------------------------------------------------------------------------------------
- */
+/* ---- sampling ---------------------------------------------------------------------------------------------------- */
 
 static float nth_largest(const float *x, uint32_t n, uint32_t nth) {
     /* bisection on the value needs neither a copy nor a sort */

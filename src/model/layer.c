@@ -7,8 +7,7 @@ static size_t line(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
 
-/* ---- weights and gradients by role ---------------------------------------------------------------------------------
- */
+/* ---- weights and gradients by role ------------------------------------------------------------------------------- */
 
 static bool is_table(enum shore__role role) {
     return role == SHORE__TOKEN_TABLE || role == SHORE__HEAD_TABLE;
@@ -94,8 +93,7 @@ int shore__clear_vectors(const struct shore__model *m, struct shore__compute *c,
     return rc;
 }
 
-/* ---- memory of one unit --------------------------------------------------------------------------------------------
- */
+/* ---- memory of one unit ------------------------------------------------------------------------------------------ */
 
 struct widths {
     size_t stats, lse, d, qkv, attn, up, ff;
@@ -169,8 +167,7 @@ struct shore__shapes shore__model_shapes(const struct shore__model *m, size_t un
     };
 }
 
-/* ---- forward and backward ------------------------------------------------------------------------------------------
- */
+/* ---- forward and backward ---------------------------------------------------------------------------------------- */
 
 static struct shore__attention attention(const struct shore__model *m, size_t rows, size_t seq_len) {
     return (struct shore__attention){

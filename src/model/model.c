@@ -11,8 +11,7 @@
 #include "base/diag.h"
 #include "base/prng.h"
 
-/* ---- tensors of each block ----------------------------------------------------------------------------------------
- */
+/* ---- tensors of each block --------------------------------------------------------------------------------------- */
 
 static struct shore__model_tensor *add(struct shore__model_block *b, enum shore__role role, uint64_t rows,
                                        uint64_t cols, bool matrix) {
@@ -210,8 +209,7 @@ struct shore__slice shore__model_slice(const struct shore__model *m, uint32_t i)
     return s;
 }
 
-/* ---- initial values ------------------------------------------------------------------------------------------------
- */
+/* ---- initial values ---------------------------------------------------------------------------------------------- */
 
 void shore__model_init(const struct shore__model *m, uint64_t seed, uint32_t block, uint32_t segment, uint32_t count,
                        float *out) {

@@ -13,8 +13,7 @@
 #define RING_BYTES_EACH (16u << 20)
 #define HOLE_BYTES (UINT64_C(32) << 20)
 
-/* ---- sizes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t kept_pair_bytes(const struct shore__facts *f, bool cheap_too) {
     return shore__arena_round(shore__inner_bytes(f->model, shore__stored_mode(f->mode), f->batch.unit_rows, cheap_too));
@@ -51,8 +50,7 @@ static uint64_t slice_piece_bytes(const struct shore__model *m, uint32_t i) {
     return segments * SEGMENT_BYTES;
 }
 
-/* ---- scratch -------------------------------------------------------------------------------------------------------
- */
+/* ---- scratch ----------------------------------------------------------------------------------------------------- */
 
 /* The largest size: 4 bytes an element in any precision. */
 static uint64_t boundary_room(const struct shore__facts *f) {
@@ -98,8 +96,7 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
     return f->offload == SHORE__AUTO && shore__plan_disk_bytes(f) > room_bytes ? SHORE__OFF : f->offload;
 }
 
-/* ---- a training step -----------------------------------------------------------------------------------------------
- */
+/* ---- a training step --------------------------------------------------------------------------------------------- */
 
 struct description {
     const struct shore__facts *f;
@@ -295,8 +292,7 @@ static void describe(const struct description *d) {
     shore__operations_read(f, d->program);
 }
 
-/* ---- its plan ------------------------------------------------------------------------------------------------------
- */
+/* ---- its plan ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t bytes_of_drives(const struct shore__train_plan *plan) {
     uint32_t i = 0;
@@ -368,8 +364,7 @@ const struct shore__fate *shore__plan_inner(const struct shore__facts *f, const 
     return &plan->plan->fate[plan->inner + (f->model->arch.n_layer - layer) * plan->units + unit];
 }
 
-/* ---- passes that only read -----------------------------------------------------------------------------------------
- */
+/* ---- passes that only read --------------------------------------------------------------------------------------- */
 
 static void describe_reading(const struct shore__facts *f, uint64_t generation_bytes, uint64_t reserve_bytes,
                              struct shore_program *program) {

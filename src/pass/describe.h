@@ -59,8 +59,7 @@ enum shore__when shore__plan_offload_within(const struct shore__facts *f, uint64
 /* One slot is computed in while the other moves. */
 #define SHORE__OFFLOAD_SLOTS 2u
 
-/* ---- passes that only read ----------------------------------------------------------------------------------------
- */
+/* ---- passes that only read --------------------------------------------------------------------------------------- */
 
 struct shore__infer_plan {
     struct shore_program *program;

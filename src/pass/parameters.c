@@ -26,8 +26,7 @@ static uint32_t pool_of(struct shore__page_id id) {
     return id.kind == SHORE__PAGE_LAYER ? LAYERS : SLICES;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void lay_out(struct shore__parameters *p) {
     p->prepared_layer = shore__memory_at(p->memory, SHORE__ROW_PREPARED_LAYER, 0);
@@ -131,8 +130,7 @@ struct shore_pages *shore__parameters_pages(struct shore__parameters *p) {
     return p->pages;
 }
 
-/* ---- pages that are given ------------------------------------------------------------------------------------------
- */
+/* ---- pages that are given ---------------------------------------------------------------------------------------- */
 
 static int give(struct shore__parameters *p, struct shore__page_id id, shore__buf *raw, struct shore_diag *diag) {
     const void *host;
@@ -185,8 +183,7 @@ void shore__parameters_want_slice(struct shore__parameters *p, uint32_t block, u
     if (slice < p->m->nslices) want(p, (struct shore__page_id){SHORE__PAGE_SLICE, block, slice});
 }
 
-/* ---- updates -------------------------------------------------------------------------------------------------------
- */
+/* ---- updates ----------------------------------------------------------------------------------------------------- */
 
 void shore__parameters_release_page(struct shore__parameters *p, uint32_t page) {
     shore_shown_release(p->shown, pool_of(shore__page_at(p->m, page)), page);

@@ -129,8 +129,7 @@ static void derive(struct shore_plan *plan) {
         if (p->tensor[i].role == SHORE_ROLE_BUFFERS) fill_buffers(plan, i);
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------
- */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void add_row(struct shore_plan *plan, uint32_t id, uint32_t index, uint64_t bytes) {
     const struct shore_tensor *t = &plan->program->tensor[id];

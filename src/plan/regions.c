@@ -57,8 +57,7 @@ void shore__regions_add(struct shore__region_list *r, uint32_t key, uint32_t ind
     if (both && !r->one_memory) add(r, key, index, name, SHORE_PLACE_PINNED, bytes, live);
 }
 
-/* ---- places --------------------------------------------------------------------------------------------------------
- */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
 static bool is_live(struct shore__lifetime live, uint32_t phase) {
     return live.from <= live.to ? live.from <= phase && phase <= live.to : phase >= live.from || phase <= live.to;
@@ -201,8 +200,7 @@ shore__buf shore__memory_seen(const struct shore__memory *memory, const void *ho
     return SHORE__NO_BUF;
 }
 
-/* ---- raising -------------------------------------------------------------------------------------------------------
- */
+/* ---- raising ----------------------------------------------------------------------------------------------------- */
 
 void shore__raise(size_t *field, size_t most, uint64_t room, uint64_t (*bytes)(void *ctx), void *ctx) {
     size_t least = *field;

@@ -46,8 +46,7 @@ static bool head_goes_by_units(const struct shore_plan *plan) {
     return plan->head.apart && plan->choice.held;
 }
 
-/* ---- raising -------------------------------------------------------------------------------------------------------
- */
+/* ---- raising ----------------------------------------------------------------------------------------------------- */
 
 static void raise_to(struct shore_plan *plan, size_t *field, size_t most) {
     shore__raise(field, most, 0, shore__plan_excess, plan);

@@ -10,8 +10,7 @@
 #include "number/bf16.h"
 #include "step/step_impl.h"
 
-/* ---- the norm ------------------------------------------------------------------------------------------------------
- */
+/* ---- the norm ---------------------------------------------------------------------------------------------------- */
 
 void shore_step_forget(struct shore_step *s, uint32_t unit) {
     struct unit *u = shore__unit(s, unit);

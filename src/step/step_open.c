@@ -144,8 +144,7 @@ void shore_step_remember(struct shore_step *s, double norm) {
     shore__norms_remember(&s->recent, norm);
 }
 
-/* ---- a step was made -----------------------------------------------------------------------------------------------
- */
+/* ---- a step was made --------------------------------------------------------------------------------------------- */
 
 void shore_step_made(struct shore_step *s) {
     assert(!s->has_made || !s->options.keeps_made);

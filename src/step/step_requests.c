@@ -138,8 +138,7 @@ int shore_step_aside(struct shore_step *s, uint32_t unit, bool *aside, struct sh
     return *aside ? shore__step_lost_something(s, diag) : 0;
 }
 
-/* ---- buffers -------------------------------------------------------------------------------------------------------
- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 void shore__buffers_begin(struct shore_step *s) {
     for (uint32_t i = 0; i < s->options.nbuffers; i++)

@@ -7,8 +7,7 @@
 #include "drive/fleet/fleet.h"
 #include "step/step_impl.h"
 
-/* ---- segments ------------------------------------------------------------------------------------------------------
- */
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
 
 static int refused(int rc, struct shore_diag *diag) {
     return shore__fail(diag, rc, "an update cannot be handed to the drives: %s", shore_error_text(rc));
@@ -104,8 +103,7 @@ int shore_step_send(struct shore_step *s, uint32_t unit, uint32_t segment, uint3
     return shore_step_speculates(s) && !u->state ? shore__unit_send(u, segment, count, 1, diag) : 0;
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 void shore__step_discard(struct shore_step *s) {
     shore_fleet_discard(s->fleet);

@@ -18,8 +18,7 @@ static int no_memory(const char *path, struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
 }
 
-/* ---- made ---------------------------------------------------------------------------------------------------------
- */
+/* ---- made -------------------------------------------------------------------------------------------------------- */
 
 bool shore__rest_is_there(const struct shore__volume *v) {
     for (uint32_t e = 0; e < v->desc.nextents; e++)
@@ -81,8 +80,7 @@ int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *di
     return rc;
 }
 
-/* ---- removed ------------------------------------------------------------------------------------------------------
- */
+/* ---- removed ----------------------------------------------------------------------------------------------------- */
 
 /* Reads either copy of a header. DAMAGED: also if the file cannot be read. */
 static enum shore__parse read_header(int directory, const char *name, struct shore__header *out) {

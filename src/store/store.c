@@ -12,8 +12,7 @@
 
 #define WRITES 4u
 
-/* ---- opening and closing -------------------------------------------------------------------------------------------
- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static int check(const struct shore_fleet *fleet, const struct shore_store_options *o, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
@@ -110,8 +109,7 @@ void shore_store_begin(struct shore_activation_store *s, uint64_t step) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- what is asked for wrongly -------------------------------------------------------------------------------------
- */
+/* ---- what is asked for wrongly ----------------------------------------------------------------------------------- */
 
 static int say_key(const struct shore_activation_store *s, int rc, uint64_t key, const char *what,
                    struct shore_diag *diag) {
@@ -129,8 +127,7 @@ static int known(struct shore_activation_store *s, uint64_t key, bool filled, st
     return 0;
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------------------
- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* Adds a new entry, or counts an existing one once more. */
 static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes, bool counts, struct entry **out,
@@ -247,8 +244,7 @@ int shore_store_write(struct shore_activation_store *s, uint64_t key, const void
     return rc;
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------
- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 static int lost(const struct entry *e, int rc, const struct shore_diag *why, struct shore_diag *diag) {
     const char *text = why ? why->text : shore_error_text(rc);
@@ -400,8 +396,7 @@ int shore_store_drop(struct shore_activation_store *s, uint64_t key, struct shor
     return rc;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static int settle(struct shore_activation_store *s, struct shore_diag *diag) {
     wait_for_all(s);

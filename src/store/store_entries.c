@@ -76,8 +76,7 @@ int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t by
     return 0;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Eviction order, lowest first: requested already; requested, and perhaps again; still of forward; prefetched.
  * Negative: not to be evicted. */
@@ -123,8 +122,7 @@ bool shore__entry_give_memory(struct entry *e, bool any) {
     return true;
 }
 
-/* ---- the end -------------------------------------------------------------------------------------------------------
- */
+/* ---- the end ----------------------------------------------------------------------------------------------------- */
 
 void shore__entry_free(struct entry *e) {
     struct shore_activation_store *s = e->store;

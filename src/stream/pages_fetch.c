@@ -11,8 +11,7 @@ void shore_pages_set_step(struct shore_pages *p, uint64_t step) {
     p->step = step;
 }
 
-/* ---- buffers -------------------------------------------------------------------------------------------------------
- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static void leave(struct page *page) {
     assert(!page->users && page->buffer->holds == page);
@@ -48,8 +47,7 @@ static bool take_buffer(struct shore_pages *p, struct page *page, bool ahead) {
     return true;
 }
 
-/* ---- fetching ------------------------------------------------------------------------------------------------------
- */
+/* ---- fetching ---------------------------------------------------------------------------------------------------- */
 
 /* Ends the update of the page, and of others that have touched it. */
 static int end_updates(struct shore_pages *p, struct page *page, bool ahead, bool *pending, struct shore_diag *diag) {

@@ -38,8 +38,7 @@ uint64_t shore_pages_bytes(const struct shore_pages_options *options) {
     return shore__arena_round(sum_bytes(&o));
 }
 
-/* ---- checks --------------------------------------------------------------------------------------------------------
- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool is_aligned(const void *memory) {
     return (uintptr_t)memory % SHORE_BUFFER_ALIGN_BYTES == 0;
@@ -77,8 +76,7 @@ static int check(const struct shore_fleet *fleet, const struct shore_pages_optio
     return rc;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void lay_out(struct shore_pages *p, const struct shore_pages_options *o) {
     char *next = p->memory;

@@ -7,8 +7,7 @@
 #include "drive/fleet/fleet.h"
 #include "stream/pages_impl.h"
 
-/* ---- updates -------------------------------------------------------------------------------------------------------
- */
+/* ---- updates ----------------------------------------------------------------------------------------------------- */
 
 int shore__page_end_update(struct shore_pages *p, struct page *page, bool ahead, bool *pending,
                            struct shore_diag *diag) {
@@ -145,8 +144,7 @@ void shore_pages_discarded(struct shore_pages *p) {
     }
 }
 
-/* ---- updates that are computed here --------------------------------------------------------------------------------
- */
+/* ---- updates that are computed here ------------------------------------------------------------------------------ */
 
 static const struct page *page_at(const struct shore_pages *p, uint32_t block, uint32_t segment) {
     for (uint32_t i = 0; i < p->npages; i++)

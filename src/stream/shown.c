@@ -65,8 +65,7 @@ struct shore_shown {
     uint32_t nring, first, nputting;
 };
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static int check(const struct shore_shown_options *o, struct shore_diag *diag) {
     for (uint32_t i = 0; i < o->npools; i++)
@@ -124,8 +123,7 @@ void shore_shown_close(struct shore_shown *s) {
     free(s);
 }
 
-/* ---- pages that are being put --------------------------------------------------------------------------------------
- */
+/* ---- pages that are being put ------------------------------------------------------------------------------------ */
 
 static struct putting *putting_at(const struct shore_shown *s, uint32_t i) {
     assert(s->nring);
@@ -171,8 +169,7 @@ static int get_page(struct shore_shown *s, uint32_t page, const void **host, str
     return rc;
 }
 
-/* ---- slots ---------------------------------------------------------------------------------------------------------
- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 static struct slot *slot_of(struct turns *pool, uint32_t page) {
     for (uint32_t i = 0; i < pool->nslots; i++)
@@ -265,8 +262,7 @@ static struct slot *next_slot(struct turns *pool) {
     return next;
 }
 
-/* ---- pages ---------------------------------------------------------------------------------------------------------
- */
+/* ---- pages ------------------------------------------------------------------------------------------------------- */
 
 static bool exists(const struct shore_shown *s, uint32_t pool, uint32_t page) {
     return pool < s->npools && page < s->pages->npages;

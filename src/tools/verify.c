@@ -114,8 +114,7 @@ static int run(struct words *w, char *last, size_t bytes) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : CHILD_SIGNAL + WTERMSIG(status);
 }
 
-/* ---- trials -------------------------------------------------------------------------------------------------------
- */
+/* ---- trials ------------------------------------------------------------------------------------------------------ */
 
 static int drives_of(const struct verify *v, const struct trial *t, struct shore__addresses *out) {
     const struct shore__addresses *drives = &v->args.settings.drives;
@@ -214,8 +213,7 @@ static int try(struct verify *v, struct trial *t) {
     return rc;
 }
 
-/* ---- the plan -----------------------------------------------------------------------------------------------------
- */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* The needs of the same settings on so many volumes. */
 static int needs_of(struct verify *v, const struct shore__model *m, unsigned volumes, uint64_t chunk_bytes,
@@ -284,8 +282,7 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
     return 0;
 }
 
-/* ---- the result ---------------------------------------------------------------------------------------------------
- */
+/* ---- the result -------------------------------------------------------------------------------------------------- */
 
 static int print(const struct verify *v, const struct trial *trials, size_t count, bool same) {
     char size[32];

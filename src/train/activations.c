@@ -26,8 +26,7 @@ struct activations {
 };
 _Static_assert(SHORE__OFFLOAD_SLOTS == PARTS, "all of them");
 
-/* ---- on their way to scratch, or back ------------------------------------------------------------------------------
- */
+/* ---- on their way to scratch, or back ---------------------------------------------------------------------------- */
 
 static int part_of(const struct passing *p, const void *memory) {
     return memory == p->part[1].host;
@@ -73,8 +72,7 @@ static int want(struct passing *p, uint64_t key, struct shore_diag *diag) {
     return rc == SHORE_STORE_FULL ? 0 : rc; /* otherwise it is fetched when it is asked for */
 }
 
-/* ---- boundaries ----------------------------------------------------------------------------------------------------
- */
+/* ---- boundaries -------------------------------------------------------------------------------------------------- */
 
 /* Where products widen bf16, boundaries are kept as bf16, apart from the buffer that layers compute in. Elsewhere
  * layers compute where the boundary is kept. */
@@ -138,8 +136,7 @@ int shore__boundary_load(struct trainer *t, uint32_t layer, size_t u, shore__buf
                            shore__pass_unit_rows(pass, u) * d);
 }
 
-/* ---- inner activations ---------------------------------------------------------------------------------------------
- */
+/* ---- inner activations ------------------------------------------------------------------------------------------- */
 
 /* Entries needed sooner have a greater key. */
 static uint64_t key_of(const struct trainer *t, size_t nth) {
@@ -230,8 +227,7 @@ int shore__train_inner_release(struct trainer *t, const struct unit_inner *i, st
     return stores_apart(t) ? 0 : inner_used_up(t, i, diag);
 }
 
-/* ---- a table's gradient --------------------------------------------------------------------------------------------
- */
+/* ---- a table's gradient ------------------------------------------------------------------------------------------ */
 
 int shore__train_scratch_move(struct trainer *t, uint32_t slice, bool put, void *gradient, uint64_t bytes,
                               struct shore_diag *diag) {
@@ -241,8 +237,7 @@ int shore__train_scratch_move(struct trainer *t, uint32_t slice, bool put, void 
     return rc || put ? rc : shore_store_drop(s, slice, diag);
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 int shore__activations_settle(struct trainer *t, struct shore_diag *diag) {
     struct activations *a = t->activations;
@@ -265,7 +260,7 @@ void shore__activations_begin_step(struct trainer *t) {
 static void lay_out(struct activations *a, const struct trainer *t) {
     const struct shore__train_plan *plan = &t->plan;
     uint32_t layers = t->m->arch.n_layer;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < PARTS; i++) {
         a->boundaries.part[i] = shore__memory_both(&t->memory, SHORE__ROW_PASSING_BOUNDARY, i);
         a->inner.part[i] = shore__memory_both(&t->memory, SHORE__ROW_INNER_PASSING, i);
     }
@@ -283,10 +278,10 @@ static void lay_out(struct activations *a, const struct trainer *t) {
 
 static int open_passing(struct trainer *t, struct passing *p, bool adapts, uint64_t from, uint64_t to,
                         struct shore_diag *diag) {
-    const struct shore_store_memory pool[] = {{p->part[0].host, p->bytes}, {p->part[1].host, p->bytes}};
+    const struct shore_store_memory pool[PARTS] = {{p->part[0].host, p->bytes}, {p->part[1].host, p->bytes}};
     const struct shore_store_options options = {.size = sizeof options,
                                                 .pool = pool,
-                                                .npool = 2,
+                                                .npool = PARTS,
                                                 .scratch_offset = from,
                                                 .scratch_bytes = to - from,
                                                 .adapts = adapts,

@@ -22,8 +22,7 @@ struct gradients {
     struct shore_hyper hyper[SHORE__MODEL_GROUPS];
 };
 
-/* ---- the pieces ----------------------------------------------------------------------------------------------------
- */
+/* ---- the pieces -------------------------------------------------------------------------------------------------- */
 
 struct piece *shore__gradients_layer(struct trainer *t, uint32_t layer) {
     return &t->gradients->pieces[layer - 1];
@@ -208,8 +207,7 @@ static void give_back(struct trainer *t, struct piece *p) {
     p->gradient = NULL;
 }
 
-/* ---- what is complete ----------------------------------------------------------------------------------------------
- */
+/* ---- what is complete -------------------------------------------------------------------------------------------- */
 
 static bool is_new(const struct trainer *t, const struct piece *p, uint32_t segment, uint32_t looked_up) {
     const struct gradients *g = t->gradients;
@@ -247,8 +245,7 @@ static int end_compressed(struct trainer *t, struct piece *p, struct shore_diag 
     return rc;
 }
 
-/* ---- from the device -----------------------------------------------------------------------------------------------
- */
+/* ---- from the device --------------------------------------------------------------------------------------------- */
 
 static int landed(void *ctx, uint32_t unit, uint64_t looked_up, struct shore_diag *diag) {
     struct trainer *t = ctx;
@@ -351,8 +348,7 @@ int shore__gradients_from_scratch(struct trainer *t, struct piece *p, struct sho
     return rc ? rc : shore__op_failed(diag, shore__put(t->c, t->pass.stream, p->there, p->gradient, bytes));
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
 
 static void *params_at(void *ctx, uint32_t block, uint32_t segment) {
     return shore__pages_params(ctx, block, segment);

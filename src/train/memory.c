@@ -40,8 +40,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     return 0;
 }
 
-/* ---- places --------------------------------------------------------------------------------------------------------
- */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
 int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag) {
     const struct shore__choice *choice = &t->plan.plan->choice;

@@ -5,8 +5,7 @@
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
 
-/* ---- forward -------------------------------------------------------------------------------------------------------
- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 static int unit_forward(struct trainer *t, uint32_t layer, size_t u, const struct shore__weights *w,
                         struct shore_diag *diag) {
@@ -40,8 +39,7 @@ static int layer_forward(struct trainer *t, uint32_t layer, struct shore_diag *d
     return rc;
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------
- */
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
 
 /* Fills a piece with zeros from element `from` on. */
 static int clear_from(struct trainer *t, struct piece *p, size_t from, struct shore_diag *diag) {
@@ -263,8 +261,7 @@ static int embedding_backward(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 int shore__step_compute(struct trainer *t, bool *finite, bool *replay, struct shore_diag *diag) {
     struct shore__pass *pass = &t->pass;

@@ -34,8 +34,7 @@ WRAP(int, shore__compute_open, const struct shore__compute_options *options, str
     return __real_shore__compute_open(plain ? &o : options, out, diag);
 }
 
-/* ---- functions: no table, no fused operation; a few units in the last place of a double -----------------------------
- */
+/* ---- functions: no table, no fused operation; a few units in the last place of a double -------------------------- */
 
 static const double ln2_high = 0x1.62e42fefa3800p-1, ln2_low = 0x1.ef35793c76730p-45;
 

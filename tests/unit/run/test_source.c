@@ -140,8 +140,7 @@ static void never_replaces_a_directory(void **state) {
     shore__model_free(m);
 }
 
-/* ---- directories that do not fit ----------------------------------------------------------------------------------
- */
+/* ---- directories that do not fit --------------------------------------------------------------------------------- */
 
 struct declared {
     struct shore__st_decl decls[96];

@@ -19,8 +19,7 @@ static void pass_some(void) {
     moments_pass(&m, m.passed + pick(0, (uint32_t)(m.called - m.passed)));
 }
 
-/* ---- whenever events pass ------------------------------------------------------------------------------------------
- */
+/* ---- whenever events pass ---------------------------------------------------------------------------------------- */
 
 /* The copy of these segments begins; the last ones end the unit. */
 static int land_part(struct world *w, uint32_t u, float *to, uint32_t first, uint32_t count, bool ends) {
@@ -107,8 +106,7 @@ static void it_is_the_same_whenever_events_pass(void **state) {
     }
 }
 
-/* ---- before the last one -------------------------------------------------------------------------------------------
- */
+/* ---- before the last one ----------------------------------------------------------------------------------------- */
 
 static uint32_t updated[PAGES];
 static void leave(void *ctx, uint32_t page) {
@@ -160,8 +158,7 @@ static void what_has_landed_is_sent_before_the_last_has(void **state) {
     }
 }
 
-/* ---- a device that does not go on ----------------------------------------------------------------------------------
- */
+/* ---- a device that does not go on -------------------------------------------------------------------------------- */
 
 static void a_lost_device_is_an_error_and_the_base_stays(void **state) {
     static struct world w;
@@ -195,8 +192,7 @@ static void a_lost_device_is_an_error_and_the_base_stays(void **state) {
     }
 }
 
-/* ---- what the caller does first ------------------------------------------------------------------------------------
- */
+/* ---- what the caller does first ---------------------------------------------------------------------------------- */
 
 static struct {
     struct world *w;
@@ -240,8 +236,7 @@ static void the_caller_is_asked_first_and_in_order(void **state) {
     close_landing(&w);
 }
 
-/* ---- room ----------------------------------------------------------------------------------------------------------
- */
+/* ---- room -------------------------------------------------------------------------------------------------------- */
 
 enum { ROOM = 4096, LANDINGS = 400 };
 

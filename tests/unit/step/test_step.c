@@ -3,8 +3,7 @@
  */
 #include "unit/step/world.h"
 
-/* ---- what the step is told -----------------------------------------------------------------------------------------
- */
+/* ---- what the step is told --------------------------------------------------------------------------------------- */
 
 /* A unit's gradient, in halves where it can be. */
 static enum shore_step_way give(struct world *w, uint32_t u) {

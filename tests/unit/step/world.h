@@ -153,8 +153,7 @@ static const struct shore_hyper *hyper_of(uint64_t step) {
     return &h;
 }
 
-/* ---- what is right -------------------------------------------------------------------------------------------------
- */
+/* ---- what is right ----------------------------------------------------------------------------------------------- */
 
 static inline uint16_t *rounded(const float *from, size_t n) {
     uint16_t *out = aligned_alloc(4096, n * sizeof *out);

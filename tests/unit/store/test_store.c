@@ -3,8 +3,7 @@
 #include "drive/counters.h"
 #include "unit/store/world.h"
 
-/* ---- what it is for ------------------------------------------------------------------------------------------------
- */
+/* ---- what it is for ---------------------------------------------------------------------------------------------- */
 
 static void more_than_the_pool_comes_back(void **state) {
     struct world w;
@@ -194,8 +193,7 @@ static void less_goes_where_drives_do_not_keep_up(void **state) {
     close_world(&w);
 }
 
-/* ---- at random, by two threads -------------------------------------------------------------------------------------
- */
+/* ---- at random, by two threads ----------------------------------------------------------------------------------- */
 
 static uint64_t seed;
 

@@ -32,8 +32,7 @@ struct world {
     struct shore_diag diag;
 };
 
-/* ---- faults --------------------------------------------------------------------------------------------------------
- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 static struct {
     pthread_mutex_t lock;
@@ -66,8 +65,7 @@ static inline void set_fault(bool held, int reads, int writes) {
     pthread_mutex_unlock(&fault.lock);
 }
 
-/* ---- the world -----------------------------------------------------------------------------------------------------
- */
+/* ---- the world --------------------------------------------------------------------------------------------------- */
 
 #define assert_ok(w, rc) assert_code(w, rc, 0, __LINE__)
 #define assert_says(w, rc, code, text) assert_sentence(w, rc, code, text, __LINE__)

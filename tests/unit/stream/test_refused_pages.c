@@ -6,8 +6,7 @@
 #include "storage/blockio.h"
 #include "unit/stream/world.h"
 
-/* ---- what fails ----------------------------------------------------------------------------------------------------
- */
+/* ---- what fails -------------------------------------------------------------------------------------------------- */
 
 static int fail_reads(void *ctx, const struct shore__file *file, const struct shore__io_op *op) {
     const atomic_bool *failing = ctx;
@@ -62,8 +61,7 @@ static void an_update_that_failed_is_said_once(void **state) {
     close_world(&w);
 }
 
-/* ---- without a fleet -----------------------------------------------------------------------------------------------
- */
+/* ---- without a fleet --------------------------------------------------------------------------------------------- */
 
 struct reader {
     uint32_t calls;

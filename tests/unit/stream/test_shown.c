@@ -25,8 +25,7 @@ static uint32_t pick(uint32_t first, uint32_t last) {
     return first + (uint32_t)(shore__random_u64(seed, 1, drawn++) % (last - first + 1));
 }
 
-/* ---- a device ------------------------------------------------------------------------------------------------------
- */
+/* ---- a device ---------------------------------------------------------------------------------------------------- */
 
 struct call {
     void *to;
@@ -102,8 +101,7 @@ static int late_wait(void *ctx, struct shore_event event, uint64_t timeout_ns, s
     return passed ? 0 : -ETIMEDOUT;
 }
 
-/* ---- a world of pages on it ----------------------------------------------------------------------------------------
- */
+/* ---- a world of pages on it -------------------------------------------------------------------------------------- */
 
 struct world {
     struct late late;
@@ -254,8 +252,7 @@ static bool is_free(struct world *w, uint32_t page) {
     return rc == 0;
 }
 
-/* ---- tests ---------------------------------------------------------------------------------------------------------
- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void what_is_computed_with_is_the_page(void **state) {
     for (uint32_t turn = 0; turn < 4 * (BUFFERS + 1); turn++) {

@@ -79,8 +79,7 @@ static inline float element(uint32_t value, uint32_t segment, size_t i) {
     return (float)(value + (i + segment) % 13);
 }
 
-/* ---- the world -----------------------------------------------------------------------------------------------------
- */
+/* ---- the world --------------------------------------------------------------------------------------------------- */
 
 static inline void random_ranges(struct world *w) {
     for (uint32_t b = 0; b < BLOCKS; b++)
@@ -183,8 +182,7 @@ static inline void close_world(struct world *w) {
     shore_layout_free(w->layout);
 }
 
-/* ---- what is expected ----------------------------------------------------------------------------------------------
- */
+/* ---- what is expected -------------------------------------------------------------------------------------------- */
 
 static inline void assert_content(const struct world *w, const struct expected *page) {
     for (uint32_t s = 0; s < page->range.count; s++) {
@@ -237,8 +235,7 @@ static inline bool may_be(const struct world *w, const struct expected *page, in
     return (rc == -EBUSY && all_in_use(w, page)) || (rc == -EINVAL && is_in_parts(w, page));
 }
 
-/* ---- what any test asks for ---------------------------------------------------------------------------------------
- */
+/* ---- what any test asks for -------------------------------------------------------------------------------------- */
 
 static inline void get(struct world *w, uint32_t number) {
     struct expected *page = &w->page[number];
