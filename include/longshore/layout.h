@@ -33,8 +33,7 @@ struct shore_block_spec {
 
 struct shore_layout_tensor {
     char *name;
-    uint64_t
-        offset_elems; /* within the block; its elements lie in a row. Times 2 (BF16, plane R) or 4 (fp32): in bytes */
+    uint64_t offset_elems; /* within the block; times 2 (BF16, plane R) or 4 (fp32): in bytes. Elements lie in a row */
     uint64_t elems;
     uint32_t group;
 };

@@ -2,10 +2,12 @@
  * the drives and back, and where they all lie.
  *
  *     program = shore_program_new()
- *     each operation of the step, in order:  shore_program_operation(), and its work in each lane:
- * shore_program_costs() each tensor:  shore_program_tensor(), and its operations: shore_program_makes(), _reads(),
- * _frees() shore_plan_open(program, &options, &plan, &diag): SHORE_EBUDGET names the least budget
- *     shore_plan_tensor(plan, tensor, &fate): kept, computed again or moved; its place
+ *     each operation of the step, in order:  shore_program_operation()
+ *         its work in each lane:             shore_program_costs()
+ *     each tensor:                           shore_program_tensor()
+ *         its operations:                    shore_program_makes(), _reads(), _frees()
+ *     shore_plan_open(program, &options, &plan, &diag)      SHORE_EBUDGET names the least budget
+ *     shore_plan_tensor(plan, tensor, &fate)                kept, computed again or moved; its place
  *
  * A tensor that no operation makes is there before the step; a tensor that no operation frees outlives it. Rows that
  * are not in use at the same time may share a place. The plan knows no model: tensors have roles, and rules of thumb
@@ -116,8 +118,7 @@ struct shore_plan_options {
     uint64_t place_bytes[SHORE_PLACES];
     const char *what; /* for the message: "this model". NULL: "this program" */
     bool one_memory; /* device and host share memory: all places are one stretch, SHORE_PLACE_DEVICE, with one budget */
-    /* of the machine: they decide which of two ways takes less time. 0: a processor of some cores, and one fast drive
-     */
+    /* of the machine: they decide which of two ways takes less time. 0: some cores, and one fast drive */
     double operations_per_second, drive_bytes_per_second;
 };
 

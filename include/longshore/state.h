@@ -461,8 +461,7 @@ struct shore_ledger {
     uint64_t drive_read_scratch, drive_write_scratch;
     uint64_t drive_write_commit; /* tables and records */
     uint64_t update_io_wait_ns, update_compute_ns, commit_ns;
-    uint64_t
-        waited_ns[SHORE_LANES]; /* how long callers waited for each lane; of a commit: in shore_run_commit_wait() */
+    uint64_t waited_ns[SHORE_LANES]; /* of callers, for each lane; for a commit: in shore_run_commit_wait() */
 };
 /* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);

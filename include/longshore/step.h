@@ -79,13 +79,14 @@ struct shore_step_options {
     enum shore_step_speculate speculate;
     enum shore_gradient_form form; /* the form in which gradients are sent: FP32, or BF16 (the step rounds them) */
     bool host_update;              /* every gradient waits on the drives; the caller computes the updates */
-    bool
-        computes_again; /* The caller can compute a step once more. So a gradient that was sent as if nothing is clipped
-                           need not be kept: its buffer may be taken. Otherwise it is put aside when memory is short. */
-    bool all_fit;       /* There is memory for the gradients of all units at once. */
-    bool keeps_made;    /* The caller keeps the memory of gradients until shore_step_durable(). So a step that was lost
-                           with a drive can be sent once more. */
-    uint32_t nbuffers;  /* buffers for gradients, which the step gives out by number: see shore_step_take() */
+    /* The caller can compute a step once more. So a gradient that was sent as if nothing is clipped need not be kept:
+     * its buffer may be taken. Otherwise it is put aside when memory is short. */
+    bool computes_again;
+    bool all_fit; /* There is memory for the gradients of all units at once. */
+    /* The caller keeps the memory of gradients until shore_step_durable(). So a step that was lost with a drive can be
+     * sent once more. */
+    bool keeps_made;
+    uint32_t nbuffers;   /* buffers for gradients, which the step gives out by number: see shore_step_take() */
     uint64_t room_bytes; /* for gradients in other memory; gradients beyond it are put aside */
     double *sums;        /* memory for one sum for each segment of the layout; NULL: from the system */
     /* Called when a page is about to be updated: nobody may use it from now on. May be NULL. */

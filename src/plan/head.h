@@ -9,8 +9,7 @@
 #define SHORE__ROLE(n) ((enum shore_role)(SHORE_ROLES + (n)))
 #define SHORE__ROLE_TABLE SHORE__ROLE(0)  /* as SHORE_ROLE_LAYER, read in each unit's turn */
 #define SHORE__ROLE_LOOKUP SHORE__ROLE(1) /* the same, but a step reads only a few rows */
-#define SHORE__ROLE_LOGITS SHORE__ROLE(2) /* up to `most` stay until the end of the operation; others are made again \
-                                           */
+#define SHORE__ROLE_LOGITS SHORE__ROLE(2) /* up to `most` stay until their operation ends; others are made again */
 #define SHORE__ROLE_HELD SHORE__ROLE(3)   /* a gradient that grows over the whole step: stays, or moves in parts */
 #define SHORE__ROLES (SHORE_ROLES + 4)
 

@@ -166,9 +166,9 @@ static json_t *to_json(const struct shore__journal *in, const struct shore__orig
 static bool reads_back(const json_t *j, enum shore__change what, const struct shore__journal *in) {
     struct shore__journal back = {0};
     int rc = from_json(j, what, &back);
-    bool same = rc == 0 && back.from == in->from && back.to == in->to &&
-                back.new.count == in->new.count &&back.old.count == in->old.count &&back.nleft ==
-                    in->nleft &&memcmp(back.fleet_id, in->fleet_id, sizeof back.fleet_id) == 0;
+    bool lists = (back.new.count == in->new.count) && (back.old.count == in->old.count) && (back.nleft == in->nleft);
+    bool same = !rc && lists && back.from == in->from && back.to == in->to &&
+                memcmp(back.fleet_id, in->fleet_id, sizeof back.fleet_id) == 0;
     shore__journal_free(&back);
     return rc == -ENOMEM || same;
 }
