@@ -34,7 +34,7 @@ DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, lr, betas, eps, weight_decay, momentum, clip,
     optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations, activation_room, compress,
-    compress_after, moments_from, compile."""
+    compress_after, moments_from, compile, device_timeout."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
