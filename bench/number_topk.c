@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     double millions = argc > 1 ? atof(argv[1]) : 64, ratio = argc > 2 ? atof(argv[2]) : 0.01;
     double limit = argc > 3 ? atof(argv[3]) : 2;
     uint32_t segments = (uint32_t)(millions * 1e6 / SHORE__TOPK_SEGMENT) + 1;
-    uint64_t elems = (uint64_t)segments * SHORE__TOPK_SEGMENT, k = shore__topk_k(ratio, elems), rounds, begin;
+    uint64_t elems = (uint64_t)segments * SHORE__TOPK_SEGMENT, k = shore_sparse_count(ratio, elems), rounds, begin;
     int threads = omp_get_max_threads();
     float *x = aligned_alloc(4096, elems * sizeof *x);
     size_t bytes = (shore__topk_bytes(k, segments, threads) + 63) / 64 * 64;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "longshore/error.h"
+#include "longshore/layout.h"
 #include "longshore/state.h"
 
 #ifdef __cplusplus
@@ -43,6 +44,17 @@ uint64_t shore_sparse_count(double share, uint64_t elems);
 /* The most bytes that the codes of a run of segments take together, however its count entries are spread. Threading:
  * any. */
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments);
+
+/* What it takes to send a share of a block's gradients. */
+struct shore_sparse_size {
+    uint64_t count;      /* elements that are sent at most: the share of its tensors' elements, without the gaps */
+    uint64_t code_bytes; /* of their codes at most */
+    uint64_t work_bytes; /* memory that shore_sparse_encode_feedback() works in */
+};
+/* threads: the most that will select. Threading: any. Errors: SHORE_EUSAGE (the codes would take more than 32-bit
+ * offsets reach; the message names the block). */
+int shore_sparse_size_of(enum shore_sparse_values values, double share, const struct shore_layout_block *block,
+                         int threads, struct shore_sparse_size *out, struct shore_diag *diag);
 
 /* Encodes entries of a run of segments: index grows strictly; a value may be 0. Units: *bytes: room in codes, then the
  * size of the codes; offsets: segments + 1, in bytes, from 0, as struct shore_update takes them. Ownership: all
@@ -68,10 +80,14 @@ void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gat
                                uint16_t *residual);
 
 /* The second half: encodes the k largest of sums, as shore_sparse_encode_largest() does. Their residual becomes the
- * bf16 of the sum minus the value as it is stored, for struct shore_update. Units, Ownership, Threading: as of these
- * two functions. Errors: as shore_sparse_encode_largest(); with any of them, residual stays as it was. */
+ * bf16 of the sum minus the value as it is stored, for struct shore_update; NULL: there is none. work: memory, aligned
+ * to 64 bytes, of shore_sparse_size_of() at this k or a larger one; NULL: from the system. energy, sent: by segment,
+ * the sums of squares of its sums, and of those of them that are sent; or NULL. Units, Ownership, Threading: as of
+ * these two functions. Errors: as shore_sparse_encode_largest(), -EINVAL (too little work); with any of them, residual
+ * stays as it was. */
 int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
-                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual);
+                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual, void *work,
+                                 uint64_t work_bytes, double *energy, double *sent);
 
 /* Decodes the codes of a run into segments * SHORE_SEGMENT_ELEMS elements, as UPDATE sees them. So a program can keep
  * the rest for the next step. Threading: any. Errors: SHORE_ECORRUPT (gradient then means nothing). */

@@ -1,6 +1,8 @@
 """Top-k compression: the largest elements of each block's gradients, exactly; the rest waits; the same bits whatever is
 kept."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -43,7 +45,8 @@ def expected(engine, number, before, coefficient, share):
     sent = torch.zeros(master.shape)
     largest = sums.abs().argsort(descending=True, stable=True)[:most]
     sent[largest] = sums[largest].bfloat16().float()
-    return master - sent * torch.tensor(coefficient), torch.where(had, (sums - sent).bfloat16(), residual), most
+    energy = torch.stack([x.double().square().sum() for x in (sums, sums[largest])])
+    return master - sent * torch.tensor(coefficient), torch.where(had, (sums - sent).bfloat16(), residual), most, energy
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.01])
@@ -62,6 +65,9 @@ def test_what_is_sent_and_what_waits(tmp_path, seed, clip):
                 master, residual = state_of(engine, number)
                 assert torch.equal(master, wanted[number][0]) and torch.equal(residual, wanted[number][1])
                 assert 0 < int((master != before[number][0]).sum()) <= wanted[number][2]
+            energy, sent = sum(block[3] for block in wanted).tolist()
+            line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+            assert 0.01 < line["dropped_energy"] < 1 and abs(line["dropped_energy"] - (1 - sent / energy)) < 1e-6
 
 
 def run(tmp_path, name, seed, monkeypatch, how, slots=None, gradients=None, early=True, resumes=()):

@@ -10,6 +10,8 @@ from torch import nn
 
 import longshore
 from longshore import progress
+from longshore.native import ffi, lib
+from longshore.run import metrics
 from longshore.step.step_cycle import StepResult
 from models import gpt2, tokens
 from test_loop import engine_for
@@ -187,6 +189,33 @@ def test_an_interrupt_while_something_is_saved(tmp_path, monkeypatch):
         assert not (tmp_path / "out").exists()
         monkeypatch.undo()
         engine.save_pretrained(tmp_path / "out")
+
+
+class SlowDrive:
+    """The library, whose meter says after each step that this drive is slow."""
+
+    drive = ffi.NULL
+
+    def __getattr__(self, name):
+        return getattr(lib, name)
+
+    def shore_meter_end(self, meter, report):
+        code = lib.shore_meter_end(meter, report)
+        report.slow_drive, report.slow_factor = self.drive, 2.54
+        return code
+
+
+def test_a_drive_that_holds_up_the_others_is_named_once(tmp_path, monkeypatch, caplog, seed):
+    caplog.set_level(logging.INFO, "longshore")
+    slow = SlowDrive()
+    monkeypatch.setattr(metrics, "lib", slow)
+    one, other = ffi.new("char[]", b"/mnt/one"), ffi.new("char[]", b"/mnt/other")
+    with engine_for(nn.Linear(4, 4), tmp_path) as engine:
+        for slow.drive in (ffi.NULL, one, one, other, ffi.NULL, other):
+            engine.backward(engine(torch.ones(1, 4)).sum())
+            engine.step()
+    named = [text for text in records(caplog) if text.startswith("slow")]
+    assert named == [f"slow: /mnt/{name} works 2.5 times as long as the others" for name in ("one", "other", "other")]
 
 
 def test_a_step_reads_as_a_line():

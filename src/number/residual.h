@@ -18,10 +18,4 @@ void shore__residual_add(float *x, uint16_t *next, const uint16_t *base, size_t 
 /* Subtracts sent values from a segment's residual: next = bf16 of (sum - value sent) for each entry of the list. */
 void shore__residual_sent(uint16_t *next, const struct shore__topk_list *sent, enum shore_sparse_values values);
 
-/* Does shore_sparse_encode_feedback() with an existing selection. sent: sum of squares of the sent values, per segment.
- * residual and sent may be NULL. Errors: -ENOSPC and -E2BIG, as there. */
-int shore__residual_encode(struct shore__topk *select, enum shore_sparse_values values, uint32_t segments,
-                           const float *sums, uint64_t k, void *codes, uint64_t *bytes, uint32_t *offsets,
-                           uint16_t *residual, double *sent);
-
 #endif

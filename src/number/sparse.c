@@ -1,11 +1,11 @@
 #include "number/sparse.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/units.h"
 #include "longshore/error.h"
 #include "number/bf16.h"
-#include "number/topk.h"
 
 #define BITMAP_BYTES (SHORE__SPARSE_SEGMENT / 8)
 #define GAP_GO_ON 255u
@@ -40,7 +40,12 @@ int shore_sparse_share(const char *text, double *share) {
 }
 
 uint64_t shore_sparse_count(double share, uint64_t elems) {
-    return shore__topk_k(share, elems);
+    if (!(share > 0) || elems == 0) return 0;
+    if (share >= 1) return elems;
+    /* elems < 2^54 and parts <= 10^9, so 128 bits hold the product */
+    uint64_t parts = (uint64_t)llround(share * 1e9);
+    uint64_t k = (uint64_t)(((unsigned __int128)elems * parts + 999999999u) / 1000000000u);
+    return k < 1 ? 1 : k > elems ? elems : k;
 }
 
 uint64_t shore_sparse_bound(enum shore_sparse_values values, uint64_t count, uint32_t segments) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/diag.h"
+#include "longshore/clip.h"
 #include "number/bf16.h"
 #include "number/gather.h"
 #include "number/residual.h"
@@ -45,6 +47,20 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
     return too_many(used, room);
 }
 
+int shore_sparse_size_of(enum shore_sparse_values values, double share, const struct shore_layout_block *block,
+                         int threads, struct shore_sparse_size *out, struct shore_diag *diag) {
+    uint64_t elems = 0;
+    for (uint32_t i = 0; i < block->ntensors; i++)
+        elems += block->tensors[i].elems;
+    out->count = shore_sparse_count(share, elems);
+    out->code_bytes = shore_sparse_bound(values, out->count, block->segments);
+    out->work_bytes = shore__topk_bytes(out->count, block->segments, threads);
+    if (out->code_bytes <= UINT32_MAX) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "compress: this share of block %s would take more than 4 GiB; send less, or leave it out",
+                       block->name);
+}
+
 static double sum_squares_of(const struct shore__topk_list *list) {
     double sum = 0;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -54,11 +70,9 @@ static double sum_squares_of(const struct shore__topk_list *list) {
     return sum;
 }
 
-int shore__residual_encode(struct shore__topk *select, enum shore_sparse_values values, uint32_t segments,
-                           const float *sums, uint64_t k, void *codes, uint64_t *bytes, uint32_t *offsets,
-                           uint16_t *residual, double *sent) {
+static int encode(const struct shore__topk *select, enum shore_sparse_values values, uint32_t segments, void *codes,
+                  uint64_t *bytes, uint32_t *offsets, uint16_t *residual) {
     uint64_t used = 0, room = *bytes;
-    shore__topk_select(select, sums, segments, k);
     offsets[0] = 0;
     for (uint32_t s = 0; s < segments; s++) {
         used += shore__sparse_bytes(values, select->list[s].index, select->list[s].count);
@@ -71,30 +85,44 @@ int shore__residual_encode(struct shore__topk *select, enum shore_sparse_values 
         const struct shore__topk_list *list = &select->list[s];
         shore__sparse_encode(values, list->index, list->bits, list->count, (unsigned char *)codes + offsets[s]);
         if (residual) shore__residual_sent(residual + (size_t)s * SHORE__SPARSE_SEGMENT, list, values);
-        if (sent) sent[s] = sum_squares_of(list);
     }
     return 0;
 }
 
 int shore_sparse_encode_feedback(enum shore_sparse_values values, uint32_t segments, const float *sums, uint64_t k,
-                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual) {
-    struct shore__topk select;
+                                 void *codes, uint64_t *bytes, uint32_t *offsets, uint16_t *residual, void *work,
+                                 uint64_t work_bytes, double *energy, double *sent) {
     uint64_t elems = (uint64_t)segments * SHORE__SPARSE_SEGMENT;
+    int threads = omp_get_max_threads(), rc = -EINVAL;
+    void *own = NULL;
     if ((unsigned)values > SHORE_SPARSE_FP32) return -EINVAL;
     if (k > elems) k = elems;
-    int threads = omp_get_max_threads();
-    size_t room = (shore__topk_bytes(k, segments, threads) + 63) / 64 * 64;
-    void *memory = aligned_alloc(64, room);
-    if (!memory) return -ENOMEM;
-    shore__topk_lay_out(&select, memory, k, segments, threads);
-    int rc = shore__residual_encode(&select, values, segments, sums, k, codes, bytes, offsets, residual, NULL);
-    free(memory);
+    if (!work) {
+        work_bytes = shore__topk_bytes(k, segments, threads);
+        work = own = aligned_alloc(64, work_bytes);
+        if (!work) return -ENOMEM;
+    }
+    while (threads > 1 && shore__topk_bytes(k, segments, threads) > work_bytes)
+        threads--;
+    if (shore__topk_bytes(k, segments, threads) <= work_bytes) {
+        struct shore__topk select;
+        shore__topk_lay_out(&select, work, k, segments, threads);
+        shore__topk_select(&select, sums, segments, k);
+        rc = encode(&select, values, segments, codes, bytes, offsets, residual);
+#pragma omp parallel for schedule(static)
+        for (uint32_t s = 0; s < segments; s++) {
+            if (energy) energy[s] = shore_clip_sum(sums + (size_t)s * SHORE__SPARSE_SEGMENT);
+            if (sent) sent[s] = sum_squares_of(&select.list[s]);
+        }
+    }
+    free(own);
     return rc;
 }
 
 int shore_sparse_encode_largest(enum shore_sparse_values values, uint32_t segments, const float *gradient, uint64_t k,
                                 void *codes, uint64_t *bytes, uint32_t *offsets) {
-    return shore_sparse_encode_feedback(values, segments, gradient, k, codes, bytes, offsets, NULL);
+    return shore_sparse_encode_feedback(values, segments, gradient, k, codes, bytes, offsets, NULL, NULL, 0, NULL,
+                                        NULL);
 }
 
 void shore_sparse_add_residual(uint32_t segments, const struct shore_gather *gather, uint32_t ngather, float *sums,

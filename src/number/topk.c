@@ -22,15 +22,6 @@ static uint32_t magnitude(uint32_t bits) {
     return bits & SHORE__TOPK_MAGNITUDE;
 }
 
-uint64_t shore__topk_k(double ratio, uint64_t elems) {
-    if (!(ratio > 0) || elems == 0) return 0;
-    if (ratio >= 1) return elems;
-    /* elems < 2^54 and parts <= 10^9, so 128 bits hold the product */
-    uint64_t parts = (uint64_t)llround(ratio * 1e9);
-    uint64_t k = (uint64_t)(((unsigned __int128)elems * parts + 999999999u) / 1000000000u);
-    return k < 1 ? 1 : k > elems ? elems : k;
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static size_t round_up(size_t bytes) {

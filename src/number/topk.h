@@ -15,10 +15,6 @@
 #define SHORE__TOPK_SEGMENT 65536u /* elements; SHORE_SEGMENT_ELEMS, so that an index fits 16 bits */
 #define SHORE__TOPK_MAGNITUDE 0x7FFFFFFFu
 
-/* k of a block: ceil(ratio * elems), at most elems. ratio is rounded to nine decimal places, so that 0.01 of 100 is
- * 1. */
-uint64_t shore__topk_k(double ratio, uint64_t elems);
-
 /* The selection from a segment, in element order. */
 struct shore__topk_list {
     uint16_t *index; /* within the segment */

@@ -13,21 +13,21 @@
 #include "train/trainer.h"
 
 struct compressed_block {
-    uint64_t k;
+    struct shore_sparse_size size;
     unsigned char *code; /* the code of all its segments */
-    uint64_t code_bytes;
-    uint32_t *offsets; /* [segments + 1] */
+    uint32_t *offsets;   /* [segments + 1] */
 };
 
 struct compression {
     struct compressed_block *blocks; /* [nblocks] */
-    struct shore__topk topk;
+    void *work;                      /* for the selection */
+    uint64_t work_bytes;
+    double *energy, *sent; /* by segment: the squared sum of the elements to send, and of those sent */
     /* Residuals of the whole model, by segment; none without error feedback. The host keeps two, of two steps in turn.
      * On the drives there is one, which is fetched block by block and becomes the next step's. */
     uint16_t *residual[2];
     uint64_t residual_step[2]; /* the step whose state each belongs to */
     unsigned base, next;       /* which one this step reads, and which it writes */
-    double *energy, *sent;     /* by segment: the squared sum of the elements to send, and of those sent */
     double dropped;            /* sum over the first steps since the start */
     uint32_t ndropped;
     struct shore_wait *fetch; /* [nblocks] */
@@ -44,27 +44,7 @@ static bool keeps_residual(const struct shore__settings *s) {
 
 #define VALUES SHORE_SPARSE_BF16
 
-/* Number of elements to send of a block: the share of its tensors' elements, gaps excluded. */
-static uint64_t block_k(const struct shore__settings *s, const struct shore_layout_block *block) {
-    uint64_t elems = 0;
-    for (uint32_t i = 0; i < block->ntensors; i++)
-        elems += block->tensors[i].elems;
-    return shore__topk_k(s->compress, elems);
-}
-
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag) {
-    for (uint32_t b = 0; b < m->nblocks; b++) {
-        const struct shore_layout_block *block = &m->layout->blocks[b];
-        if (shore_sparse_bound(VALUES, block_k(s, block), block->segments) > UINT32_MAX)
-            return shore__fail(
-                diag, SHORE_EUSAGE,
-                "--compress: this share of block %s would take more than 4 GiB; send less, or leave it out",
-                block->name);
-    }
-    return 0;
-}
 
 /* Memory that is laid out in one stretch; base NULL: only its bytes are counted. */
 struct room {
@@ -78,36 +58,39 @@ static void *take(struct room *room, uint64_t bytes) {
     return at;
 }
 
-/* Places everything, and returns its bytes. */
-static uint64_t lay_out(struct compression *z, const struct shore__settings *s, const struct shore__model *m,
-                        int threads, struct room room) {
-    uint64_t most_k = 0, segments = m->layout->segments;
-    uint32_t most_segments = 0, residuals = !keeps_residual(s) ? 0 : s->residual_saved ? 1 : 2;
-    z->blocks = take(&room, m->nblocks * sizeof *z->blocks);
+/* Places everything, and counts its bytes. */
+static int lay_out(struct compression *z, const struct shore__settings *s, const struct shore__model *m, int threads,
+                   struct room *room, struct shore_diag *diag) {
+    uint32_t residuals = !keeps_residual(s) ? 0 : s->residual_saved ? 1 : 2;
+    z->blocks = take(room, m->nblocks * sizeof *z->blocks);
+    z->work_bytes = 0;
     for (uint32_t b = 0; b < m->nblocks; b++) {
         const struct shore_layout_block *block = &m->layout->blocks[b];
-        struct compressed_block it = {.k = block_k(s, block)};
-        it.code_bytes = shore_sparse_bound(VALUES, it.k, block->segments);
-        it.code = take(&room, it.code_bytes);
-        it.offsets = take(&room, (block->segments + UINT64_C(1)) * sizeof *it.offsets);
-        if (it.k > most_k) most_k = it.k;
-        if (block->segments > most_segments) most_segments = block->segments;
+        struct compressed_block it = {.code = NULL};
+        int rc = shore_sparse_size_of(VALUES, s->compress, block, threads, &it.size, diag);
+        if (rc) return rc;
+        it.code = take(room, it.size.code_bytes);
+        it.offsets = take(room, (block->segments + UINT64_C(1)) * sizeof *it.offsets);
+        if (it.size.work_bytes > z->work_bytes) z->work_bytes = it.size.work_bytes;
         if (z->blocks) z->blocks[b] = it;
     }
-    void *selection = take(&room, shore__topk_bytes(most_k, most_segments, threads));
-    if (selection) shore__topk_lay_out(&z->topk, selection, most_k, most_segments, threads);
-    z->energy = take(&room, segments * sizeof *z->energy);
-    z->sent = take(&room, segments * sizeof *z->sent);
+    z->work = take(room, z->work_bytes);
+    z->energy = take(room, m->layout->segments * sizeof *z->energy);
+    z->sent = take(room, m->layout->segments * sizeof *z->sent);
     for (uint32_t i = 0; i < residuals; i++)
-        z->residual[i] = take(&room, residual_bytes(m));
-    z->fetch = take(&room, m->nblocks * sizeof *z->fetch);
-    z->fetching = take(&room, m->nblocks * sizeof *z->fetching);
-    return room.used;
+        z->residual[i] = take(room, residual_bytes(m));
+    z->fetch = take(room, m->nblocks * sizeof *z->fetch);
+    z->fetching = take(room, m->nblocks * sizeof *z->fetching);
+    return 0;
 }
 
-uint64_t shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads) {
+int shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads, uint64_t *bytes,
+                          struct shore_diag *diag) {
     struct compression unused;
-    return s->compress > 0 ? lay_out(&unused, s, m, threads, (struct room){NULL, 0}) : 0;
+    struct room room = {NULL, 0};
+    int rc = s->compress > 0 ? lay_out(&unused, s, m, threads, &room, diag) : 0;
+    *bytes = room.used;
+    return rc;
 }
 
 /* ---- the residual ------------------------------------------------------------------------------------------------ */
@@ -137,7 +120,9 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
     if (!z) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     if (!(t->s->compress > 0)) return 0;
-    lay_out(z, t->s, t->m, t->c->threads, (struct room){shore__memory_host(&t->memory, SHORE__ROW_COMPRESSION, 0), 0});
+    struct room room = {shore__memory_host(&t->memory, SHORE__ROW_COMPRESSION, 0), 0};
+    int rc = lay_out(z, t->s, t->m, t->c->threads, &room, diag);
+    if (rc) return rc;
     memset(z->fetching, 0, t->m->nblocks * sizeof *z->fetching);
     if (!z->residual[1]) return 0;
     z->next = 1;
@@ -148,7 +133,7 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     if (info.step <= t->s->compress_after) return 0; /* nothing was left out so far */
     unsigned char digest[16];
     bool found = false;
-    int rc = shore_fleet_digest(t->fleet, false, digest, diag);
+    rc = shore_fleet_digest(t->fleet, false, digest, diag);
     if (!rc) rc = shore__residual_load(t->run, info.step, digest, z->residual[0], &found, diag);
     return rc || found ? rc : lost(t, info.step, diag);
 }
@@ -228,23 +213,15 @@ int shore__compress_add(struct trainer *t, struct piece *p, struct shore_diag *d
     uint64_t first = shore__segments_before(t->m->layout, block) + p->segment;
     int rc = wait_for_residual(t, block, diag);
     if (rc) return rc;
-#pragma omp parallel for schedule(static)
-    for (uint32_t i = 0; i < count; i++)
-        z->energy[first + i] = shore_clip_sum(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS);
-    const struct shore_step_gradient whole = {.size = sizeof whole,
-                                              .segment = p->segment,
-                                              .count = count,
-                                              .gradient = p->gradient,
-                                              .sums = z->energy + first,
-                                              .stays = true};
+    const struct shore_step_gradient whole = {
+        .size = sizeof whole, .segment = p->segment, .count = count, .gradient = p->gradient, .stays = true};
     rc = shore_step_add(t->step, p->unit, &whole, diag);
     if (rc || !z->residual[0]) return rc;
 #pragma omp parallel for schedule(static)
     for (uint32_t i = 0; i < count; i++) {
-        float *x = p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS;
         size_t at = (first + i) * SHORE_SEGMENT_ELEMS;
-        shore__residual_add(x, z->residual[z->next] + at, z->residual[z->base] + at, SHORE_SEGMENT_ELEMS);
-        z->energy[first + i] = shore_clip_sum(x);
+        shore__residual_add(p->gradient + (size_t)i * SHORE_SEGMENT_ELEMS, z->residual[z->next] + at,
+                            z->residual[z->base] + at, SHORE_SEGMENT_ELEMS);
     }
     return 0;
 }
@@ -252,11 +229,12 @@ int shore__compress_add(struct trainer *t, struct piece *p, struct shore_diag *d
 void shore__compress_block(struct trainer *t, uint32_t block, const float *gradient) {
     struct compression *z = t->compression;
     struct compressed_block *b = &z->blocks[block];
-    uint64_t room = b->code_bytes;
+    uint64_t room = b->size.code_bytes, first = shore__segments_before(t->m->layout, block);
     uint16_t *next = z->residual[0] ? z->residual[z->next] + residual_at(t, block, 0) : NULL;
-    int rc = shore__residual_encode(&z->topk, VALUES, t->m->layout->blocks[block].segments, gradient, b->k, b->code,
-                                    &room, b->offsets, next, z->sent + shore__segments_before(t->m->layout, block));
-    assert(!rc); /* the bound is one */
+    int rc = shore_sparse_encode_feedback(VALUES, t->m->layout->blocks[block].segments, gradient, b->size.count,
+                                          b->code, &room, b->offsets, next, z->work, z->work_bytes, z->energy + first,
+                                          z->sent + first);
+    assert(!rc); /* the bounds are ones */
     (void)rc;
 }
 

@@ -20,10 +20,10 @@ static inline bool compress_step(const struct shore__settings *s, uint64_t base_
     return s->compress > 0 && base_step >= s->compress_after;
 }
 
-/* Refuses settings and models whose indices do not fit a code or an offset, before anything is written. */
-int shore__compress_check(const struct shore__settings *s, const struct shore__model *m, struct shore_diag *diag);
-/* Bytes of memory that compression takes: the plan's row "compression". */
-uint64_t shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads);
+/* Bytes of memory that compression takes: the plan's row "compression". Refuses settings and models whose codes do not
+ * fit an offset, before anything is written. */
+int shore__compress_bytes(const struct shore__settings *s, const struct shore__model *m, int threads, uint64_t *bytes,
+                          struct shore_diag *diag);
 
 /* Opens compression, after the fleet: places its memory, and finds the residual that the run continues with. */
 int shore__compress_open(struct trainer *t, struct shore_diag *diag);

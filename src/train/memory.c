@@ -27,15 +27,14 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     struct shore__shapes shapes = shore__batch_shapes(m, &out->batch, true);
     struct shore__compute_options options = shore__settings_compute(s);
     struct shore__compute_description compute;
-    int rc = s->compress > 0 ? shore__compress_check(s, m, diag) : 0;
-    if (!rc) rc = shore__compute_describe(&options, &shapes, &compute, diag);
+    int rc = shore__compute_describe(&options, &shapes, &compute, diag);
+    if (!rc) rc = shore__compress_bytes(s, m, compute.threads, &out->compression_bytes, diag);
     if (rc) return rc;
     out->mode = compute.mode;
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
     out->one_memory = compute.unified;
-    out->compression_bytes = shore__compress_bytes(s, m, compute.threads);
     shore__tempo_facts(tempo, out);
     return 0;
 }

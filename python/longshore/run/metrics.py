@@ -75,7 +75,7 @@ class Meter:
             self.state, self.meter, self.slow = state, ffi.gc(meter, lib.shore_meter_close), None
         lib.shore_meter_begin(self.meter)
 
-    def of_step(self, state, groups, loss, norm, speculated, skipped):
+    def of_step(self, state, groups, loss, norm, dropped_energy, speculated, skipped):
         """Returns the metrics of the step that ends now. groups: the optimizer's parameter groups."""
         whole = self.state is state
         self.start(state)
@@ -88,7 +88,7 @@ class Meter:
             grad_norm=norm,
             lr=groups[0]["lr"] if groups else math.nan,
             val_loss=math.nan,
-            dropped_energy=math.nan,
+            dropped_energy=dropped_energy,
             tokens=0 if self.unknown else self.tokens,
             speculated=speculated,
             skipped=skipped,

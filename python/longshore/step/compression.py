@@ -5,6 +5,7 @@ The full gradients stay until the step is decided. If an update must run again, 
 of the committed step, and so with the same bits.
 """
 
+import math
 import os
 
 import torch
@@ -27,31 +28,20 @@ def share_of(value):
     return share[0]
 
 
-def _trained(layout):
-    return [number for number, block in enumerate(layout.blocks) if block.trains]
-
-
-def _code_bytes(layout, share):
-    """Returns the size of the largest block's codes."""
-    most = 0
-    for number in _trained(layout):
-        nbytes = lib.shore_sparse_bound(
-            _VALUES, lib.shore_sparse_count(share, layout.elems(number)), layout.segments[number]
-        )
-        if nbytes >= 1 << 32:
-            raise ValueError(
-                f"compress: this share of {layout.blocks[number].name} would take more than 4 GiB; "
-                "compress more, or not"
-            )
-        most = max(most, nbytes)
+def _most(layout, share):
+    """Returns the most elements of a block that trains, bytes of its codes, and bytes that encoding works in."""
+    size, most = ffi.new("struct shore_sparse_size *"), (0, 0, 0)
+    for number, block in enumerate(layout.blocks):
+        if block.trains:
+            native.call(lib.shore_sparse_size_of, _VALUES, share, layout.c.blocks + number, os.cpu_count(), size)
+            most = tuple(map(max, most, (layout.elems(number), size.code_bytes, size.work_bytes)))
     return most
 
 
 def memory_bytes(layout, share):
     """Returns how many bytes compression needs beside the gradients."""
-    elems = max((layout.elems(number) for number in _trained(layout)), default=0)
-    selected = 18 * lib.shore_sparse_count(share, elems) + (os.cpu_count() << 13)  # during selection
-    return 4 * elems + 2 * (2 * elems + _code_bytes(layout, share)) + selected if share else 0
+    elems, code_bytes, work_bytes = _most(layout, share) if share else (0, 0, 0)
+    return 4 * elems + 2 * (2 * elems + code_bytes) + work_bytes
 
 
 class _Codes:
@@ -74,11 +64,11 @@ class Compression:
     def __init__(self, gradients, share, after):
         """share: of the gradients that are sent. after: how many steps send all gradients first."""
         self.gradients, self.share, self.after = gradients, share, after
-        layout = gradients.streams.layout
-        self.elems = max(layout.elems(number) for number in _trained(layout))
-        self.sums = Buffer(4 * self.elems)
+        self.elems, code_bytes, work_bytes = _most(gradients.streams.layout, share)
+        self.sums, self.work = Buffer(4 * self.elems), Buffer(work_bytes)
         # one is filled while an update reads the other
-        self.codes = [_Codes(self.elems, _code_bytes(layout, share)) for _ in range(2)]
+        self.codes = [_Codes(self.elems, code_bytes) for _ in range(2)]
+        self.energy = {}  # by block: squared sums of its last gradients and residual, and of what was sent of them
         self.whole = None  # buffer for the gradients of a spilled block
 
     def encode(self, core, number, request, values=None):
@@ -99,16 +89,27 @@ class Compression:
         sums, residual = ffi.cast("float *", self.sums.pointer), ffi.cast("uint16_t *", codes.residual.pointer)
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)
         most = lib.shore_sparse_count(self.share, sum(g.numel() for g in values.values()))
-        nbytes = ffi.new("uint64_t *", codes.code.nbytes)
+        nbytes, segments = ffi.new("uint64_t *", codes.code.nbytes), layout.segments[number]
+        energy, sent = ffi.new("double[]", segments), ffi.new("double[]", segments)
+        code = codes.code.pointer, nbytes, codes.offsets
+        work = self.work.pointer, self.work.nbytes
         native.check(
-            lib.shore_sparse_encode_feedback(
-                _VALUES, layout.segments[number], sums, most, codes.code.pointer, nbytes, codes.offsets, residual
-            ),
+            lib.shore_sparse_encode_feedback(_VALUES, segments, sums, most, *code, residual, *work, energy, sent),
             None,
             f"the gradients of {name} cannot be compressed",
         )
+        self.energy[number] = sum(energy), sum(sent)
         codes.fill(request)
         return 0
+
+    def dropped(self, changed):
+        """Returns the share of the energy of a step's gradients and residual that its codes leave out; NaN: it has no
+        codes. changed: numbers of the blocks that it changes."""
+        known = [self.energy[number] for number in changed if number in self.energy]
+        if not known:
+            return math.nan
+        energy, sent = map(sum, zip(*known))
+        return max(0.0, 1 - sent / energy) if energy else 0.0
 
     def _values(self, number):
         """Returns {index of the tensor: gradient} of a block, read from the drives if they were spilled."""

@@ -186,7 +186,8 @@ class StepCycle:
         core, skipped = self.core, changed is None
         speculated = not skipped and core.gradients.step.tell(lib.shore_step_speculated)
         groups = core.optimizer.param_groups
-        metrics = core.meter.of_step(core.state, groups, loss, norm, speculated, skipped)
+        dropped = core.compression.dropped(changed or ()) if core.compression else math.nan
+        metrics = core.meter.of_step(core.state, groups, loss, norm, dropped, speculated, skipped)
         core.meter.ended(core)
         self.close(metrics, changed or (), True, skipped)
         self.position = {}  # follow() restores nothing from here on

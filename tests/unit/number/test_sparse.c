@@ -249,6 +249,27 @@ static void the_largest_are_encoded(void **state) {
     }
 }
 
+/* Encodes in memory of the size that one thread needs, whatever the number of threads. */
+static int feedback(enum shore_sparse_values values, const float *sums, uint64_t k, uint64_t *bytes, uint32_t *offsets,
+                    uint16_t *residual, double *energy, double *energy_sent) {
+    const struct shore_layout_tensor tensor = {.elems = RUN_ELEMS};
+    const struct shore_layout_block block = {
+        .tensors = (struct shore_layout_tensor *)(uintptr_t)&tensor, .ntensors = 1, .segments = RUN};
+    struct shore_sparse_size size;
+    assert_int_equal(shore_sparse_size_of(values, (double)k / RUN_ELEMS, &block, 1, &size, NULL), 0);
+    assert_in_range(size.count, k, k + 1);
+    assert_int_equal(size.code_bytes, shore_sparse_bound(values, size.count, RUN));
+    void *work = aligned_alloc(64, size.work_bytes);
+    uint64_t room = *bytes;
+    assert_int_equal(shore_sparse_encode_feedback(values, RUN, sums, k, run_codes, &room, offsets, residual, work,
+                                                  size.work_bytes / 2, energy, energy_sent),
+                     -EINVAL);
+    int rc = shore_sparse_encode_feedback(values, RUN, sums, k, run_codes, bytes, offsets, residual, work,
+                                          size.work_bytes, energy, energy_sent);
+    free(work);
+    return rc;
+}
+
 /* Two items, of which one reaches over the end of a segment and one is bf16; between and behind them nothing is
  * covered. */
 static void what_is_left_out_waits_in_the_residual(void **state) {
@@ -276,11 +297,12 @@ static void what_is_left_out_waits_in_the_residual(void **state) {
         static unsigned char largest[sizeof run_codes];
         uint32_t offsets[RUN + 1], same[RUN + 1];
         uint64_t bytes = 9, needed;
+        double energy[RUN], energy_sent[RUN], all = 0, of_sent = 0;
         memcpy(left, residual, sizeof left);
-        assert_int_equal(shore_sparse_encode_feedback(values, RUN, sums, K, run_codes, &bytes, offsets, left), -ENOSPC);
+        assert_int_equal(feedback(values, sums, K, &bytes, offsets, left, NULL, NULL), -ENOSPC);
         assert_memory_equal(left, residual, sizeof left);
         needed = bytes;
-        assert_int_equal(shore_sparse_encode_feedback(values, RUN, sums, K, run_codes, &bytes, offsets, left), 0);
+        assert_int_equal(feedback(values, sums, K, &bytes, offsets, left, energy, energy_sent), 0);
         assert_int_equal(bytes, needed);
         assert_int_equal(shore_sparse_encode_largest(values, RUN, sums, K, largest, &bytes, same), 0);
         assert_memory_equal(same, offsets, sizeof same);
@@ -289,9 +311,16 @@ static void what_is_left_out_waits_in_the_residual(void **state) {
         uint64_t sent = 0;
         for (uint64_t i = 0; i < RUN_ELEMS; i++) {
             sent += run_got[i] != 0;
+            all += (double)sums[i] * sums[i];
+            of_sent += run_got[i] != 0 ? (double)sums[i] * sums[i] : 0;
             assert_int_equal(left[i], run_got[i] != 0 ? shore__f32_to_bf16(sums[i] - run_got[i]) : residual[i]);
         }
         assert_int_equal(sent, K);
+        for (uint32_t s = 0; s < RUN; s++) {
+            all -= energy[s];
+            of_sent -= energy_sent[s];
+        }
+        assert_true(fabs(all) < 1e-6 && fabs(of_sent) < 1e-6);
     }
 }
 
@@ -303,6 +332,10 @@ static void shares_are_read_and_counted(void **state) {
     assert_int_equal(shore_sparse_count(share, 100), 1);
     assert_int_equal(shore_sparse_count(share, 101), 2);
     assert_int_equal(shore_sparse_count(share, 1), 1);
+    assert_int_equal(shore_sparse_count(0.07, 100), 7);
+    assert_int_equal(shore_sparse_count(0.29, 100), 29);
+    assert_int_equal(shore_sparse_count(1, 12345), 12345);
+    assert_int_equal(shore_sparse_count(0.5, UINT64_C(1) << 40), UINT64_C(1) << 39);
     assert_int_equal(shore_sparse_share("0.25", &share), 0);
     assert_int_equal(shore_sparse_count(share, 10), 3);
     assert_int_equal(shore_sparse_share("none", &share), 0);

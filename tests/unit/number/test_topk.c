@@ -168,17 +168,6 @@ static void versions_collect_the_same(void **state) {
     }
 }
 
-static void k_is_rounded_up(void **state) {
-    assert_int_equal(shore__topk_k(0.01, 100), 1);
-    assert_int_equal(shore__topk_k(0.01, 101), 2);
-    assert_int_equal(shore__topk_k(0.01, 1), 1);
-    assert_int_equal(shore__topk_k(0.07, 100), 7);
-    assert_int_equal(shore__topk_k(0.29, 100), 29);
-    assert_int_equal(shore__topk_k(1, 12345), 12345);
-    assert_int_equal(shore__topk_k(0.5, UINT64_C(1) << 40), UINT64_C(1) << 39);
-    assert_int_equal(shore__topk_k(0, 100), 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(normal_values),
@@ -188,7 +177,6 @@ int main(void) {
         cmocka_unit_test(any_bits),
         cmocka_unit_test(neighbours_in_one_bin),
         cmocka_unit_test(versions_collect_the_same),
-        cmocka_unit_test(k_is_rounded_up),
     };
     x = malloc((ELEMS + 16) * sizeof *x);
     if (!x) return 1;
