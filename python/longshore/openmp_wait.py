@@ -13,18 +13,17 @@ import threading
 
 import torch
 
-_begun = threading.Lock()
-_resting: list = []  # an Event for each extra thread
+_rests = None  # an Event: the extra thread has left PyTorch
 _PARALLEL = 1 << 20  # elements of an operation that PyTorch makes parallel
 
 
 def stop():
     """Starts the extra thread, once in each process."""
+    global _rests
     said = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys()
-    if torch.get_num_threads() > 1 and not said and _begun.acquire(blocking=False):
-        rests = threading.Event()
-        threading.Thread(target=_rest, args=(rests,), name="longshore-openmp", daemon=True).start()
-        _resting.append(rests)
+    if torch.get_num_threads() > 1 and not said and _rests is None:
+        _rests = threading.Event()
+        threading.Thread(target=_rest, args=(_rests,), name="longshore-openmp", daemon=True).start()
 
 
 def _rest(rests):
@@ -41,15 +40,14 @@ def _await():
 
     The interpreter unwinds threads at exit. That would abort the process if one were still inside PyTorch.
     """
-    for rests in _resting:
-        rests.wait()
+    if _rests is not None:
+        _rests.wait()
 
 
 def _forget_parents():
     """In a forked child, whose parent's threads do not exist: lets stop() start a new one."""
-    global _begun
-    _begun = threading.Lock()
-    _resting.clear()
+    global _rests
+    _rests = None
 
 
 os.register_at_fork(after_in_child=_forget_parents)

@@ -192,7 +192,7 @@ def test_openmp_threads_do_not_spin(tmp_path, monkeypatch):
     def resting():
         return [t for t in threading.enumerate() if t.name == "longshore-openmp"]
 
-    monkeypatch.setattr(openmp_wait, "_begun", threading.Lock())
+    monkeypatch.setattr(openmp_wait, "_rests", None)
     before, threads = len(resting()), torch.get_num_threads()
     torch.set_num_threads(2)
     try:

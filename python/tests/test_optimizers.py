@@ -138,7 +138,7 @@ REFUSED = {
     ),
     "Own has a step.. of its own": lambda model: Own(model.parameters()),
     "hooks of AdamW's step": with_a_hook,
-    r"param_groups\[0\] has a parameter of shape \[3, 5\] that is not the model's": of_another_model,
+    r"wrap: groups\[0\] has a parameter of shape \[3, 5\] that is not the model's": of_another_model,
 }
 
 

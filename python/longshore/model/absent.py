@@ -18,6 +18,9 @@ from .write_tracking import CHANGE, IN_PASS, watch
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
 _BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
 
+# what to do instead where micro-batches cannot be computed together
+ONE_BY_ONE = "call backward() for each of them, and then step() (in a Trainer: layer_major=False)"
+
 
 def _words(text):
     return frozenset(text.split())
@@ -197,9 +200,8 @@ def _grad(outputs, inputs, materialize_grads=False, allow_unused=None, create_gr
         if not any(isinstance(t, Absent) and t.longshore.streams.turns for t in inputs):
             raise
         raise LongshoreError(
-            "torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch "
-            "is made layer by layer there; call backward() for each of them, and then step() (in a "
-            "Trainer: layer_major=False)"
+            "torch.autograd.grad() of parameters within train_batch(): the graph of each micro-batch is made layer by "
+            f"layer there; {ONE_BY_ONE}"
         ) from unused
     return tuple(
         torch.zeros_like(t, requires_grad=create_graph) if g is None and materialize_grads else g

@@ -13,11 +13,11 @@ from ..torch_internals import (
     in_scripts_function,
     refuse_access,
     storage_id,
+    storage_users,
     tree_leaves,
     tree_map,
 )
 from .absent import Absent
-from .write_tracking import users
 
 
 class Place:
@@ -80,7 +80,7 @@ class Places:
         """Detaches views that a script has kept of these parameters: using one raises, since its memory gets other
         values."""
         for p, handle in parameters if self.tier.whole is not None else ():
-            if users(handle.view) != handle.users:
+            if storage_users(handle.view) != handle.users:
                 kept, handle.view = (
                     handle.view,
                     self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape),

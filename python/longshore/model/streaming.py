@@ -21,7 +21,7 @@ from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, lib
-from ..torch_internals import carry_hooks, in_backward, parameters_of, version_of
+from ..torch_internals import carry_hooks, in_backward, parameters_of, storage_users, version_of
 from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
@@ -187,7 +187,7 @@ class Streams:
                 p.longshore = handle = Handle(self, streamed, index, tensor.name, type(p))
                 handle.view = view
                 streamed.parameters.append((p, handle))
-                p.__class__, handle.users = Absent, write_tracking.users(view)
+                p.__class__, handle.users = Absent, storage_users(view)
         hooks.hook(self, model)
 
     def _show(self, streamed):

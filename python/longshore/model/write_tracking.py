@@ -25,11 +25,6 @@ IN_PASS = (
 LOOK_BYTES = 16 << 20  # the largest parameter whose checksum is compared in the first pass
 
 
-def users(tensor):
-    """How many references a tensor's storage has."""
-    return storage_users(tensor)
-
-
 def bits(tensor):
     """Returns a checksum of a tensor's bits and their order."""
     flat = tensor.detach().cpu().contiguous()
@@ -79,7 +74,7 @@ def changed(p, handle):
         return False
     if before[1] != bits(handle.view):
         return True
-    if users(handle.view) > handle.users:
+    if storage_users(handle.view) > handle.users:
         handle.bits = before
     return False
 

@@ -8,7 +8,6 @@ shutil.rmtree(), the snapshot is deleted too.
 import contextlib
 import fcntl
 import functools
-import json
 import logging
 import os
 import re
@@ -16,7 +15,6 @@ import stat
 import sys
 import tempfile
 import uuid
-import weakref
 
 from .. import native
 from ..drives.state import State, rollback
@@ -33,7 +31,6 @@ OTHERS = "longshore.others.json"
 _FICLONE = 0x40049409
 _disk_told: set[str] = set()  # runs whose user was told what checkpoints take on disk
 _weights_told: set[str] = set()  # runs whose user was told that checkpoints hold no weights
-_engines: weakref.WeakSet = weakref.WeakSet()  # engines that have saved or loaded checkpoints in this process
 
 
 def read(directory):
@@ -65,12 +62,11 @@ def save(engine, directory, extra=None):
     said["groups"] = param_groups.saved(engine.optimizer)
     said["extra"] = commit_blob.plain(extra, "the state of a checkpoint")
     # at every moment one of the two files names each snapshot, also if the process is killed
-    _write(directory, OTHERS, {"run": state.path, "snapshots": [name, *before]})
+    weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": [name, *before]})
     engine.snapshot(name)
-    _write(directory, FILE, said)
+    weights_files.write_json(os.path.join(directory, FILE), said)
     _remove(state, before)
     os.unlink(os.path.join(directory, OTHERS))
-    _engines.add(engine)
     _watch_deletions()
     return name
 
@@ -207,7 +203,7 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
         )
     if not weights_only:
         commit_blob.restore_groups(said, engine.optimizer)
-    _engines.add(engine)
+    _watch_deletions()
     return commit_blob.back(said["extra"])
 
 
@@ -241,10 +237,6 @@ def _take_over(core, run, snapshot, followed=None):
             core.cycle.close({"loaded": f"{snapshot} of {run}"}, range(len(core.streams.blocks)))
             core.cycle.settle()
         return other.step
-
-
-def _write(directory, name, said):
-    weights_files.write(os.path.join(directory, name), json.dumps(said, indent=1))
 
 
 def _others(directory):
@@ -281,16 +273,15 @@ def _watch_deletions():
 def _remove_with(path):
     """Removes the snapshots of the checkpoints in a directory that is about to be deleted."""
     inner = []
-    if isinstance(path, (str, os.PathLike)) and _engines:
+    if isinstance(path, (str, os.PathLike)) and open_engines.any_open():
         inner = [path, *(os.path.join(path, d) for d in (os.listdir(path) if os.path.isdir(path) else []))]
     for directory in inner:
         found = snapshots_of(directory)
-        for engine in list(_engines):
-            state = core_of(engine).state
-            names = [name for run, name in found if state is not None and run == state.path]
+        for engine, state in open_engines.states():
+            names = [name for run, name in found if run == state.path]
             if names:
                 engine.settle()
-                _write(directory, OTHERS, {"run": state.path, "snapshots": names})
+                weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": names})
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, FILE))  # the directory stops being a checkpoint
                 _remove(state, names)
@@ -304,18 +295,4 @@ def reopen(engine, run, snapshot=None):
             engine.close()
         rollback(run, snapshot)
     engine.close()
-    state = State.open(run, ring_bytes=core.plan.ring_bytes)
-    try:
-        state.layout.continue_as(core.layout, run)
-        if core.compression and not state.made.residual:
-            raise LongshoreError(
-                f"{run}: was made without compress, and has no room for the gradients that "
-                "compression leaves out; resume without compress, or make a new run"
-            )
-        core.open(state)
-        commit_blob.restore(core, commit_blob.of(state), state)
-        open_engines.add(core)
-    except BaseException:
-        core.streams.end()
-        state.close()
-        raise
+    core.go_on(State.open(run, ring_bytes=core.plan.ring_bytes), run)

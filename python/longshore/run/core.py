@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .. import forks, native
+from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import random_numbers
 from ..model.forward_scope import Hook
@@ -77,6 +78,24 @@ class Core:
         """Opens the pages of a run: the parameters can be used from here on."""
         self.streams.layout = state.layout
         self.streams.open(state)
+
+    def go_on(self, state, run):
+        """Opens a run of this model in place of the one before, and goes on from its committed step. If that fails, the
+        run is closed. run: named in messages."""
+        try:
+            state.layout.continue_as(self.layout, run)
+            if self.compression and not state.made.residual:
+                raise LongshoreError(
+                    f"{run}: was made without compress, and has no room for the gradients that compression leaves out; "
+                    "resume without compress, or make a new run"
+                )
+            self.open(state)
+            commit_blob.restore(self, commit_blob.of(state), state)
+            open_engines.add(self)
+        except BaseException:
+            self.streams.end()
+            state.close()
+            raise
 
     # ---- forward
 

@@ -14,6 +14,7 @@ import tempfile
 import torch
 
 from .. import native, progress
+from ..drives.layout import DTYPES
 from ..errors import ExistsError, LongshoreError
 from ..model import adapters, hooks
 from ..native import ffi, lib
@@ -21,7 +22,6 @@ from ..step import commit_blob
 from . import hub_names, weights_files
 
 _TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_DTYPES = {"fp32": lib.SHORE_DTYPE_FP32, "bf16": lib.SHORE_DTYPE_BF16, "fp16": lib.SHORE_DTYPE_FP16}
 # safetensors' names of dtypes: those of PyTorch, in short
 _NAMES = {
     getattr(torch, name): re.sub("float|complex|uint|int", lambda found: found[0][0], name).upper()
@@ -40,7 +40,7 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
     overwrite: replaces weights that are there, once the new ones are complete.
     """
     directory = os.path.realpath(directory)
-    if dtype is not None and dtype not in _DTYPES:
+    if dtype is not None and dtype not in _TORCH:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
     core.cycle.open_state("save_pretrained")
     hooks.before_step(core.streams, "engine.save_pretrained")
@@ -124,9 +124,9 @@ def _saves_itself(model):
 
 def export(core, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
-    extras, keep = _extras(commit_blob.small_buffers(core))
+    extras, keep = _extras(commit_blob.small_buffers(core.module, core.layout))
     most = 0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
-    kind = {"converted": dtype is not None, "dtype": _DTYPES[dtype or "fp32"], "moments": moments}
+    kind = {"converted": dtype is not None, "dtype": DTYPES[_TORCH[dtype or "fp32"]], "moments": moments}
     how = native.new("struct shore_run_exporting", **kind, shard_bytes=most, nextras=len(extras), extras=extras)
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
@@ -184,8 +184,7 @@ def _rename(directory, stem):
     if os.path.exists(index):
         said = weights_files.read(index)
         said["weight_map"] = {name: stem + file.removeprefix("model") for name, file in said["weight_map"].items()}
-        path = os.path.join(directory, f"{stem}.safetensors.index.json")
-        weights_files.write(path, json.dumps(said, indent=2, sort_keys=True))
+        weights_files.write_json(os.path.join(directory, f"{stem}.safetensors.index.json"), said)
         os.remove(index)
 
 
@@ -282,4 +281,4 @@ def _say_updates(core, path):
     most = max(counts.values())
     said = weights_files.read(path)
     said.update(updates=most, fewer={name: n for name, n in counts.items() if n < most})
-    weights_files.write(path, json.dumps(said, indent=2))
+    weights_files.write_json(path, said)

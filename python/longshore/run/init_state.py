@@ -110,10 +110,11 @@ class Moments:
 
     def counts(self, layout):
         """The number of updates of each tensor, as the engine counts them; 0 for a tensor without saved moments."""
-        counts = [
-            [self.fewer.get(t.name, self.updates) if t.trains and self.knows(t.names) else 0 for t in b.tensors]
-            for b in layout.blocks
-        ]
+
+        def count(tensor):
+            return self.fewer.get(tensor.name, self.updates) if tensor.trains and self.knows(tensor.names) else 0
+
+        counts = [[count(tensor) for tensor in block.tensors] for block in layout.blocks]
         if self.updates and not any(map(any, counts)):
             raise LongshoreError(
                 f"{self.path}: holds no moments of the model's parameters, such as "

@@ -81,8 +81,13 @@ class _Failing:
             raise OSError("a step was not committed")
 
 
+def states():
+    """Returns [(engine, the State of its run)] of the open engines."""
+    return [(engine, state) for engine, (state, *_) in list(_engines.items())]
+
+
 def _works_on(run):
-    return any(os.path.realpath(state.path) == os.path.realpath(run) for state, *_ in list(_engines.values()))
+    return any(os.path.realpath(state.path) == os.path.realpath(run) for _, state in states())
 
 
 def refuse_second(run):

@@ -112,27 +112,20 @@ def _open(run, model, program, layout, given, chosen, accept_step, device_timeou
     state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
+        _refuse_others(run, commit_blob.unfit_buffers(model, commit_blob.of(state), state))
         core = core_of(open_engine(model, state, how, given, chosen, device_timeout))
-        try:
-            core.open(state)
-            saved = commit_blob.of(state)
-            _refuse_others(run, commit_blob.unfit_buffers(model, saved, state))
-            commit_blob.restore(core, saved, state)
-            adapters.fill_original_rows(model)
-        except BaseException:
-            core.streams.end()
-            raise
-        now = versions()
-        changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
-        if changed:
-            warnings.warn(
-                f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits", stacklevel=2
-            )
-            state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
-        return count_in(core, run)
     except BaseException:
         state.close()
         raise
+    core.go_on(state, run)
+    adapters.fill_original_rows(model)
+    now = versions()
+    changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
+    if changed:
+        said = f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits"
+        warnings.warn(said, stacklevel=2)
+        state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
+    return count_in(core, run)
 
 
 def _model_for(model, program, run):

@@ -10,6 +10,11 @@ def read(path):
         return json.load(f)
 
 
+def write_json(path, value):
+    """Writes a value as JSON, as write() does."""
+    write(path, json.dumps(value, indent=2, sort_keys=True))
+
+
 def write(path, text):
     """Writes a text durably, and replaces an older file at once."""
     with open(path + ".partial", "w", encoding="utf-8") as f:
@@ -39,4 +44,4 @@ def write_index(directory, sizes, files, stem, end):
             "metadata": {"total_size": sum(sizes.values())},
             "weight_map": {name: file for file, names in files.items() for name in names},
         }
-        write(os.path.join(directory, f"{stem}{end}.index.json"), json.dumps(said, indent=2, sort_keys=True))
+        write_json(os.path.join(directory, f"{stem}{end}.index.json"), said)

@@ -338,8 +338,6 @@ def _values_of(config):
 
 def program_of(model, how, layout, lineage, counts):
     """The record in run.json from which resume() makes the engine again."""
-    stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
-    small = {name: b for name, b in tree.persistent_buffers(model).items() if name not in stored}
     base = adapters.base_of(model)
     config: Any = getattr(base, "config", None)
     return {
@@ -351,7 +349,7 @@ def program_of(model, how, layout, lineage, counts):
         "source": str(getattr(config, "_name_or_path", "") or ""),
         "versions": versions(),
         "temporary": {name: str(b.dtype) for name, b in temporary_buffers(model).items()},
-        "position": commit_blob.of_start(small, layout, lineage, counts),
+        "position": commit_blob.of_start(model, layout, lineage, counts),
         "adapters": adapters.record(model),
         "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
     }

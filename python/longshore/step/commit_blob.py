@@ -126,21 +126,17 @@ def begin(core):
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
     made = _made_with(core.state).get("buffers", {})
-    buffers = _buffers(small_buffers(core)).get("buffers", {})
+    buffers = {name: tensor_out(b) for name, b in small_buffers(core.module, core.layout).items()}
     return {**out, "buffers": {name: b for name, b in buffers.items() if b != made.get(name)}}
 
 
-def _buffers(buffers):
-    return {"buffers": {name: tensor_out(b) for name, b in buffers.items()}} if buffers else {}
-
-
-def of_start(buffers, layout, lineage, counts):
-    """The blob of a new run as text. A run that is killed before its first step continues from it.
-
-    buffers: those outside blocks. lineage, counts: the engine's, if the optimizer continues with saved moments.
-    """
+def of_start(model, layout, lineage, counts):
+    """The blob of a new run as text. A run that is killed before its first step continues from it. lineage, counts: the
+    engine's, if the optimizer continues with saved moments."""
+    buffers = {name: tensor_out(b) for name, b in small_buffers(model, layout).items()}
+    kept = {"buffers": buffers} if buffers else {}
     before = {"lineage": lineage, "behind": _behind(layout, lineage[1], counts)} if lineage else {}
-    return _bytes(_pack({"format": 1, "random": random_states(), **before, **_buffers(buffers)}))
+    return _bytes(_pack({"format": 1, "random": random_states(), **before, **kept}))
 
 
 def of(state):
@@ -198,10 +194,10 @@ def finish(core, out):
     return blob
 
 
-def small_buffers(core):
+def small_buffers(model, layout):
     """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks."""
-    stored = {t.name for block in core.layout.blocks if block.buffers for t in block.tensors}
-    return device.to_host({n: b.detach() for n, b in persistent_buffers(core.module).items() if n not in stored})
+    stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
+    return device.to_host({n: b.detach() for n, b in persistent_buffers(model).items() if n not in stored})
 
 
 def store_buffers(core):

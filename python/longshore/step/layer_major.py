@@ -21,6 +21,7 @@ from ..drives import recovery
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import random_numbers
+from ..model.absent import ONE_BY_ONE
 from ..model.device import accelerators
 from ..model.forward_scope import checkpoint_that_saves
 from ..torch_internals import enter_mode, in_backward, modes
@@ -38,9 +39,7 @@ class _Stopped(BaseException):
 def _conflict(what):
     """The error for a change that other micro-batches should have seen."""
     return LongshoreError(
-        f"train_batch: {what} is changed by a micro-batch, and the others have begun with its "
-        "earlier value; call backward() for each of them, and then step() (in a Trainer: "
-        "layer_major=False)"
+        f"train_batch: {what} is changed by a micro-batch, and others have begun with its earlier value; {ONE_BY_ONE}"
     )
 
 
@@ -239,9 +238,7 @@ class Turns:
         number = self.current_backward if number is None else number  # None: of a nested backward
         if number is None:
             raise LongshoreError(
-                f"{p.longshore.name}: has a gradient in train_batch(), and it is not known which "
-                "micro-batch it belongs to; call backward() for each of them, and then step() (in a "
-                "Trainer: layer_major=False)"
+                f"{p.longshore.name}: has a gradient in train_batch(), of an unknown micro-batch; {ONE_BY_ONE}"
             )
         _, early, added = self.early.setdefault(id(p), (p, {}, set()))
         early[number] = early[number] + g if number in early else g
@@ -283,35 +280,45 @@ class Turns:
             if streamed.present:
                 self.show(streamed)
 
-    def run(self):
-        """Runs all forward passes in turns; with `sequential`, the backward passes too. Raises the first exception of a
-        micro-batch."""
-        grad = torch.is_grad_enabled()
+    def _surroundings(self):
+        """Returns a context for the threads of micro-batches, which inherit nothing of this one: its modes and casts,
+        its number of processors, its stream of a device."""
+        grad, entered_modes, processors = torch.is_grad_enabled(), modes(), torch.get_num_threads()
         casts = [
             torch.autocast(kind, torch.get_autocast_dtype(kind), cache_enabled=torch.is_autocast_cache_enabled())
             for kind in ("cpu", *accelerators())
             if torch.is_autocast_enabled(kind)
         ]
-        entered_modes = modes()  # the caller's modes, for the micro-batches' threads
-        processors = torch.get_num_threads()  # new threads do not inherit torch.set_num_threads()
         device = self.core.streams.device
-        stream = None if device is None else torch.accelerator.current_stream(device.device)  # nor this
+        stream = None if device is None else torch.accelerator.current_stream(device.device)
 
-        def one(number):
-            self.local.number, self.local.entered, self.local.computed = number, {}, set()
+        @contextlib.contextmanager
+        def as_caller():
             torch.set_num_threads(processors)
             if stream is not None:
                 torch.accelerator.set_stream(stream)
+            with contextlib.ExitStack() as entered:
+                for mode in entered_modes:
+                    enter_mode(*mode, entered)
+                entered.enter_context(torch.set_grad_enabled(grad))
+                for cast in casts:
+                    entered.enter_context(copy.copy(cast))
+                yield
+
+        return as_caller
+
+    def run(self):
+        """Runs all forward passes in turns; with `sequential`, the backward passes too. Raises the first exception of a
+        micro-batch."""
+        as_caller = self._surroundings()
+
+        def one(number):
+            self.local.number, self.local.entered, self.local.computed = number, {}, set()
             try:
                 self._await_turn(number)
                 self.begun[number] = True
                 random_numbers.put(self.outer_random)
-                with contextlib.ExitStack() as entered:
-                    for mode in entered_modes:
-                        enter_mode(*mode, entered)
-                    entered.enter_context(torch.set_grad_enabled(grad))
-                    for cast in casts:
-                        entered.enter_context(copy.copy(cast))
+                with as_caller():
                     self.losses[number] = self._forward(number)
                     self._end_turn(number)
                 if self.sequential and all(self.done[:number]):

@@ -42,7 +42,6 @@ def told(model, optimizer, groups, numbers):
             f"{type(optimizer).__name__}, or optimizer=NAME with the numbers"
         )
     how, groups = arguments_of(optimizer)
-    param_groups.refuse_foreign(groups, {id(p) for p in model.parameters()}, "wrap: optimizer: ")
     return how, groups, optimizer
 
 

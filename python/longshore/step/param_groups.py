@@ -70,14 +70,6 @@ def uses_momentum(numbers, groups):
     return "momentum" in numbers and any(group.get("momentum", numbers["momentum"]) for group in groups)
 
 
-def refuse_foreign(groups, own, where):
-    """Raises ValueError if a group has a parameter that is not among the model's. own: ids of the model's."""
-    for n, group in enumerate(groups):
-        for p in group["params"]:
-            if id(p) not in own:
-                raise ValueError(f"{where}param_groups[{n}] has {_name(p)} that is not the model's; {APART}")
-
-
 def of_script(group, defaults):
     """The keys of a group without those of torch.optim's class that have one value only."""
     return {k: v for k, v in group.items() if k in NUMBERS or k in _FREE or k not in defaults}
