@@ -79,7 +79,7 @@ bool shore_device_passed(struct shore_device *device, struct shore_event event);
 int shore_device_watch(struct shore_device *device, struct shore_diag *diag);
 
 /* Ends the watch, if there is one, once the event that it waits for has passed, or the device's timeout is over. Nobody
- * waits for events. */
+ * waits for events. Threading: any. The device's wait may call it, too, on the watch's own thread, which ends later. */
 void shore_device_unwatch(struct shore_device *device);
 
 /* ---- pages on a device ------------------------------------------------------------------------------------------- */

@@ -171,7 +171,8 @@ void shore_device_unwatch(struct shore_device *device) {
     pthread_mutex_lock(&w->mutex);
     w->ends = true;
     pthread_cond_broadcast(&w->changed);
-    while (!w->ended && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) {
+    bool own = pthread_equal(pthread_self(), w->thread);
+    while (!own && !w->ended && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) {
     }
     bool ended = w->ended;
     pthread_t thread = w->thread;
@@ -179,7 +180,7 @@ void shore_device_unwatch(struct shore_device *device) {
     if (ended)
         pthread_join(thread, NULL);
     else
-        pthread_detach(thread); /* a device that never answers keeps it */
+        pthread_detach(thread); /* a device that never answers keeps it, or it has called this itself */
 }
 
 void shore__device_expect(struct shore_device *device, struct shore_event event) {

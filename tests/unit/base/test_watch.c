@@ -11,7 +11,7 @@
 #include "moments.h"
 
 /* A watch that is left behind may use its device for a while. */
-static struct moments devices[8], *m = devices; /* [0] is none */
+static struct moments devices[9], *m = devices; /* [0] is none */
 static struct shore_diag diag;
 
 static void open_watched(void) {
@@ -108,6 +108,23 @@ static void a_watch_that_nobody_asked_ends(void **state) {
     shore_device_unwatch(&m->device);
 }
 
+static int wait_and_unwatch(void *ctx, struct shore_event event, uint64_t timeout_ns, struct shore_diag *why) {
+    struct moments *of = ctx;
+    if (timeout_ns) shore_device_unwatch(&of->device);
+    return moments_wait(ctx, event, timeout_ns, why);
+}
+
+/* As a garbage collector may do that runs within the device's wait. */
+static void a_watch_may_end_itself(void **state) {
+    open_watched();
+    m->by_itself = true;
+    m->device.wait = wait_and_unwatch;
+    shore__device_expect(&m->device, called());
+    until_waited_for(1);
+    assert_null(m->device.watch);
+    shore_device_unwatch(&m->device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_expected_is_waited_for_in_order),
@@ -115,6 +132,7 @@ int main(void) {
         cmocka_unit_test(a_failure_is_told_to_all),
         cmocka_unit_test(a_device_that_does_not_go_on_is_lost),
         cmocka_unit_test(a_watch_that_nobody_asked_ends),
+        cmocka_unit_test(a_watch_may_end_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
