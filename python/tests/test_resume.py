@@ -197,7 +197,9 @@ def test_what_is_frozen_under_several_names_stays_so(tmp_path, seed):
 def test_a_run_that_was_never_made(tmp_path, seed):
     with longshore.init(tmp_path / "run"):
         Cnn()
-    with pytest.raises(longshore.MissingError, match="no such run; longshore.wrap.. makes a run"):
+    with pytest.raises(
+        longshore.MissingError, match="is not a run: there is nothing of that name; longshore.wrap.. makes one"
+    ):
         longshore.resume(tmp_path / "run", Cnn)
 
 

@@ -14,10 +14,9 @@ from torch import nn
 
 from .. import native
 from ..drives.state import State
-from ..errors import LongshoreError, MissingError
+from ..errors import LongshoreError
 from ..model import adapters, blocks as tree, device
 from ..model.init_on_disk import replaced
-from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
 from ..step import commit_blob
@@ -83,8 +82,6 @@ def resume(
     device.refuse_timeout("resume", device_timeout)
     note_imports()
     open_engines.refuse_second(run)
-    if not os.path.exists(run):
-        raise MissingError(f"{run}: no such run; longshore.wrap() makes a run", lib.SHORE_EMISSING)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
         program, layout, drives, budget = record.program, record.layout, record.drives, record.memory_bytes or None
     if program is None or program.get("name") != "longshore.torch":
