@@ -1,5 +1,6 @@
 """Checkpoints of DeepSpeed's surface that go into a run of another engine, whole or in part."""
 
+import os
 import runpy
 import sys
 
@@ -10,8 +11,11 @@ from transformers import AutoModelForCausalLM
 import longshore
 import longshore.deepspeed as deepspeed
 from longshore.deepspeed import zero_to_fp32
+from longshore.run import checkpoint
 from models import gpt2, tokens
 from test_deepspeed import loop, made
+from test_ending import ended
+from test_loop import engine_for
 
 
 def masters(engine):
@@ -129,3 +133,25 @@ def test_what_loads_a_checkpoint_is_in_it(trainer, tmp_path, seed, monkeypatch, 
         runpy.run_path("zero_to_fp32.py")
     loaded = AutoModelForCausalLM.from_pretrained(".")
     assert all(torch.equal(p, expected[name]) for name, p in loaded.named_parameters())
+
+
+DELETES = """
+import shutil, sys
+import torch, longshore
+from longshore.run import checkpoint
+run, directory = sys.argv[1:]
+with longshore.resume(run, torch.nn.Linear(8, 8)) as engine:
+    checkpoint.load(engine, directory)
+    shutil.rmtree(directory)
+"""
+
+
+def test_a_checkpoint_that_another_process_deletes(tmp_path, seed):
+    """A process that has loaded it, and saved none yet."""
+    with engine_for(torch.nn.Linear(8, 8), tmp_path) as engine:
+        name = checkpoint.save(engine, tmp_path / "out")
+    snapshots = tmp_path / "run" / "snapshots"
+    assert f"{name}.json" in os.listdir(snapshots)
+    process = ended(tmp_path, DELETES, tmp_path / "run", tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    assert f"{name}.json" not in os.listdir(snapshots)
