@@ -145,14 +145,13 @@ struct shore_step_gradient {
     size_t size; /* sizeof(struct shore_step_gradient) */
     /* Canonical order from `segment` on, gaps 0; fp32. */
     float *gradient;
-    uint16_t *narrow;                  /* where to put the bf16 values, in form BF16; may be gradient itself */
-    uint32_t segment, count;           /* of the block: the segments that are complete now; 0, 0: the whole unit */
-    const struct shore_gather *gather; /* instead of gradient: of the whole unit, in the order of the block */
+    uint16_t *narrow;        /* where to put the bf16 values, in form BF16; may be gradient itself */
+    uint32_t segment, count; /* of the block: the segments that are complete now; 0, 0: the whole unit */
     uint32_t ngather;
     bool stays; /* It stays where it is until the step is over, however short memory is. */
     bool more;  /* Another backward pass of the step changes it: it counts in the norm once that pass was added, or when
                    it leaves. */
-    const double *sums; /* sums of squares, one a segment, if the caller has them; NULL: they are computed */
+    const struct shore_gather *gather; /* instead of gradient: of the whole unit, in the order of the block */
 };
 
 /* Adds the complete segments of a unit's gradient to the norm, and rounds them in form BF16. A gather list is copied;

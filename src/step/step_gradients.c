@@ -94,7 +94,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
     u->more = g->more;
     shore__step_enter(s, PHASE_GATHERING);
     if (g->more || !count) return 0;
-    shore__unit_count_range(u, segment, count, g->sums);
+    shore__unit_count_range(u, segment, count);
     u->counted = true;
     if (s->options.form == SHORE_GRADIENT_BF16 && g->narrow) {
         narrow(g->gradient, g->narrow, count);

@@ -159,8 +159,8 @@ void shore__buffers_begin(struct shore_step *s);
 
 /* unit.c */
 void shore__unit_clear(struct unit *u);
-/* Adds these segments to the norm: their sums, or, with NULL, those of the gradient. */
-void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums);
+/* Adds these segments of the gradient to the norm. */
+void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count);
 /* Adds the unit to the norm, once. */
 void shore__unit_count(struct unit *u);
 /* Removes the unit from the norm, because its sums are about to change. */

@@ -28,12 +28,10 @@ void shore__unit_uncount(struct unit *u) {
     s->clip.running_sum = running;
 }
 
-void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count, const double *sums) {
+void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count) {
     struct shore_step *s = u->step;
     bool below;
-    if (sums)
-        below = shore_clip_add_sums(&s->clip, u->is.block, segment, count, sums);
-    else if (u->now.gather)
+    if (u->now.gather)
         below = shore_clip_add_gathered(&s->clip, u->is.block, segment, count, u->now.gather, u->now.ngather);
     else
         below = shore_clip_add(&s->clip, u->is.block, segment, count,
@@ -44,7 +42,7 @@ void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count, c
 void shore__unit_count(struct unit *u) {
     if (u->counted || !u->is.count) return;
     assert(u->place == PLACE_HERE && !u->now.narrow);
-    shore__unit_count_range(u, u->is.segment, u->is.count, NULL);
+    shore__unit_count_range(u, u->is.segment, u->is.count);
     u->counted = true;
 }
 
