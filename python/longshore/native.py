@@ -1,7 +1,7 @@
 """Calls the engine's C functions: turns their codes into exceptions, waits for requests, converts sizes and texts.
 
 It uses only ``include/longshore/*.h``. No drive thread calls back into Python: requests complete the engine's own
-``shore_wait``.
+``shore_wait``. Only the watch of a device does, to wait for an event (``model/device.py``).
 """
 
 import os

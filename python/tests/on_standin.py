@@ -141,6 +141,7 @@ def by_a_script(where, path):
             "digest": engine.digest(),
             "norm": result.grad_norm,
             "seen": seen,
+            "memory of the drives": engine.memory().drives,
             "head": net.table.weight.sum().item(),
         }
 

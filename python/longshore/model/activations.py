@@ -98,7 +98,7 @@ class Activations:
             options.pool_bytes = pool_bytes
         else:
             align = lib.SHORE_BUFFER_ALIGN_BYTES
-            self.pool, self.stream = device.pinned(pool_bytes // align * align), device.number_of(device.new_stream())
+            self.pool, self.stream = device.pinned(pool_bytes // align * align), device.new_stream()
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
         self.leaving = {}  # by key: (the event of its copy, its bytes on the device, their version), in order

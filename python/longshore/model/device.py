@@ -10,7 +10,7 @@ from ..errors import LongshoreError
 from ..native import ffi, lib
 from ..torch_internals import accelerator
 
-TIMEOUT_SECONDS = 300  # how long a device may take for a copy
+TIMEOUT_SECONDS = lib.SHORE_DEVICE_TIMEOUT_NS // 10**9  # how long a device may take for a copy
 WIDENED_AT_ONCE = 4096  # elements: so many are widened through a copy of them
 
 
@@ -141,7 +141,7 @@ class Device:
             timeout_ns=int(timeout * 1e9),
         )
         try:
-            self.copying = self.number_of(torch.Stream(device))
+            self.copying = self.new_stream()
             self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=device)  # of a widening
         except (RuntimeError, NotImplementedError) as failure:
             raise LongshoreError(
@@ -194,7 +194,8 @@ class Device:
     # ---- streams
 
     def new_stream(self):
-        return torch.Stream(self.device)
+        """The number of a stream of its own."""
+        return self.number_of(torch.Stream(self.device))
 
     def number_of(self, stream):
         """The number of a torch.Stream, which stands for it in the library as a pointer."""

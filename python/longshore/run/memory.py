@@ -102,14 +102,15 @@ def measure(core: Any) -> Memory:
     if allocator.held()[1] >= allocator.LEAST_BYTES:
         allocator.give_back()
     plan, parameters, copies = core.plan, core.streams.memory.nbytes, core.streams.copies_bytes
+    beside = plan.compression_bytes + core.gradients.landing_bytes
     # the engine keeps state in what gradients do not use
-    compressing, gradients = plan.compression_bytes, plan.gradient_bytes + plan.aside_bytes
-    drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - compressing
+    gradients = plan.gradient_bytes + plan.aside_bytes + beside
+    drives = plan.total_bytes - parameters - gradients - plan.pool_bytes
     return Memory(
         plan.budget_bytes or core.state.memory_bytes or plan.total_bytes,
         parameters + copies,
-        core.gradients.held_bytes + compressing,
-        gradients + compressing,
+        core.gradients.held_bytes + beside,
+        gradients,
         core.gradients.step.tell(native.lib.shore_step_state_bytes),
         plan.pool_bytes,
         drives,

@@ -58,7 +58,7 @@ class Gradients(ScriptSide):
 
     speculate = lib.SHORE_SPECULATE_AUTO
 
-    def __init__(self, streams, room_bytes, landing_bytes=0):
+    def __init__(self, streams, room_bytes, landing_bytes):
         """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives. landing_bytes: of
         pinned memory for gradients on their way from a device."""
         self.step = None  # the open run's Step
@@ -115,6 +115,10 @@ class Gradients(ScriptSide):
     def held_bytes(self):
         shown = self.made.values() if self.shows_made else ()
         return sum(bytes_of(g) for block in (*self.blocks, *shown) for g in block.held.values())
+
+    @property
+    def landing_bytes(self):
+        return 0 if self.landing is None else self.landing.memory.nbytes
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
@@ -422,7 +426,7 @@ class Gradients(ScriptSide):
             room_bytes=self.room,
             speculate=self.speculate,
             landed=self._landed if self.landing else None,
-            landing_bytes=self.landing.memory.nbytes if self.landing else 0,
+            landing_bytes=self.landing_bytes,
         )
         self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 

@@ -13,7 +13,7 @@ class Landing:
     def __init__(self, device, nbytes):
         """device: a Device. nbytes: of pinned memory."""
         self.device, self.memory = device, device.pinned(-(-nbytes // 64) * 64)
-        self.stream = device.number_of(device.new_stream())
+        self.stream = device.new_stream()
         self.coming = {}  # by tag: (parameter, its gradient there, its copy here, whether its pass is the step's last)
         self._tags = itertools.count()
 
