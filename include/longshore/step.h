@@ -37,9 +37,10 @@
  * A number of a unit is below options.nunits, in every call. The step aborts on any other.
  *
  * Threading: one thread at a time. Callbacks run on that thread, and only within a call. So the step sees that an event
- * has passed when it is called next: shore_step_land() and shore_step_take() look, and shore_step_land_all() waits.
- * They take no lock while they wait. Whatever waits can be helped by a watch of the device (shore_device_watch()),
- * which does not know the step. Completions of requests run on threads of the fleet and take no lock of the caller's.
+ * has passed when it is called next: shore_step_land(), _land_at() and _take() look, and wait if they need to;
+ * shore_step_land_all() waits. They take no lock while they wait. Whatever waits can be helped by a watch of the device
+ * (shore_device_watch()), which does not know the step. Completions of requests run on threads of the fleet and take no
+ * lock of the caller's.
  */
 #ifndef LONGSHORE_STEP_H
 #define LONGSHORE_STEP_H
