@@ -19,12 +19,15 @@ char *shore__path_join(const char *directory, const char *name) {
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
+struct shore__path shore__path_in(const char *directory, const char *name) {
+    struct shore__path path;
+    snprintf(path.text, sizeof path.text, "%s/%s", directory, name);
+    return path;
+}
+
 bool shore__path_exists(const char *directory, const char *name) {
     struct stat st;
-    char *path = shore__path_join(directory, name);
-    bool exists = path && lstat(path, &st) == 0;
-    free(path);
-    return exists;
+    return lstat(shore__path_in(directory, name).text, &st) == 0;
 }
 
 int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, const char *name,
@@ -105,10 +108,9 @@ int shore__atomic_open(const char *path, struct shore__atomic *file, struct shor
 static int open_unnamed(const char *directory) {
     int fd = open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return fd;
-    char *path = shore__path_join(directory, "longshore-XXXXXX");
-    fd = path ? mkostemp(path, O_CLOEXEC) : -1;
-    if (fd >= 0) unlink(path);
-    free(path);
+    struct shore__path path = shore__path_in(directory, "longshore-XXXXXX");
+    fd = mkostemp(path.text, O_CLOEXEC);
+    if (fd >= 0) unlink(path.text);
     return fd;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SHORE_FILES_ATOMIC_H
 #define SHORE_FILES_ATOMIC_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +35,12 @@ int shore__write_at(int fd, const void *data, size_t bytes, uint64_t offset, con
 int shore__read_at(int fd, void *data, size_t bytes, uint64_t offset, const char *name, struct shore_diag *diag);
 /* malloc'ed "directory/name"; NULL: out of memory. */
 char *shore__path_join(const char *directory, const char *name);
+/* The same as a value: shore__path_in(directory, name).text lives as long as the statement. One that is too long for
+ * system calls is cut to a length that they refuse (ENAMETOOLONG). */
+struct shore__path {
+    char text[PATH_MAX + 1];
+};
+struct shore__path shore__path_in(const char *directory, const char *name);
 /* Whether something has this name there, also a link to nothing. */
 bool shore__path_exists(const char *directory, const char *name);
 

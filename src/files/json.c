@@ -64,3 +64,10 @@ int shore__json_write(const char *path, const json_t *value, size_t indent, stru
     free(text);
     return rc;
 }
+
+int shore__json_write_in(const char *directory, const char *name, json_t *value, struct shore_diag *diag) {
+    int rc = value ? shore__json_write(shore__path_in(directory, name).text, value, 2, diag)
+                   : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
+    json_decref(value);
+    return rc;
+}

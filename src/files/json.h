@@ -14,6 +14,8 @@ int shore__json_read(const char *path, size_t limit_bytes, json_t **out, struct 
 int shore__json_parse(const char *text, size_t bytes, const char *name, json_t **out, struct shore_diag *diag);
 /* Writes beside path, syncs, and renames. */
 int shore__json_write(const char *path, const json_t *value, size_t indent, struct shore_diag *diag);
+/* The same for a file of a directory. value: taken over, also on failure; NULL: it could not be allocated. */
+int shore__json_write_in(const char *directory, const char *name, json_t *value, struct shore_diag *diag);
 
 /* Whether a JSON string can hold the text: it is UTF-8. */
 bool shore__json_holds(const char *text);

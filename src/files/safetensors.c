@@ -127,14 +127,12 @@ static int on_index_event(void *ctx, const struct shore__json_event *e, struct s
 }
 
 static int read_index(struct shore__safetensors *st, bool looking_up, struct shore_diag *diag) {
-    char *path = shore__path_join(st->directory, "model.safetensors.index.json");
-    struct index x = {.st = st, .path = path, .looking_up = looking_up};
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
-    int rc = shore__json_stream_file(path, INDEX_LIMIT_BYTES, on_index_event, &x, diag);
+    const struct shore__path path = shore__path_in(st->directory, "model.safetensors.index.json");
+    struct index x = {.st = st, .path = path.text, .looking_up = looking_up};
+    int rc = shore__json_stream_file(path.text, INDEX_LIMIT_BYTES, on_index_event, &x, diag);
     if (rc == 0 && x.entries == 0)
-        rc = shore__fail(diag, SHORE_EINPUT, "%s: names no tensors: it has no \"weight_map\", or an empty one", path);
+        rc = shore__fail(diag, SHORE_EINPUT, "%s: names no tensors: it has no \"weight_map\", or an empty one", x.path);
     free(x.tensor);
-    free(path);
     return rc;
 }
 
@@ -144,10 +142,7 @@ static int ends_in_safetensors(const struct dirent *entry) {
 }
 
 static int find_files(struct shore__safetensors *st, bool *indexed, struct shore_diag *diag) {
-    char *path = shore__path_join(st->directory, "model.safetensors");
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
-    bool whole = access(path, F_OK) == 0;
-    free(path);
+    bool whole = access(shore__path_in(st->directory, "model.safetensors").text, F_OK) == 0;
     *indexed = false;
     int rc = whole ? add_file(st, "model.safetensors", diag) : 0;
     if (rc == 0) rc = read_index(st, false, diag);
@@ -176,13 +171,10 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
 }
 
 static int open_file(struct shore__safetensors *st, uint32_t f, struct shore_diag *diag) {
-    char *path = shore__path_join(st->directory, st->files[f]);
+    const struct shore__path path = shore__path_in(st->directory, st->files[f]);
     uint64_t bytes;
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
-    int rc = shore__regular_open(path, UINT64_MAX, &st->fds[f], &bytes, diag);
-    if (rc == 0) rc = shore__st_header_read(st, f, path, bytes, diag);
-    free(path);
-    return rc;
+    int rc = shore__regular_open(path.text, UINT64_MAX, &st->fds[f], &bytes, diag);
+    return rc ? rc : shore__st_header_read(st, f, path.text, bytes, diag);
 }
 
 /* Keeps of each tensor the copy that the index names. */
@@ -243,7 +235,6 @@ void shore__safetensors_close(struct shore__safetensors *st) {
 
 int shore__safetensors_read(const struct shore__safetensors *st, const struct shore__st_tensor *t, uint64_t first,
                             uint64_t count, float *out, struct shore_diag *diag) {
-    char *path;
     const struct shore__shown shown = shore__shown(t->name);
     if (t->type == SHORE__ST_OTHER)
         return shore__fail(diag, SHORE_EINPUT, "%s/%s: tensor \"%s\" is neither F32 nor BF16 nor F16 nor of bytes",
@@ -254,10 +245,8 @@ int shore__safetensors_read(const struct shore__safetensors *st, const struct sh
     size_t size = t->type == SHORE__ST_F32 ? 4 : t->type == SHORE__ST_BYTE ? 1 : 2;
     /* narrow values are read into the far end of out and widened forward: the write never overtakes the read */
     char *raw = (char *)out + count * (4 - size);
-    if (!(path = shore__path_join(st->directory, st->files[t->file])))
-        return shore__fail(diag, -ENOMEM, "%s: out of memory", st->directory);
-    int rc = shore__read_at(st->fds[t->file], raw, count * size, t->offset + first * size, path, diag);
-    free(path);
+    int rc = shore__read_at(st->fds[t->file], raw, count * size, t->offset + first * size,
+                            shore__path_in(st->directory, st->files[t->file]).text, diag);
     if (rc || size == 4) return rc;
     for (uint64_t i = 0; i < count; i++) {
         const unsigned char *at = (unsigned char *)raw + size * i;

@@ -89,8 +89,8 @@ static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *
                        struct shore_diag *diag) {
     char name[64];
     shard_name(shard, w->nshards, name);
-    char *path = shore__path_join(w->directory, name);
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", w->directory);
+    const struct shore__path place = shore__path_in(w->directory, name);
+    const char *path = place.text;
     int rc = shore__atomic_open(path, &w->shards[shard], diag);
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     const uint64_t bytes = place_in_shard(w, shard);
@@ -123,7 +123,6 @@ static int begin_shard(struct shore__st_writer *w, const struct shore__st_decl *
             if (w->tensors[i].shard == shard) w->tensors[i].offset += 8 + padded;
     }
     free(text);
-    free(path);
     return rc;
 }
 
@@ -236,12 +235,8 @@ int shore__st_writer_finish(struct shore__st_writer *w, struct shore_diag *diag)
                              i, (unsigned long long)w->tensors[i].put_elems, (unsigned long long)w->tensors[i].elems);
     for (uint32_t i = 0; rc == 0 && i < w->nshards; i++)
         rc = shore__atomic_commit(&w->shards[i], diag);
-    if (rc == 0 && w->index) {
-        char *path = shore__path_join(w->directory, "model.safetensors.index.json");
-        rc = path ? shore__json_write(path, w->index, 2, diag)
-                  : shore__fail(diag, -ENOMEM, "%s: out of memory", w->directory);
-        free(path);
-    }
+    if (rc == 0 && w->index)
+        rc = shore__json_write(shore__path_in(w->directory, "model.safetensors.index.json").text, w->index, 2, diag);
     close_writer(w);
     return rc;
 }

@@ -139,23 +139,18 @@ static int on_event(void *ctx, const struct shore__json_event *e, struct shore_d
 }
 
 static int read_config(struct shore__tokenizer_config *c, struct shore_diag *diag) {
-    char *path = shore__path_join(c->directory, CONFIG);
-    struct reading r = {.c = c, .path = path};
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", c->directory);
-    int rc = shore__json_stream_file(path, FILE_LIMIT_BYTES, on_event, &r, diag);
+    const struct shore__path path = shore__path_in(c->directory, CONFIG);
+    struct reading r = {.c = c, .path = path.text};
+    int rc = shore__json_stream_file(path.text, FILE_LIMIT_BYTES, on_event, &r, diag);
     shore__json_builder_fini(&r.builder);
     free(r.name);
-    free(path);
     return rc == SHORE_EMISSING ? 0 : rc;
 }
 
 /* Reads a small JSON file beside the tokenizer; NULL if there is none. */
 static int beside(const char *directory, const char *name, json_t **out, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, name);
     *out = NULL;
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    int rc = shore__json_read(path, CONFIG_LIMIT_BYTES, out, diag);
-    free(path);
+    int rc = shore__json_read(shore__path_in(directory, name).text, CONFIG_LIMIT_BYTES, out, diag);
     return rc == SHORE_EMISSING ? 0 : rc;
 }
 
@@ -179,21 +174,18 @@ static int merge_map(struct shore__tokenizer_config *c, struct shore_diag *diag)
     json_t *map, *value;
     const char *key;
     int rc = beside(c->directory, "special_tokens_map.json", &map, diag);
-    struct reading r = {.c = c};
-    char *path = shore__path_join(c->directory, "special_tokens_map.json");
-    if (rc == 0 && !path) rc = shore__fail(diag, -ENOMEM, "%s: out of memory", c->directory);
-    r.path = path;
+    const struct shore__path path = shore__path_in(c->directory, "special_tokens_map.json");
+    struct reading r = {.c = c, .path = path.text};
     json_object_foreach(map, key, value) {
         if (rc || !is_kept(key)) continue;
         r.name = (char *)key;
         if (json_is_object(value) && content_of(value)) json_object_set_new(value, "special", json_true());
         json_t *extra = json_object_get(c->kept, key);
         if (!strcmp(key, "extra_special_tokens") && json_is_array(value) && json_is_array(extra))
-            rc = json_array_extend(extra, value) ? shore__fail(diag, -ENOMEM, "%s: out of memory", path) : 0;
+            rc = json_array_extend(extra, value) ? shore__fail(diag, -ENOMEM, "%s: out of memory", r.path) : 0;
         else
             rc = on_kept(&r, value, diag);
     }
-    free(path);
     json_decref(map);
     return rc;
 }

@@ -277,21 +277,18 @@ static void mark_gpt2s_own(struct load *x) {
 
 static int load_pair(struct load *x, const char *directory, const char *vocab_name, const char *merges_name,
                      struct shore_diag *diag) {
-    char *vocab = shore__path_join(directory, vocab_name), *merges = shore__path_join(directory, merges_name);
-    int rc = vocab && merges ? 0 : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    x->path = vocab;
+    const struct shore__path vocab = shore__path_in(directory, vocab_name);
+    const struct shore__path merges = shore__path_in(directory, merges_name);
+    x->path = vocab.text;
     x->bare_vocab = true;
-    if (rc == 0) rc = shore__json_stream_file(vocab, FILE_LIMIT_BYTES, on_event, x, diag);
+    int rc = shore__json_stream_file(vocab.text, FILE_LIMIT_BYTES, on_event, x, diag);
     if (rc == 0) rc = refuse_other_than_gpt2(x->config, diag);
     if (rc == 0)
         rc =
             shore__tokenizer_gpt2_rules(x->t, json_is_true(json_object_get(x->config->kept, "add_prefix_space")), diag);
     if (rc == 0) mark_gpt2s_own(x);
-    if (rc == 0) rc = load_merges(x, merges, diag);
-    if (rc == 0) rc = name_after(x->t, vocab, merges, diag);
-    free(vocab);
-    free(merges);
-    return rc;
+    if (rc == 0) rc = load_merges(x, merges.text, diag);
+    return rc ? rc : name_after(x->t, vocab.text, merges.text, diag);
 }
 
 /* Says what is missing: a directory without a tokenizer must not be confused with one that has half of it. */
@@ -309,11 +306,9 @@ static int no_tokenizer(const char *directory, struct shore_diag *diag) {
     };
     for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
         struct stat info;
-        char *path = shore__path_join(directory, halves[i].there);
-        if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-        bool there = lstat(path, &info) == 0;
-        size_t why = there && stat(path, &info) != 0 ? 0 : i; /* other names may also be links to nothing */
-        free(path);
+        const struct shore__path path = shore__path_in(directory, halves[i].there);
+        bool there = lstat(path.text, &info) == 0;
+        size_t why = there && stat(path.text, &info) != 0 ? 0 : i; /* other names may also be links to nothing */
         if (there)
             return shore__fail(diag, SHORE_EINPUT,
                                "%s: has %s, but not %s: %s (train and import also take --tokenizer DIR)", directory,
@@ -325,13 +320,11 @@ static int no_tokenizer(const char *directory, struct shore_diag *diag) {
 
 static int load_files(struct load *x, const char *directory, struct shore_diag *diag) {
     static const char *const pairs[][2] = {{"vocab.json", "merges.txt"}, {"encoder.json", "vocab.bpe"}};
-    char *path = shore__path_join(directory, "tokenizer.json");
-    if (!path) return shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    x->path = path;
+    const struct shore__path path = shore__path_in(directory, "tokenizer.json");
+    x->path = path.text;
     int rc = load_document(x, diag);
-    if (rc == 0) rc = name_after(x->t, path, NULL, diag);
+    if (rc == 0) rc = name_after(x->t, path.text, NULL, diag);
     if (rc == 0) rc = shore__tokenizer_by_class(x->config, x->t, diag);
-    free(path);
     for (size_t i = 0; rc == SHORE_EMISSING && i < 2; i++)
         rc = load_pair(x, directory, pairs[i][0], pairs[i][1], diag);
     return rc == SHORE_EMISSING ? no_tokenizer(directory, diag) : rc;

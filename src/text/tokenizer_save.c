@@ -32,35 +32,21 @@ static json_t *bytes_document(void) {
         "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges");
 }
 
-static int write_document(const char *directory, const char *name, json_t *value, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, name);
-    int rc = path && value ? shore__json_write(path, value, 2, diag)
-                           : shore__fail(diag, -ENOMEM, "%s: out of memory", directory);
-    json_decref(value);
-    free(path);
-    return rc;
-}
-
 static int save_bytes(const char *directory, struct shore_diag *diag) {
-    int rc = write_document(directory, "tokenizer.json", bytes_document(), diag);
+    int rc = shore__json_write_in(directory, "tokenizer.json", bytes_document(), diag);
     if (rc) return rc;
-    return write_document(directory, "tokenizer_config.json",
-                          /* without this, transformers adds token types, which no model of ours takes */
-                          json_pack("{s:s, s:s, s:b, s:[s, s]}", "tokenizer_class", "PreTrainedTokenizerFast",
-                                    "eos_token", END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
-                                    "model_input_names", "input_ids", "attention_mask"),
-                          diag);
+    return shore__json_write_in(directory, "tokenizer_config.json",
+                                /* without this, transformers adds token types, which no model of ours takes */
+                                json_pack("{s:s, s:s, s:b, s:[s, s]}", "tokenizer_class", "PreTrainedTokenizerFast",
+                                          "eos_token", END_OF_TEXT_NAME, "clean_up_tokenization_spaces", 0,
+                                          "model_input_names", "input_ids", "attention_mask"),
+                                diag);
 }
 
 static int copy_between(const char *from, const char *name, const char *to, const char *new_name,
                         struct shore_diag *diag) {
-    char *old = shore__path_join(from, name), *new = shore__path_join(to, new_name);
-    int rc = !old || !new                     ? shore__fail(diag, -ENOMEM, "%s: out of memory", to)
-             : shore__path_exists(from, name) ? shore__file_copy(old, new, diag)
-                                              : 0;
-    free(old);
-    free(new);
-    return rc;
+    if (!shore__path_exists(from, name)) return 0;
+    return shore__file_copy(shore__path_in(from, name).text, shore__path_in(to, new_name).text, diag);
 }
 
 /* Names the tokenizer's class. For vocabulary and merges alone, transformers takes the tokenizer of the model's
@@ -68,8 +54,8 @@ static int copy_between(const char *from, const char *name, const char *to, cons
 static int name_class(const char *directory, struct shore_diag *diag) {
     if (shore__path_exists(directory, "tokenizer.json") || shore__path_exists(directory, "tokenizer_config.json"))
         return 0;
-    return write_document(directory, "tokenizer_config.json", json_pack("{s:s}", "tokenizer_class", "GPT2Tokenizer"),
-                          diag);
+    return shore__json_write_in(directory, "tokenizer_config.json",
+                                json_pack("{s:s}", "tokenizer_class", "GPT2Tokenizer"), diag);
 }
 
 int shore__tokenizer_save(const struct shore__tokenizer *t, const char *directory, struct shore_diag *diag) {

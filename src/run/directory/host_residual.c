@@ -85,13 +85,12 @@ static int write_file(const char *path, unsigned char *head, uint64_t segments, 
 int shore__residual_save(struct shore__run *run, uint64_t step, const unsigned char digest[16],
                          const uint16_t *residual, struct shore_diag *diag) {
     uint64_t segments = run->layout->segments;
-    char *path = shore__path_join(run->path, NAME);
+    const struct shore__path path = shore__path_in(run->path, NAME);
     unsigned char *head = malloc(head_bytes(segments));
-    int rc = path && head ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = head ? 0 : shore__out_of_memory(diag);
     if (!rc) fill_header(head, run, step, digest, segments);
-    if (!rc && !is_there(path, head)) rc = write_file(path, head, segments, residual, diag);
+    if (!rc && !is_there(path.text, head)) rc = write_file(path.text, head, segments, residual, diag);
     free(head);
-    free(path);
     return rc;
 }
 
@@ -118,8 +117,9 @@ int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned c
                          bool *found, struct shore_diag *diag) {
     uint64_t segments = run->layout->segments;
     unsigned char wanted[HEADER_BYTES], *head = malloc(head_bytes(segments));
-    char *path = shore__path_join(run->path, NAME);
-    int rc = head && path ? 0 : shore__fail(diag, -ENOMEM, "out of memory"), fd = -1;
+    const struct shore__path in = shore__path_in(run->path, NAME);
+    const char *path = in.text;
+    int rc = head ? 0 : shore__out_of_memory(diag), fd = -1;
     struct shore__leaf leaf;
     *found = false;
     if (!rc && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && errno != ENOENT)
@@ -141,6 +141,5 @@ int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned c
     }
     if (fd >= 0) close(fd);
     free(head);
-    free(path);
     return rc;
 }

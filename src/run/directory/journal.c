@@ -39,21 +39,10 @@ static struct name name_of(enum shore__change what, const char *snapshot) {
     return name;
 }
 
-int shore__json_write_in(const char *directory, const char *name, json_t *j, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, name);
-    int rc = j && path ? shore__json_write(path, j, 2, diag) : shore__out_of_memory(diag);
-    json_decref(j);
-    free(path);
-    return rc;
-}
-
 int shore__json_read_in(const char *directory, const char *name, json_t **out, struct shore_diag *diag) {
     *out = NULL;
     if (!shore__path_exists(directory, name)) return SHORE_EMISSING;
-    char *path = shore__path_join(directory, name);
-    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, out, diag) : shore__out_of_memory(diag);
-    free(path);
-    return rc;
+    return shore__json_read(shore__path_in(directory, name).text, SHORE__RUN_JSON_BYTES_MOST, out, diag);
 }
 
 bool shore__journal_is_there(const char *run_path, enum shore__change what, const char *snapshot) {
@@ -203,12 +192,9 @@ int shore__journal_write(const char *run_path, enum shore__change what, const ch
 
 int shore__journal_clear(const char *run_path, enum shore__change what, const char *snapshot, struct shore_diag *diag) {
     const struct name name = name_of(what, snapshot);
-    char *path = shore__path_join(run_path, name.text);
-    if (!path) return shore__out_of_memory(diag);
-    shore__remove_in(run_path, name.text);
-    int rc = unlink(path) < 0 && errno != ENOENT
-                 ? shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno))
-                 : shore__parent_sync(path, diag);
-    free(path);
-    return rc;
+    const struct shore__path path = shore__path_in(run_path, name.text);
+    shore__atomic_remove(path.text);
+    if (unlink(path.text) < 0 && errno != ENOENT)
+        return shore__fail(diag, -errno, "%s: cannot be removed: %s", path.text, strerror(errno));
+    return shore__parent_sync(path.text, diag);
 }

@@ -53,9 +53,7 @@ int shore__journal_leave(struct shore__journal *j, struct shore__left volume);
 /* standing.c. SHORE_EUSAGE: the volumes of a making are not this directory's to remove. */
 int shore__making_refuse_copy(const char *run_path, const struct shore__journal *j, struct shore_diag *diag);
 
-/* JSON files of a directory. j: taken over, also on failure; NULL: it could not be allocated. Durable: on return. read:
- * SHORE_EMISSING as above. */
-int shore__json_write_in(const char *directory, const char *name, json_t *j, struct shore_diag *diag);
+/* Reads a JSON file of a directory. SHORE_EMISSING as above. */
 int shore__json_read_in(const char *directory, const char *name, json_t **out, struct shore_diag *diag);
 
 #endif

@@ -18,9 +18,7 @@
 const char *const shore__run_files[] = {SHORE__RUN_FILES, NULL};
 
 void shore__remove_in(const char *directory, const char *name) {
-    char *path = shore__path_join(directory, name);
-    if (path) shore__atomic_remove(path);
-    free(path);
+    shore__atomic_remove(shore__path_in(directory, name).text);
 }
 
 int shore__file_sync(const char *path, struct shore_diag *diag) {
@@ -111,21 +109,14 @@ bool shore__same_path(const char *a, const char *b) {
     return same;
 }
 
-static bool goes_with_state(const char *name) {
-    return strcmp(name, "metrics.jsonl") == 0 || strncmp(name, "residual-", 9) == 0;
-}
-
 int shore__files_copy(const char *from, const char *to, struct shore_diag *diag) {
     DIR *directory = opendir(from);
     struct dirent *entry = NULL;
     int rc = 0;
     if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
     while (rc == 0 && (entry = readdir(directory))) {
-        if (!goes_with_state(entry->d_name)) continue;
-        char *source = shore__path_join(from, entry->d_name), *target = shore__path_join(to, entry->d_name);
-        rc = source && target ? shore__file_copy(source, target, diag) : shore__out_of_memory(diag);
-        free(source);
-        free(target);
+        if (strcmp(entry->d_name, "metrics.jsonl") != 0 && strncmp(entry->d_name, "residual-", 9) != 0) continue;
+        rc = shore__file_copy(shore__path_in(from, entry->d_name).text, shore__path_in(to, entry->d_name).text, diag);
     }
     closedir(directory);
     return rc;

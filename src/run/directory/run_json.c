@@ -97,14 +97,11 @@ int shore__run_put(const struct shore__run *run, const char *name, struct shore_
     if (!home) home = json_null();
     json_t *j = run->contents ? contents_json(run, fleet, home) : model_json(run, fleet, home);
     if (j && p->origin.mark) json_object_set_new(j, "directory", json_string(p->origin.mark));
-    char *path = shore__path_join(run->path, name);
     bool summed = j && json_object_set_new(j, CHECKSUM, checksum_of(j)) == 0;
     assert(!summed || check_checksum(j, "", NULL) != SHORE_ECORRUPT);
-    int rc = summed && path ? shore__json_write(path, j, 2, diag)
-                            : shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
+    if (summed) return shore__json_write_in(run->path, name, j, diag);
     json_decref(j);
-    free(path);
-    return rc;
+    return shore__fail(diag, -ENOMEM, "%s: out of memory for run.json", run->path);
 }
 
 static bool read_count(const json_t *j, const char *key, uint64_t *out) {
@@ -187,11 +184,9 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
 
 int shore__run_read(struct shore__run *run, struct shore_diag *diag) {
     json_t *j = NULL;
-    char *path = shore__path_join(run->path, "run.json");
-    int rc = path ? shore__json_read(path, SHORE__RUN_JSON_BYTES_MOST, &j, diag)
-                  : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0) rc = read_fields(run, j, path, diag);
+    const struct shore__path path = shore__path_in(run->path, "run.json");
+    int rc = shore__json_read(path.text, SHORE__RUN_JSON_BYTES_MOST, &j, diag);
+    if (rc == 0) rc = read_fields(run, j, path.text, diag);
     json_decref(j);
-    free(path);
     return rc;
 }

@@ -27,16 +27,14 @@ static int fail_io(const struct shore__run *run, const char *what, struct shore_
 }
 
 static int open_file(struct shore__run *run, const char *name, int flags, int *fd, struct shore_diag *diag) {
-    char *path = shore__path_join(run->path, name);
+    const struct shore__path in = shore__path_in(run->path, name);
+    const char *path = in.text;
     struct stat st;
-    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
     /* what is written in place would change a backup of hard links, too */
     bool shared = stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1;
     int rc = shared ? shore__file_copy(path, path, diag) : 0;
     *fd = rc ? -1 : open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (rc == 0) rc = *fd < 0 ? shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno)) : 0;
-    free(path);
-    return rc;
+    return rc || *fd >= 0 ? rc : shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno));
 }
 
 /* The step of a whole line; 0: it is none. Lines of this program begin with the step; edited lines are parsed. */
@@ -133,9 +131,11 @@ uint64_t shore__metrics_last(const struct shore__run *run) {
 
 /* Keeps a copy of a file that is about to lose lines for which no kill accounts. */
 static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *diag) {
-    char block[16384], *old = shore__path_join(run->path, NAME ".old");
-    if (old) unlink(old);
-    int from = run->private->metrics_fd, to = old ? open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    char block[16384];
+    const struct shore__path path = shore__path_in(run->path, NAME ".old");
+    const char *old = path.text;
+    unlink(old);
+    int from = run->private->metrics_fd, to = open(old, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc = to < 0 ? fail_io(run, "cannot be copied to " NAME ".old", diag) : 0;
     char *text = NULL;
     ssize_t n = 0;
@@ -151,7 +151,6 @@ static int move_aside(struct shore__run *run, uint64_t good, struct shore_diag *
         shore__run_remember(run, text);
         free(text);
     }
-    free(old);
     return rc;
 }
 
@@ -258,14 +257,14 @@ int shore__metrics_append(struct shore__run *run, uint64_t step, const char *lin
  * held. */
 int shore__metrics_put_back(struct shore__run *run, uint64_t step, const char *metrics, struct shore_diag *diag) {
     struct shore__run_private *p = run->private;
-    char *path = shore__path_join(run->path, NAME), text[32];
+    const struct shore__path path = shore__path_in(run->path, NAME);
+    char text[32];
     struct scan lines = {0};
-    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = 0;
     if (p->metrics_fd >= 0) close(p->metrics_fd);
     p->metrics_fd = -1;
-    if (rc == 0 && metrics) rc = shore__file_copy(metrics, path, diag);
-    if (rc == 0 && !metrics && unlink(path) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
-    free(path);
+    if (metrics) rc = shore__file_copy(metrics, path.text, diag);
+    if (!metrics && unlink(path.text) < 0 && errno != ENOENT) rc = fail_io(run, "cannot be removed", diag);
     if (rc == 0 && metrics) rc = open_file(run, NAME, O_APPEND, &p->metrics_fd, diag);
     if (rc == 0 && metrics) rc = scan(run, step, &lines, diag);
     if (p->metrics_fd >= 0) close(p->metrics_fd);

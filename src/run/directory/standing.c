@@ -62,14 +62,12 @@ static char *find_marked(const char *beside, const char *mark, const uint64_t fl
         if (fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(st.st_mode) ||
             (uint64_t)st.st_ino != strtoull(mark, NULL, 10))
             continue;
-        char *path = shore__path_join(parent, entry->d_name), *own = path ? shore__directory_mark(path) : NULL;
+        const struct shore__path path = shore__path_in(parent, entry->d_name);
+        char *own = shore__directory_mark(path.text);
         bool marked = false;
-        if (shore__marks_agree(own, mark) && relation_of(path, fleet_id, NULL, &marked) == SHARES) {
-            found = path;
-            path = NULL;
-        }
+        if (shore__marks_agree(own, mark) && relation_of(path.text, fleet_id, NULL, &marked) == SHARES)
+            found = strdup(path.text);
         free(own);
-        free(path);
     }
     if (directory) closedir(directory);
     free(parent);

@@ -19,25 +19,23 @@
 enum { TAIL_BYTES = SHORE__METRICS_LINE_MOST, STEPS_TIMED = 31 };
 
 void shore__worker_sign(struct shore__run *run) {
-    char host[256] = "", *path = shore__path_join(run->path, NAME);
+    const struct shore__path path = shore__path_in(run->path, NAME);
+    char host[256] = "";
     gethostname(host, sizeof host - 1);
     json_t *j = json_pack("{s:I, s:s, s:I, s:s}", "pid", (json_int_t)getpid(), "host", host, "since",
                           (json_int_t)time(NULL), "process", program_invocation_short_name);
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL; /* NULL: a name is not UTF-8 */
-    if (path) unlink(path);                              /* a backup may have a link to it */
-    int fd = path && text ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    unlink(path.text);                                   /* a backup may have a link to it */
+    int fd = text ? open(path.text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
     if (fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text)) run->private->signed_by = getpid();
     if (fd >= 0) close(fd);
     json_decref(j);
     free(text);
-    free(path);
 }
 
 void shore__worker_leave(const struct shore__run *run) {
     if (run->private->signed_by != getpid()) return; /* nobody, or this process's parent */
-    char *path = shore__path_join(run->path, NAME);
-    if (path) unlink(path);
-    free(path);
+    unlink(shore__path_in(run->path, NAME).text);
 }
 
 bool shore__run_worker(const char *run, struct shore__worker *out) {
@@ -46,8 +44,7 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     if (directory >= 0) close(directory);
     *out = (struct shore__worker){0};
     if (!busy) return false;
-    char *path = shore__path_join(run, NAME);
-    json_t *j = path ? json_load_file(path, 0, NULL) : NULL;
+    json_t *j = json_load_file(shore__path_in(run, NAME).text, 0, NULL);
     const char *host = json_string_value(json_object_get(j, "host")),
                *process = json_string_value(json_object_get(j, "process"));
     out->pid = json_integer_value(json_object_get(j, "pid"));
@@ -55,7 +52,6 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     snprintf(out->host, sizeof out->host, "%s", host ? host : "");
     snprintf(out->process, sizeof out->process, "%s", process ? process : "");
     json_decref(j);
-    free(path);
     return true;
 }
 
@@ -73,8 +69,8 @@ static double median(double *values, uint32_t n) {
 
 void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
                               void *ctx) {
-    char *path = shore__path_join(run->path, "metrics.jsonl"), *buffer = malloc(TAIL_BYTES);
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    char *buffer = malloc(TAIL_BYTES);
+    int fd = open(shore__path_in(run->path, "metrics.jsonl").text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1, from = end > TAIL_BYTES ? end - TAIL_BYTES : 0;
     ssize_t n = buffer && end > 0 ? pread(fd, buffer, (size_t)(end - from), from) : 0;
     char *stop = n > 0 ? memrchr(buffer, '\n', (size_t)n) : NULL; /* the line after it is still being written */
@@ -85,7 +81,6 @@ void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *c
     }
     if (fd >= 0) close(fd);
     free(buffer);
-    free(path);
 }
 
 struct timing {

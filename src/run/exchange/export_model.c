@@ -8,14 +8,6 @@
 #include "files/json.h"
 #include "run/run.h"
 
-static int write_json(const char *directory, const char *name, json_t *value, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, name);
-    int rc = path && value ? shore__json_write(path, value, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    free(path);
-    json_decref(value);
-    return rc;
-}
-
 /* The directory's description of a model, beside the tensors. */
 struct description {
     const struct shore__model *model;
@@ -38,9 +30,9 @@ static int write_description(void *ctx, const char *directory, struct shore_diag
                                         : d->type == SHORE__ST_F16 ? "float16"
                                                                    : "float32"));
     if (arch.bos >= 0) json_object_set_new(generation, "bos_token_id", json_integer(arch.bos));
-    int rc = write_json(directory, "config.json", config, diag);
+    int rc = shore__json_write_in(directory, "config.json", config, diag);
     if (rc == 0)
-        rc = write_json(directory, "generation_config.json", generation, diag);
+        rc = shore__json_write_in(directory, "generation_config.json", generation, diag);
     else
         json_decref(generation);
     if (rc == 0 && tokenizer) rc = shore__tokenizer_save(tokenizer, directory, diag);
@@ -92,9 +84,9 @@ static int write_recorded(void *ctx, const char *directory, struct shore_diag *d
         json_object_del(config, "torch_dtype"); /* the older name of dtype */
         json_object_set_new(config, "dtype", json_string(dtype_of(program, e->type)));
     }
-    int rc = write_json(directory, "config.json", config, diag);
+    int rc = shore__json_write_in(directory, "config.json", config, diag);
     if (rc == 0 && json_is_object(generation))
-        rc = write_json(directory, "generation_config.json", json_deep_copy(generation), diag);
+        rc = shore__json_write_in(directory, "generation_config.json", json_deep_copy(generation), diag);
     return rc;
 }
 

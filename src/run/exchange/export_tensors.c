@@ -289,23 +289,18 @@ static int make_directory(const char *path, struct shore_diag *diag) {
 }
 
 static int write_moment(struct job *job, int i, const char *directory, struct shore_diag *diag) {
-    char *path = shore__moments_path(directory, moment_name(job, i));
-    int rc = path ? make_directory(path, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    const struct shore__path path = shore__moments_path(directory, moment_name(job, i));
+    int rc = make_directory(path.text, diag);
     choose(job, moments[i].kind);
-    if (rc == 0) rc = write_tensors(job, path, diag);
-    if (rc == 0) rc = shore__directory_sync(path, diag);
-    free(path);
-    return rc;
+    if (rc == 0) rc = write_tensors(job, path.text, diag);
+    return rc ? rc : shore__directory_sync(path.text, diag);
 }
 
 static int write_moments(struct job *job, const char *directory, struct shore_diag *diag) {
-    char *path = shore__path_join(directory, SHORE__MOMENTS_DIRECTORY);
-    int rc = path ? make_directory(path, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = make_directory(shore__path_in(directory, SHORE__MOMENTS_DIRECTORY).text, diag);
     for (int i = 0; i < MOMENTS && rc == 0; i++)
         if (moment_name(job, i)) rc = write_moment(job, i, directory, diag);
-    if (rc == 0) rc = shore__moments_describe(directory, job->e->fleet->config.optimizer, job->e->updates, diag);
-    free(path);
-    return rc;
+    return rc ? rc : shore__moments_describe(directory, job->e->fleet->config.optimizer, job->e->updates, diag);
 }
 
 static int write_all(struct job *job, const char *directory, struct shore_diag *diag) {
@@ -343,13 +338,9 @@ static void remove_export(const char *partial) {
     for (enum shore_optimizer optimizer = SHORE_ADAMW; optimizer < SHORE_OPTIMIZER_COUNT; optimizer++)
         for (int i = 0; i < MOMENTS; i++) {
             const char *name = shore__moment_name(optimizer, moments[i].plane);
-            char *path = name ? shore__moments_path(partial, name) : NULL;
-            if (path) shore__directory_remove(path, exported);
-            free(path);
+            if (name) shore__directory_remove(shore__moments_path(partial, name).text, exported);
         }
-    char *path = shore__path_join(partial, SHORE__MOMENTS_DIRECTORY);
-    if (path) shore__directory_remove(path, exported);
-    free(path);
+    shore__directory_remove(shore__path_in(partial, SHORE__MOMENTS_DIRECTORY).text, exported);
     shore__directory_remove(partial, exported);
 }
 

@@ -17,20 +17,16 @@ const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane 
     return plane == SHORE_PLANE_M ? o->m : o->v;
 }
 
-char *shore__moments_path(const char *directory, const char *name) {
-    char *path = NULL;
-    return asprintf(&path, "%s/" SHORE__MOMENTS_DIRECTORY "/%s", directory, name) < 0 ? NULL : path;
+struct shore__path shore__moments_path(const char *directory, const char *name) {
+    return shore__path_in(shore__path_in(directory, SHORE__MOMENTS_DIRECTORY).text, name);
 }
 
 int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
                             struct shore_diag *diag) {
-    char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
     json_t *said = json_pack("{s:s}", "optimizer", shore__optimizer(optimizer)->name);
     if (said && updates) json_object_set_new(said, "updates", json_integer((json_int_t)updates));
-    int rc = path && said ? shore__json_write(path, said, 2, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    json_decref(said);
-    free(path);
-    return rc;
+    return shore__json_write_in(shore__path_in(directory, SHORE__MOMENTS_DIRECTORY).text, SHORE__MOMENTS_FILE, said,
+                                diag);
 }
 
 static int take_updates(const json_t *said, const char *path, enum shore_optimizer optimizer, uint64_t *updates,
@@ -60,16 +56,15 @@ static int take_updates(const json_t *said, const char *path, enum shore_optimiz
 int shore__moments_updates(const char *directory, enum shore_optimizer optimizer, uint64_t *updates,
                            struct shore_diag *diag) {
     json_t *said = NULL;
-    char *path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
-    int rc = path ? shore__json_read(path, JSON_BYTES_MOST, &said, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    const struct shore__path path = shore__moments_path(directory, SHORE__MOMENTS_FILE);
+    int rc = shore__json_read(path.text, JSON_BYTES_MOST, &said, diag);
     if (rc == SHORE_EMISSING) {
         if (diag) diag->text[0] = '\0';
         rc = 0;
     } else if (rc == 0) {
-        rc = take_updates(said, path, optimizer, updates, diag);
+        rc = take_updates(said, path.text, optimizer, updates, diag);
     }
     json_decref(said);
-    free(path);
     return rc;
 }
 
@@ -95,12 +90,11 @@ int shore__moments_open(const struct shore__model *m, const struct shore__settin
         const char *name = shore__moment_name(s->optimizer, planes[i]);
         const struct shore__optimizer *o = shore__optimizer(s->optimizer);
         bool stored = has & 1u << planes[i];
-        char *path = name ? shore__moments_path(s->model, name) : NULL;
-        if (name && !path) rc = shore__fail(diag, -ENOMEM, "out of memory");
-        if (path && o->takes_momentum) rc = refuse_other_momentum(path, o->name, stored, diag);
-        if (path && stored && rc == 0) rc = shore__source_directory(m, path, sources[i], diag);
+        if (!name) continue;
+        const struct shore__path path = shore__moments_path(s->model, name);
+        if (o->takes_momentum) rc = refuse_other_momentum(path.text, o->name, stored, diag);
+        if (stored && rc == 0) rc = shore__source_directory(m, path.text, sources[i], diag);
         if (*sources[i] && planes[i] == SHORE_PLANE_V) shore__source_holds_squares(*sources[i]);
-        free(path);
     }
     return rc;
 }

@@ -4,6 +4,7 @@
 #ifndef SHORE_RUN_EXCHANGE_MOMENT_FILES_H
 #define SHORE_RUN_EXCHANGE_MOMENT_FILES_H
 
+#include "files/atomic.h"
 #include "run/run.h"
 
 #define SHORE__MOMENTS_DIRECTORY "optimizer"
@@ -11,8 +12,7 @@
 
 /* NULL: the optimizer has none in that plane (SHORE_PLANE_M or SHORE_PLANE_V). */
 const char *shore__moment_name(enum shore_optimizer optimizer, enum shore_plane plane);
-/* malloc'ed; NULL: out of memory. */
-char *shore__moments_path(const char *directory, const char *name);
+struct shore__path shore__moments_path(const char *directory, const char *name);
 /* Writes the JSON. updates 0: left out. */
 int shore__moments_describe(const char *directory, enum shore_optimizer optimizer, uint64_t updates,
                             struct shore_diag *diag);

@@ -14,6 +14,7 @@
 #include "base/directory.h"
 #include "drive/fleet/fleet_snapshot.h"
 #include "files/atomic.h"
+#include "files/json.h"
 #include "run/directory/journal.h"
 #include "run/lifecycle/copy.h"
 #include "run/lifecycle/snapshots.h"

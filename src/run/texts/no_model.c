@@ -25,9 +25,9 @@ static char *find(const char *directory, const char *pattern, const char *inside
     char *found = NULL;
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
-        char *path = found || name[0] == '.' || fnmatch(pattern, name, 0) ? NULL : shore__path_join(directory, name);
-        if (path && (!inside || shore__path_exists(path, inside))) found = strdup(name);
-        free(path);
+        bool matches = !found && name[0] != '.' && fnmatch(pattern, name, 0) == 0;
+        if (matches && (!inside || shore__path_exists(shore__path_in(directory, name).text, inside)))
+            found = strdup(name);
         free(entries[i]);
     }
     if (n >= 0) free(entries);
@@ -39,16 +39,14 @@ static char *find(const char *directory, const char *pattern, const char *inside
 /* Refuses a PEFT adapter: transformers loads such a directory as the adapter, whatever else lies in it. */
 static int refuse_adapter(const char *directory, struct shore_diag *diag) {
     json_t *adapter = NULL;
-    char base[200] = "", *path = shore__path_join(directory, "adapter_config.json");
-    if (!path) return shore__fail(diag, -ENOMEM, "out of memory");
-    bool there = shore__path_exists(directory, "adapter_config.json");
-    if (there && shore__json_read(path, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
+    const struct shore__path path = shore__path_in(directory, "adapter_config.json");
+    char base[200] = "";
+    if (!shore__path_exists(directory, "adapter_config.json")) return 0;
+    if (shore__json_read(path.text, CONFIG_BYTES_MOST, &adapter, NULL) == 0) {
         const char *name = json_string_value(json_object_get(adapter, "base_model_name_or_path"));
         if (name) shore__escape(name, strlen(name), base, sizeof base);
         json_decref(adapter);
     }
-    free(path);
-    if (!there) return 0;
     return shore__fail(
         diag, SHORE_EINPUT,
         "%s: holds an adapter of PEFT (adapter_config.json)%s%s, not a model: merge it first, in Python with "
@@ -91,13 +89,12 @@ static int refuse_makers_files(const char *directory, struct shore_diag *diag) {
 
 /* The commit that refs/main names, if it is there; else the first one. */
 static char *snapshot_of(const char *directory, const char *snapshots) {
-    char *path = shore__path_join(directory, "refs/main"), *text = NULL;
+    char *text = NULL;
     size_t bytes;
-    if (path && shore__file_read(path, REFERENCE_BYTES_MOST, &text, &bytes, NULL) == 0) {
+    if (!shore__file_read(shore__path_in(directory, "refs/main").text, REFERENCE_BYTES_MOST, &text, &bytes, NULL)) {
         text[strcspn(text, "\r\n \t")] = 0;
         if (!*text || strchr(text, '/') || !shore__path_exists(snapshots, text)) *text = 0;
     }
-    free(path);
     if (text && *text) return text;
     free(text);
     return find(snapshots, "*", NULL);
@@ -105,13 +102,12 @@ static char *snapshot_of(const char *directory, const char *snapshots) {
 
 int shore__refuse_cache(const char *directory, struct shore_diag *diag) {
     const struct shore__shown shown = shore__shown(directory);
-    char *snapshots = shore__path_exists(directory, "refs") || shore__path_exists(directory, "blobs")
-                          ? shore__path_join(directory, "snapshots")
-                          : NULL;
+    const struct shore__path snapshots = shore__path_in(directory, "snapshots");
+    bool repository = shore__path_exists(directory, "refs") || shore__path_exists(directory, "blobs");
     char *model = find(directory, "models--*", "snapshots"), *one = NULL;
     int rc = 0;
-    if (snapshots && access(snapshots, F_OK) == 0) {
-        one = snapshot_of(directory, snapshots);
+    if (repository && access(snapshots.text, F_OK) == 0) {
+        one = snapshot_of(directory, snapshots.text);
         rc =
             one ? shore__fail(diag, SHORE_EINPUT,
                               "%s: is a repository in the hub's cache; the model lies below it: name %s/snapshots/%s",
@@ -125,7 +121,6 @@ int shore__refuse_cache(const char *directory, struct shore_diag *diag) {
                          "%s: is the hub's cache, not a model: name the snapshot of one, such as %s/%s/snapshots/HASH",
                          shown.text, shown.text, shore__shown(model).text);
     }
-    free(snapshots);
     free(model);
     free(one);
     return rc;

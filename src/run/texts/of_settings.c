@@ -58,16 +58,12 @@ static int model_from_directory(const char *directory, bool with_weights, struct
     struct shore__arch arch;
     int rc = shore__refuse_no_model(directory, diag);
     if (rc < 0) return rc;
-    char *path = shore__path_join(directory, "config.json");
-    char *generation = shore__path_join(directory, "generation_config.json");
     json_t *config = NULL;
-    rc = path && generation ? read_config(path, &config, &arch, diag) : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0) rc = add_ends(generation, &arch, diag);
+    rc = read_config(shore__path_in(directory, "config.json").text, &config, &arch, diag);
+    if (rc == 0) rc = add_ends(shore__path_in(directory, "generation_config.json").text, &arch, diag);
     if (rc == 0 && with_weights) rc = part_head(directory, &arch, diag);
     if (rc == 0) rc = shore__model_of_config(&arch, config, out, diag);
     json_decref(config);
-    free(path);
-    free(generation);
     return rc;
 }
 
@@ -164,13 +160,12 @@ static bool reads(const char *input, const struct stat *file) {
     bool found = !directory && same_file(file, input);
     while (directory && !found && (entry = readdir(directory))) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-        char *path = shore__path_join(input, entry->d_name);
+        const struct shore__path path = shore__path_in(input, entry->d_name);
         struct stat st;
-        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) /* an index may name shards there */
-            found = reads(path, file);
+        if (lstat(path.text, &st) == 0 && S_ISDIR(st.st_mode)) /* an index may name shards there */
+            found = reads(path.text, file);
         else
-            found = path && shore__name_matches(entry->d_name, patterns) && same_file(file, path);
-        free(path);
+            found = shore__name_matches(entry->d_name, patterns) && same_file(file, path.text);
     }
     if (directory) closedir(directory);
     return found;

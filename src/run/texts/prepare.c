@@ -5,20 +5,20 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "files/json.h"
 #include "run/directory/journal.h"
 #include "run/emulation/emulate.h"
 #include "run/lifecycle/making.h"
 
 static int fill(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    char *making = shore__path_join(run->path, "making");
-    int rc = making ? 0 : shore__out_of_memory(diag);
-    if (rc == 0)
-        rc = shore__json_write_in(making, "config.json", shore__model_to_json(run->model, &run->model->arch), diag);
+    const struct shore__path path = shore__path_in(run->path, "making");
+    const char *making = path.text;
+    json_t *config = shore__model_to_json(run->model, &run->model->arch);
+    int rc = shore__json_write_in(making, "config.json", config, diag);
     if (rc == 0) rc = shore__tokenizer_save(run->tokenizer, making, diag);
     if (rc == 0) rc = shore__run_tokenize(run, making, progress, ctx, diag);
     if (rc == 0) rc = shore__run_open_data(run, making, diag);
     if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
-    free(making);
     return rc;
 }
 

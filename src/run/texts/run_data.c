@@ -15,7 +15,7 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
                     shore__progress_fn progress, void *ctx, struct shore__token_record *out, struct shore_diag *diag) {
     struct shore__dataset_stats stats = {0};
     struct shore__dataset *whole = NULL;
-    char *path = shore__path_join(directory, name);
+    const struct shore__path path = shore__path_in(directory, name);
     const struct shore__settings *s = &run->settings;
     const struct shore__reading how = {
         .parse_special = s->parse_special,
@@ -28,19 +28,17 @@ static int tokenize(struct shore__run *run, const struct shore__strings *files, 
         .skip_bad_rows = s->skip_bad_rows,
         .memory_bytes = s->memory_bytes,
     };
-    int rc = path ? shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
-                                         run->model->arch.vocab, path, &stats, diag)
-                  : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__dataset_build((const char *const *)files->item, files->count, &how, run->tokenizer,
+                                  run->model->arch.vocab, path.text, &stats, diag);
     *out = (struct shore__token_record){.tokens = stats.tokens,
                                         .documents = stats.documents,
                                         .text_bytes = stats.text_bytes,
                                         .bad_rows = stats.bad_rows};
-    if (rc == 0) rc = shore__dataset_open(path, 0, 0, &whole, diag);
+    if (rc == 0) rc = shore__dataset_open(path.text, 0, 0, &whole, diag);
     if (rc == 0) rc = shore__dataset_identity(whole, NULL, NULL, &out->hash, diag);
     if (rc == 0 && out->tokens < 2)
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is too short: training needs at least 2 tokens", files->item[0]);
     shore__dataset_close(whole);
-    free(path);
     return rc;
 }
 
@@ -72,17 +70,15 @@ int shore__run_tokenize(struct shore__run *run, const char *directory, shore__pr
 static int open_tokens(const char *directory, const char *name, uint64_t first, uint64_t count,
                        const struct shore__token_record *record, struct shore__dataset **out, struct shore_diag *diag) {
     struct shore__dataset *whole = NULL;
-    char *path = shore__path_join(directory, name);
-    int rc = path ? shore__dataset_open(path, 0, 0, &whole, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    const struct shore__path path = shore__path_in(directory, name);
+    int rc = shore__dataset_open(path.text, 0, 0, &whole, diag);
     if (rc == 0 && shore__dataset_stats(whole)->tokens != record->tokens)
         rc =
             shore__fail(diag, SHORE_EMISMATCH,
                         "%s: holds %" PRIu64 " tokens, but this run was made with %" PRIu64 ": put the run's file back",
-                        path, shore__dataset_stats(whole)->tokens, record->tokens);
+                        path.text, shore__dataset_stats(whole)->tokens, record->tokens);
     shore__dataset_close(whole);
-    if (rc == 0) rc = shore__dataset_open(path, first, count, out, diag);
-    free(path);
-    return rc;
+    return rc ? rc : shore__dataset_open(path.text, first, count, out, diag);
 }
 
 int shore__run_open_data(struct shore__run *run, const char *directory, struct shore_diag *diag) {
@@ -161,18 +157,16 @@ int shore__run_check_data(struct shore__run *run, bool val_alone, shore__progres
 
 int shore__run_take_data(struct shore__run *run, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
     static const char *const names[] = {"tokens.bin", "val.bin"};
-    char *path[2] = {shore__path_join(run->path, names[0]), shore__path_join(run->path, names[1])};
-    int rc = path[0] && path[1] ? shore__run_tokenizer(run, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = shore__run_tokenizer(run, diag);
     if (rc == 0) rc = shore__run_tokenize(run, run->path, progress, ctx, diag);
     for (size_t i = 0; rc == 0 && i < 2; i++)
-        if (shore__path_exists(run->path, names[i])) rc = shore__file_sync(path[i], diag);
+        if (shore__path_exists(run->path, names[i]))
+            rc = shore__file_sync(shore__path_in(run->path, names[i]).text, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     if (rc == 0) rc = shore__run_open_data(run, run->path, diag);
     if (rc == 0) shore__settings_fit(&run->settings, run->model, run->private->train_tokens);
     if (rc == 0) rc = shore__run_write(run, diag);
-    for (size_t i = 0; i < 2; i++) {
-        if (rc < 0 && path[i]) unlink(path[i]); /* run.json does not name them */
-        free(path[i]);
-    }
+    for (size_t i = 0; rc < 0 && i < 2; i++)
+        unlink(shore__path_in(run->path, names[i]).text); /* run.json does not name them */
     return rc;
 }
