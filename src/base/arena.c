@@ -88,12 +88,12 @@ void shore_arena_close(struct shore_arena *arena) {
 /* ---- the same for other programs ---- */
 
 static int refuse(uint64_t bytes, unsigned flags, int rc, struct shore_diag *diag) {
-    char size[32];
-    shore__format_size(bytes, size, sizeof size);
+    const struct shore__written size = shore__format_size(bytes);
     if (rc == -EINVAL) return shore__fail(diag, rc, "memory cannot be asked for with flags 0x%x", flags);
     if (rc == -EPERM)
-        return shore__fail(diag, SHORE_EBUDGET, "%s of memory cannot be locked; `ulimit -l` says how much can", size);
-    return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now", size);
+        return shore__fail(diag, SHORE_EBUDGET, "%s of memory cannot be locked; `ulimit -l` says how much can",
+                           size.text);
+    return shore__fail(diag, SHORE_EBUDGET, "this machine cannot give %s of memory now", size.text);
 }
 
 int shore_arena_open(uint64_t bytes, unsigned flags, struct shore_arena **out, struct shore_diag *diag) {

@@ -16,7 +16,7 @@ int shore__directory_sync(const char *path, struct shore_diag *diag) {
 int shore__parent_sync(const char *path, struct shore_diag *diag) {
     const char *slash = strrchr(path, '/');
     char *parent = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    int rc = parent ? shore__directory_sync(parent, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = parent ? shore__directory_sync(parent, diag) : shore__out_of_memory(diag);
     free(parent);
     return rc;
 }

@@ -60,11 +60,12 @@ int shore__parse_share(const char *text, double *share) {
     return 0;
 }
 
-const char *shore__format_share(double share, char *out, size_t out_bytes) {
+struct shore__written shore__format_share(double share) {
+    struct shore__written out;
     if (share > 0)
-        snprintf(out, out_bytes, "top%.10g%%", share * 100);
+        snprintf(out.text, sizeof out.text, "top%.10g%%", share * 100);
     else
-        snprintf(out, out_bytes, "none");
+        snprintf(out.text, sizeof out.text, "none");
     return out;
 }
 
@@ -99,7 +100,8 @@ int shore__parse_size(const char *text, uint64_t *bytes) {
     return -EINVAL;
 }
 
-const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes) {
+struct shore__written shore__format_size_up(uint64_t bytes) {
+    struct shore__written out;
     static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
     unsigned i = bytes >= UINT64_C(1) << 20;
     uint64_t unit = UINT64_C(1) << 10 * (i + 1);
@@ -107,51 +109,55 @@ const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes) {
     for (; hundredths >= 102400 && i + 1 < sizeof names / sizeof names[0]; i++)
         hundredths = hundredths / 1024 + (hundredths % 1024 != 0);
     if (whole == 0 || whole > UINT64_MAX / unit)
-        snprintf(out, out_bytes, "%llu B", (unsigned long long)bytes);
+        snprintf(out.text, sizeof out.text, "%llu B", (unsigned long long)bytes);
     else
-        snprintf(out, out_bytes, "%llu.%02llu %s", (unsigned long long)(hundredths / 100),
+        snprintf(out.text, sizeof out.text, "%llu.%02llu %s", (unsigned long long)(hundredths / 100),
                  (unsigned long long)(hundredths % 100), names[i]);
     return out;
 }
 
-const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes) {
+struct shore__written shore__format_size(uint64_t bytes) {
+    struct shore__written out;
     static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double value = (double)bytes;
     size_t i = 0;
     /* otherwise 1023.995 would be printed as 1024.00 of its unit */
     for (; value >= (i == 0 ? 1024.0 : 1023.995) && i + 1 < sizeof names / sizeof names[0]; i++)
         value /= 1024.0;
-    snprintf(out, out_bytes, i == 0 ? "%.0f %s" : "%.2f %s", value, names[i]);
+    snprintf(out.text, sizeof out.text, i == 0 ? "%.0f %s" : "%.2f %s", value, names[i]);
     return out;
 }
 
-const char *shore__format_count(uint64_t count, char *out, size_t out_bytes) {
+struct shore__written shore__format_count(uint64_t count) {
+    struct shore__written out;
     char digits[24];
     int n = snprintf(digits, sizeof digits, "%llu", (unsigned long long)count);
     size_t used = 0;
-    for (int i = 0; i < n && used + 2 < out_bytes; i++) {
-        if (i && (n - i) % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
+    for (int i = 0; i < n && used + 2 < sizeof out.text; i++) {
+        if (i && (n - i) % 3 == 0) out.text[used++] = ',';
+        out.text[used++] = digits[i];
     }
-    out[used] = 0;
+    out.text[used] = 0;
     return out;
 }
 
-const char *shore__format_seconds(double seconds, char *out, size_t out_bytes) {
+struct shore__written shore__format_seconds(double seconds) {
+    struct shore__written out;
     if (!(seconds >= 0.0 && seconds < 1e15)) {
-        snprintf(out, out_bytes, "unknown");
+        snprintf(out.text, sizeof out.text, "unknown");
     } else if (seconds < 0.9995) {
-        snprintf(out, out_bytes, "%.0f ms", seconds * 1e3);
+        snprintf(out.text, sizeof out.text, "%.0f ms", seconds * 1e3);
     } else if (seconds < 59.95) {
-        snprintf(out, out_bytes, "%.1f s", seconds);
+        snprintf(out.text, sizeof out.text, "%.1f s", seconds);
     } else {
         uint64_t s = (uint64_t)llround(seconds);
         if (s < 3600)
-            snprintf(out, out_bytes, "%u min %u s", (unsigned)(s / 60), (unsigned)(s % 60));
+            snprintf(out.text, sizeof out.text, "%u min %u s", (unsigned)(s / 60), (unsigned)(s % 60));
         else if (s < 86400)
-            snprintf(out, out_bytes, "%u h %u min", (unsigned)(s / 3600), (unsigned)(s / 60 % 60));
+            snprintf(out.text, sizeof out.text, "%u h %u min", (unsigned)(s / 3600), (unsigned)(s / 60 % 60));
         else
-            snprintf(out, out_bytes, "%llu d %u h", (unsigned long long)(s / 86400), (unsigned)(s / 3600 % 24));
+            snprintf(out.text, sizeof out.text, "%llu d %u h", (unsigned long long)(s / 86400),
+                     (unsigned)(s / 3600 % 24));
     }
     return out;
 }
@@ -179,18 +185,21 @@ int shore__parse_pace(const char *text, struct shore__pace *pace) {
     return 0;
 }
 
-const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes) {
+struct shore__written shore__format_pace(const struct shore__pace *pace) {
+    struct shore__written out;
     if (pace->steps)
-        snprintf(out, out_bytes, "%llu", (unsigned long long)pace->steps);
+        snprintf(out.text, sizeof out.text, "%llu", (unsigned long long)pace->steps);
     else
-        snprintf(out, out_bytes, "%.10gs", pace->seconds);
+        snprintf(out.text, sizeof out.text, "%.10gs", pace->seconds);
     return out;
 }
 
-const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_bytes) {
+struct shore__written shore__format_time_of_day(int64_t seconds) {
+    struct shore__written out;
     struct tm tm;
     time_t t = (time_t)seconds;
-    if (!localtime_r(&t, &tm) || !strftime(out, out_bytes, "%H:%M:%S", &tm)) snprintf(out, out_bytes, "--:--:--");
+    if (!localtime_r(&t, &tm) || !strftime(out.text, sizeof out.text, "%H:%M:%S", &tm))
+        snprintf(out.text, sizeof out.text, "--:--:--");
     return out;
 }
 
@@ -226,11 +235,13 @@ int shore_size_parse(const char *text, uint64_t *bytes) {
 }
 
 const char *shore_size_say(uint64_t bytes, bool up, char *out, size_t out_bytes) {
-    return up ? shore__format_size_up(bytes, out, out_bytes) : shore__format_size(bytes, out, out_bytes);
+    snprintf(out, out_bytes, "%s", (up ? shore__format_size_up(bytes) : shore__format_size(bytes)).text);
+    return out;
 }
 
-const char *shore__format_digest(const unsigned char digest[16], char out[33]) {
+struct shore__written shore__format_digest(const unsigned char digest[16]) {
+    struct shore__written out;
     for (size_t i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+        snprintf(out.text + 2 * i, 3, "%02x", digest[i]);
     return out;
 }

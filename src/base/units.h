@@ -6,6 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What is written for people, as a value: shore__format_size(bytes).text lives as long as the statement. */
+struct shore__written {
+    char text[36];
+};
+
 /* "2GiB", "500M", "1.5 GiB", "64k", "4096": K, M, G, T and KiB, MiB.. are powers of 1,024; KB, MB, GB, TB of 1,000.
  * Case does not matter. Rejects signs, overflow and trailing text with -EINVAL. */
 int shore__parse_size(const char *text, uint64_t *bytes);
@@ -17,18 +22,18 @@ int shore__parse_real(const char *text, double *value);
 /* A share: "top1%", "1%", "0.01", or "none" for 0; above 0, up to 1. Rejects everything else with -EINVAL. */
 int shore__parse_share(const char *text, double *share);
 /* "top1%", or "none": accepted by the function above. */
-const char *shore__format_share(double share, char *out, size_t out_bytes);
+struct shore__written shore__format_share(double share);
 
 /* A size of at least bytes, in the form of shore__format_size(), which shore__parse_size() accepts. Rounded up to whole
- * MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), to KiB below. Returns out. */
-const char *shore__format_size_up(uint64_t bytes, char *out, size_t out_bytes);
-const char *shore__format_size(uint64_t bytes, char *out, size_t out_bytes);
-/* 32 hexadecimal digits. Returns out. */
-const char *shore__format_digest(const unsigned char digest[16], char out[33]);
+ * MiB from 1 MiB on ("397.00 MiB", "29.80 GiB"), to KiB below. */
+struct shore__written shore__format_size_up(uint64_t bytes);
+struct shore__written shore__format_size(uint64_t bytes);
+/* 32 hexadecimal digits. */
+struct shore__written shore__format_digest(const unsigned char digest[16]);
 /* "50,257" */
-const char *shore__format_count(uint64_t count, char *out, size_t out_bytes);
+struct shore__written shore__format_count(uint64_t count);
 /* "3 h 12 min", "4.2 s". */
-const char *shore__format_seconds(double seconds, char *out, size_t out_bytes);
+struct shore__written shore__format_seconds(double seconds);
 
 /* An interval: a number of steps ("10") or a time ("30s", "5m", "1h"); the other one is 0. */
 struct shore__pace {
@@ -38,9 +43,9 @@ struct shore__pace {
 /* Rejects everything else, and 0, with -EINVAL. */
 int shore__parse_pace(const char *text, struct shore__pace *pace);
 /* in the form that is parsed */
-const char *shore__format_pace(const struct shore__pace *pace, char *out, size_t out_bytes);
+struct shore__written shore__format_pace(const struct shore__pace *pace);
 /* "10:18:52", local time. seconds: since the epoch. */
-const char *shore__format_time_of_day(int64_t seconds, char *out, size_t out_bytes);
+struct shore__written shore__format_time_of_day(int64_t seconds);
 
 /* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */
 uint64_t shore__now_ns(void);

@@ -72,7 +72,6 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
     bool shared = n > 1 && sites && shore__sites_share_device(sites, n);
     for (uint32_t i = 0; i < n; i++) {
         const struct drive *d = &found[i];
-        char rate[32], room[32];
         /* drives on one device share its speed, so they get equal shares */
         double share = shared ? 1.0 / n : (double)d->speed / (double)sum;
         json_t *o =
@@ -81,10 +80,9 @@ static int print(const char *const *names, const struct drive *found, uint32_t n
         if (d->link) json_object_set_new(o, "link_bytes_per_second", json_integer((json_int_t)d->link));
         json_array_append_new(drives, o);
         if (json) continue;
-        printf("%s: %s/s", shore__shown(names[i]).text, shore__format_size(d->speed, rate, sizeof rate));
-        if (d->link) printf(" (its link carries %s/s)", shore__format_size(d->link, rate, sizeof rate));
-        printf(", room for %s, %.1f %% of a run\n", shore__format_size(d->probe.capacity_bytes, room, sizeof room),
-               100 * share);
+        printf("%s: %s/s", shore__shown(names[i]).text, shore__format_size(d->speed).text);
+        if (d->link) printf(" (its link carries %s/s)", shore__format_size(d->link).text);
+        printf(", room for %s, %.1f %% of a run\n", shore__format_size(d->probe.capacity_bytes).text, 100 * share);
     }
     free(sites);
     if (json) return shore__cli_print_json(json_pack("{s:o,s:b}", "drives", drives, "one_device", shared));
@@ -101,7 +99,7 @@ static int bench(const struct shore__parsed *parsed, void *args) {
     while (names[n])
         n++;
     struct drive *found = calloc(n, sizeof *found);
-    int rc = found ? 0 : shore__fail(&diag, -ENOMEM, "out of memory");
+    int rc = found ? 0 : shore__out_of_memory(&diag);
     for (uint32_t i = 0; !rc && i < n; i++) {
         for (uint32_t k = 0; !rc && k < i; k++)
             if (strcmp(names[i], names[k]) == 0)

@@ -84,17 +84,17 @@ static long long number_of(const json_t *o, const char *key) {
 }
 
 void shore__cli_drive_print(const json_t *o) {
-    char shown[1200], size[32];
+    char shown[1200];
     const char *name = text_of(o, "drive"), *error = text_of(o, "error"), *volume = text_of(o, "volume");
     printf("%s:", shore__escape(name, strlen(name), shown, sizeof shown));
     if (json_object_get(o, "share")) {
         printf(" %.1f %% of the state (%lld segments), %s in %s, placement %lld",
                100 * json_real_value(json_object_get(o, "share")), number_of(o, "segments"),
-               shore__format_size((uint64_t)number_of(o, "size_bytes"), size, sizeof size),
+               shore__format_size((uint64_t)number_of(o, "size_bytes")).text,
                shore__escape(volume, strlen(volume), shown, sizeof shown), number_of(o, "generation"));
         long long taken = number_of(o, "taken_bytes");
         if (taken && taken < number_of(o, "size_bytes") / 20 * 19)
-            printf(", takes %s", shore__format_size((uint64_t)taken, size, sizeof size));
+            printf(", takes %s", shore__format_size((uint64_t)taken).text);
         if (json_object_get(o, "step")) printf(", step %lld, epoch %lld", number_of(o, "step"), number_of(o, "epoch"));
         if (text_of(o, "speed")[0]) printf(", speed %s", text_of(o, "speed"));
         if (json_is_true(json_object_get(o, "in_use"))) printf(", in use");

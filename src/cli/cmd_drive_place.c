@@ -98,7 +98,7 @@ static int added(const struct shore__run *run, const char *const *words, struct 
                  struct shore_diag *diag) {
     const struct shore__addresses *present = &run->settings.drives;
     char shown[256];
-    int rc = shore__addresses_copy(present, out) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    int rc = shore__addresses_copy(present, out) ? shore__out_of_memory(diag) : 0;
     for (; !rc && *words; words++) {
         if (shore__drive_find(present, run->generation, *words) < present->count)
             return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
@@ -114,7 +114,7 @@ static int removed(const struct shore__run *run, const char *const *words, struc
     const struct shore__addresses *present = &run->settings.drives;
     bool *gone = calloc(present->count + 1, sizeof *gone);
     size_t left = present->count, kept = 0;
-    int rc = gone ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = gone ? 0 : shore__out_of_memory(diag);
     for (; !rc && *words; words++) {
         size_t k = shore__drive_find(present, run->generation, *words);
         if (k == present->count)
@@ -161,7 +161,7 @@ static int moved(const struct shore__run *run, const char *const *words, struct 
                  struct shore_diag *diag) {
     const struct shore__addresses *present = &run->settings.drives;
     bool *replaced = calloc(present->count + 1, sizeof *replaced);
-    int rc = replaced && !shore__addresses_copy(present, out) ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = replaced && !shore__addresses_copy(present, out) ? 0 : shore__out_of_memory(diag);
     for (; !rc && *words; words++)
         rc = replace(run, *words, out, replaced, diag);
     free(replaced);
@@ -172,7 +172,7 @@ static int moved(const struct shore__run *run, const char *const *words, struct 
 static int join_speeds(const struct speeds *speeds, size_t count, const char *given, char **out,
                        struct shore_diag *diag) {
     *out = given ? strdup(given) : NULL;
-    if (given) return *out ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    if (given) return *out ? 0 : shore__out_of_memory(diag);
     if (!speeds->text) return 0;
     size_t bytes = 1;
     for (size_t i = 0; i < count; i++) {
@@ -184,7 +184,7 @@ static int join_speeds(const struct speeds *speeds, size_t count, const char *gi
         bytes += strlen(speeds->item[i]) + 1;
     }
     *out = calloc(bytes, 1);
-    if (!*out) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!*out) return shore__out_of_memory(diag);
     for (size_t i = 0; i < count; i++)
         sprintf(*out + strlen(*out), "%s%s", i ? "," : "", speeds->item[i]);
     return 0;
@@ -194,7 +194,7 @@ static int work(struct shore__run *run, const char *const *words, const struct a
     struct shore__addresses drives = {0};
     struct speeds speeds = {0};
     char *text = NULL;
-    int rc = speeds_split(&run->settings, &speeds) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    int rc = speeds_split(&run->settings, &speeds) ? shore__out_of_memory(diag) : 0;
     if (!rc)
         rc = a->what == ADD      ? added(run, words, &drives, diag)
              : a->what == REMOVE ? removed(run, words, &drives, &speeds, diag)
@@ -239,12 +239,11 @@ static void tell_snapshots(const struct shore__run *run) {
 /* Tells the user that more drives need more threads and rings. */
 static void tell_budget(const struct shore__run *run) {
     struct shore__needs needs;
-    char least[32];
     const struct shore__settings *s = &run->settings;
     if (!run->model || shore__train_needs(s, run->model, &needs, NULL) || s->memory_bytes >= needs.minimum_bytes)
         return;
     shore__cli_say("training on %zu drives needs a budget of %s at least, more than the run's: --memory gives it",
-                   s->drives.count, shore__format_size_up(needs.minimum_bytes, least, sizeof least));
+                   s->drives.count, shore__format_size_up(needs.minimum_bytes).text);
 }
 
 static int place(const struct shore__parsed *parsed, void *args) {

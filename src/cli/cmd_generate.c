@@ -99,7 +99,7 @@ static int encode(const struct args *a, const struct shore__opened *o, struct sh
         return shore__fail(diag, SHORE_EUSAGE, "--bos: the model's configuration names no begin-of-text token");
     if (!a->prompt && first < 0) first = shore__tokenizer_end_of_text(o->tokenizer);
     if (!a->prompt && first < 0) first = o->model->arch.bos;
-    if (first >= 0 && shore__ids_push(ids, (uint32_t)first)) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (first >= 0 && shore__ids_push(ids, (uint32_t)first)) return shore__out_of_memory(diag);
     int rc = a->prompt ? shore__tokenizer_encode(o->tokenizer, a->prompt, strlen(a->prompt), true, ids, diag) : 0;
     if (!rc && !ids->count) rc = shore__fail(diag, SHORE_EUSAGE, "--prompt gives no tokens: what is to be continued?");
     for (size_t i = 0; !rc && i < ids->count; i++)

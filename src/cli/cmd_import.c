@@ -53,7 +53,7 @@ static int fill(struct shore__run *run, const struct shore__train_args *args, co
 static int name_model(struct shore__settings *s, const char *directory, struct shore_diag *diag) {
     if (directory && s->model)
         return shore__fail(diag, SHORE_EUSAGE, "the model is named twice: by --model and by itself");
-    if (directory && !(s->model = strdup(directory))) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (directory && !(s->model = strdup(directory))) return shore__out_of_memory(diag);
     return s->model ? 0 : shore__fail(diag, SHORE_EUSAGE, "which model? longshore import DIR --drive PATH --out RUN");
 }
 
@@ -67,7 +67,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     struct shore_fleet_options options;
     struct shore_diag diag = {0};
     unsigned char digest[16];
-    char hex[33], processor[SHORE__PROCESSOR_BYTES];
+    char processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
     int rc = name_model(s, parsed->positional[0], &diag), code = SHORE__EXIT_DONE;
     if (!rc) rc = shore__train_take_drives(args, &diag);
@@ -96,7 +96,7 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
     } else if (rc)
         code = run ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
     else
-        printf("step 0 digest %s\n", shore__format_digest(digest, hex));
+        printf("step 0 digest %s\n", shore__format_digest(digest).text);
     shore_fleet_close(fleet);
     shore__run_close(run); /* undoes an unfinished run */
     shore__cli_say_half_replaced(args->out);

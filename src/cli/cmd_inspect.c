@@ -44,7 +44,6 @@ static const struct shore__command_line line = {
 static int print_digest(struct shore__run *run, const struct args *a, bool *opened, struct shore_diag *diag) {
     struct shore_fleet *fleet = NULL;
     unsigned char digest[16];
-    char hex[33];
     uint64_t now, peak;
     int rc = 0;
     if (a->memory) {
@@ -61,12 +60,12 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     if (!rc) {
         struct shore_fleet_info info = {.size = sizeof info};
         shore_fleet_info(fleet, &info);
-        shore__format_digest(digest, hex);
+        const struct shore__written hex = shore__format_digest(digest);
         if (a->json)
             shore__cli_print_json(
-                json_pack("{s:I,s:s,s:b}", "step", (json_int_t)info.step, "digest", hex, "deep", a->deep));
+                json_pack("{s:I,s:s,s:b}", "step", (json_int_t)info.step, "digest", hex.text, "deep", a->deep));
         else
-            printf("step %llu digest %s\n", (unsigned long long)info.step, hex);
+            printf("step %llu digest %s\n", (unsigned long long)info.step, hex.text);
     }
     shore_fleet_close(fleet);
     return rc;
@@ -125,9 +124,8 @@ static void print_moment(const struct moment *m) {
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) printf("last steps:");
     if (!isnan(m->pulse.loss)) printf(" loss %.4f", m->pulse.loss);
     if (m->pulse.step_seconds > 0)
-        printf("%s %s a step", isnan(m->pulse.loss) ? "" : ",",
-               shore__format_seconds(m->pulse.step_seconds, text, sizeof text));
-    if (m->remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->remaining_seconds, text, sizeof text));
+        printf("%s %s a step", isnan(m->pulse.loss) ? "" : ",", shore__format_seconds(m->pulse.step_seconds).text);
+    if (m->remaining_seconds > 0) printf(", %s to go", shore__format_seconds(m->remaining_seconds).text);
     if (!isnan(m->pulse.loss) || m->pulse.step_seconds > 0) putchar('\n');
     if (!m->in_use) return;
     fputs("in use: by ", stdout);
@@ -222,7 +220,6 @@ static void print_contents(const struct shore__run *run) {
 static int explain(struct shore__run *run, const struct args *a) {
     const struct shore__settings *s = &run->settings;
     json_t *o = explanation(run), *volumes = json_array();
-    char size[32];
     struct shore_diag diag = {0};
     struct moment moment;
     look(run, &moment);
@@ -234,8 +231,7 @@ static int explain(struct shore__run *run, const struct args *a) {
             print_contents(run);
         print_moment(&moment);
         print_identity(json_object_get(o, "settings"));
-        if (run->model || s->memory_bytes)
-            printf("budget: %s\n", shore__format_size(s->memory_bytes, size, sizeof size));
+        if (run->model || s->memory_bytes) printf("budget: %s\n", shore__format_size(s->memory_bytes).text);
         puts("volumes:");
     }
     for (size_t i = 0; i < s->drives.count; i++) {

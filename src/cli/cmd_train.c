@@ -82,16 +82,14 @@ static int print_needs_json(const struct shore__needs *needs, uint64_t memory_by
 }
 
 static void print_needs_text(const struct shore__needs *needs, uint64_t memory_bytes) {
-    char minimum[32], comfortable[32], disk[32], memory[32];
-    printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes, minimum, sizeof minimum));
-    printf("memory: everything kept from %s on\n",
-           shore__format_size_up(needs->comfortable_bytes, comfortable, sizeof comfortable));
+    printf("memory: minimum %s\n", shore__format_size_up(needs->minimum_bytes).text);
+    printf("memory: everything kept from %s on\n", shore__format_size_up(needs->comfortable_bytes).text);
     if (memory_bytes >= needs->minimum_bytes)
         printf("memory: with %s, inner activations kept for %llu of %llu (a layer and a unit each), stored on the "
                "drives for %llu, the others computed again\n",
-               shore__format_size(memory_bytes, memory, sizeof memory), (unsigned long long)needs->kept_pairs,
+               shore__format_size(memory_bytes).text, (unsigned long long)needs->kept_pairs,
                (unsigned long long)needs->pairs, (unsigned long long)needs->offloaded_pairs);
-    printf("disk: %s\n", shore__format_size_up(needs->disk_bytes, disk, sizeof disk));
+    printf("disk: %s\n", shore__format_size_up(needs->disk_bytes).text);
 }
 
 /* Prints the answer to --dry-run, and looks at memory and room as the start does. path: of the run; NULL: none is
@@ -171,8 +169,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
         };
         shore__summary_print(run, &summary);
     }
-    char hex[33];
-    printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__format_digest(result.digest, hex),
+    printf("step %llu digest %s%s\n", (unsigned long long)result.step, shore__format_digest(result.digest).text,
            result.emulated ? " emulated" : "");
     return !finished && shore__cli_stop_wanted() ? (int)args->stopped_exit : SHORE__EXIT_DONE;
 }
@@ -264,11 +261,11 @@ static int name_data(const struct shore__train_args *args, struct shore__run *ru
     if (given->text_field && strcmp(given->text_field, "text") != 0) {
         free(s->text_field);
         s->text_field = strdup(given->text_field);
-        if (!s->text_field) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (!s->text_field) return shore__out_of_memory(diag);
     }
     if (given->epochs > 0 && !given->steps) s->epochs = given->epochs, s->steps = 0;
     if (copy_names(&given->data, &s->data) || copy_names(&given->val_data, &s->val_data))
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     return 0;
 }
 
@@ -321,7 +318,7 @@ static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *n
     else if (run->hint_step < s->steps)
         rc = shore__run_check_data(run, false, shore__cli_work, s->quiet ? NULL : (void *)"checking the text", diag);
     shore__cli_progress_end();
-    if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (!rc && changes[0] && !(run->change = strdup(changes))) rc = shore__out_of_memory(diag);
     return rc;
 }
 

@@ -40,29 +40,27 @@ static void remote(struct shore__report *r, const struct shore__address *at) {
     const char *path = at->text;
     struct shore_diag diag = {0};
     struct shore__probe probe;
-    char room[32], speed_text[32], link_text[32];
     uint64_t speed = 0, link = 0;
     int rc = shore__drive_probe(at, &probe, &diag);
     if (rc) {
         shore__doctor_refuse(r, path, &diag);
         return;
     }
-    shore__format_size(probe.capacity_bytes, room, sizeof room);
     json_t *facts = json_pack("{s:I}", "room_bytes", (json_int_t)probe.capacity_bytes);
     const struct shore__site site = {.at = at};
     rc = probe.is_device ? 0 : shore__site_measure(&site, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, &diag);
     if (probe.is_device) {
         shore__report_add(r, path, SHORE__FINE, NULL, facts, "longshore answers; a block device of %s, not measured",
-                          room);
+                          shore__format_size(probe.capacity_bytes).text);
     } else if (rc) {
         shore__report_add(r, path, SHORE__BROKEN, NULL, facts, "%s", shore__said_of(&diag, path));
     } else {
         json_object_set_new(facts, "update_bytes_per_second", json_integer((json_int_t)speed));
         json_object_set_new(facts, "link_bytes_per_second", json_integer((json_int_t)link));
         shore__report_add(r, path, SHORE__FINE, NULL, facts,
-                          "longshore answers; room for %s, updates %s/s, its link carries %s/s", room,
-                          shore__format_size(speed, speed_text, sizeof speed_text),
-                          shore__format_size(link, link_text, sizeof link_text));
+                          "longshore answers; room for %s, updates %s/s, its link carries %s/s",
+                          shore__format_size(probe.capacity_bytes).text, shore__format_size(speed).text,
+                          shore__format_size(link).text);
     }
     shore__probe_free(&probe);
 }
@@ -116,7 +114,7 @@ static void files(struct shore__report *r, const char *path, const char *beside,
                   const struct shore__whereabouts *before, size_t nbefore) {
     struct shore_diag diag = {0};
     struct shore__drive_rates rates;
-    char text[600], reading[32], writing[32], both[32];
+    char text[600];
     int rc = shore__drive_rates_measure(beside, shore__cli_stop_wanted, &rates, &diag);
     shore__whereabouts_text(w, text, sizeof text);
     if (rc == -ECANCELED) return;
@@ -132,12 +130,11 @@ static void files(struct shore__report *r, const char *path, const char *beside,
                          rates.shares_blocks, "read_bytes_per_second", (json_int_t)rates.read, "write_bytes_per_second",
                          (json_int_t)rates.write, "update_bytes_per_second", (json_int_t)rates.update));
     const char *advice = advice_on(w, &rates, before, nbefore);
-    shore__report_add(
-        r, path, advice ? SHORE__WEAK : SHORE__FINE, advice, facts,
-        "%s; %s I/O (%s); reads %s/s, writes %s/s, both at once %s/s; snapshots %s", text,
-        rates.direct ? "direct" : "buffered", rates.backend, shore__format_size(rates.read, reading, sizeof reading),
-        shore__format_size(rates.write, writing, sizeof writing), shore__format_size(rates.update, both, sizeof both),
-        rates.shares_blocks ? "share blocks" : "are whole copies");
+    shore__report_add(r, path, advice ? SHORE__WEAK : SHORE__FINE, advice, facts,
+                      "%s; %s I/O (%s); reads %s/s, writes %s/s, both at once %s/s; snapshots %s", text,
+                      rates.direct ? "direct" : "buffered", rates.backend, shore__format_size(rates.read).text,
+                      shore__format_size(rates.write).text, shore__format_size(rates.update).text,
+                      rates.shares_blocks ? "share blocks" : "are whole copies");
 }
 
 bool shore__doctor_drive(struct shore__report *r, const struct shore__address *at,
@@ -161,7 +158,7 @@ bool shore__doctor_drive(struct shore__report *r, const struct shore__address *a
     if (!rc && !there && shore__file_may_be_made(path, NULL))
         rc = shore__fail(&diag, SHORE_EMISSING, "%s: is not there", path);
     if (!rc && asprintf(&beside, directory ? "%s/longshore.doctor-%ld" : "%s.doctor-%ld", path, (long)getpid()) < 0)
-        rc = shore__fail(&diag, -ENOMEM, "out of memory");
+        rc = shore__out_of_memory(&diag);
     if (rc)
         shore__report_add(r, path, SHORE__BROKEN, "make the directory, mount the drive, or name another", NULL, "%s",
                           shore__said_of(&diag, path));

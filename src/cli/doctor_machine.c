@@ -64,7 +64,7 @@ static void processor(struct shore__report *r) {
 }
 
 static void memory(struct shore__report *r) {
-    char a[32], b[32], c[32], value[64], group[64] = "";
+    char value[64], group[64] = "";
     struct shore__limits limits;
     uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t may = shore__machine_memory_bytes();
@@ -73,22 +73,19 @@ static void memory(struct shore__report *r) {
     json_t *facts = json_pack("{s:o,s:o,s:o}", "memory_bytes", count(all), "available_bytes", count(available),
                               "default_budget_bytes", count(may / 2));
     if (limits.memory_bytes < all) {
-        snprintf(group, sizeof group, ", the control group allows %s",
-                 shore__format_size(limits.memory_bytes, a, sizeof a));
+        snprintf(group, sizeof group, ", the control group allows %s", shore__format_size(limits.memory_bytes).text);
         json_object_set_new(facts, "limit_bytes", count(limits.memory_bytes));
     }
     bool tight = available && available < may / 2;
     shore__report_add(r, "memory", tight ? SHORE__WEAK : SHORE__FINE,
                       tight ? "give --memory less than what is available, or end what holds it" : NULL, facts,
-                      "%s, %s available%s; without --memory a run takes at most %s",
-                      shore__format_size(all, a, sizeof a),
-                      available ? shore__format_size(available, b, sizeof b) : "unknown", group,
-                      shore__format_size(may / 2, c, sizeof c));
+                      "%s, %s available%s; without --memory a run takes at most %s", shore__format_size(all).text,
+                      available ? shore__format_size(available).text : "unknown", group,
+                      shore__format_size(may / 2).text);
 }
 
 static void limits_of_process(struct shore__report *r) {
     struct rlimit locked = {0}, files = {0};
-    char size[32];
     getrlimit(RLIMIT_MEMLOCK, &locked);
     getrlimit(RLIMIT_NOFILE, &files);
     bool free_to_lock = locked.rlim_cur == RLIM_INFINITY || geteuid() == 0, enough = locked.rlim_cur >= LOCKED_ENOUGH;
@@ -97,8 +94,7 @@ static void limits_of_process(struct shore__report *r) {
                       free_to_lock || enough ? NULL
                                              : "buffers above that are not registered with io_uring, which takes a "
                                                "little more of the processor: raise it (ulimit -l unlimited)",
-                      facts, "%s",
-                      free_to_lock ? "not limited" : shore__format_size(locked.rlim_cur, size, sizeof size));
+                      facts, "%s", free_to_lock ? "not limited" : shore__format_size(locked.rlim_cur).text);
     bool few = files.rlim_cur < FILES_ENOUGH;
     shore__report_add(r, "open files", few ? SHORE__WEAK : SHORE__FINE,
                       few ? "many drives, or a model in many files, may not fit: raise it (ulimit -n 1024)" : NULL,

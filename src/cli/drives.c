@@ -19,14 +19,14 @@ static const char *shown(const struct shore__address *drive, char out[512]) {
 /* Asks a server about room and device. A server that cannot be asked gets its error when the drive is opened. */
 static void say_remote(const struct shore__address *drive, bool ask, struct found *f) {
     struct shore__probe probe;
-    char name[512], room[32], where[256] = "behind a socket";
+    char name[512], where[256] = "behind a socket";
     if (drive->host) snprintf(where, sizeof where, "on %.200s", drive->host);
     bool known = ask && shore__drive_probe(drive, &probe, NULL) == 0;
     f->there = known && probe.device;
     f->device = known ? probe.device : 0;
     if (known && probe.capacity_bytes)
         shore__cli_say("drive %s: %s, room for %s", shown(drive, name), where,
-                       shore__format_size(probe.capacity_bytes, room, sizeof room));
+                       shore__format_size(probe.capacity_bytes).text);
     else
         shore__cli_say("drive %s: %s", shown(drive, name), where);
     if (known) shore__probe_free(&probe);

@@ -158,8 +158,7 @@ static void draw(const char *text, bool keep, bool passing) {
             if (keep) end_line();
         }
     } else if (keep) {
-        char now[16];
-        fprintf(stderr, "%s %s\n", shore__format_time_of_day(time(NULL), now, sizeof now), text);
+        fprintf(stderr, "%s %s\n", shore__format_time_of_day(time(NULL)).text, text);
     }
     pthread_mutex_unlock(&screen.lock);
 }

@@ -81,14 +81,14 @@ static int set_option(const struct shore__option *o, const char *text, void *tar
     switch (o->is.kind) {
     case SHORE__VALUE_TEXT:
         if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s is empty", o->name);
-        if (!(copy = strdup(text))) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (!(copy = strdup(text))) return shore__out_of_memory(diag);
         free(*(char **)at);
         *(char **)at = copy;
         return 0;
     case SHORE__VALUE_LIST:
     case SHORE__VALUE_PLACES:
         if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s has an empty word", o->name);
-        return shore__strings_add(at, text) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+        return shore__strings_add(at, text) ? shore__out_of_memory(diag) : 0;
     default:
         return shore__value_read(&o->is, text, at) ? 0 : bad_value(o, text, diag);
     }
@@ -170,7 +170,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     if (remote >= 0) {
         int rc = check_remote(o, value, diag);
         if (rc) return rc;
-        return setenv(remote_variables[remote], value, 1) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+        return setenv(remote_variables[remote], value, 1) ? shore__out_of_memory(diag) : 0;
     }
     if (index < 0) {
         if (*config) return shore__fail(diag, SHORE_EUSAGE, "--config is given twice");

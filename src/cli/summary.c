@@ -38,7 +38,6 @@ static const char *number(double value, char *out, size_t bytes) {
 }
 
 void shore__summary_print(struct shore__run *run, const struct shore__summary *s) {
-    char budget[32], peak[32], seconds[32];
     uint64_t now, peak_bytes;
     shore__resident_bytes(&now, &peak_bytes); /* of training: the code below reads the text again */
     char first[32], last[32];
@@ -56,10 +55,9 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
     }
     char text[160];
     printf("tokenizer: %s\n", shore__run_tokenizer_text(run, text, sizeof text));
-    printf("memory: budget %s, peak %s; training took %s%s\n",
-           shore__format_size(s->budget_bytes, budget, sizeof budget),
-           shore__format_size(peak_bytes, peak, sizeof peak),
-           shore__format_seconds(s->seconds, seconds, sizeof seconds), s->emulated ? ", emulated" : "");
+    printf("memory: budget %s, peak %s; training took %s%s\n", shore__format_size(s->budget_bytes).text,
+           shore__format_size(peak_bytes).text, shore__format_seconds(s->seconds).text,
+           s->emulated ? ", emulated" : "");
     if (s->missed_snapshots)
         printf("snapshots: %llu could not be made, as the warnings say\n", (unsigned long long)s->missed_snapshots);
 }

@@ -236,7 +236,7 @@ static void describe(const struct shore__option *o, const void *old, const void 
 
 static int replace_text(char **old, const char *new, struct shore_diag *diag) {
     char *copy = new ? strdup(new) : NULL;
-    if (new && !copy) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (new && !copy) return shore__out_of_memory(diag);
     free(*old);
     *old = copy;
     return 0;

@@ -228,13 +228,12 @@ static int put(struct shore__json_builder *b, json_t *value, struct shore_diag *
         b->root = value;
         return 0;
     }
-    if (json_is_array(parent))
-        return json_array_append_new(parent, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    if (json_is_array(parent)) return json_array_append_new(parent, value) ? shore__out_of_memory(diag) : 0;
     if (json_object_get(parent, b->key)) {
         json_decref(value);
         return shore__fail(diag, SHORE_EINPUT, "the key \"%s\" stands twice in one object", shore__shown(b->key).text);
     }
-    return json_object_set_new(parent, b->key, value) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    return json_object_set_new(parent, b->key, value) ? shore__out_of_memory(diag) : 0;
 }
 
 int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__json_event *event,
@@ -245,7 +244,7 @@ int shore__json_builder_feed(struct shore__json_builder *b, const struct shore__
     if (event->kind == SHORE__JSON_KEY) {
         free(b->key);
         b->key = strndup(event->text, event->bytes);
-        if (!b->key) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (!b->key) return shore__out_of_memory(diag);
         if (strlen(b->key) != event->bytes) return shore__fail(diag, SHORE_EINPUT, "a key holds the character U+0000");
         return 0;
     }

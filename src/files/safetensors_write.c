@@ -44,15 +44,13 @@ static void shard_name(uint32_t shard, uint32_t nshards, char out[64]) {
 
 static int reserve(const struct shore__st_writer *w, const struct shore__atomic *file, uint64_t bytes,
                    struct shore_diag *diag) {
-    char needs[32], has[32];
     int code = posix_fallocate(file->fd, 0, (off_t)bytes);
     if (code == EOPNOTSUPP || code == EINVAL) code = ftruncate(file->fd, (off_t)bytes) ? errno : 0;
     if (code == ENOSPC) {
         struct statvfs space = {0};
         (void)!statvfs(w->directory, &space);
-        return shore__fail(diag, -ENOSPC, "%s: no space: needs %s, has %s", file->path,
-                           shore__format_size(bytes, needs, sizeof needs),
-                           shore__format_size((uint64_t)space.f_bavail * space.f_frsize, has, sizeof has));
+        return shore__fail(diag, -ENOSPC, "%s: no space: needs %s, has %s", file->path, shore__format_size(bytes).text,
+                           shore__format_size((uint64_t)space.f_bavail * space.f_frsize).text);
     }
     return code ? shore__fail(diag, -code, "%s: cannot make it %llu bytes long: %s", file->path,
                               (unsigned long long)bytes, strerror(code))

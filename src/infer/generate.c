@@ -165,7 +165,7 @@ int shore__generate_in(struct shore__parameters *parameters, const struct shore_
             return shore__fail(diag, SHORE_EINPUT, "token %u of the prompt is beyond the model's vocabulary of %u",
                                prompt[i], m->arch.vocab);
     shore__generate_rows(m, c->mode, g.capacity, &rows);
-    int rc = rows.failed ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    int rc = rows.failed ? shore__out_of_memory(diag) : 0;
     struct shore__memory places = shore__memory_lent(&rows, memory);
     if (!rc) rc = lay_out(&g, &places, diag);
     if (!rc) rc = continue_prompt(&g, prompt, nprompt, sampling, emit, ctx, diag);

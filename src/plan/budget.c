@@ -32,19 +32,19 @@ uint64_t shore__reserve_measured_bytes(uint64_t resident) {
 int shore__budget_too_little(uint64_t asked, const char *memory, const char *what, uint64_t minimum,
                              struct shore_diag *diag) {
     const uint64_t nobodys = 100000; /* bytes: such a small number was meant in another unit */
-    char a[32] = "", b[32], doubt[96] = "";
+    char a[48] = "", doubt[96] = "";
     if (asked && asked < nobodys) {
         snprintf(a, sizeof a, "%" PRIu64 " bytes of", asked);
         snprintf(doubt, sizeof doubt, "; did you mean %" PRIu64 "%s?", asked, asked < 100 ? "GiB" : "MiB");
     } else if (asked) {
-        snprintf(a, sizeof a, "%s of", shore__format_size(asked, b, sizeof b));
+        snprintf(a, sizeof a, "%s of", shore__format_size(asked).text);
     }
     return shore__fail(diag, SHORE_EBUDGET, "%s %s is too little for %s: minimum %s%s", asked ? a : "the", memory, what,
-                       shore__format_size_up(minimum, b, sizeof b), doubt);
+                       shore__format_size_up(minimum).text, doubt);
 }
 
 int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
-    char a[32], b[32], least[48] = "";
+    char least[64] = "";
     uint64_t machine = shore__machine_memory_bytes();
     if (asked == 0) {
         asked = machine / 2;
@@ -53,9 +53,9 @@ int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_
     }
     if (asked < minimum) return shore__budget_too_little(asked, "memory", "this model", minimum, diag);
     if (machine && asked > machine) {
-        if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum, a, sizeof a));
+        if (minimum) snprintf(least, sizeof least, " (minimum %s)", shore__format_size_up(minimum).text);
         return shore__fail(diag, SHORE_EBUDGET, "a budget of %s is more than the memory of this machine, %s%s",
-                           shore__format_size_up(asked, a, sizeof a), shore__format_size(machine, b, sizeof b), least);
+                           shore__format_size_up(asked).text, shore__format_size(machine).text, least);
     }
     *budget = asked;
     return 0;

@@ -46,7 +46,6 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore_s
     double weight = seen < 2 ? 1 : seen < 10 ? 1.0 / (double)seen : 0.1;
     p->smooth_seconds = (1 - weight) * p->smooth_seconds + weight * r->step_seconds;
     size_t used = 0;
-    char a[64], b[512];
     if (bytes > 0) out[0] = 0;
     if (r->emulated) append(out, bytes, &used, "emulated ");
     append(out, bytes, &used, "step %llu/%llu", (unsigned long long)r->step, (unsigned long long)p->last_step);
@@ -58,15 +57,15 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore_s
     else
         append(out, bytes, &used, "  loss %.4f", r->loss);
     if (!isnan(r->val_loss)) append(out, bytes, &used, "  val %.4f", r->val_loss);
-    append(out, bytes, &used, "  %s/step", shore__format_seconds(r->step_seconds, a, sizeof a));
+    append(out, bytes, &used, "  %s/step", shore__format_seconds(r->step_seconds).text);
     if (r->step < p->last_step)
         append(out, bytes, &used, "  ETA %s",
-               shore__format_seconds(p->smooth_seconds * (double)(p->last_step - r->step), a, sizeof a));
+               shore__format_seconds(p->smooth_seconds * (double)(p->last_step - r->step)).text);
     append(out, bytes, &used, "  norm %.3g  lr %.3g", r->grad_norm, r->lr);
     if (!isnan(r->dropped_energy)) append(out, bytes, &used, "  dropped %.0f%%", 100 * r->dropped_energy);
     append(out, bytes, &used, "  %.0f tok/s", r->step_seconds > 0 ? (double)r->tokens / r->step_seconds : 0.0);
-    append(out, bytes, &used, "  mem %s", shore__format_size(r->resident_bytes, a, sizeof a));
-    if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes, b, sizeof b));
+    append(out, bytes, &used, "  mem %s", shore__format_size(r->resident_bytes).text);
+    if (p->budget_bytes) append(out, bytes, &used, " of %s", shore__format_size(p->budget_bytes).text);
     append(out, bytes, &used, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),
            percent(r->commit_seconds, r->step_seconds));
     if (r->replays) append(out, bytes, &used, "  replays %u", r->replays);

@@ -168,10 +168,9 @@ int shore__file_open_to_read(const char *path, enum shore_io io, double lock_sec
 }
 
 static int no_room(struct shore_diag *diag, const char *path, uint64_t needs, uint64_t has) {
-    char need_text[32], has_text[32];
     return shore__fail(diag, -ENOSPC, "%s: needs %s (%llu bytes), has %s (%llu bytes); free space, or add a drive",
-                       path, shore__format_size(needs, need_text, sizeof need_text), (unsigned long long)needs,
-                       shore__format_size(has, has_text, sizeof has_text), (unsigned long long)has);
+                       path, shore__format_size(needs).text, (unsigned long long)needs, shore__format_size(has).text,
+                       (unsigned long long)has);
 }
 
 static int check_room(const char *path, int dir, uint64_t bytes, uint64_t freed, struct shore_diag *diag) {

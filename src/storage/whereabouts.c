@@ -142,15 +142,14 @@ bool shore__whereabouts_share(const struct shore__whereabouts *a, const struct s
 }
 
 const char *shore__whereabouts_text(const struct shore__whereabouts *w, char *out, size_t bytes) {
-    char room[32];
-    shore__format_size(w->free_bytes, room, sizeof room);
+    const struct shore__written room = shore__format_size(w->free_bytes);
     const struct shore__shown device = shore__shown(w->device);
     if (w->ground == SHORE__GROUND_DEVICE)
-        snprintf(out, bytes, "block device, %s", w->total_bytes ? room : "size unknown");
+        snprintf(out, bytes, "block device, %s", w->total_bytes ? room.text : "size unknown");
     else if (w->mount_point[0])
         snprintf(out, bytes, "%s (%s on %s), %s free", device.text, w->file_system, shore__shown(w->mount_point).text,
-                 room);
+                 room.text);
     else
-        snprintf(out, bytes, "%s free", room);
+        snprintf(out, bytes, "%s free", room.text);
     return out;
 }

@@ -221,7 +221,7 @@ static int build(const char *const *names, size_t nnames, const struct shore__re
     }
     rc = shore__token_writer_open(tokenizer, how, vocab, file, &r.writer, diag);
     r.block = malloc(SHORE__READER_BLOCK_BYTES);
-    if (rc == 0 && !r.block) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (rc == 0 && !r.block) rc = shore__out_of_memory(diag);
     if (rc == 0) rc = read_all(&r, &files, nnames ? names[0] : "no file", stats, diag);
     shore__token_writer_close(r.writer);
     shore__data_files_free(&files);

@@ -253,7 +253,7 @@ int shore__pattern_open(const char *text, size_t bytes, bool literal, struct sho
                         struct shore_diag *diag) {
     struct translation t = {.text = text, .bytes = bytes, .diag = diag};
     struct shore__pattern *p = calloc(1, sizeof *p);
-    if (!p) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!p) return shore__out_of_memory(diag);
     int rc = bytes == 0 ? refuse(&t, "no characters") : 0;
     if (bytes > PATTERN_LIMIT_BYTES) rc = refuse(&t, "more characters than is sensible");
     if (rc == 0) rc = literal ? quote(&t) : translate(&t);

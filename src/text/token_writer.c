@@ -142,7 +142,7 @@ int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const str
     struct shore__token_writer *w = calloc(1, sizeof *w);
     if (!w) {
         shore__atomic_abort(file);
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     }
     w->file = *file;
     *file = (struct shore__atomic){.fd = -1};
@@ -156,7 +156,7 @@ int shore__token_writer_open(const struct shore__tokenizer *tokenizer, const str
     if (!w->hash || !w->pending ||
         shore__encoders_open(tokenizer, how->parse_special, thread_count(tokenizer, how), &sink, &w->encoders) != 0) {
         shore__token_writer_close(w);
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     }
     XXH3_64bits_reset(w->hash);
     *out = w;

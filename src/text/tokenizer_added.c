@@ -60,7 +60,7 @@ static int add_token(struct shore__tokenizer *t, const char *content, size_t byt
                            "the added token \"%s\" has the id %u, but the tokenizers library, which counts on from the "
                            "vocabulary, gives it %u: change its id, or fill the gap with other added tokens",
                            shore__escape(content, bytes, shown, sizeof shown), id, next);
-    return put_rule(t, id, rule) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+    return put_rule(t, id, rule) ? shore__out_of_memory(diag) : 0;
 }
 
 int shore__tokenizer_add(struct shore__tokenizer *t, const json_t *token, struct shore_diag *diag) {

@@ -70,7 +70,7 @@ static bool is_kept(const char *key) {
 static int on_key(struct reading *r, const struct shore__json_event *e, struct shore_diag *diag) {
     free(r->name);
     r->name = strndup(e->text, e->bytes);
-    if (!r->name) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!r->name) return shore__out_of_memory(diag);
     r->part = shore__json_event_is(e, "added_tokens_decoder") ? DECODER : is_kept(r->name) ? KEPT : SKIPPED;
     if ((r->part == DECODER && r->c->has_decoder) || (r->part == KEPT && json_object_get(r->c->kept, r->name)))
         return shore__fail(diag, SHORE_EINPUT, "%s: the key \"%s\" stands twice", r->path, shore__shown(r->name).text);

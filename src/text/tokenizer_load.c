@@ -49,7 +49,7 @@ static int put_token(struct load *x, const struct shore__json_event *e, struct s
 static int vocab_event(struct load *x, unsigned depth, const struct shore__json_event *e, struct shore_diag *diag) {
     if (e->depth == depth && e->kind == SHORE__JSON_KEY) {
         x->key.count = 0;
-        return shore__text_append(&x->key, e->text, e->bytes) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+        return shore__text_append(&x->key, e->text, e->bytes) ? shore__out_of_memory(diag) : 0;
     }
     if (e->depth == depth && e->kind == SHORE__JSON_NUMBER) return put_token(x, e, diag);
     if (e->depth == depth && (e->kind == SHORE__JSON_OBJECT_OPEN || e->kind == SHORE__JSON_OBJECT_CLOSE)) return 0;
@@ -89,7 +89,7 @@ static int merges_event(struct load *x, const struct shore__json_event *e, struc
     }
     if (e->depth == 4 && e->kind == SHORE__JSON_STRING && x->pair_count < 2) {
         if (x->pair_count++ == 0) x->pair_split = e->bytes;
-        return shore__text_append(&x->pair, e->text, e->bytes) ? shore__fail(diag, -ENOMEM, "out of memory") : 0;
+        return shore__text_append(&x->pair, e->text, e->bytes) ? shore__out_of_memory(diag) : 0;
     }
     if (e->depth == 4 && e->kind == SHORE__JSON_ARRAY_CLOSE && x->pair_count == 2)
         return put_merge(x, x->pair.bytes, x->pair_split, x->pair.bytes + x->pair_split, x->pair.count - x->pair_split,
@@ -101,7 +101,7 @@ static int merges_event(struct load *x, const struct shore__json_event *e, struc
 static int member_key(struct load *x, const struct shore__json_event *e, struct shore_diag *diag) {
     free(x->name);
     x->name = strndup(e->text, e->bytes);
-    if (!x->name) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!x->name) return shore__out_of_memory(diag);
     bool again = !x->second_pass && json_object_get(x->in_model ? x->model : x->document, x->name);
     x->part = IN_TREE;
     if (!x->in_model && shore__json_event_is(e, "model")) {
@@ -167,7 +167,7 @@ static int on_event(void *ctx, const struct shore__json_event *e, struct shore_d
             return shore__fail(diag, SHORE_EINPUT, "%s: \"model\" is not an object", x->path);
         x->in_model = true;
         x->part = IN_TREE;
-        if (!x->second_pass && !(x->model = json_object())) return shore__fail(diag, -ENOMEM, "out of memory");
+        if (!x->second_pass && !(x->model = json_object())) return shore__out_of_memory(diag);
         return 0;
     case IN_VOCAB:
         return x->second_pass ? 0 : vocab_event(x, 3, e, diag);
@@ -232,7 +232,7 @@ static int hash_file(XXH3_state_t *state, const char *path, struct shore_diag *d
 
 static int name_after(struct shore__tokenizer *t, const char *path, const char *second, struct shore_diag *diag) {
     XXH3_state_t *state = XXH3_createState();
-    if (!state) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!state) return shore__out_of_memory(diag);
     XXH3_64bits_reset(state);
     int rc = hash_file(state, path, diag);
     if (rc == 0 && second) rc = hash_file(state, second, diag);

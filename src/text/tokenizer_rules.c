@@ -76,7 +76,7 @@ static int add_step(struct shore__tokenizer *t, enum shore__step_kind kind, cons
     if (t->nsteps == SHORE__STEP_LIMIT) return unsupported(diag, "normalizer", "more than 8 in a Sequence");
     struct shore__step *step = &t->steps[t->nsteps++];
     *step = (struct shore__step){.kind = kind, .to = strdup(to)};
-    return step->to ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    return step->to ? 0 : shore__out_of_memory(diag);
 }
 
 static int read_replace(struct shore__tokenizer *t, const json_t *m, struct shore_diag *diag) {

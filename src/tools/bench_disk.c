@@ -91,11 +91,10 @@ static int print(const struct args *a, const struct disk *disks, size_t n, doubl
                                                "seconds", seconds, "bytes", (json_int_t)moved, "chunk_bytes",
                                                (json_int_t)first->chunk_bytes, "io", shore__io_backend(first->io),
                                                "direct", first->file.direct, "drives", (json_int_t)n));
-    char text[32], chunk[32];
     printf("%s/s read and written together (%s, %s, chunks of %s, %u in flight)\n",
-           shore__format_size((uint64_t)rate, text, sizeof text), shore__io_backend(first->io),
-           first->file.direct ? "direct" : "through the page cache",
-           shore__format_size(first->chunk_bytes, chunk, sizeof chunk), a->buffers);
+           shore__format_size((uint64_t)rate).text, shore__io_backend(first->io),
+           first->file.direct ? "direct" : "through the page cache", shore__format_size(first->chunk_bytes).text,
+           a->buffers);
     return SHORE__EXIT_DONE;
 }
 
@@ -106,8 +105,7 @@ static int run(const struct shore__parsed *parsed, void *args) {
     shore__cli_catch_signals("longshore: stopping and removing the file\n");
     size_t n = a->drives.count, opened = 0;
     struct disk *disks = calloc(n, sizeof *disks);
-    int rc =
-        disks ? shore__bench_places(&a->drives, "disk", &places, &diag) : shore__fail(&diag, -ENOMEM, "out of memory");
+    int rc = disks ? shore__bench_places(&a->drives, "disk", &places, &diag) : shore__out_of_memory(&diag);
     for (; !rc && opened < n; opened++) {
         struct shore__rate *r = &disks[opened].rate;
         disks[opened].args = a;

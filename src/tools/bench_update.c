@@ -100,7 +100,7 @@ static int make_buffers(struct bench *b, struct shore_diag *diag) {
     b->waits = calloc(b->layout->nblocks + 1, sizeof *b->waits);
     b->seconds = calloc(b->args->steps, sizeof *b->seconds);
     if (!b->gradient || (b->args->deliver && !b->delivered) || !b->waits || !b->seconds)
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     for (uint64_t i = 0; i < largest; i++) {
         float x = ((float)(uint32_t)(i * 2654435761u) / 4294967296.0f - 0.5f) * 1e-2f;
         uint16_t half = shore__f32_to_bf16(x);
@@ -114,7 +114,7 @@ static int make_buffers(struct bench *b, struct shore_diag *diag) {
 
 static int fill(struct bench *b, struct shore_diag *diag) {
     float *span = shore__arena_alloc(NULL, (uint64_t)INIT_SEGMENTS * SHORE_SEGMENT_ELEMS * sizeof *span);
-    int rc = span ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = span ? 0 : shore__out_of_memory(diag);
     uint64_t done = 0;
     for (uint32_t block = 0; !rc && block < b->layout->nblocks; block++) {
         const struct shore_layout_block *l = &b->layout->blocks[block];
@@ -299,7 +299,7 @@ static int print(struct bench *b) {
     const struct figures f = figures_of(b);
     double params = (double)b->params;
     struct shore_fleet_info info = {.size = sizeof info};
-    char rate[32], describe[512];
+    char describe[512];
     if (a->json) return print_json(b, &f);
     if (b->tempo) {
         const struct shore__emulation *e = shore__tempo_emulation(b->tempo);
@@ -307,7 +307,7 @@ static int print(struct bench *b) {
     }
     printf("UPDATE of %llu parameters: %.3f s a step (median of %u), %.1f million parameters/s, %s/s\n",
            (unsigned long long)b->params, f.median, a->steps, params / f.median / 1e6,
-           shore__format_size((uint64_t)((f.read + f.written + f.commit_bytes) / f.median), rate, sizeof rate));
+           shore__format_size((uint64_t)((f.read + f.written + f.commit_bytes) / f.median)).text);
     printf("bytes a parameter and step inside the drive: %.3f (read %.3f, written %.3f)\n",
            (f.read + f.written) / params, f.read / params, f.written / params);
     printf("bytes a parameter and step on the host link: %.3f in, %.3f out\n", f.link_in / params, f.link_out / params);
@@ -359,7 +359,7 @@ static int run(const struct shore__parsed *parsed, void *args) {
     if (created && a->host_update) {
         b.host_memory = shore__arena_alloc(
             NULL, shore__host_update_bytes(shore_fleet_state_bytes(b.fleet), HOST_BUFFERS, HOST_SEGMENTS));
-        if (!b.host_memory) rc = shore__fail(&diag, -ENOMEM, "out of memory");
+        if (!b.host_memory) rc = shore__out_of_memory(&diag);
     }
     if (!rc) rc = fill(&b, &diag);
     if (!rc) shore__fleet_set_gate(b.fleet, shore__tempo_gate(b.tempo));

@@ -223,8 +223,7 @@ static int needs_of(struct verify *v, const struct shore__model *m, unsigned vol
     s.drives = (struct shore__addresses){0};
     s.chunk_bytes = chunk_bytes;
     s.offload = offload;
-    int rc = drives_of(v, &t, &s.drives) ? shore__fail(diag, -ENOMEM, "out of memory")
-                                         : shore__train_needs(&s, m, out, diag);
+    int rc = drives_of(v, &t, &s.drives) ? shore__out_of_memory(diag) : shore__train_needs(&s, m, out, diag);
     shore__addresses_free(&s.drives);
     return rc;
 }
@@ -285,7 +284,6 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
 /* ---- the result -------------------------------------------------------------------------------------------------- */
 
 static int print(const struct verify *v, const struct trial *trials, size_t count, bool same) {
-    char size[32];
     if (v->args.json) {
         json_t *list = json_array();
         for (size_t i = 0; i < count; i++)
@@ -296,7 +294,7 @@ static int print(const struct verify *v, const struct trial *trials, size_t coun
     } else {
         printf("%-48s %12s  %s\n", "training", "budget", "result");
         for (size_t i = 0; i < count; i++)
-            printf("%-48s %12s  %s%s\n", trials[i].name, shore__format_size(trials[i].memory_bytes, size, sizeof size),
+            printf("%-48s %12s  %s%s\n", trials[i].name, shore__format_size(trials[i].memory_bytes).text,
                    trials[i].line, strcmp(trials[i].line, trials[0].line) == 0 ? "" : "  DIFFERS");
         puts(same ? "the same bits everywhere" : "the bits DIFFER: please report this, with the table above");
     }
@@ -367,7 +365,7 @@ static int verify(const struct shore__parsed *parsed, void *args) {
     shore__tokenizer_close(tokenizer);
     if (!rc && asprintf(&v->work, "%s/longshore-verify-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0) {
         v->work = NULL;
-        rc = shore__fail(&diag, -ENOMEM, "out of memory");
+        rc = shore__out_of_memory(&diag);
     }
     if (!rc && !mkdtemp(v->work))
         rc = shore__fail(&diag, -errno, "%s: cannot be made: %s (TMPDIR says where)", v->work, strerror(errno));

@@ -65,10 +65,9 @@ static int take_addresses(struct shore_fleet *f, const struct shore_fleet_option
 static bool has_too_little(const struct shore_layout *layout, const struct shore_fleet_options *o) {
     uint64_t wanted = o->arena ? shore_fleet_memory_bytes(layout, o) : 0;
     if (!o->arena || shore__arena_left(o->arena) >= wanted) return false;
-    char note[160], has[32], wants[32];
+    char note[200];
     snprintf(note, sizeof note, "the drives get %s of memory instead of %s: their buffers are the least there are",
-             shore__format_size(shore__arena_left(o->arena), has, sizeof has),
-             shore__format_size_up(wanted, wants, sizeof wants));
+             shore__format_size(shore__arena_left(o->arena)).text, shore__format_size_up(wanted).text);
     if (o->ring_bytes && o->note) o->note(o->note_ctx, note);
     return true;
 }

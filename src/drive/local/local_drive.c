@@ -99,10 +99,8 @@ static int local_snapshot(struct shore__drive *d, enum shore__snapshot_act act, 
 
 static int local_describe(const struct shore__drive *d, char *text, size_t bytes) {
     const struct shore__local *l = local_of(d);
-    char size[32];
-    snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path,
-             shore__format_size(l->volume.size_bytes, size, sizeof size), shore__io_backend(l->update_io),
-             l->volume.file.direct ? "direct I/O" : "page cache");
+    snprintf(text, bytes, "%s: %s, %s, %s", l->volume.file.path, shore__format_size(l->volume.size_bytes).text,
+             shore__io_backend(l->update_io), l->volume.file.direct ? "direct I/O" : "page cache");
     return 0;
 }
 

@@ -80,12 +80,11 @@ static int ram_snapshot(struct shore__drive *d, enum shore__snapshot_act act, co
 }
 
 static int ram_describe(const struct shore__drive *d, char *text, size_t bytes) {
-    char size[32];
     if (!ram_of(d)->keeps)
         snprintf(text, bytes, "null: keeps nothing");
     else
         snprintf(text, bytes, "ram: %s in memory, kept until the process ends",
-                 shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc), size, sizeof size));
+                 shore__format_size(shore__ram_memory_bytes(&ram_of(d)->front.config, d->desc)).text);
     return 0;
 }
 
@@ -171,10 +170,8 @@ static int create(bool keeps, const struct shore__drive_config *config, const st
     if (!rc) rc = shore__lane_start(&r->front.fetches, "shore-ram-fetch", shore__ram_fetch_lane, r);
     if (!rc) rc = shore__lane_start(&r->front.updates, "shore-ram-upd", shore__ram_update_lane, r);
     if (rc) {
-        char size[32];
         shore__fail(diag, rc, "%s the state needs %s of memory: %s", path,
-                    shore__format_size(keeps ? shore__ram_memory_bytes(config, desc) : 0, size, sizeof size),
-                    shore_error_text(rc));
+                    shore__format_size(keeps ? shore__ram_memory_bytes(config, desc) : 0).text, shore_error_text(rc));
         ram_close(&r->front.drive);
         return rc;
     }

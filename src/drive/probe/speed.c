@@ -134,7 +134,6 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
     char text[512] = "measured for placement:";
     for (uint32_t d = 0; d < nsites; d++) {
         struct shore_diag diag = {0};
-        char rate[32], carries[32];
         uint64_t link;
         if (shore__site_measure(&sites[d], o->io, state_bytes, &speeds[d], &link, &diag)) {
             char why[sizeof diag.text + 64];
@@ -146,11 +145,9 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
         }
         size_t used = strlen(text);
         snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", sites[d].at->text,
-                 shore__format_size(speeds[d], rate, sizeof rate));
+                 shore__format_size(speeds[d]).text);
         used = strlen(text);
-        if (link)
-            snprintf(text + used, sizeof text - used, " (its link %s/s)",
-                     shore__format_size(link, carries, sizeof carries));
+        if (link) snprintf(text + used, sizeof text - used, " (its link %s/s)", shore__format_size(link).text);
     }
     note(o, text);
 }

@@ -110,8 +110,6 @@ int shore__serve_plan(const struct shore__serve_options *o, const struct shore__
         out->total_bytes = PROCESS_BYTES + out->slots * out->slot_bytes + shore__drive_memory_bytes(at, config, desc);
         if (out->total_bytes <= most) return 0;
     }
-    char needs[32], has[32];
     return shore__fail(diag, SHORE_EBUDGET, "the drive needs a server with at least %s of memory, and this one has %s",
-                       shore__format_size_up(out->total_bytes, needs, sizeof needs),
-                       shore__format_size(most, has, sizeof has));
+                       shore__format_size_up(out->total_bytes).text, shore__format_size(most).text);
 }

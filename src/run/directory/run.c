@@ -37,7 +37,7 @@ int shore__run_alloc(const char *path, struct shore__run **out, struct shore_dia
             free(run->private);
         }
         free(run);
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     }
     shore__settings_defaults(&run->settings);
     run->generation = 1;

@@ -127,7 +127,7 @@ static int read_model(struct shore__run *run, const json_t *j, const char *path,
     snprintf(run->processor, sizeof run->processor, "%s", json_string_value(json_object_get(j, "processor")));
     p->tokenizer_name = strdup(json_string_value(json_object_get(j, "tokenizer")));
     if (!p->tokenizer_name || shore__run_settle_tokenizer(&run->settings, p->tokenizer_name))
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     const json_t *config = json_object_get(j, "model");
     int rc = shore__arch_from_json(config, path, &arch, diag);
     if (rc == 0) rc = shore__model_of_config(&arch, config, &run->model, diag);
@@ -176,7 +176,7 @@ static int read_fields(struct shore__run *run, const json_t *j, const char *path
     json_decref(run->changes);
     run->changes = json_incref(changes);
     p->origin = (struct shore__origin){home ? strdup(home) : NULL, mark ? strdup(mark) : NULL};
-    if ((home && !p->origin.home) || (mark && !p->origin.mark)) return shore__fail(diag, -ENOMEM, "out of memory");
+    if ((home && !p->origin.home) || (mark && !p->origin.mark)) return shore__out_of_memory(diag);
     rc = shore__settings_from_json(json_object_get(j, "settings"), path, &run->settings, diag);
     if (rc) return rc;
     return of_model ? read_model(run, j, path, diag) : read_contents(run, j, path, diag);

@@ -92,7 +92,7 @@ static int scan(const struct shore__run *run, uint64_t step, struct scan *out, s
     char *buffer = malloc(LINE_BYTES_MOST);
     size_t held = 0;
     *out = (struct scan){0};
-    if (!buffer) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!buffer) return shore__out_of_memory(diag);
     for (bool more = true; more && out->steps < step;) {
         ssize_t n = pread(run->private->metrics_fd, buffer + held, LINE_BYTES_MOST - held, (off_t)(out->bytes + held));
         if (n < 0 && errno == EINTR) continue;
@@ -164,7 +164,7 @@ static int put_line(struct shore__run *run, const char *line, size_t bytes, stru
                            ": was deleted while it was in use; bring it back: otherwise its steps are marked as lost",
                            run->path);
     int n = asprintf(&whole, "%.*s\n", (int)bytes, line);
-    if (n < 0) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (n < 0) return shore__out_of_memory(diag);
     int rc = shore__write_at(p->metrics_fd, whole, (size_t)n, p->metrics_bytes, NAME, NULL);
     free(whole);
     if (rc == 0) {

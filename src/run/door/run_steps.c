@@ -61,10 +61,10 @@ static int make_line(uint64_t step, const char *metrics, char **out, struct shor
     if (rc == 0 && j) json_object_del(j, "step");
     if (rc == 0 && json_object_size(j)) {
         rest = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        if (!rest) rc = shore__fail(diag, -ENOMEM, "out of memory");
+        if (!rest) rc = shore__out_of_memory(diag);
     }
     int bytes = rc ? 0 : asprintf(out, "{\"step\":%" PRIu64 "%s%s", step, rest ? "," : "}", rest ? rest + 1 : "");
-    if (bytes < 0) rc = shore__fail(diag, -ENOMEM, "out of memory");
+    if (bytes < 0) rc = shore__out_of_memory(diag);
     if (bytes >= (int)SHORE__METRICS_LINE_MOST) {
         free(*out);
         rc = shore__fail(diag, SHORE_EINPUT, "%s have %d bytes, and less than %u are allowed", name, bytes,

@@ -86,7 +86,7 @@ static uint64_t update_speed(const struct shore__emulated_drive *d) {
 int shore__tempo_make(const struct shore__emulation *e, uint32_t ndrives, struct shore__tempo **out,
                       struct shore_diag *diag) {
     struct shore__tempo *t = *out = calloc(1, sizeof *t + ndrives * (sizeof t->drive[0] + SPEED_BYTES));
-    if (!t) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!t) return shore__out_of_memory(diag);
     pthread_mutex_init(&t->lock, NULL);
     t->gate.over_ns = over_ns;
     t->emulation = *e;

@@ -203,7 +203,7 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
     const struct shore__contents *c = job->e->contents;
     struct shore__st_decl *decls = calloc((size_t)c->nshapes + job->e->nextras + 1u, sizeof *decls);
     uint32_t n = 0;
-    if (!decls) return shore__fail(diag, -ENOMEM, "out of memory");
+    if (!decls) return shore__out_of_memory(diag);
     for (uint32_t i = 0; i < c->nshapes; i++) {
         const struct shore_shape *s = &c->shapes[i];
         if (job->numbers[i] == LEFT_OUT) continue;
@@ -235,7 +235,7 @@ static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     job->types = calloc(c->nshapes + 1u, sizeof *job->types);
     job->numbers = calloc(c->nshapes + 1u, sizeof *job->numbers);
     if (!job->fetched || !job->tile || !job->columns || !job->transposing || !job->types || !job->numbers)
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     return 0;
 }
 
@@ -382,7 +382,7 @@ int shore__export_contents(const struct shore__exporting *e, const char *directo
         target[n - 1] = '\0';
     if (!target || asprintf(&partial, "%s.partial", target) < 0) {
         free(target);
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     }
     int rc = refuse_what_is_there(target, diag);
     if (rc == 0) rc = refuse_strangers(partial, diag);

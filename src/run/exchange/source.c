@@ -103,7 +103,7 @@ int shore__source_directory(const struct shore__model *m, const char *directory,
     s->tensors = calloc(s->contents->nshapes, sizeof *s->tensors);
     s->used = calloc(s->files->ntensors + 1u, sizeof *s->used);
     s->row = malloc(widest_row(s->contents) * sizeof *s->row);
-    rc = s->tensors && s->used && s->row ? check_all(s, diag) : shore__fail(diag, -ENOMEM, "out of memory");
+    rc = s->tensors && s->used && s->row ? check_all(s, diag) : shore__out_of_memory(diag);
     if (rc < 0) goto failed;
     *out = s;
     return 0;
@@ -204,7 +204,7 @@ int shore__import(struct shore_fleet *fleet, const struct shore__model *m, struc
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++)
         if (sources[i] && !(values[i] = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, at_once * segment_bytes)))
-            rc = shore__fail(diag, -ENOMEM, "out of memory");
+            rc = shore__out_of_memory(diag);
     for (uint32_t b = 0; b < m->nblocks && rc == 0; b++) {
         uint32_t segments = m->layout->blocks[b].segments;
         for (uint32_t first = 0; first < segments && rc == 0; first += at_once) {

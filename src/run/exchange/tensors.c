@@ -110,7 +110,7 @@ static int compare(const struct shore__safetensors *files, const struct shore__s
             is_readable(b);
     if (!*same) return 0;
     float *x = malloc(2 * AT_ONCE * sizeof *x), *y = x ? x + AT_ONCE : NULL;
-    int rc = x ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = x ? 0 : shore__out_of_memory(diag);
     for (uint64_t first = 0; rc == 0 && *same && first < a->elems; first += AT_ONCE) {
         uint64_t n = a->elems - first < AT_ONCE ? a->elems - first : AT_ONCE;
         rc = shore__safetensors_read(files, a, first, n, x, diag);
@@ -176,7 +176,7 @@ static int check_mask(const struct shore__safetensors *files, const struct shore
     if (n == 0 || t->elems / n != n || t->elems % n || t->shape[t->rank - 2] != n)
         return refuse(files, t, diag, "is not a mask of attention, which a gpt2 model has by this name");
     float *row = malloc(n * sizeof *row);
-    int rc = row ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    int rc = row ? 0 : shore__out_of_memory(diag);
     for (uint64_t r = 0; rc == 0 && r < n; r++) {
         rc = shore__safetensors_read(files, t, r * n, n, row, diag);
         for (uint64_t c = 0; rc == 0 && c < n; c++)

@@ -182,6 +182,6 @@ int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, u
 int shore__digest_text(struct shore_fleet *fleet, char out[33], struct shore_diag *diag) {
     unsigned char digest[16];
     int rc = shore_fleet_digest(fleet, false, digest, diag);
-    if (rc == 0) shore__format_digest(digest, out);
+    if (rc == 0) strcpy(out, shore__format_digest(digest).text);
     return rc;
 }

@@ -83,8 +83,7 @@ uint64_t shore__making_room(const char *run_path, const struct shore__addresses 
 }
 
 int shore__making_refuse_room(uint64_t room, uint64_t disk_bytes, struct shore_diag *diag) {
-    char a[32], b[32];
     if (room >= disk_bytes) return 0;
     return shore__fail(diag, -ENOSPC, "there is too little room on the drives: needs %s, has %s",
-                       shore__format_size(disk_bytes, a, sizeof a), shore__format_size(room, b, sizeof b));
+                       shore__format_size(disk_bytes).text, shore__format_size(room).text);
 }

@@ -36,11 +36,9 @@ static int ask_descriptors(size_t drives, struct shore_diag *diag) {
 
 static int ask_file_size(uint64_t bytes, const char *path, struct shore_diag *diag) {
     struct rlimit most;
-    char a[32], b[32];
     if (getrlimit(RLIMIT_FSIZE, &most) || most.rlim_cur == RLIM_INFINITY || most.rlim_cur >= bytes) return 0;
     return shore__fail(diag, -EFBIG, "%s: needs a file of up to %s, and this process may write files of %s (ulimit -f)",
-                       path, shore__format_size(bytes, a, sizeof a),
-                       shore__format_size((uint64_t)most.rlim_cur, b, sizeof b));
+                       path, shore__format_size(bytes).text, shore__format_size((uint64_t)most.rlim_cur).text);
 }
 
 /* Asks what would fail once the old run has gone. */

@@ -82,7 +82,7 @@ static int take_text(const struct row *r, struct shore__settings *s, const char 
     if (r->is.kind == SHORE__VALUE_TEXT) clear(r, s);
     bool taken =
         r->is.kind == SHORE__VALUE_LIST ? !shore__strings_add(field(r, s), text) : (*one = strdup(text)) != NULL;
-    return taken ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
+    return taken ? 0 : shore__out_of_memory(diag);
 }
 
 void shore__settings_defaults(struct shore__settings *s) {

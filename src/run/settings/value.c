@@ -143,7 +143,7 @@ static void describe_choices(const char *choices, char *out, size_t bytes) {
 }
 
 const char *shore__value_takes(const struct shore__value *v, char *out, size_t bytes) {
-    char least[32], most[32];
+    const struct shore__written least = shore__format_size(v->least);
     uint64_t limit = v->most ? v->most : v->bytes == sizeof(uint32_t) ? UINT32_MAX : UINT64_MAX;
     switch (v->kind) {
     case SHORE__VALUE_WHOLE:
@@ -153,13 +153,11 @@ const char *shore__value_takes(const struct shore__value *v, char *out, size_t b
             snprintf(out, bytes, "a whole number from %" PRIu64 " to %" PRIu64, v->least, limit);
         break;
     case SHORE__VALUE_SIZE:
-        shore__format_size(v->least, least, sizeof least);
-        shore__format_size(limit, most, sizeof most);
         if (limit == UINT64_MAX)
-            snprintf(out, bytes, v->least ? "a size of at least %s" : "a size such as 2GiB or 500M", least);
+            snprintf(out, bytes, v->least ? "a size of at least %s" : "a size such as 2GiB or 500M", least.text);
         else
-            snprintf(out, bytes, "a size %s%s%s %s", v->least ? "from " : "", v->least ? least : "",
-                     v->least ? " to" : "up to", most);
+            snprintf(out, bytes, "a size %s%s%s %s", v->least ? "from " : "", v->least ? least.text : "",
+                     v->least ? " to" : "up to", shore__format_size(limit).text);
         break;
     case SHORE__VALUE_REAL:
         if (v->high == SHORE__BELOW_ONE)
@@ -194,16 +192,16 @@ const char *shore__value_text(const struct shore__value *v, const void *at, char
         snprintf(out, bytes, whole_at(v, at) == UINT64_MAX ? "chosen" : "%" PRIu64, whole_at(v, at));
         break;
     case SHORE__VALUE_SIZE:
-        shore__format_size_up(whole_at(v, at), out, bytes);
+        snprintf(out, bytes, "%s", shore__format_size_up(whole_at(v, at)).text);
         break;
     case SHORE__VALUE_REAL:
         snprintf(out, bytes, isnan(*real) ? "chosen" : "%g", *real);
         break;
     case SHORE__VALUE_SHARE:
-        shore__format_share(*real, out, bytes);
+        snprintf(out, bytes, "%s", shore__format_share(*real).text);
         break;
     case SHORE__VALUE_PACE:
-        shore__format_pace(at, out, bytes);
+        snprintf(out, bytes, "%s", shore__format_pace(at).text);
         break;
     case SHORE__VALUE_CHOICE:
         word = word_of(v->choices, choice_at(v, at), &length);

@@ -107,7 +107,7 @@ static int with_data(struct shore__run *run, struct shore__run **out, struct sho
     run->no_data_rc = shore__run_open_data(run, run->path, &why);
     if (run->no_data_rc && !(run->no_data = strdup(why.text))) {
         shore__run_close(run);
-        return shore__fail(diag, -ENOMEM, "out of memory");
+        return shore__out_of_memory(diag);
     }
     *out = run;
     return 0;

@@ -92,14 +92,13 @@ bool shore__run_without_tokenizer(const struct shore__run *run) {
 
 static const char *describe(const struct shore__settings *s, const char *name, uint32_t used, uint32_t vocab, char *out,
                             size_t bytes) {
-    char a[32], b[32];
     if (strcmp(name, SHORE__BYTES) == 0) used = SHORE__BYTES_VOCAB;
     if (used > vocab) used = vocab;
     if (stands_in(s, name))
         snprintf(out, bytes, "none, since the data are token files: a text is taken and shown as bytes");
     else if (used)
-        snprintf(out, bytes, "%s (%s of %s ids used)", name, shore__format_count(used, a, sizeof a),
-                 shore__format_count(vocab, b, sizeof b));
+        snprintf(out, bytes, "%s (%s of %s ids used)", name, shore__format_count(used).text,
+                 shore__format_count(vocab).text);
     else
         snprintf(out, bytes, "%s", name);
     return out;

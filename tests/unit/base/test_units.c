@@ -63,10 +63,9 @@ static void shares_read_as_people_write_them(void **state) {
         double share = -1;
         if (shore__parse_share(bad[i], &share) == 0 || share != -1) fail_msg("'%s' gave %g", bad[i], share);
     }
-    char text[32];
-    assert_string_equal(shore__format_share(0.01, text, sizeof text), "top1%");
-    assert_string_equal(shore__format_share(0.005, text, sizeof text), "top0.5%");
-    assert_string_equal(shore__format_share(0, text, sizeof text), "none");
+    assert_string_equal(shore__format_share(0.01).text, "top1%");
+    assert_string_equal(shore__format_share(0.005).text, "top0.5%");
+    assert_string_equal(shore__format_share(0).text, "none");
 }
 
 static void bad_sizes_are_refused_and_leave_the_value(void **state) {
@@ -107,36 +106,34 @@ static void a_minimum_is_never_below_and_is_readable(void **state) {
         if (i < 5) bytes = UINT64_MAX - i;
         if (i >= 5 && i < 600) bytes = (UINT64_C(1) << (i % 64)) + i / 64 - 4;
         uint64_t back = 0;
-        assert_int_equal(shore__parse_size(shore__format_size_up(bytes, text, sizeof text), &back), 0);
+        assert_int_equal(shore__parse_size(shore__format_size_up(bytes).text, &back), 0);
         assert_true(back >= bytes);
         uint64_t step = bytes >= 1048576 ? 1048576 : 1024;
         assert_true(back - bytes < step || back - bytes < back / 100 + step);
-        char same[32];
-        if (back < UINT64_C(1) << 50) assert_string_equal(shore__format_size(back, same, sizeof same), text);
+        if (back < UINT64_C(1) << 50) assert_string_equal(shore__format_size(back).text, text);
     }
-    assert_string_equal(shore__format_size_up(UINT64_C(397) << 20, text, sizeof text), "397.00 MiB");
-    assert_string_equal(shore__format_size_up((UINT64_C(396) << 20) + 1, text, sizeof text), "397.00 MiB");
-    assert_string_equal(shore__format_size_up(1048575, text, sizeof text), "1.00 MiB");
-    assert_string_equal(shore__format_size_up(UINT64_C(30512) << 20, text, sizeof text), "29.80 GiB");
-    assert_string_equal(shore__format_size_up(UINT64_MAX, text, sizeof text), "18446744073709551615 B");
+    assert_string_equal(shore__format_size_up(UINT64_C(397) << 20).text, "397.00 MiB");
+    assert_string_equal(shore__format_size_up((UINT64_C(396) << 20) + 1).text, "397.00 MiB");
+    assert_string_equal(shore__format_size_up(1048575).text, "1.00 MiB");
+    assert_string_equal(shore__format_size_up(UINT64_C(30512) << 20).text, "29.80 GiB");
+    assert_string_equal(shore__format_size_up(UINT64_MAX).text, "18446744073709551615 B");
 }
 
 static void sizes_and_times_for_reading(void **state) {
-    char text[32];
-    assert_string_equal(shore__format_size(512, text, sizeof text), "512 B");
-    assert_string_equal(shore__format_size(1610612736, text, sizeof text), "1.50 GiB");
-    assert_string_equal(shore__format_size(1048575, text, sizeof text), "1.00 MiB");
-    assert_string_equal(shore__format_size(UINT64_MAX, text, sizeof text), "16.00 EiB");
-    assert_string_equal(shore__format_count(257, text, sizeof text), "257");
-    assert_string_equal(shore__format_count(50257, text, sizeof text), "50,257");
-    assert_string_equal(shore__format_count(UINT64_MAX, text, sizeof text), "18,446,744,073,709,551,615");
-    assert_string_equal(shore__format_seconds(0.012, text, sizeof text), "12 ms");
-    assert_string_equal(shore__format_seconds(4.2, text, sizeof text), "4.2 s");
-    assert_string_equal(shore__format_seconds(59.96, text, sizeof text), "1 min 0 s");
-    assert_string_equal(shore__format_seconds(3 * 3600 + 12 * 60 + 5, text, sizeof text), "3 h 12 min");
-    assert_string_equal(shore__format_seconds(90000, text, sizeof text), "1 d 1 h");
-    assert_string_equal(shore__format_seconds(NAN, text, sizeof text), "unknown");
-    assert_string_equal(shore__format_seconds(-1, text, sizeof text), "unknown");
+    assert_string_equal(shore__format_size(512).text, "512 B");
+    assert_string_equal(shore__format_size(1610612736).text, "1.50 GiB");
+    assert_string_equal(shore__format_size(1048575).text, "1.00 MiB");
+    assert_string_equal(shore__format_size(UINT64_MAX).text, "16.00 EiB");
+    assert_string_equal(shore__format_count(257).text, "257");
+    assert_string_equal(shore__format_count(50257).text, "50,257");
+    assert_string_equal(shore__format_count(UINT64_MAX).text, "18,446,744,073,709,551,615");
+    assert_string_equal(shore__format_seconds(0.012).text, "12 ms");
+    assert_string_equal(shore__format_seconds(4.2).text, "4.2 s");
+    assert_string_equal(shore__format_seconds(59.96).text, "1 min 0 s");
+    assert_string_equal(shore__format_seconds(3 * 3600 + 12 * 60 + 5).text, "3 h 12 min");
+    assert_string_equal(shore__format_seconds(90000).text, "1 d 1 h");
+    assert_string_equal(shore__format_seconds(NAN).text, "unknown");
+    assert_string_equal(shore__format_seconds(-1).text, "unknown");
 }
 
 static void fields_are_little_endian(void **state) {
@@ -177,7 +174,6 @@ static void the_clock_goes_forward(void **state) {
 
 static void paces_and_times_of_day(void **state) {
     struct shore__pace pace = {0};
-    char text[32];
     static const struct {
         const char *text;
         uint64_t steps;
@@ -187,7 +183,7 @@ static void paces_and_times_of_day(void **state) {
         assert_int_equal(shore__parse_pace(good[i].text, &pace), 0);
         assert_true(pace.steps == good[i].steps && pace.seconds == good[i].seconds);
         struct shore__pace again = {0};
-        assert_int_equal(shore__parse_pace(shore__format_pace(&pace, text, sizeof text), &again), 0);
+        assert_int_equal(shore__parse_pace(shore__format_pace(&pace).text, &again), 0);
         assert_true(again.steps == pace.steps && again.seconds == pace.seconds);
     }
     static const char *const bad[] = {"",
@@ -209,7 +205,7 @@ static void paces_and_times_of_day(void **state) {
         if (shore__parse_pace(bad[i], &pace) != -EINVAL) fail_msg("'%s' was accepted", bad[i]);
     setenv("TZ", "UTC0", 1);
     tzset();
-    assert_string_equal(shore__format_time_of_day(1795947532, text, sizeof text), "10:18:52");
+    assert_string_equal(shore__format_time_of_day(1795947532).text, "10:18:52");
 }
 
 int main(void) {

@@ -118,7 +118,7 @@ static void check_within(const struct shore_program *program, const uint64_t *bu
 static void check_short(const struct shore_program *program, int b, const uint64_t *own) {
     struct shore_plan_sums s;
     struct shore_diag diag = {0};
-    char least[32], want[96];
+    char want[96];
     uint64_t budget[BUDGETS];
     for (int k = 0; k < BUDGETS; k++)
         budget[k] = own[k] ? UINT64_MAX : 0;
@@ -130,7 +130,7 @@ static void check_short(const struct shore_program *program, int b, const uint64
     assert_int_equal(s.too_little, 1u << b);
     assert_int_equal(of_budget(&s, b, true), minimum);
     snprintf(want, sizeof want, "%s is too little for this program: minimum %s", memory[b],
-             shore__format_size_up(minimum, least, sizeof least));
+             shore__format_size_up(minimum).text);
     if (!strstr(diag.text, want)) fail_msg("SEED=%" PRIu64 ": '%s' is not '%s'", seed, diag.text, want);
     budget[b] = minimum;
     check_within(program, budget);
