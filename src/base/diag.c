@@ -166,6 +166,14 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
     return escape(name, name_bytes, true, out, out_bytes);
 }
 
+void shore__append(char *text, size_t bytes, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, bytes - used, format, args);
+    va_end(args);
+}
+
 struct shore__shown shore__shown(const char *name) {
     struct shore__shown shown;
     shore__escape(name, strlen(name), shown.text, sizeof shown.text);

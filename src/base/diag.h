@@ -11,6 +11,8 @@
  * reads as one step. If the sentence is too long, its middle is left out, because the reason stands behind the path.
  * Never touches errno. The arguments may belong to diag itself. */
 __attribute__((format(printf, 3, 4))) int shore__fail(struct shore_diag *diag, int code, const char *format, ...);
+/* Adds to a text of at most `bytes` bytes, its end included; what has no room is cut. */
+__attribute__((format(printf, 3, 4))) void shore__append(char *text, size_t bytes, const char *format, ...);
 static inline int shore__out_of_memory(struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "out of memory");
 }

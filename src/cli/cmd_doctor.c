@@ -64,8 +64,7 @@ static int finish(struct shore__report *r) {
     json_array_foreach(r->checks, i, check) {
         const char *name = json_string_value(json_object_get(check, "check"));
         if (!name || strcmp(json_string_value(json_object_get(check, "status")), "fail") != 0) continue;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", shore__shown(name).text);
+        shore__append(names, sizeof names, "%s%s", *names ? ", " : "", shore__shown(name).text);
     }
     if (good)
         printf("everything that is needed works%s\n", r->count[SHORE__WEAK] ? "; WARN says what could be better" : "");

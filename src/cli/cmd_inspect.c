@@ -5,6 +5,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
+#include "drive/link.h"
 #include "plan/transfers.h"
 
 struct args {
@@ -58,14 +59,13 @@ static int print_digest(struct shore__run *run, const struct args *a, bool *open
     if (!rc && a->deep) rc = shore__run_check_data(run, false, NULL, NULL, diag);
     if (!rc) rc = shore_fleet_digest(fleet, a->deep, digest, diag);
     if (!rc) {
-        struct shore_fleet_info info = {.size = sizeof info};
-        shore_fleet_info(fleet, &info);
+        const uint64_t step = shore__fleet_info(fleet).step;
         const struct shore__written hex = shore__format_digest(digest);
         if (a->json)
             shore__cli_print_json(
-                json_pack("{s:I,s:s,s:b}", "step", (json_int_t)info.step, "digest", hex.text, "deep", a->deep));
+                json_pack("{s:I,s:s,s:b}", "step", (json_int_t)step, "digest", hex.text, "deep", a->deep));
         else
-            printf("step %llu digest %s\n", (unsigned long long)info.step, hex.text);
+            printf("step %llu digest %s\n", (unsigned long long)step, hex.text);
     }
     shore_fleet_close(fleet);
     return rc;

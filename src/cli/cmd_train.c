@@ -290,15 +290,10 @@ static int change_run(const struct shore__train_args *args, const struct shore__
     int rc = shore__train_change(args, parsed, s, changes, bytes, diag);
     if (!rc) rc = shore__train_check_given(parsed, s, run->val || s->val_data.count || s->val_share > 0, diag);
     if (rc) return rc;
-    for (size_t i = 0; i < moved->count; i++) {
-        size_t used = strlen(changes);
-        snprintf(changes + used, bytes - used, "%sdrive %s", used ? ", " : "", shore__shown(moved->item[i]).text);
-    }
-    if (args->accept) {
-        size_t used = strlen(changes);
-        snprintf(changes + used, bytes - used, "%saccept-step %llu", used ? ", " : "",
-                 (unsigned long long)*args->accept);
-    }
+    for (size_t i = 0; i < moved->count; i++)
+        shore__append(changes, bytes, "%sdrive %s", *changes ? ", " : "", shore__shown(moved->item[i]).text);
+    if (args->accept)
+        shore__append(changes, bytes, "%saccept-step %llu", *changes ? ", " : "", (unsigned long long)*args->accept);
     if (shore__option_given(&shore__train_line, parsed, "steps") && s->steps < run->hint_step)
         return shore__fail(diag, SHORE_EUSAGE, "--steps %llu is behind the run, which is at step %llu",
                            (unsigned long long)s->steps, (unsigned long long)run->hint_step);

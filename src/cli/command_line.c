@@ -1,6 +1,4 @@
 /* Options on a command line: which ones a command takes, and which were given. */
-#include <stdio.h>
-#include <string.h>
 
 #include "base/suggest.h"
 #include "cli/options.h"

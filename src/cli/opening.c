@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
+#include "drive/link.h"
 #include "files/hub.h"
 #include "model/config_keys.h"
 #include "plan/transfers.h"
@@ -53,10 +54,10 @@ int shore__cli_open_run(const char *path, const struct shore__strings *moved, co
     if (!rc)
         rc = snapshot ? shore__snapshot_open(out->run, snapshot, &out->fleet, diag)
                       : shore__cli_open_fleet(out->run, NULL, &out->fleet, diag);
-    struct shore_fleet_info info = {.size = sizeof info};
-    if (!rc) shore_fleet_info(out->fleet, &info);
-    out->step = info.step;
-    if (rc) shore__cli_close(out);
+    if (rc)
+        shore__cli_close(out);
+    else
+        out->step = shore__fleet_info(out->fleet).step;
     return rc;
 }
 

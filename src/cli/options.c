@@ -1,6 +1,5 @@
 #include "cli/options.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

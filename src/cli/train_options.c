@@ -1,7 +1,5 @@
 #include "cli/train_options.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,8 +228,7 @@ static void describe(const struct shore__option *o, const void *old, const void 
         shore__value_text(&o->is, value[i], text[i], sizeof text[i]);
         if (o->is.kind == SHORE__VALUE_TEXT) snprintf(text[i], sizeof text[i], "%s", word ? word : "none");
     }
-    size_t used = strlen(out);
-    snprintf(out + used, bytes - used, "%s%s %s -> %s", used ? ", " : "", o->name, text[0], text[1]);
+    shore__append(out, bytes, "%s%s %s -> %s", *out ? ", " : "", o->name, text[0], text[1]);
 }
 
 static int replace_text(char **old, const char *new, struct shore_diag *diag) {

@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/link.h"
 #include "infer/infer.h"
 #include "number/bf16.h"
 #include "pass/describe.h"
@@ -80,10 +81,8 @@ static int open_plan(const struct shore__weights_of *of, const struct shore__inf
             s->c->ops->make(s->c, shapes, shore__memory_at(&s->memory, SHORE__ROW_WORKSPACE, 0), workspace_bytes, diag);
     if (!rc) rc = open_parameters(of, s, diag);
     if (rc) return rc;
-    struct shore_fleet_info info = {.size = sizeof info};
-    if (of->fleet) shore_fleet_info(of->fleet, &info);
     struct shore_pages *pages = shore__parameters_pages(s->parameters);
-    shore_pages_set_step(pages, info.step);
+    shore_pages_set_step(pages, of->fleet ? shore__fleet_info(of->fleet).step : 0);
     s->pass = (struct shore__pass){
         .m = of->model, .c = s->c, .stream = s->stream, .parameters = s->parameters, .pages = pages};
     return 0;

@@ -1,6 +1,5 @@
 #include "infer/infer.h"
 
-#include <errno.h>
 #include <math.h>
 
 #include "base/diag.h"

@@ -1,6 +1,5 @@
 #include "model/config_keys.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/diag.h"
@@ -125,15 +124,13 @@ json_t *shore__config_keys_kept(const json_t *config, const char *model_type) {
 }
 
 size_t shore__config_keys_unknown(const json_t *kept, const char *model_type, char *out, size_t bytes) {
-    size_t count = 0, used = 0;
+    size_t count = 0;
     const char *key;
     json_t *value;
     *out = 0;
     json_object_foreach((json_t *)kept, key, value) {
         if (row_of(key, model_type)) continue;
-        const struct shore__shown shown = shore__shown(key);
-        if (used < bytes) used += (size_t)snprintf(out + used, bytes - used, "%s\"%s\"", count ? ", " : "", shown.text);
-        count++;
+        shore__append(out, bytes, "%s\"%s\"", count++ ? ", " : "", shore__shown(key).text);
     }
     return count;
 }

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,105 +12,96 @@
 
 /* ---- tensors of each block --------------------------------------------------------------------------------------- */
 
-static struct shore__model_tensor *add(struct shore__model_block *b, enum shore__role role, uint64_t rows,
-                                       uint64_t cols, bool matrix) {
-    b->of_role[role] = (int)b->ntensors;
-    struct shore__model_tensor *t = &b->tensors[b->ntensors++];
-    *t = (struct shore__model_tensor){.role = role, .rows = rows, .cols = cols, .matrix = matrix};
-    return t;
-}
+enum where { EMBEDDING, LAYER, HEAD };
+enum width { ONE, D, FF, Q, KV, QKV, VOCAB, POSITIONS };
 
-__attribute__((format(printf, 4, 5))) static int part(struct shore__model_tensor *t, uint64_t rows, bool transposed,
-                                                      const char *format, ...) {
-    struct shore__part *p = &t->parts[t->nparts];
-    p->row = t->nparts ? p[-1].row + p[-1].rows : 0;
-    p->rows = rows;
-    p->transposed = transposed;
-    va_list args;
-    va_start(args, format);
-    int n = vasprintf(&p->name, format, args);
-    va_end(args);
-    if (n < 0) {
-        p->name = NULL;
-        return -ENOMEM;
+/* A tensor of a block. Its rows are those of its parts, in turn. */
+struct row {
+    enum where where;
+    enum shore__role role;
+    enum width cols; /* ONE: a vector */
+    bool transposed; /* in the files */
+    size_t flag;     /* offset of what the architecture must have; 0: nothing */
+    struct {
+        const char *name; /* behind the prefix; the head's table has none */
+        enum width rows;
+    } parts[3];
+};
+
+static const struct row gpt2_rows[] = {
+    {EMBEDDING, SHORE__TOKEN_TABLE, D, false, 0, {{"wte.weight", VOCAB}}},
+    {EMBEDDING, SHORE__POSITION_TABLE, D, false, 0, {{"wpe.weight", POSITIONS}}},
+    {LAYER, SHORE__NORM1_GAIN, ONE, false, 0, {{"ln_1.weight", D}}},
+    {LAYER, SHORE__NORM1_BIAS, ONE, false, 0, {{"ln_1.bias", D}}},
+    {LAYER, SHORE__QKV_W, D, true, 0, {{"attn.c_attn.weight", QKV}}},
+    {LAYER, SHORE__QKV_B, ONE, false, 0, {{"attn.c_attn.bias", QKV}}},
+    {LAYER, SHORE__OUT_W, D, true, 0, {{"attn.c_proj.weight", D}}},
+    {LAYER, SHORE__OUT_B, ONE, false, 0, {{"attn.c_proj.bias", D}}},
+    {LAYER, SHORE__NORM2_GAIN, ONE, false, 0, {{"ln_2.weight", D}}},
+    {LAYER, SHORE__NORM2_BIAS, ONE, false, 0, {{"ln_2.bias", D}}},
+    {LAYER, SHORE__UP_W, D, true, 0, {{"mlp.c_fc.weight", FF}}},
+    {LAYER, SHORE__UP_B, ONE, false, 0, {{"mlp.c_fc.bias", FF}}},
+    {LAYER, SHORE__DOWN_W, D, false, 0, {{"mlp.c_proj.weight", FF}}},
+    {LAYER, SHORE__DOWN_B, ONE, false, 0, {{"mlp.c_proj.bias", D}}},
+    {HEAD, SHORE__HEAD_TABLE, D, false, 0, {{"lm_head.weight", VOCAB}}},
+    {HEAD, SHORE__NORMF_GAIN, ONE, false, 0, {{"ln_f.weight", D}}},
+    {HEAD, SHORE__NORMF_BIAS, ONE, false, 0, {{"ln_f.bias", D}}},
+};
+
+#define IF(flag) offsetof(struct shore__arch, flag)
+#define QKV_PARTS(what)                                                  \
+    {                                                                    \
+        {"self_attn.q_proj." what, Q}, {"self_attn.k_proj." what, KV}, { \
+            "self_attn.v_proj." what, KV                                 \
+        }                                                                \
     }
-    t->nparts++;
+static const struct row llama_rows[] = {
+    {EMBEDDING, SHORE__TOKEN_TABLE, D, false, 0, {{"embed_tokens.weight", VOCAB}}},
+    {LAYER, SHORE__NORM1_GAIN, ONE, false, 0, {{"input_layernorm.weight", D}}},
+    {LAYER, SHORE__QKV_W, D, false, 0, QKV_PARTS("weight")},
+    {LAYER, SHORE__QKV_B, ONE, false, IF(qkv_bias), QKV_PARTS("bias")},
+    {LAYER, SHORE__OUT_W, Q, false, 0, {{"self_attn.o_proj.weight", D}}},
+    {LAYER, SHORE__OUT_B, ONE, false, IF(out_bias), {{"self_attn.o_proj.bias", D}}},
+    {LAYER, SHORE__NORM2_GAIN, ONE, false, 0, {{"post_attention_layernorm.weight", D}}},
+    {LAYER, SHORE__UP_W, D, false, 0, {{"mlp.gate_proj.weight", FF}, {"mlp.up_proj.weight", FF}}},
+    {LAYER, SHORE__UP_B, ONE, false, IF(mlp_bias), {{"mlp.gate_proj.bias", FF}, {"mlp.up_proj.bias", FF}}},
+    {LAYER, SHORE__DOWN_W, D, true, 0, {{"mlp.down_proj.weight", FF}}},
+    {LAYER, SHORE__DOWN_B, ONE, false, IF(mlp_bias), {{"mlp.down_proj.bias", D}}},
+    {HEAD, SHORE__HEAD_TABLE, D, false, 0, {{"lm_head.weight", VOCAB}}},
+    {HEAD, SHORE__NORMF_GAIN, ONE, false, 0, {{"norm.weight", D}}},
+};
+
+static int add(struct shore__model *m, struct shore__model_block *b, const struct row *r, const char *prefix) {
+    const struct shore__arch *a = &m->arch;
+    const uint64_t widths[] = {1,           a->d_model,   a->d_ff,  m->attn_width,
+                               m->kv_width, m->qkv_width, a->vocab, a->max_positions};
+    if ((r->flag && !*((const bool *)a + r->flag)) || (r->role == SHORE__HEAD_TABLE && a->tied)) return 0;
+    b->of_role[r->role] = (int)b->ntensors;
+    struct shore__model_tensor *t = &b->tensors[b->ntensors++];
+    *t = (struct shore__model_tensor){.role = r->role, .cols = widths[r->cols], .matrix = r->cols != ONE};
+    for (; t->nparts < 3 && r->parts[t->nparts].name; t->nparts++) {
+        struct shore__part *p = &t->parts[t->nparts];
+        const char *name = r->parts[t->nparts].name;
+        *p = (struct shore__part){NULL, t->rows, widths[r->parts[t->nparts].rows], r->transposed};
+        if (asprintf(&p->name, "%s%s", r->role == SHORE__HEAD_TABLE ? "" : prefix, name) < 0) return -ENOMEM;
+        t->rows += p->rows;
+    }
     return 0;
 }
 
-static int vector(struct shore__model_block *b, enum shore__role role, uint64_t n, const char *prefix,
-                  const char *name) {
-    return part(add(b, role, n, 1, false), n, false, "%s%s", prefix, name);
-}
-
-static int gpt2_blocks(struct shore__model *m) {
-    const struct shore__arch *a = &m->arch;
-    uint64_t d = a->d_model, ff = a->d_ff;
-    int rc = part(add(&m->blocks[0], SHORE__TOKEN_TABLE, a->vocab, d, true), a->vocab, false, "transformer.wte.weight");
-    rc |= part(add(&m->blocks[0], SHORE__POSITION_TABLE, a->max_positions, d, true), a->max_positions, false,
-               "transformer.wpe.weight");
-    for (uint32_t l = 0; l < a->n_layer; l++) {
-        struct shore__model_block *b = &m->blocks[l + 1];
-        char h[48];
-        snprintf(h, sizeof h, "transformer.h.%u.", l);
-        rc |= vector(b, SHORE__NORM1_GAIN, d, h, "ln_1.weight");
-        rc |= vector(b, SHORE__NORM1_BIAS, d, h, "ln_1.bias");
-        rc |= part(add(b, SHORE__QKV_W, 3 * d, d, true), 3 * d, true, "%sattn.c_attn.weight", h);
-        rc |= vector(b, SHORE__QKV_B, 3 * d, h, "attn.c_attn.bias");
-        rc |= part(add(b, SHORE__OUT_W, d, d, true), d, true, "%sattn.c_proj.weight", h);
-        rc |= vector(b, SHORE__OUT_B, d, h, "attn.c_proj.bias");
-        rc |= vector(b, SHORE__NORM2_GAIN, d, h, "ln_2.weight");
-        rc |= vector(b, SHORE__NORM2_BIAS, d, h, "ln_2.bias");
-        rc |= part(add(b, SHORE__UP_W, ff, d, true), ff, true, "%smlp.c_fc.weight", h);
-        rc |= vector(b, SHORE__UP_B, ff, h, "mlp.c_fc.bias");
-        rc |= part(add(b, SHORE__DOWN_W, ff, d, true), ff, false, "%smlp.c_proj.weight", h);
-        rc |= vector(b, SHORE__DOWN_B, d, h, "mlp.c_proj.bias");
+static int add_all(struct shore__model *m) {
+    const bool gpt2 = m->arch.learned_positions;
+    const struct row *rows = gpt2 ? gpt2_rows : llama_rows;
+    const size_t n = gpt2 ? sizeof gpt2_rows / sizeof *rows : sizeof llama_rows / sizeof *rows;
+    const char *prefix = gpt2 ? "transformer." : "model.", *layers = gpt2 ? "h." : "layers.";
+    int rc = 0;
+    for (uint32_t b = 0; b < m->nblocks; b++) {
+        enum where where = b == 0 ? EMBEDDING : b + 1 == m->nblocks ? HEAD : LAYER;
+        char whole[48];
+        snprintf(whole, sizeof whole, where == LAYER ? "%s%s%u." : "%s", prefix, layers, b - 1);
+        for (size_t i = 0; !rc && i < n; i++)
+            if (rows[i].where == where) rc = add(m, &m->blocks[b], &rows[i], whole);
     }
-    struct shore__model_block *head = &m->blocks[a->n_layer + 1];
-    if (!a->tied) rc |= part(add(head, SHORE__HEAD_TABLE, a->vocab, d, true), a->vocab, false, "lm_head.weight");
-    rc |= vector(head, SHORE__NORMF_GAIN, d, "transformer.", "ln_f.weight");
-    rc |= vector(head, SHORE__NORMF_BIAS, d, "transformer.", "ln_f.bias");
-    return rc;
-}
-
-static int llama_blocks(struct shore__model *m) {
-    const struct shore__arch *a = &m->arch;
-    uint64_t d = a->d_model, ff = a->d_ff, q = m->attn_width, kv = m->kv_width;
-    int rc =
-        part(add(&m->blocks[0], SHORE__TOKEN_TABLE, a->vocab, d, true), a->vocab, false, "model.embed_tokens.weight");
-    for (uint32_t l = 0; l < a->n_layer; l++) {
-        struct shore__model_block *b = &m->blocks[l + 1];
-        struct shore__model_tensor *t;
-        char h[48];
-        snprintf(h, sizeof h, "model.layers.%u.", l);
-        rc |= vector(b, SHORE__NORM1_GAIN, d, h, "input_layernorm.weight");
-        t = add(b, SHORE__QKV_W, m->qkv_width, d, true);
-        rc |= part(t, q, false, "%sself_attn.q_proj.weight", h);
-        rc |= part(t, kv, false, "%sself_attn.k_proj.weight", h);
-        rc |= part(t, kv, false, "%sself_attn.v_proj.weight", h);
-        if (a->qkv_bias) {
-            t = add(b, SHORE__QKV_B, m->qkv_width, 1, false);
-            rc |= part(t, q, false, "%sself_attn.q_proj.bias", h);
-            rc |= part(t, kv, false, "%sself_attn.k_proj.bias", h);
-            rc |= part(t, kv, false, "%sself_attn.v_proj.bias", h);
-        }
-        rc |= part(add(b, SHORE__OUT_W, d, q, true), d, false, "%sself_attn.o_proj.weight", h);
-        if (a->out_bias) rc |= vector(b, SHORE__OUT_B, d, h, "self_attn.o_proj.bias");
-        rc |= vector(b, SHORE__NORM2_GAIN, d, h, "post_attention_layernorm.weight");
-        t = add(b, SHORE__UP_W, 2 * ff, d, true);
-        rc |= part(t, ff, false, "%smlp.gate_proj.weight", h);
-        rc |= part(t, ff, false, "%smlp.up_proj.weight", h);
-        if (a->mlp_bias) {
-            t = add(b, SHORE__UP_B, 2 * ff, 1, false);
-            rc |= part(t, ff, false, "%smlp.gate_proj.bias", h);
-            rc |= part(t, ff, false, "%smlp.up_proj.bias", h);
-        }
-        rc |= part(add(b, SHORE__DOWN_W, ff, d, true), ff, true, "%smlp.down_proj.weight", h);
-        if (a->mlp_bias) rc |= vector(b, SHORE__DOWN_B, d, h, "mlp.down_proj.bias");
-    }
-    struct shore__model_block *head = &m->blocks[a->n_layer + 1];
-    if (!a->tied) rc |= part(add(head, SHORE__HEAD_TABLE, a->vocab, d, true), a->vocab, false, "lm_head.weight");
-    rc |= vector(head, SHORE__NORMF_GAIN, d, "model.", "norm.weight");
     return rc;
 }
 
@@ -149,7 +139,7 @@ int shore__model_make(const struct shore__arch *arch, struct shore__model **out,
     int rc = m->blocks ? 0 : -ENOMEM;
     for (uint32_t i = 0; !rc && i < m->nblocks; i++)
         memset(m->blocks[i].of_role, -1, sizeof m->blocks[i].of_role);
-    if (!rc && (arch->learned_positions ? gpt2_blocks(m) : llama_blocks(m))) rc = -ENOMEM;
+    if (!rc) rc = add_all(m);
     if (!rc) rc = make_layout(m);
     if (rc) {
         shore__model_free(m);

@@ -18,8 +18,7 @@ struct shore_meter {
 /* Drives that own only a few segments differ in their shares by rounding alone. */
 static int watch_drives(struct shore_meter *m) {
     enum { SEGMENTS_LEAST = 8 };
-    struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(m->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(m->fleet);
     for (uint32_t d = 0; d < info.ndrives; d++)
         if (shore_fleet_drive_segments(m->fleet, d) < SEGMENTS_LEAST) return 0;
     m->busy_ns = calloc(info.ndrives, sizeof *m->busy_ns);

@@ -78,7 +78,6 @@ int shore__tokenizer_by_class(struct shore__tokenizer_config *c, struct shore__t
     int rc = shore__tokenizer_rules(t, document, diag);
     t->strip_first_space = t->prepend != SHORE__PREPEND_NEVER;
     json_decref(document);
-    size_t used = strlen(t->name);
-    snprintf(t->name + used, sizeof t->name - used, "-%s", class);
+    shore__append(t->name, sizeof t->name, "-%s", class);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/clean_text.h"
+#include "drive/link.h"
 #include "near/update.h"
 #include "number/bf16.h"
 #include "run/emulation/tempo.h"
@@ -264,8 +265,7 @@ static struct figures figures_of(const struct bench *b) {
 
 static int print_json(struct bench *b, const struct figures *f) {
     const struct args *a = b->args;
-    struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(b->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(b->fleet);
     char describe[512] = "";
     shore_fleet_drive_describe(b->fleet, 0, describe, sizeof describe);
     json_t *o = json_object();
@@ -298,7 +298,6 @@ static int print(struct bench *b) {
     const struct args *a = b->args;
     const struct figures f = figures_of(b);
     double params = (double)b->params;
-    struct shore_fleet_info info = {.size = sizeof info};
     char describe[512];
     if (a->json) return print_json(b, &f);
     if (b->tempo) {
@@ -313,7 +312,7 @@ static int print(struct bench *b) {
     printf("bytes a parameter and step on the host link: %.3f in, %.3f out\n", f.link_in / params, f.link_out / params);
     printf("of %.3f s: waiting for I/O %.3f, computing %.3f, commit %.4f (summed over drives)\n", f.seconds_mean,
            f.io_wait, f.compute, f.commit);
-    shore_fleet_info(b->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(b->fleet);
     for (uint32_t i = 0; i < info.ndrives; i++)
         if (shore_fleet_drive_describe(b->fleet, i, describe, sizeof describe) == 0)
             printf("drive %u: %s\n", i, describe);

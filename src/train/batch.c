@@ -1,5 +1,4 @@
 /* Tokens of a batch, and the validation loss that a forward pass gives. */
-#include "base/diag.h"
 #include "train/trainer.h"
 
 int shore__batch_load(struct trainer *t, struct shore__dataset *data, uint64_t first_index, size_t sequences,

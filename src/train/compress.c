@@ -8,6 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/link.h"
 #include "number/norm.h"
 #include "number/residual.h"
 #include "train/trainer.h"
@@ -117,7 +118,6 @@ static int lost(struct trainer *t, uint64_t step, struct shore_diag *diag) {
 
 int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = t->compression = calloc(1, sizeof *z);
-    struct shore_fleet_info info = {.size = sizeof info};
     if (!z) return shore__fail(diag, -ENOMEM, "out of memory for the trainer");
     if (!(t->s->compress > 0)) return 0;
     struct room room = {shore__memory_host(&t->memory, SHORE__ROW_COMPRESSION, 0), 0};
@@ -126,7 +126,7 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
     memset(z->fetching, 0, t->m->nblocks * sizeof *z->fetching);
     if (!z->residual[1]) return 0;
     z->next = 1;
-    shore_fleet_info(t->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(t->fleet);
     memset(z->residual[0], 0, residual_bytes(t->m));
     z->residual_step[0] = info.step;
     z->residual_step[1] = UINT64_MAX;
@@ -140,10 +140,9 @@ int shore__compress_open(struct trainer *t, struct shore_diag *diag) {
 
 int shore__compress_save(struct trainer *t, struct shore_diag *diag) {
     struct compression *z = t->compression;
-    struct shore_fleet_info info = {.size = sizeof info};
     unsigned char digest[16];
     if (!z->residual[1]) return 0;
-    shore_fleet_info(t->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(t->fleet);
     if (!t->facts.scratch || info.step <= t->s->compress_after) return 0;
     for (unsigned i = 0; i < 2; i++) {
         if (z->residual_step[i] != info.step) continue;

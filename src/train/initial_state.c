@@ -1,5 +1,5 @@
 /* Writes the initial state of a run to its drives. */
-#include "base/diag.h"
+#include "drive/link.h"
 #include "train/train.h"
 
 struct values {
@@ -20,7 +20,6 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
                                struct shore_diag *diag) {
     const struct shore__model *m = run->model;
     struct values v = {.model = m, .making = making, .making_ctx = making_ctx};
-    struct shore_fleet_info info = {.size = sizeof info};
     int rc = run->settings.model ? shore__source_directory(m, run->settings.model, &v.source, diag)
                                  : shore__source_init(m, run->settings.seed, &v.source);
     if (!rc && run->settings.model && run->settings.updates_before)
@@ -31,6 +30,5 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     shore__source_close(v.source);
     shore__moments_close(&v.moments);
     if (rc) return rc;
-    shore_fleet_info(*out, &info);
-    return shore__run_finish(run, info.fleet_id, processor, options->note, options->note_ctx, diag);
+    return shore__run_finish(run, shore__fleet_info(*out).fleet_id, processor, options->note, options->note_ctx, diag);
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/diag.h"
+#include "drive/link.h"
 #include "run/emulation/tempo.h"
 #include "storage/volume.h"
 #include "train/trainer.h"
@@ -42,8 +42,7 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
     memcpy(options->fleet_id, t->run->fleet_id, sizeof options->fleet_id);
     int rc = shore_fleet_open(t->m->layout, options, &t->fleet, diag);
     if (rc) return rc;
-    struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(t->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(t->fleet);
     t->result->opened = true; /* each volume has a new epoch */
     t->result->step = info.step;
     if (t->run->change) rc = record_change(t, info.step, diag);
@@ -58,10 +57,9 @@ static int open_state(struct trainer *t, struct shore_fleet_options *options, co
 
 /* The commit's record holds the line, except for figures that are measured later. */
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     char line[SHORE__METRICS_BYTES + 64];
     uint32_t bytes = SHORE__METRICS_BYTES;
-    shore_fleet_info(t->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(t->fleet);
     if (shore_fleet_metrics(t->fleet, line, &bytes)) bytes = 0;
     if (bytes && t->run->hint_step < info.step && shore__batch_validation_due(t, info.step)) {
         double loss;

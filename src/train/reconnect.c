@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/diag.h"
+#include "drive/link.h"
 #include "train/trainer.h"
 
 /* Clears the attempt: its requests, pages and failures. */
@@ -21,7 +22,6 @@ static bool stop_asked(const struct trainer *t) {
 int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
     char go_on[sizeof diag->text];
     struct shore_diag why = *diag, said;
-    struct shore_fleet_info info = {.size = sizeof info};
     int rc = SHORE_ELINK;
     snprintf(go_on, sizeof go_on, "longshore train --resume %s", t->run->word);
     t->patience.size = sizeof t->patience;
@@ -39,13 +39,13 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
                 why.text, go_on);
         rc = shore_fleet_reconnect(t->fleet, &why);
     }
-    shore_fleet_info(t->fleet, &info);
-    if (!rc) rc = shore_patience_end(&t->patience, info.step, &why, &said);
+    const uint64_t committed = shore__fleet_info(t->fleet).step;
+    if (!rc) rc = shore_patience_end(&t->patience, committed, &why, &said);
     if (rc) {
         *diag = why;
         return rc;
     }
     train_note(t, "%s", said.text);
-    *step = info.step;
+    *step = committed;
     return 0;
 }

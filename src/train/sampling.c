@@ -1,7 +1,6 @@
 /* Samples text, which shows what the model has learned so far. */
 #include <stdlib.h>
 
-#include "base/diag.h"
 #include "infer/infer.h"
 #include "train/trainer.h"
 

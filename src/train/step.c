@@ -1,6 +1,5 @@
 #include <math.h>
 
-#include "base/diag.h"
 #include "base/units.h"
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"

@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/link.h"
 #include "train/trainer.h"
 
 static int refuse(struct trainer *t, struct shore_diag *diag) {
@@ -113,7 +114,6 @@ static int go_back(struct trainer *t, struct shore_diag *diag) {
 int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint64_t *accept_step,
                  const struct shore__train_events *events, struct shore__train_result *out, struct shore_diag *diag) {
     struct trainer t = {.run = run, .s = &run->settings, .m = run->model, .events = events, .result = out};
-    struct shore_fleet_info info = {.size = sizeof info};
     *out = (struct shore__train_result){.last_loss = NAN, .last_val_loss = NAN};
     int rc = shore__trainer_open(&t, fresh, overwrite, accept_step, diag);
     if (rc) {
@@ -121,7 +121,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         return rc;
     }
     out->opened = true;
-    shore_fleet_info(t.fleet, &info);
+    struct shore_fleet_info info = shore__fleet_info(t.fleet);
     shore__commit_begin_counting(&t);
     uint64_t last = train_last_step(t.s);
     bool asked = false;
@@ -143,7 +143,7 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         t.base_step++;
     }
     shore__commit_forget(&t); /* the failure may be in the next step */
-    shore_fleet_info(t.fleet, &info);
+    info = shore__fleet_info(t.fleet);
     out->step = info.step;
     out->emulated = t.tempo != NULL;
     if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);

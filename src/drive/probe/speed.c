@@ -143,11 +143,9 @@ void shore__sites_measure(const struct shore__site *sites, uint32_t nsites, size
                 speeds[e] = 1;
             return;
         }
-        size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%s %s %s/s", d ? "," : "", sites[d].at->text,
-                 shore__format_size(speeds[d]).text);
-        used = strlen(text);
-        if (link) snprintf(text + used, sizeof text - used, " (its link %s/s)", shore__format_size(link).text);
+        shore__append(text, sizeof text, "%s %s %s/s", d ? "," : "", sites[d].at->text,
+                      shore__format_size(speeds[d]).text);
+        if (link) shore__append(text, sizeof text, " (its link %s/s)", shore__format_size(link).text);
     }
     note(o, text);
 }

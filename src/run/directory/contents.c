@@ -1,7 +1,6 @@
 #include "run/contents.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,10 +60,9 @@ static bool is_name(const char *name) {
 
 struct shore__shape_text shore__shape_text(uint32_t rank, const uint64_t *dims) {
     struct shore__shape_text shape = {"["};
-    size_t used = 1, bytes = sizeof shape.text;
-    for (uint32_t i = 0; i < rank && used < bytes; i++)
-        used += (size_t)snprintf(shape.text + used, bytes - used, "%s%" PRIu64, i ? ", " : "", dims[i]);
-    if (used < bytes) snprintf(shape.text + used, bytes - used, "]");
+    for (uint32_t i = 0; i < rank; i++)
+        shore__append(shape.text, sizeof shape.text, "%s%" PRIu64, i ? ", " : "", dims[i]);
+    shore__append(shape.text, sizeof shape.text, "]");
     return shape;
 }
 

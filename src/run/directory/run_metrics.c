@@ -15,7 +15,6 @@
 #include "base/units.h"
 #include "files/atomic.h"
 #include "run/internal.h"
-#include "run/paths.h"
 
 #define NAME "metrics.jsonl"
 

@@ -1,17 +1,16 @@
 /* Makes, opens and closes a run for another program. */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "base/sized.h"
 #include "drive/fleet/fleet.h"
+#include "drive/link.h"
 #include "run/door/door.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/snapshots.h"
-#include "run/paths.h"
 
 static struct shore_run *new_run(shore__note_fn note, void *note_ctx) {
     struct shore_run *r = calloc(1, sizeof *r);
@@ -109,12 +108,10 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
 }
 
 int shore_run_seal(struct shore_run *r, uint64_t step, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     if (!r->run->making) return shore__fail(diag, -EINVAL, "%s: is sealed already", r->run->path);
     int rc = shore_fleet_seal(r->fleet, step, diag);
     if (rc < 0) return rc;
-    shore_fleet_info(r->fleet, &info);
-    return shore__making_finish(r->run, info.fleet_id, r->note, r->note_ctx, diag);
+    return shore__making_finish(r->run, shore__fleet_info(r->fleet).fleet_id, r->note, r->note_ctx, diag);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -142,17 +139,13 @@ static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, 
 
 /* Records moved drives and an accepted step, now that the drives could be opened. */
 static int record_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     char what[1024] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < how->nmoved && used < sizeof what; i++)
-        used += (size_t)snprintf(what + used, sizeof what - used, "%sdrive %s", used ? ", " : "",
-                                 shore__shown(how->moved[i]).text);
-    if (how->accept_step && used < sizeof what)
-        snprintf(what + used, sizeof what - used, "%saccept-step %" PRIu64, used ? ", " : "", *how->accept_step);
+    for (uint32_t i = 0; i < how->nmoved; i++)
+        shore__append(what, sizeof what, "%sdrive %s", *what ? ", " : "", shore__shown(how->moved[i]).text);
+    if (how->accept_step)
+        shore__append(what, sizeof what, "%saccept-step %" PRIu64, *what ? ", " : "", *how->accept_step);
     if (!what[0]) return 0;
-    shore_fleet_info(r->fleet, &info);
-    return shore__run_record_change(r->run, info.step, what, diag);
+    return shore__run_record_change(r->run, shore__fleet_info(r->fleet).step, what, diag);
 }
 
 static int open_all(struct shore_run *r, const char *path, const struct shore_run_opening *how,

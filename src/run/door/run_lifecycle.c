@@ -3,6 +3,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "drive/link.h"
 #include "run/door/door.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/standing.h"
@@ -69,7 +70,6 @@ int shore_run_rollback(const char *path, const char *name, const struct shore_wo
 int shore_run_export(struct shore_run *r, const char *directory, const struct shore_run_exporting *given,
                      const struct shore_work *given_work, struct shore_diag *diag) {
     struct shore_run_exporting how = {.size = sizeof how};
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_work work;
     int rc = shore__door_idle(r, diag);
     if (rc == 0) rc = given ? shore__sized_in(&how, sizeof how, given, "shore_run_exporting", diag) : 0;
@@ -77,7 +77,7 @@ int shore_run_export(struct shore_run *r, const char *directory, const struct sh
     if (rc == 0 && (unsigned)how.dtype > SHORE_DTYPE_FP16)
         rc = shore__fail(diag, -EINVAL, "an export is fp32, bf16 or fp16");
     if (rc < 0) return rc;
-    shore_fleet_info(r->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(r->fleet);
     const enum shore__st_type type = shore__st_type_of(how.dtype);
     const struct shore__exporting e = {
         .fleet = r->fleet,

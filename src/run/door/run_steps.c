@@ -41,10 +41,9 @@ void shore__door_say(struct shore_run *r) {
 }
 
 int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     char line[4096];
     uint32_t bytes = sizeof line - 1;
-    shore_fleet_info(r->fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(r->fleet);
     if (shore_fleet_metrics(r->fleet, line, &bytes)) bytes = 0;
     line[bytes] = '\0';
     int rc = shore__metrics_recover(r->run, info.step, line, diag);

@@ -46,8 +46,7 @@ static int unknown(const struct spot *p, const char *name, const struct key *key
     char list[256] = "";
     for (size_t i = 0; i < n; i++) {
         names[i] = keys[i].name;
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+        shore__append(list, sizeof list, "%s%s", i ? ", " : "", names[i]);
     }
     const char *near = shore__suggest(name, names, n);
     const struct shore__shown shown = shore__shown(name);

@@ -1,7 +1,6 @@
 #include "run/emulation/tempo.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,6 @@
 /* Exports a run as a Hugging Face directory: one of our models, or one that the Python package has recorded. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/diag.h"
-#include "files/atomic.h"
 #include "files/json.h"
 #include "run/run.h"
 

@@ -1,6 +1,4 @@
 /* Moments beside the weights of a Hugging Face directory. A run that begins with both goes on like the exported run. */
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

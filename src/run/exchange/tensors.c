@@ -1,6 +1,5 @@
 #include "run/exchange/tensors.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

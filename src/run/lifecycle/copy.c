@@ -8,6 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/drive.h"
+#include "drive/link.h"
 #include "plan/transfers.h"
 #include "run/lifecycle/copy.h"
 #include "storage/room.h"
@@ -129,11 +130,9 @@ bool shore__copy_is_tight(const struct shore__run *run, struct shore_fleet_optio
 
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
                       uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     struct copy c = {.from = from, .to = to, .layout = layout, .base_step = base_step};
     int rc = 0;
-    shore_fleet_info(from, &info);
-    c.step = info.step;
+    c.step = shore__fleet_info(from).step;
     c.attempt = shore_fleet_attempt(to);
     c.segment_bytes = shore_fleet_state_bytes(from);
     if (c.segment_bytes == 0 || c.segment_bytes != shore_fleet_state_bytes(to))

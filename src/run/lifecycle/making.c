@@ -76,13 +76,11 @@ static int refuse_strangers(const struct shore__run *run, struct shore_diag *dia
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds snapshots of a run that was removed; choose another directory", run->path);
-    char *making = shore__path_join(run->path, MAKING), *stranger = NULL;
-    if (making) stranger = shore__directory_stranger(making, names_in_making);
+    char *stranger = shore__directory_stranger(shore__path_in(run->path, MAKING).text, names_in_making);
     int rc = stranger ? shore__fail(diag, SHORE_EEXISTS,
                                     "%s: is in the way of a run being made there; move it, or choose another directory",
                                     stranger)
                       : 0;
-    free(making);
     free(stranger);
     return rc;
 }
@@ -115,11 +113,10 @@ enum what { DROP, SYNC, CLEAR, MOVE };
 static int each_file(struct shore__run *run, enum what what, struct shore_diag *diag) {
     int rc = 0;
     for (const char *const *name = shore__run_files; *name && rc == 0; name++) {
-        char *to = shore__path_join(run->path, *name), *from = NULL;
-        if (!to || asprintf(&from, "%s/" MAKING "/%s", run->path, *name) < 0) {
-            from = NULL;
-            rc = shore__out_of_memory(diag);
-        } else if (what == DROP) {
+        const struct shore__path place = shore__path_in(run->path, *name), making = shore__path_in(run->path, MAKING);
+        const struct shore__path new = shore__path_in(making.text, *name);
+        const char *to = place.text, *from = new.text;
+        if (what == DROP) {
             unlink(from);
         } else if (what == SYNC) {
             struct stat st;
@@ -130,17 +127,12 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
         } else if (rename(from, to) < 0 && errno != ENOENT) {
             rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
         }
-        free(from);
-        free(to);
     }
     return rc;
 }
 
 struct shore__run *shore__run_overwritten(const char *run_path) {
-    char *making = shore__path_join(run_path, MAKING);
-    struct shore__run *run = making ? shore__run_peek(making) : NULL;
-    free(making);
-    return run;
+    return shore__run_peek(shore__path_in(run_path, MAKING).text);
 }
 
 struct shore__run *shore__run_before(const char *run_path) {
@@ -151,19 +143,13 @@ struct shore__run *shore__run_before(const char *run_path) {
 /* ---- taking the place -------------------------------------------------------------------------------------------- */
 
 int shore__making_retire(const struct shore__run *run, struct shore_diag *diag) {
-    char *from = shore__path_join(run->path, "run.json"), *to = shore__path_join(run->path, MAKING "/run.json");
-    int rc = from && to ? 0 : shore__out_of_memory(diag);
-    if (rc == 0 && rename(from, to) < 0 && errno != ENOENT)
-        rc = shore__fail(diag, -errno, "%s: cannot be replaced: %s", from, strerror(errno));
-    free(from);
-    free(to);
-    return rc;
+    const struct shore__path from = shore__path_in(run->path, "run.json");
+    if (rename(from.text, shore__path_in(run->path, MAKING "/run.json").text) == 0 || errno == ENOENT) return 0;
+    return shore__fail(diag, -errno, "%s: cannot be replaced: %s", from.text, strerror(errno));
 }
 
 static int sync_both(const struct shore__run *run, struct shore_diag *diag) {
-    char *making = shore__path_join(run->path, MAKING);
-    int rc = making ? shore__directory_sync(making, diag) : shore__out_of_memory(diag);
-    free(making);
+    int rc = shore__directory_sync(shore__path_in(run->path, MAKING).text, diag);
     return rc ? rc : shore__directory_sync(run->path, diag);
 }
 
@@ -174,14 +160,11 @@ static void forget_overwritten(const char *run_path, shore__note_fn note, void *
 }
 
 static int rename_in(const struct shore__run *run, const char *name, const char *new_name, struct shore_diag *diag) {
-    char *from = shore__path_join(run->path, name), *to = shore__path_join(run->path, new_name);
-    int rc = from && to ? sync_both(run, diag) : shore__out_of_memory(diag);
-    if (rc == 0 && rename(from, to) < 0)
-        rc = shore__fail(diag, -errno, "%s: cannot become %s: %s", from, to, strerror(errno));
-    if (rc == 0) rc = sync_both(run, diag);
-    free(from);
-    free(to);
-    return rc;
+    const struct shore__path from = shore__path_in(run->path, name), to = shore__path_in(run->path, new_name);
+    int rc = sync_both(run, diag);
+    if (rc == 0 && rename(from.text, to.text) < 0)
+        rc = shore__fail(diag, -errno, "%s: cannot become %s: %s", from.text, to.text, strerror(errno));
+    return rc ? rc : sync_both(run, diag);
 }
 
 /* Puts the new run into the place of what stood there. It may be done again from the start, wherever it was stopped: a
@@ -249,14 +232,14 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     struct shore__run *overwritten = NULL;
     rc = open_overwritten(run, &overwritten, diag);
     if (rc < 0) return rc;
-    char *making = shore__path_join(run->path, MAKING);
-    rc = making ? shore__journal_read(run->path, SHORE__MAKING, NULL, &before, diag) : shore__out_of_memory(diag);
+    const struct shore__path making = shore__path_in(run->path, MAKING);
+    rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &before, diag);
     if (rc == SHORE_EMISSING) {
         rc = getrandom(before.fleet_id, sizeof before.fleet_id, 0) == (ssize_t)sizeof before.fleet_id
                  ? 0
                  : shore__fail(diag, -errno, "no random numbers: %s", strerror(errno));
-        if (rc == 0 && mkdir(making, 0777) < 0 && errno != EEXIST)
-            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making, strerror(errno));
+        if (rc == 0 && mkdir(making.text, 0777) < 0 && errno != EEXIST)
+            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making.text, strerror(errno));
     } else if (rc == 0) {
         rc = shore__making_refuse_copy(run->path, &before, diag);
     }
@@ -273,7 +256,6 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     shore__journal_free(&before);
     shore__run_free(overwritten);
-    free(making);
     return rc;
 }
 
@@ -332,13 +314,12 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
 
 /* Removes the draft last: without it nobody would know the rest. */
 void shore__making_remove(const char *run_path) {
-    char *making = shore__path_join(run_path, MAKING);
-    for (const char *const *name = shore__run_files; making && *name; name++)
-        shore__remove_in(making, *name);
-    if (making) shore__remove_in(making, MADE);
-    if (making) shore__remove_in(making, "run.json");
-    if (making) shore__directory_remove(making, names_in_making);
-    free(making);
+    const struct shore__path making = shore__path_in(run_path, MAKING);
+    for (const char *const *name = shore__run_files; *name; name++)
+        shore__remove_in(making.text, *name);
+    shore__remove_in(making.text, MADE);
+    shore__remove_in(making.text, "run.json");
+    shore__directory_remove(making.text, names_in_making);
 }
 
 void shore__run_drop(const struct shore__run *overwritten, shore__note_fn note, void *ctx) {
@@ -419,16 +400,15 @@ int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], sho
  * of it. */
 static bool put_back(const struct shore__run *run) {
     struct shore__run *old = shore__run_overwritten(run->path);
-    char *from = shore__path_join(run->path, MAKING "/run.json"), *to = shore__path_join(run->path, "run.json");
-    bool none = from && access(from, F_OK) < 0, whole = old && to;
+    const struct shore__path from = shore__path_in(run->path, MAKING "/run.json");
+    bool none = access(from.text, F_OK) < 0, whole = old;
     for (size_t i = 0; whole && i < old->settings.drives.count; i++) {
         const struct shore__address *drive = old->settings.drives.item[i];
         whole = !drive->kind->keeps || shore__volume_is(drive, old->fleet_id, SHORE__OURS);
     }
-    whole = whole && rename(from, to) == 0 && shore__directory_sync(run->path, NULL) == 0;
+    whole = whole && rename(from.text, shore__path_in(run->path, "run.json").text) == 0 &&
+            shore__directory_sync(run->path, NULL) == 0;
     shore__run_free(old);
-    free(from);
-    free(to);
     return none || whole;
 }
 

@@ -8,10 +8,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/probe/probe.h"
 #include "run/directory/journal.h"
 #include "run/lifecycle/making.h"
-#include "run/paths.h"
 
 enum { MOST = 256 };
 

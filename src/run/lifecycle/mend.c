@@ -3,7 +3,6 @@
 
 #include "run/directory/journal.h"
 #include "run/lifecycle/snapshots.h"
-#include "run/paths.h"
 
 unsigned shore__run_interrupted(const char *run_path) {
     return (shore__path_exists(run_path, "making") ? 1u << SHORE__MAKING : 0) |

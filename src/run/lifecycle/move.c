@@ -1,15 +1,14 @@
 /* Moves a run's state to another placement. Makes and fills new volumes of the next generation beside the old ones,
  * rewrites run.json, and removes the old ones. RUN/moving.json says what to undo before run.json is rewritten, and what
  * to finish after it. */
-#include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "base/directory.h"
 #include "drive/fleet/fleet.h"
+#include "drive/link.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "plan/transfers.h"
@@ -246,10 +245,9 @@ static int check_digest(struct shore_fleet *new, struct shore_fleet *old, struct
 static int copy_to_new(struct shore__run *run, const struct shore__journal *in, const struct shore__placing *how,
                        struct shore_fleet *old, struct shore_diag *diag) {
     struct shore_fleet_options options;
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *new = NULL;
     const struct shore__volume_desc *desc = old->drives[0]->desc;
-    shore_fleet_info(old, &info);
+    const struct shore_fleet_info info = shore__fleet_info(old);
     shore__run_fleet(run, &in->new, in->to, &options);
     shore__run_new_fleet(run, &options);
     options.epoch = info.epoch + 1;
@@ -278,9 +276,8 @@ static int switch_over(struct shore__run *run, const struct shore__journal *in, 
     int rc = how->speeds && !speeds ? -ENOMEM : shore__addresses_copy(&in->new, &drives);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
         char *name = shore__drive_name(in->new.text[i], in->to);
-        size_t used = strlen(what);
         if (!name) rc = -ENOMEM;
-        if (name) snprintf(what + used, sizeof what - used, "%s %s", i ? "," : "", shore__shown(name).text);
+        if (name) shore__append(what, sizeof what, "%s %s", i ? "," : "", shore__shown(name).text);
         free(name);
     }
     if (rc) {
@@ -320,7 +317,6 @@ static bool leaves_new(const struct shore__journal *in) {
 int shore__run_place(struct shore__run *run, const struct shore__placing *how, struct shore_diag *diag) {
     struct shore__journal in = {.from = run->generation, .to = run->generation + 1};
     struct shore_fleet_options options;
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet *old = NULL;
     int rc = shore__run_refuse_copy(run, SHORE__RUN_ELSEWHERE, diag);
     if (!rc) rc = shore__run_find_home(run, diag);
@@ -335,14 +331,13 @@ int shore__run_place(struct shore__run *run, const struct shore__placing *how, s
         rc = shore_fleet_open(run->layout, &options, &old, diag);
     }
     if (!rc) {
-        shore_fleet_info(old, &info);
         rc = take_left(run->path, &in, diag);
     }
     if (!rc) rc = shore__journal_write(run->path, SHORE__MOVING, NULL, &in, diag);
     if (!rc) {
         rc = copy_to_new(run, &in, how, old, diag);
         if (!rc) {
-            rc = switch_over(run, &in, how, info.step, diag);
+            rc = switch_over(run, &in, how, shore__fleet_info(old).step, diag);
             shore_fleet_close(old);
             old = NULL;
             /* if writing run.json failed, only its next reader knows which version is there */

@@ -9,7 +9,6 @@
 #include "files/atomic.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/mend.h"
-#include "run/lifecycle/snapshots.h"
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
 #include "storage/volume.h"
@@ -65,11 +64,10 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
 }
 
 uint64_t shore__run_hint(const struct shore__run *run) {
-    char *path = shore__path_join(run->path, "committed"), text[32] = "", *end = NULL;
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    char text[32] = "", *end = NULL;
+    int fd = open(shore__path_in(run->path, "committed").text, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     ssize_t n = fd >= 0 ? pread(fd, text, sizeof text - 1, 0) : 0;
     if (fd >= 0) close(fd);
-    free(path);
     uint64_t step = n > 0 && text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
     /* a torn line could name any step; the metrics follow the commit as the hint does */
     return end && *end == '\n' ? step : shore__metrics_last(run);

@@ -12,8 +12,6 @@
 #include "base/units.h"
 #include "drive/fleet/fleet.h"
 #include "run/lifecycle/making.h"
-#include "run/lifecycle/places.h"
-#include "run/paths.h"
 #include "storage/blockio.h"
 
 enum { DESCRIPTORS_PER_DRIVE = 8, DESCRIPTORS_MORE = 16 };

@@ -7,7 +7,6 @@
 
 #include "base/diag.h"
 #include "drive/probe/probe.h"
-#include "run/lifecycle/making.h"
 #include "run/lifecycle/places.h"
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"

@@ -6,7 +6,6 @@
 #include "run/directory/journal.h"
 #include "run/internal.h"
 #include "run/lifecycle/snapshots.h"
-#include "run/paths.h"
 
 int shore__run_write(struct shore__run *run, struct shore_diag *diag) {
     /* a moved run's home is where it is now, and so is that of a copy with drives of its own */

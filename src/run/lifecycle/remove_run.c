@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/diag.h"
-#include "base/directory.h"
 #include "drive/probe/probe.h"
 #include "files/atomic.h"
 #include "run/lifecycle/making.h"
@@ -149,14 +148,12 @@ static int remove_snapshots(const char *path, const struct shore__addresses *dri
 
 /* Removes a file of the run. A directory of that name is not the run's. */
 static int remove_file(const char *run_path, const char *name, bool *begun, struct shore_diag *diag) {
-    char *path = shore__path_join(run_path, name);
-    int rc = path ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    if (rc == 0 && shore__atomic_remove(path) == 0)
+    const struct shore__path path = shore__path_in(run_path, name);
+    if (shore__atomic_remove(path.text) == 0)
         *begun = true;
-    else if (rc == 0 && errno != ENOENT && errno != EISDIR)
-        rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", path, strerror(errno));
-    free(path);
-    return rc;
+    else if (errno != ENOENT && errno != EISDIR)
+        return shore__fail(diag, -errno, "%s: cannot be removed: %s", path.text, strerror(errno));
+    return 0;
 }
 
 /* Removes run.json last: until then the same command can be repeated. */
@@ -183,10 +180,9 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
 
 /* Removes a making that was killed before its draft was durable: it has made nothing else yet. */
 static int remove_without_draft(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    char *making = shore__path_join(path, "making");
-    if (making) shore__remove_in(making, "plan.json");
-    int rc = making && rmdir(making) == 0 ? 0 : shore__not_a_run(path, diag);
-    free(making);
+    const struct shore__path making = shore__path_in(path, "making");
+    shore__remove_in(making.text, "plan.json");
+    int rc = rmdir(making.text) == 0 ? 0 : shore__not_a_run(path, diag);
     if (rc == 0 && rmdir(path) == 0) shore__note(note, ctx, "removed %s", path);
     return rc;
 }

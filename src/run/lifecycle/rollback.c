@@ -1,7 +1,6 @@
 /* Goes back to a snapshot: copies its state into the uncommitted slots, and commits it under its own step.
  * RUN/rollback.json is there from before the first record changes until everything after the state is restored. Until
  * the commit, every drive still holds the step from before, so an interrupted rollback starts again from there. */
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -13,6 +12,7 @@
 
 #include "base/diag.h"
 #include "drive/fleet/fleet.h"
+#include "drive/link.h"
 #include "files/atomic.h"
 #include "run/directory/journal.h"
 #include "run/internal.h"
@@ -101,7 +101,6 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
                     struct shore_diag *diag) {
     struct shore_fleet *snapshot = NULL, *fleet = NULL;
     struct shore__addresses volumes = {0};
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore_fleet_options options;
     const bool went_on = in->snapshot;
     int rc = find_volumes(run, s, &volumes, diag);
@@ -109,8 +108,7 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     if (rc == 0) rc = open_present(run, in, note, note_ctx, &fleet, diag);
     if (rc == 0) {
         run->begun = true; /* its drives have a new epoch */
-        shore_fleet_info(fleet, &info);
-        in->from = info.step;
+        in->from = shore__fleet_info(fleet).step;
         free(in->snapshot);
         in->snapshot = strdup(s->name);
         rc = !in->snapshot ? shore__out_of_memory(diag)
@@ -118,8 +116,8 @@ static int put_back(struct shore__run *run, const struct shore__snapshot *s, str
     }
     shore__run_fleet(run, &run->settings.drives, run->generation, &options);
     if (rc == 0)
-        rc = shore__fleet_copy(snapshot, fleet, run->layout, info.step, options.chunk_segments == 1, progress, ctx,
-                               diag);
+        rc =
+            shore__fleet_copy(snapshot, fleet, run->layout, in->from, options.chunk_segments == 1, progress, ctx, diag);
     /* nothing is committed yet: a first try that ends here leaves the run where it was */
     if (rc && !went_on) shore__journal_clear(run->path, SHORE__ROLLING_BACK, NULL, NULL);
     if (rc == 0) rc = shore__fleet_commit_like(fleet, snapshot, s->step, SHORE_COMMIT_RESTORED, diag);
@@ -198,18 +196,14 @@ static int remove_residuals(const char *run_path, struct shore_diag *diag) {
 /* Restores all that follows the state. Each step may be repeated. */
 static int follow(struct shore__run *run, const struct shore__snapshot *s, const struct shore__journal *in,
                   struct shore_diag *diag) {
-    char *files = NULL, *metrics = NULL;
+    const struct shore__path files = shore__snapshot_files(run->path, s->name);
+    const struct shore__path metrics = shore__path_in(files.text, "metrics.jsonl");
     struct stat st;
-    if (asprintf(&files, "%s/snapshots/%s.files", run->path, s->name) < 0) return shore__out_of_memory(diag);
-    metrics = shore__path_join(files, "metrics.jsonl");
-    int rc = metrics ? remove_residuals(run->path, diag) : shore__out_of_memory(diag);
-    if (rc == 0 && stat(files, &st) == 0) rc = shore__files_copy(files, run->path, diag);
-    if (rc == 0) rc = shore__metrics_put_back(run, s->step, stat(metrics, &st) == 0 ? metrics : NULL, diag);
+    int rc = remove_residuals(run->path, diag);
+    if (rc == 0 && stat(files.text, &st) == 0) rc = shore__files_copy(files.text, run->path, diag);
+    if (rc == 0) rc = shore__metrics_put_back(run, s->step, stat(metrics.text, &st) == 0 ? metrics.text : NULL, diag);
     if (rc == 0) rc = restore_settings(run, s, in->from, diag);
-    if (rc == 0) rc = shore__journal_clear(run->path, SHORE__ROLLING_BACK, NULL, diag);
-    free(metrics);
-    free(files);
-    return rc;
+    return rc ? rc : shore__journal_clear(run->path, SHORE__ROLLING_BACK, NULL, diag);
 }
 
 /* Opens the drives where they are said to be now: follow() records those places. */

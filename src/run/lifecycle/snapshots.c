@@ -13,6 +13,7 @@
 #include "base/diag.h"
 #include "base/directory.h"
 #include "drive/fleet/fleet_snapshot.h"
+#include "drive/link.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/directory/journal.h"
@@ -34,9 +35,12 @@ static struct in_folder in_folder(const char *name, const char *ending) {
     return f;
 }
 
-/* The same as a whole path, malloc'ed. */
-static char *path_of(const char *run_path, const char *name, const char *ending) {
-    return shore__path_join(run_path, in_folder(name, ending).name);
+static struct shore__path path_of(const char *run_path, const char *name, const char *ending) {
+    return shore__path_in(run_path, in_folder(name, ending).name);
+}
+
+struct shore__path shore__snapshot_files(const char *run_path, const char *name) {
+    return path_of(run_path, name, ".files");
 }
 
 static bool is_made(const char *run_path, const char *name) {
@@ -80,12 +84,9 @@ int shore__snapshot_read(const char *run_path, const char *name, struct shore__s
     *out = (struct shore__snapshot){0};
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     snprintf(out->name, sizeof out->name, "%s", name);
-    char *path = path_of(run_path, name, ".json");
     int rc = shore__json_read_in(run_path, in_folder(name, ".json").name, &out->json, diag);
-    if (rc == 0 && !path) rc = shore__out_of_memory(diag);
-    if (rc == 0) rc = read_fields(out, path, diag);
+    if (rc == 0) rc = read_fields(out, path_of(run_path, name, ".json").text, diag);
     if (rc < 0) shore__snapshot_free(out);
-    free(path);
     return rc;
 }
 
@@ -98,8 +99,7 @@ static int by_age(const void *a, const void *b) {
 
 /* Lists the NAME of each file NAME + ending. */
 static int list_names(const char *run_path, const char *ending, struct shore__strings *out, struct shore_diag *diag) {
-    char *folder = shore__path_join(run_path, FOLDER);
-    DIR *directory = folder ? opendir(folder) : NULL;
+    DIR *directory = opendir(shore__path_in(run_path, FOLDER).text);
     struct dirent *entry = NULL;
     int rc = 0;
     while (directory && rc == 0 && (entry = readdir(directory))) {
@@ -110,7 +110,6 @@ static int list_names(const char *run_path, const char *ending, struct shore__st
             rc = shore__out_of_memory(diag);
     }
     if (directory) closedir(directory);
-    free(folder);
     return rc;
 }
 
@@ -184,10 +183,8 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
 static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
                  void *ctx, struct shore_diag *diag) {
     struct shore__journal j;
-    char *files = path_of(run_path, name, ".files");
     struct shore_diag held = {0};
     int rc = shore__journal_read(run_path, SHORE__SNAPSHOT, name, &j, diag);
-    if (!files) rc = shore__out_of_memory(diag);
     *left = false;
     memcpy(parts->fleet_id, j.fleet_id, sizeof parts->fleet_id);
     parts->generation = j.from;
@@ -208,11 +205,10 @@ static int clear(const char *run_path, const char *name, struct shore__parts *pa
                     name, held.text, run_path, name);
     if (rc == 0) {
         static const char *const any[] = {"*", NULL};
-        shore__directory_remove(files, any);
+        shore__directory_remove(shore__snapshot_files(run_path, name).text, any);
         if (!*left) rc = shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag);
     }
     shore__journal_free(&j);
-    free(files);
     return rc;
 }
 
@@ -221,15 +217,12 @@ int shore__snapshot_remove(const char *run_path, const char *name, const struct 
     if (check_there(run_path, name, diag)) return SHORE_EUSAGE;
     struct shore__parts parts = {.drives = drives};
     bool left = false;
-    char *json = path_of(run_path, name, ".json"), *partial = path_of(run_path, name, ".partial");
-    int rc = json && partial ? 0 : shore__out_of_memory(diag);
-    if (rc == 0 && rename(json, partial))
-        rc = shore__fail(diag, -errno, "%s: cannot be renamed: %s", json, strerror(errno));
-    if (rc == 0) rc = shore__parent_sync(json, diag);
+    const struct shore__path json = path_of(run_path, name, ".json");
+    int rc = rename(json.text, path_of(run_path, name, ".partial").text)
+                 ? shore__fail(diag, -errno, "%s: cannot be renamed: %s", json.text, strerror(errno))
+                 : shore__parent_sync(json.text, diag);
     if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
     free(parts.away);
-    free(json);
-    free(partial);
     return rc;
 }
 
@@ -283,10 +276,8 @@ static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn not
 
 /* Removes the descriptions of all snapshots, together with the run. */
 void shore__snapshots_forget(const char *run_path) {
-    char *folder = shore__path_join(run_path, FOLDER);
     static const char *const ours[] = {"*.json", "*.partial", NULL};
-    if (folder) shore__directory_remove(folder, ours);
-    free(folder);
+    shore__directory_remove(shore__path_in(run_path, FOLDER).text, ours);
 }
 
 /* ---- making ------------------------------------------------------------------------------------------------------ */
@@ -306,9 +297,8 @@ static int check_free(const struct shore__address *part, struct shore_diag *diag
 
 /* Fleet and files of a snapshot to be made. */
 static int plan(struct shore_fleet *fleet, const char *name, struct shore__journal *out, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     int rc = 0;
-    shore_fleet_info(fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(fleet);
     *out = (struct shore__journal){.fleet_id = {info.fleet_id[0], info.fleet_id[1]}, .from = info.generation};
     for (uint32_t d = 0; rc == 0 && d < info.ndrives; d++) {
         struct shore__address *drive = NULL, *part = NULL;
@@ -329,11 +319,10 @@ static int plan(struct shore_fleet *fleet, const char *name, struct shore__journ
 
 static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                         const struct shore__journal *plan) {
-    struct shore_fleet_info info = {.size = sizeof info};
     char id[33], date[32];
     time_t now = time(NULL);
     struct tm utc;
-    shore_fleet_info(fleet, &info);
+    const struct shore_fleet_info info = shore__fleet_info(fleet);
     shore__fleet_id_text(info.fleet_id, id);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     json_t *j =
@@ -353,15 +342,14 @@ static int make_folder(const char *path, struct shore_diag *diag) {
 
 static int fill(const struct shore__run *run, struct shore_fleet *fleet, const char *name, json_t *j,
                 struct shore_diag *diag) {
-    char digest[33], *files = path_of(run->path, name, ".files");
+    const struct shore__path files = shore__snapshot_files(run->path, name);
+    char digest[33];
     int rc = shore__fleet_snapshot(fleet, name, diag);
-    if (rc == 0) rc = files ? make_folder(files, diag) : shore__out_of_memory(diag);
-    if (rc == 0) rc = shore__files_copy(run->path, files, diag);
+    if (rc == 0) rc = make_folder(files.text, diag);
+    if (rc == 0) rc = shore__files_copy(run->path, files.text, diag);
     if (rc == 0) rc = shore__digest_text(fleet, digest, diag);
     if (rc == 0) rc = json_object_set_new(j, "digest", json_string(digest)) ? shore__out_of_memory(diag) : 0;
-    if (rc == 0) rc = shore__json_write_in(run->path, in_folder(name, ".json").name, json_incref(j), diag);
-    free(files);
-    return rc;
+    return rc ? rc : shore__json_write_in(run->path, in_folder(name, ".json").name, json_incref(j), diag);
 }
 
 int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
@@ -395,14 +383,14 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
             "choose another name",
             shown.text);
-    char *folder = shore__path_join(run->path, FOLDER);
+    const struct shore__path folder = shore__path_in(run->path, FOLDER);
     struct shore__journal journal;
     int rc = plan(fleet, name, &journal, diag);
     json_t *j = rc == 0 ? describe(run, fleet, name, automatic, &journal) : NULL;
-    if (rc == 0) rc = folder && j ? make_folder(folder, diag) : shore__out_of_memory(diag);
+    if (rc == 0) rc = j ? make_folder(folder.text, diag) : shore__out_of_memory(diag);
     if (rc == 0) {
         rc = shore__journal_write(run->path, SHORE__SNAPSHOT, name, &journal, diag);
-        if (rc < 0) rmdir(folder); /* stays if it holds others */
+        if (rc < 0) rmdir(folder.text); /* stays if it holds others */
     }
     shore__journal_free(&journal);
     if (rc == 0) {
@@ -413,13 +401,12 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
             bool left = false;
             clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
             free(parts.away);
-            if (rmdir(folder) == 0) shore__directory_sync(run->path, &ignored); /* the first snapshot made it */
+            if (rmdir(folder.text) == 0) shore__directory_sync(run->path, &ignored); /* the first snapshot made it */
         } else {
             rc = shore__journal_clear(run->path, SHORE__SNAPSHOT, name, diag);
         }
     }
     json_decref(j);
-    free(folder);
     return rc;
 }
 
@@ -435,12 +422,10 @@ bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
 
 int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
                               void *ctx, struct shore_diag *diag) {
-    struct shore_fleet_info info = {.size = sizeof info};
     struct shore__snapshot there;
     char name[32];
     int rc = 0;
-    shore_fleet_info(fleet, &info);
-    name_of_step(info.step, name);
+    name_of_step(shore__fleet_info(fleet).step, name);
     if (is_made(run->path, name)) {
         rc = shore__snapshot_read(run->path, name, &there, diag);
         if (rc < 0) return rc;

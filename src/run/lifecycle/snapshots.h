@@ -2,6 +2,7 @@
 #ifndef SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
 #define SHORE_RUN_LIFECYCLE_SNAPSHOTS_H
 
+#include "files/atomic.h"
 #include "run/run.h"
 
 struct shore__snapshot {
@@ -18,6 +19,8 @@ int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, cons
                          struct shore_diag *diag);
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
 void shore__snapshot_free(struct shore__snapshot *snapshot);
+/* The directory of the run's files that belong to the snapshot's state. */
+struct shore__path shore__snapshot_files(const char *run_path, const char *name);
 int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
 /* Oldest first. */
 int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);

@@ -1,7 +1,6 @@
 /* Applies the table of settings: defaults, JSON, ranges. */
 #include "run/run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

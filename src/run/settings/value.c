@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/diag.h"
 #include "base/units.h"
 
 #define SWITCH "off|on"
@@ -133,13 +134,12 @@ bool shore__value_read_json(const struct shore__value *v, const json_t *json, vo
 
 static void describe_choices(const char *choices, char *out, size_t bytes) {
     const char *word;
-    size_t used = 0, length;
-    for (unsigned i = 0; (word = word_of(choices, i, &length)) && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%.*s",
-                                 i == 0         ? ""
-                                 : word[length] ? ", "
-                                                : " or ",
-                                 (int)length, word);
+    size_t length;
+    *out = '\0';
+    for (unsigned i = 0; (word = word_of(choices, i, &length)); i++) {
+        const char *between = i == 0 ? "" : word[length] ? ", " : " or ";
+        shore__append(out, bytes, "%s%.*s", between, (int)length, word);
+    }
 }
 
 const char *shore__value_takes(const struct shore__value *v, char *out, size_t bytes) {

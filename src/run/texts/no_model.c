@@ -1,9 +1,7 @@
 /* Says of what is named as a model, and is none, what it is and what to do. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,9 +1,6 @@
 /* Derives from settings the model, the tokenizer, and the defaults that depend on these. */
 #include <dirent.h>
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,9 +85,9 @@ static int model_from_preset(const char *name, uint32_t vocab, struct shore__mod
 
 static int no_such_model(const char *name, struct shore_diag *diag) {
     char list[256] = "";
-    size_t used = 0, count = 0;
-    for (const char *const *p = shore__arch_presets(); *p && used < sizeof list; p++, count++)
-        used += (size_t)snprintf(list + used, sizeof list - used, used ? ", %s" : "%s", *p);
+    size_t count = 0;
+    for (const char *const *p = shore__arch_presets(); *p; p++)
+        shore__append(list, sizeof list, count++ ? ", %s" : "%s", *p);
     const char *near = shore__suggest(name, shore__arch_presets(), count);
     return shore__fail(diag, SHORE_EUSAGE, "init %s: no such preset or file%s%s%s; presets are %s",
                        shore__shown(name).text, near ? ": did you mean " : "", near ? near : "", near ? "?" : "", list);

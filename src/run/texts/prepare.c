@@ -1,12 +1,10 @@
 /* Fills a run that is made of a model and texts. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/diag.h"
 #include "files/atomic.h"
 #include "files/json.h"
-#include "run/directory/journal.h"
 #include "run/emulation/emulate.h"
 #include "run/lifecycle/making.h"
 

@@ -1,7 +1,5 @@
 /* A run's data: tokenizes text, splits and opens the tokens, and compares them with what the run was made with. */
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
