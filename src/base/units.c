@@ -245,3 +245,14 @@ struct shore__written shore__format_digest(const unsigned char digest[16]) {
         snprintf(out.text + 2 * i, 3, "%02x", digest[i]);
     return out;
 }
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double shore__median(double *values, size_t count) {
+    if (!count) return 0;
+    qsort(values, count, sizeof *values, by_value);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}

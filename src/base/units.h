@@ -47,6 +47,9 @@ struct shore__written shore__format_pace(const struct shore__pace *pace);
 /* "10:18:52", local time. seconds: since the epoch. */
 struct shore__written shore__format_time_of_day(int64_t seconds);
 
+/* 0: there are none. Sorts them. */
+double shore__median(double *values, size_t count);
+
 /* CLOCK_MONOTONIC, or a test's clock, set while it had no other thread; NULL: back to the former. */
 uint64_t shore__now_ns(void);
 void shore__set_clock(uint64_t (*now_ns)(void));

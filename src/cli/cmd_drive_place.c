@@ -76,11 +76,6 @@ static int speeds_split(const struct shore__settings *s, struct speeds *out) {
     return 0;
 }
 
-static void speeds_free(struct speeds *s) {
-    free(s->text);
-    free(s->item);
-}
-
 static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
     char first[256];
     char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.text[0], run->generation) : NULL;
@@ -212,7 +207,8 @@ static int work(struct shore__run *run, const char *const *words, const struct a
         shore__cli_progress_end();
     }
     free(text);
-    speeds_free(&speeds);
+    free(speeds.text);
+    free(speeds.item);
     shore__addresses_free(&drives);
     return rc;
 }

@@ -70,37 +70,16 @@ int shore__cli_fail_running(int rc, const struct shore_diag *diag) {
 }
 
 int shore__cli_fail(int rc, const struct shore_diag *diag) {
+    static const int refused[] = {
+        SHORE_EUSAGE,  SHORE_EINPUT,   SHORE_EFORMAT, SHORE_EMISMATCH, SHORE_ESTALE, SHORE_EBUSY, SHORE_EBUDGET,
+        SHORE_EEXISTS, SHORE_EMISSING, SHORE_ELINK,   -ENOSPC,         -EDQUOT,      -EFBIG,      -EMFILE,
+        -ENOENT,       -ENOTDIR,       -EISDIR,       -EACCES,         -EPERM,       -EROFS,      -EINVAL,
+        -ENAMETOOLONG, -ELOOP,         -ENXIO,        -ENOTSUP,
+    };
     report(rc, diag);
-    switch (rc) {
-    case SHORE_EUSAGE:
-    case SHORE_EINPUT:
-    case SHORE_EFORMAT:
-    case SHORE_EMISMATCH:
-    case SHORE_ESTALE:
-    case SHORE_EBUSY:
-    case SHORE_EBUDGET:
-    case SHORE_EEXISTS:
-    case SHORE_EMISSING:
-    case SHORE_ELINK:
-    case -ENOSPC:
-    case -EDQUOT:
-    case -EFBIG:
-    case -EMFILE:
-    case -ENOENT:
-    case -ENOTDIR:
-    case -EISDIR:
-    case -EACCES:
-    case -EPERM:
-    case -EROFS:
-    case -EINVAL:
-    case -ENAMETOOLONG:
-    case -ELOOP:
-    case -ENXIO:
-    case -ENOTSUP:
-        return SHORE__EXIT_USAGE;
-    default:
-        return SHORE__EXIT_FAILED;
-    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (rc == refused[i]) return SHORE__EXIT_USAGE;
+    return SHORE__EXIT_FAILED;
 }
 
 int shore__cli_fail_opened(int rc, const struct shore_diag *diag) {

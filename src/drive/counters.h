@@ -26,11 +26,7 @@ static inline size_t shore__counter_of_fetch(enum shore_fetch_kind kind) {
 void shore__fleet_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
 
 /* shore_fleet_info(), as a value. */
-static inline struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet) {
-    struct shore_fleet_info info = {.size = sizeof info};
-    shore_fleet_info(fleet, &info);
-    return info;
-}
+struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
 
 /* Counts that a caller has waited for a lane of the fleet since then, by shore__now_ns(). NULL: counts nothing. */
 void shore__fleet_waited(struct shore_fleet *fleet, enum shore_lane lane, uint64_t since_ns);

@@ -44,7 +44,7 @@ static struct operation operation_at(uint32_t n, uint32_t i) {
 
 void shore__operations_describe(const struct shore__facts *f, struct shore_program *program) {
     uint32_t n = f->model->arch.n_layer;
-    for (uint32_t i = 0; i < shore__phases(n); i++) {
+    for (uint32_t i = 0; i <= shore__phase_between(n); i++) {
         struct operation o = operation_at(n, i);
         uint32_t op = shore_program_operation(program, o.name);
         if (!o.layer) continue;

@@ -20,9 +20,6 @@ static inline uint32_t shore__phase_backward(uint32_t n, uint32_t layer) { /* 0:
 static inline uint32_t shore__phase_between(uint32_t n) {
     return 2 * n + 3;
 }
-static inline uint32_t shore__phases(uint32_t n) {
-    return 2 * n + 4;
-}
 
 /* Adds the operations to a program. */
 void shore__operations_describe(const struct shore__facts *f, struct shore_program *program);

@@ -184,9 +184,8 @@ struct shore__both shore__memory_both(const struct shore__memory *memory, uint32
         const struct shore__region *row = &r->item[i];
         const struct shore__span *span = &memory->span[row->place];
         if (row->index != index || !row->bytes || row->key != key) continue;
-        struct shore__both at = shore__both_at((struct shore__both){span->host, span->device}, row->offset);
-        if (at.host) b.host = at.host;
-        if (!shore__buf_is_none(at.device)) b.device = at.device;
+        if (span->host) b.host = (char *)span->host + row->offset;
+        if (!shore__buf_is_none(span->device)) b.device = shore__at(span->device, row->offset);
     }
     return b;
 }

@@ -62,11 +62,6 @@ struct shore__both {
     void *host;        /* NULL: none there */
     shore__buf device; /* none: not there */
 };
-static inline struct shore__both shore__both_at(struct shore__both b, uint64_t bytes) {
-    if (b.host) b.host = (char *)b.host + bytes;
-    if (!shore__buf_is_none(b.device)) b.device = shore__at(b.device, bytes);
-    return b;
-}
 
 /* Rows that are laid out, with their memory. */
 struct shore__memory {

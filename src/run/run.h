@@ -78,7 +78,6 @@ int shore__moments_updates(const char *directory, enum shore_optimizer optimizer
  * where it is. */
 int shore__moments_open(const struct shore__model *m, const struct shore__settings *s,
                         struct shore__moment_sources *out, struct shore_diag *diag);
-void shore__moments_close(struct shore__moment_sources *moments);
 
 /* The model that settings name: --model DIR or --init. Presets grow to the tokenizer's size. Reads config.json. */
 int shore__run_model(const struct shore__settings *s, struct shore__tokenizer *tokenizer, struct shore__model **out,

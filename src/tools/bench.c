@@ -49,17 +49,6 @@ void shore__bench_remove(const struct shore__addresses *places) {
     }
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double shore__bench_median(double *values, size_t count) {
-    if (!count) return 0;
-    qsort(values, count, sizeof *values, by_value);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 int shore__bench_parse_count(const char *text, uint64_t *count) {
     char *end;
     double value = strtod(text, &end), unit = 1;

@@ -9,7 +9,6 @@
 int shore__bench_places(const struct shore__strings *drives, const char *name, struct shore__addresses *places,
                         struct shore_diag *diag);
 void shore__bench_remove(const struct shore__addresses *places); /* files only */
-double shore__bench_median(double *values, size_t count);        /* sorts */
 /* "124M", "1.5B", "1000000": units of 1,000. -EINVAL. */
 int shore__bench_parse_count(const char *text, uint64_t *count);
 

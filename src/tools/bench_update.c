@@ -250,7 +250,7 @@ static struct figures figures_of(const struct bench *b) {
 #define SINCE(field) ((double)(b->after.field - b->before.field) / n)
     return (struct figures){
         .seconds_mean = total / n,
-        .median = shore__bench_median(b->seconds, b->args->steps),
+        .median = shore__median(b->seconds, b->args->steps),
         .read = SINCE(drive_read_state) + SINCE(drive_read_fetch) + SINCE(drive_read_spill),
         .written = SINCE(drive_write_state) + SINCE(drive_write_spill),
         .link_in = SINCE(link_in_gradients) + SINCE(link_in_state),

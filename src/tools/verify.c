@@ -234,7 +234,7 @@ static int plan(struct verify *v, const struct shore__model *m, struct trial *tr
                 struct shore_diag *diag) {
     uint64_t machine = shore__machine_memory_bytes(), most = v->args.settings.memory_bytes;
     if (!most) most = machine / 2;
-    struct shore__needs one, large, five, stored, ram;
+    struct shore__needs one = {0}, large = {0}, five = {0}, stored = {0}, ram = {0};
     int rc = needs_of(v, m, 1, 0, SHORE__AUTO, &one, diag);
     if (!rc) rc = needs_of(v, m, 1, 8 * SEGMENT_BYTES, SHORE__AUTO, &large, diag);
     if (!rc) rc = needs_of(v, m, 5, 0, SHORE__AUTO, &five, diag);

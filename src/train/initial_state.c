@@ -28,7 +28,8 @@ int shore__train_initial_state(struct shore__run *run, struct shore_fleet_option
     if (!rc) rc = shore__import(*out, m, v.source, &v.moments, making, making_ctx, diag);
     if (!rc) rc = shore_fleet_seal(*out, 0, diag);
     shore__source_close(v.source);
-    shore__moments_close(&v.moments);
+    shore__source_close(v.moments.m);
+    shore__source_close(v.moments.v);
     if (rc) return rc;
     return shore__run_finish(run, shore__fleet_info(*out).fleet_id, processor, options->note, options->note_ctx, diag);
 }

@@ -9,11 +9,6 @@
 #include "storage/volume.h"
 #include "train/trainer.h"
 
-static void say_emulated(const struct trainer *t) {
-    const struct shore__emulation *e = shore__tempo_emulation(t->tempo);
-    if (e) train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
-}
-
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag) {
     struct shore__facts facts;
@@ -108,7 +103,8 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     struct shore_fleet_options options;
     shore__plan_fleet_options(&t->facts, &t->plan, &options);
     options.arena = t->arena;
-    say_emulated(t);
+    const struct shore__emulation *e = shore__tempo_emulation(t->tempo);
+    if (e) train_note(t, "emulated: times are those of %s, rates and model divided by %g", e->name, e->scale);
     options.note = t->events->note;
     options.note_ctx = t->events->ctx;
     options.overwrite = overwrite;

@@ -15,10 +15,6 @@ static void give_up_attempt(struct trainer *t) {
     shore__compress_forget(t);
 }
 
-static bool stop_asked(const struct trainer *t) {
-    return t->events->should_stop && t->events->should_stop(t->events->ctx);
-}
-
 int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag *diag) {
     char go_on[sizeof diag->text];
     struct shore_diag why = *diag, said;
@@ -31,7 +27,7 @@ int shore__train_reconnect(struct trainer *t, uint64_t *step, struct shore_diag 
     shore_patience_begin(&t->patience, diag, &said);
     train_note(t, "%s", said.text);
     while ((rc = shore_patience_try(&t->patience, rc, &why)) > 0) {
-        if (stop_asked(t))
+        if (t->events->should_stop && t->events->should_stop(t->events->ctx))
             return shore__fail_of(
                 diag, SHORE_ELINK, &why,
                 "stopped while a drive was away (%.500s), so that the step could not be finished; the "

@@ -68,12 +68,6 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
     return rc;
 }
 
-/* Saves the residual. The step is committed, whether this works or not. */
-static void save_residual(struct trainer *t) {
-    struct shore_diag diag = {0};
-    if (shore__compress_save(t, &diag)) train_note(t, "the residual of compression is lost: %s", diag.text);
-}
-
 static bool snapshot_due(const struct trainer *t, uint64_t step) {
     return t->s->snapshot_every && step % t->s->snapshot_every == 0;
 }
@@ -149,7 +143,9 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
     if (rc == SHORE_ENONFINITE && !t.refused) explain_new_value(&t, info.step, diag);
     while (!rc && (rc = shore_fleet_digest(t.fleet, false, out->digest, diag)) == SHORE_ELINK)
         rc = go_back(&t, diag);
-    save_residual(&t); /* also of a run that cannot continue, for lack of space for example */
+    struct shore_diag why = {0};
+    /* also of a run that cannot continue, for lack of space for example */
+    if (shore__compress_save(&t, &why)) train_note(&t, "the residual of compression is lost: %s", why.text);
     shore__trainer_close(&t);
     return rc;
 }

@@ -10,7 +10,7 @@
 #include "drive/counters.h"
 #include "drive/fleet/fleet.h"
 
-int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
+struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet) {
     struct shore_fleet *f = (struct shore_fleet *)(uintptr_t)fleet;
     struct shore_fleet_info info = {
         .fleet_id = {f->fleet_id[0], f->fleet_id[1]},
@@ -28,6 +28,11 @@ int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *o
     for (uint32_t d = 0; d < f->ndrives; d++) {
         info.disk_bytes += f->drives[d]->disk_bytes;
     }
+    return info;
+}
+
+int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out) {
+    const struct shore_fleet_info info = shore__fleet_info(fleet);
     return shore__sized_out(out, &info, sizeof info);
 }
 

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/units.h"
 #include "files/atomic.h"
 #include "run/internal.h"
 
@@ -55,18 +56,6 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     return true;
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The middle value: a step that evaluation or a pause made long says nothing about the others. */
-static double median(double *values, uint32_t n) {
-    if (!n) return 0;
-    qsort(values, n, sizeof *values, by_size);
-    return values[n / 2];
-}
-
 void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),
                               void *ctx) {
     char *buffer = malloc(TAIL_BYTES);
@@ -102,5 +91,6 @@ void shore__run_pulse(const struct shore__run *run, struct shore__pulse *out) {
     struct timing timing = {.out = out};
     *out = (struct shore__pulse){.loss = NAN};
     shore__metrics_backwards(run, take_line, &timing);
-    out->step_seconds = median(timing.seconds, out->steps_timed);
+    /* a step that evaluation or a pause made long says nothing about the others */
+    out->step_seconds = shore__median(timing.seconds, out->steps_timed);
 }

@@ -96,8 +96,3 @@ int shore__moments_open(const struct shore__model *m, const struct shore__settin
     }
     return rc;
 }
-
-void shore__moments_close(struct shore__moment_sources *moments) {
-    shore__source_close(moments->m);
-    shore__source_close(moments->v);
-}

@@ -194,11 +194,6 @@ static int put_json(const struct row *r, struct shore__settings *s, const json_t
     return rc;
 }
 
-/* Whether an old run's key is of a flag that is gone, because it did nothing. */
-static bool is_gone(const char *key) {
-    return strcmp(key, "micro-batch") == 0;
-}
-
 int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
                               struct shore_diag *diag) {
     const char *key = NULL;
@@ -208,7 +203,7 @@ int shore__settings_from_json(const json_t *json, const char *name, struct shore
                            shore__shown(name).text);
     json_object_foreach((json_t *)json, key, value) {
         const struct row *r = find(key);
-        if (is_gone(key)) continue;
+        if (strcmp(key, "micro-batch") == 0) continue; /* an old run's flag that is gone: it did nothing */
         int rc = r ? put_json(r, out, value, name, diag) : unknown(key, name, diag);
         if (rc < 0) return rc;
     }
