@@ -5,7 +5,7 @@
 
 #include "cli/clean_text.h"
 #include "cli/cli.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "plan/transfers.h"
 
 struct args {

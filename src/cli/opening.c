@@ -1,7 +1,7 @@
 #include <sys/stat.h>
 
 #include "cli/cli.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "files/hub.h"
 #include "model/config_keys.h"
 #include "plan/transfers.h"

@@ -4,7 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "infer/infer.h"
 #include "number/bf16.h"
 #include "pass/describe.h"

@@ -4,7 +4,7 @@
 
 #include "base/arena.h"
 #include "cli/clean_text.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "near/update.h"
 #include "number/bf16.h"
 #include "run/emulation/tempo.h"

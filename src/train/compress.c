@@ -8,7 +8,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "number/norm.h"
 #include "number/residual.h"
 #include "train/trainer.h"

@@ -1,5 +1,5 @@
 /* Writes the initial state of a run to its drives. */
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "train/train.h"
 
 struct values {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "run/emulation/tempo.h"
 #include "storage/volume.h"
 #include "train/trainer.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/diag.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "train/trainer.h"
 
 /* Clears the attempt: its requests, pages and failures. */

@@ -4,7 +4,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "train/trainer.h"
 
 static int refuse(struct trainer *t, struct shore_diag *diag) {

@@ -6,8 +6,8 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "drive/counters.h"
 #include "drive/fleet/fleet.h"
-#include "drive/link.h"
 #include "run/door/door.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/snapshots.h"

@@ -3,7 +3,7 @@
 
 #include "base/diag.h"
 #include "base/sized.h"
-#include "drive/link.h"
+#include "drive/counters.h"
 #include "run/door/door.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/standing.h"

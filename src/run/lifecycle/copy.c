@@ -7,8 +7,8 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "drive/counters.h"
 #include "drive/drive.h"
-#include "drive/link.h"
 #include "plan/transfers.h"
 #include "run/lifecycle/copy.h"
 #include "storage/room.h"

@@ -7,8 +7,8 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/counters.h"
 #include "drive/fleet/fleet.h"
-#include "drive/link.h"
 #include "drive/probe/probe.h"
 #include "drive/probe/speed.h"
 #include "plan/transfers.h"

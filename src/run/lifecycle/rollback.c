@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/diag.h"
+#include "drive/counters.h"
 #include "drive/fleet/fleet.h"
-#include "drive/link.h"
 #include "files/atomic.h"
 #include "run/directory/journal.h"
 #include "run/internal.h"

@@ -12,8 +12,8 @@
 
 #include "base/diag.h"
 #include "base/directory.h"
+#include "drive/counters.h"
 #include "drive/fleet/fleet_snapshot.h"
-#include "drive/link.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/directory/journal.h"
