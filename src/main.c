@@ -10,20 +10,21 @@
 #include "cli/cli.h"
 
 static const struct shore__subcommand commands[] = {
-    {"train", shore__cli_train, "train a model whose state lives on drives, or go on with a run", NULL},
-    {"eval", shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL},
-    {"generate", shore__cli_generate, "continue a text", NULL},
-    {"verify", shore__cli_verify, "prove on this machine that budgets, chunks and placements give the same bits", NULL},
-    {"import", shore__cli_import, "put a Hugging Face model on drives, as a run at step 0", NULL},
-    {"export", shore__cli_export, "write a run as a Hugging Face directory", NULL},
-    {"inspect", shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL},
-    {"remove", shore__cli_remove, "delete a run with its volumes", NULL},
-    {"snapshot", shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one", NULL},
-    {"rollback", shore__cli_rollback, "put a run back to a snapshot", NULL},
-    {"snapshots", shore__cli_snapshots, "list the snapshots of a run", NULL},
-    {"drive", shore__cli_drive, "list, measure, add, remove, replace or serve the drives of a run", NULL},
-    {"bench", shore__cli_bench, "measure UPDATE on a drive, the drive itself, or the processor", NULL},
-    {"doctor", shore__cli_doctor, "check what this machine has for training, and say what to improve", NULL},
+    {"train", NULL, "train a model whose state lives on drives, or go on with a run", NULL, shore__cli_train},
+    {"eval", &shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL, NULL},
+    {"generate", &shore__cli_generate, "continue a text", NULL, NULL},
+    {"verify", NULL, "prove on this machine that budgets, chunks and placements give the same bits", NULL,
+     shore__cli_verify},
+    {"import", NULL, "put a Hugging Face model on drives, as a run at step 0", NULL, shore__cli_import},
+    {"export", &shore__cli_export, "write a run as a Hugging Face directory", NULL, NULL},
+    {"inspect", &shore__cli_inspect, "explain a run, its volumes and its identity; digest of its state", NULL, NULL},
+    {"remove", &shore__cli_remove, "delete a run with its volumes", NULL, NULL},
+    {"snapshot", &shore__cli_snapshot, "keep a named copy of a run's committed state, or remove one", NULL, NULL},
+    {"rollback", &shore__cli_rollback, "put a run back to a snapshot", NULL, NULL},
+    {"snapshots", &shore__cli_snapshots, "list the snapshots of a run", NULL, NULL},
+    {"drive", NULL, "list, measure, add, remove, replace or serve the drives of a run", NULL, shore__cli_drive},
+    {"bench", NULL, "measure UPDATE on a drive, the drive itself, or the processor", NULL, shore__cli_bench},
+    {"doctor", &shore__cli_doctor, "check what this machine has for training, and say what to improve", NULL, NULL},
     {.name = "help"}, /* only for suggestions */
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

@@ -20,11 +20,12 @@ enum shore__exit {
     SHORE__EXIT_USAGE = 2,  /* wrong usage or input, or too little budget or disk: nothing was changed */
 };
 
-/* A subcommand. argv starts after its name; it returns the exit code. */
+/* A subcommand: its line, or a function that takes what follows its name and returns the exit code. */
 struct shore__subcommand {
     const char *name;
-    int (*run)(int argc, char **argv);
+    const struct shore__command_line *line;
     const char *summary, *synopsis; /* synopsis: of a command in a group */
+    int (*run)(int argc, char **argv);
 };
 /* Runs the command that argv[0] names. For the message about an unknown name: what: the kind of command; otherwise:
  * advice if no known name is near. */
@@ -39,28 +40,28 @@ struct shore__group {
 };
 int shore__cli_group(const struct shore__group *g, int argc, char **argv);
 int shore__cli_train(int argc, char **argv);
-int shore__cli_eval(int argc, char **argv);
-int shore__cli_generate(int argc, char **argv);
+extern const struct shore__command_line shore__cli_eval;
+extern const struct shore__command_line shore__cli_generate;
 int shore__cli_verify(int argc, char **argv);
 int shore__cli_import(int argc, char **argv);
-int shore__cli_export(int argc, char **argv);
-int shore__cli_inspect(int argc, char **argv);
-int shore__cli_remove(int argc, char **argv);
-int shore__cli_snapshot(int argc, char **argv);
-int shore__cli_rollback(int argc, char **argv);
-int shore__cli_snapshots(int argc, char **argv);
+extern const struct shore__command_line shore__cli_export;
+extern const struct shore__command_line shore__cli_inspect;
+extern const struct shore__command_line shore__cli_remove;
+extern const struct shore__command_line shore__cli_snapshot;
+extern const struct shore__command_line shore__cli_rollback;
+extern const struct shore__command_line shore__cli_snapshots;
 int shore__cli_drive(int argc, char **argv);
-int shore__cli_drive_list(int argc, char **argv);
+extern const struct shore__command_line shore__cli_drive_list;
 int shore__cli_drive_add(int argc, char **argv);
 int shore__cli_drive_remove(int argc, char **argv);
 int shore__cli_drive_move(int argc, char **argv);
-int shore__cli_drive_bench(int argc, char **argv);
-int shore__cli_drive_serve(int argc, char **argv);
+extern const struct shore__command_line shore__cli_drive_bench;
+extern const struct shore__command_line shore__cli_drive_serve;
 int shore__cli_bench(int argc, char **argv);
-int shore__cli_doctor(int argc, char **argv);
-int shore__bench_update(int argc, char **argv);
-int shore__bench_disk(int argc, char **argv);
-int shore__bench_compute(int argc, char **argv);
+extern const struct shore__command_line shore__cli_doctor;
+extern const struct shore__command_line shore__bench_update;
+extern const struct shore__command_line shore__bench_disk;
+extern const struct shore__command_line shore__bench_compute;
 void shore__cli_version(void);
 /* Describes a drive of a run by its number: what its volume says, and what is wrong. Asks the far side. Never fails. */
 json_t *shore__cli_drive_json(const struct shore__run *run, size_t drive);
@@ -91,6 +92,8 @@ int shore__cli_print_json(json_t *object);
  * Frees what args owns through its options. Returns the exit code, which run supplies. */
 int shore__cli_command(const struct shore__command_line *line, int argc, char **argv, void *args,
                        int (*run)(const struct shore__parsed *parsed, void *args));
+/* The same with what the line says. */
+int shore__cli_run(const struct shore__command_line *line, int argc, char **argv);
 /* Flushes stdout. An error there (for example a full disk) gives exit code 1. */
 int shore__cli_finish(int code);
 

@@ -17,19 +17,6 @@ static const struct shore__option options[] = {
     SHORE__OPTION(struct args, FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 
-static const struct shore__command_line line = {
-    .command = "doctor",
-    .remote = true,
-    .synopsis = "doctor [--drive PATH...] [--json]",
-    .about = "Tells what this machine has for training: processor, I/O, memory and limits, and of each drive its "
-             "file\nsystem, room and rates. Each line begins with OK, WARN (it works, but could work better) or "
-             "FAIL\n(something necessary does not work). WARN and FAIL lines say what to do.",
-    .notes =
-        "A drive is measured with a temporary file of 96 MiB that has no name: nothing is left behind, however this\n"
-        "ends. Block devices are not measured. Exit code 1: something that is needed does not work.",
-    SHORE__OPTIONS(options),
-};
-
 static void look_at_drives(struct shore__report *r, const struct shore__strings *drives) {
     struct shore__whereabouts *places = calloc(drives->count + 1, sizeof *places);
     struct shore__address **at = calloc(drives->count + 1, sizeof(struct shore__address *));
@@ -85,7 +72,16 @@ static int examine(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_doctor(int argc, char **argv) {
-    struct args a = {.json = false};
-    return shore__cli_command(&line, argc, argv, &a, examine);
-}
+const struct shore__command_line shore__cli_doctor = {
+    .command = "doctor",
+    .remote = true,
+    .synopsis = "doctor [--drive PATH...] [--json]",
+    .about = "Tells what this machine has for training: processor, I/O, memory and limits, and of each drive its "
+             "file\nsystem, room and rates. Each line begins with OK, WARN (it works, but could work better) or "
+             "FAIL\n(something necessary does not work). WARN and FAIL lines say what to do.",
+    .notes =
+        "A drive is measured with a temporary file of 96 MiB that has no name: nothing is left behind, however this\n"
+        "ends. Block devices are not measured. Exit code 1: something that is needed does not work.",
+    SHORE__OPTIONS(options),
+    SHORE__RUNS(examine, struct args, .json = false),
+};

@@ -2,14 +2,14 @@
 
 int shore__cli_drive(int argc, char **argv) {
     static const struct shore__subcommand commands[] = {
-        {"list", shore__cli_drive_list, "the drives of a run: shares, sizes, what they hold", "RUN [--json]"},
-        {"add", shore__cli_drive_add, "spread a run's state over more drives", "RUN DRIVE..."},
-        {"remove", shore__cli_drive_remove, "take drives out of a run", "RUN DRIVE..."},
-        {"move", shore__cli_drive_move, "replace drives of a run by others", "RUN OLD=NEW..."},
-        {"bench", shore__cli_drive_bench, "how fast drives are, and what shares of a run they would get",
-         "DIR... [--json]"},
-        {"serve", shore__cli_drive_serve, "serve drives of this host to training elsewhere",
-         "--stdio | --listen SOCKET"},
+        {"list", &shore__cli_drive_list, "the drives of a run: shares, sizes, what they hold", "RUN [--json]", NULL},
+        {"add", NULL, "spread a run's state over more drives", "RUN DRIVE...", shore__cli_drive_add},
+        {"remove", NULL, "take drives out of a run", "RUN DRIVE...", shore__cli_drive_remove},
+        {"move", NULL, "replace drives of a run by others", "RUN OLD=NEW...", shore__cli_drive_move},
+        {"bench", &shore__cli_drive_bench, "how fast drives are, and what shares of a run they would get",
+         "DIR... [--json]", NULL},
+        {"serve", &shore__cli_drive_serve, "serve drives of this host to training elsewhere",
+         "--stdio | --listen SOCKET", NULL},
     };
     static const struct shore__group group = {
         .all = commands,

@@ -18,21 +18,6 @@ static const struct shore__option options[] = {
     SHORE__OPTION(struct args, FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 
-static const struct shore__command_line line = {
-    .command = "drive bench",
-    .remote = true,
-    .synopsis = "drive bench DRIVE... [--json]",
-    .about =
-        "Measures each drive alone, reading and writing at once in the pattern of UPDATE, with a temporary file of\n"
-        "96 MiB: the figures that decide which share of a run's state a drive gets, so that all finish together. A\n"
-        "drive on another host is measured over there, and counts with no more than its link carries: updates of\n"
-        "AdamW whose fp32 gradients come over it.",
-    .notes = "'longshore bench disk' measures longer and all drives at once.",
-    SHORE__OPTIONS(options),
-    .positional = SHORE__WORDS_MAX,
-    .missing = "which drive? Give a directory on it",
-};
-
 /* as it was found */
 struct drive {
     struct shore__address *at;
@@ -126,7 +111,18 @@ static int bench(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_drive_bench(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, bench);
-}
+const struct shore__command_line shore__cli_drive_bench = {
+    .command = "drive bench",
+    .remote = true,
+    .synopsis = "drive bench DRIVE... [--json]",
+    .about =
+        "Measures each drive alone, reading and writing at once in the pattern of UPDATE, with a temporary file of\n"
+        "96 MiB: the figures that decide which share of a run's state a drive gets, so that all finish together. A\n"
+        "drive on another host is measured over there, and counts with no more than its link carries: updates of\n"
+        "AdamW whose fp32 gradients come over it.",
+    .notes = "'longshore bench disk' measures longer and all drives at once.",
+    SHORE__OPTIONS(options),
+    .positional = SHORE__WORDS_MAX,
+    .missing = "which drive? Give a directory on it",
+    SHORE__RUNS(bench, struct args, 0),
+};

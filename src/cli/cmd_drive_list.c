@@ -7,17 +7,6 @@ static const struct shore__option options[] = {
     {.is.kind = SHORE__VALUE_FLAG, .name = "json", .help = "one JSON object on one line"},
 };
 
-static const struct shore__command_line line = {
-    .command = "drive list",
-    .remote = true,
-    .synopsis = "drive list RUN [--json]",
-    .about =
-        "Lists the drives of a run: which share of its state each holds, at which step, and what is wrong with it.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which run? longshore drive list RUN",
-};
-
 static int print(const struct shore__run *run, bool json) {
     json_t *drives = json_array();
     for (size_t i = 0; i < run->settings.drives.count; i++)
@@ -44,7 +33,14 @@ static int list(const struct shore__parsed *parsed, void *json) {
     return code;
 }
 
-int shore__cli_drive_list(int argc, char **argv) {
-    bool json = false;
-    return shore__cli_command(&line, argc, argv, &json, list);
-}
+const struct shore__command_line shore__cli_drive_list = {
+    .command = "drive list",
+    .remote = true,
+    .synopsis = "drive list RUN [--json]",
+    .about =
+        "Lists the drives of a run: which share of its state each holds, at which step, and what is wrong with it.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which run? longshore drive list RUN",
+    SHORE__RUNS(list, bool, 0),
+};

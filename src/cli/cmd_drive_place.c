@@ -77,12 +77,11 @@ static int speeds_split(const struct shore__settings *s, struct speeds *out) {
 }
 
 static int no_such_drive(const struct shore__run *run, const char *name, struct shore_diag *diag) {
-    char first[256];
     char *drive = run->settings.drives.count ? shore__drive_name(run->settings.drives.text[0], run->generation) : NULL;
-    shore__escape(drive ? drive : "none", strlen(drive ? drive : "none"), first, sizeof first);
+    int rc = shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s", shore__shown(name).text,
+                         shore__shown(drive ? drive : "none").text);
     free(drive);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: this run has no such drive; its first is %s", shore__shown(name).text,
-                       first);
+    return rc;
 }
 
 static int given_twice(const char *name, struct shore_diag *diag) {
@@ -92,12 +91,10 @@ static int given_twice(const char *name, struct shore_diag *diag) {
 static int added(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
                  struct shore_diag *diag) {
     const struct shore__addresses *present = &run->settings.drives;
-    char shown[256];
     int rc = shore__addresses_copy(present, out) ? shore__out_of_memory(diag) : 0;
     for (; !rc && *words; words++) {
         if (shore__drive_find(present, run->generation, *words) < present->count)
-            return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already",
-                               shore__escape(*words, strlen(*words), shown, sizeof shown));
+            return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already", shore__shown(*words).text);
         if (shore__drive_find(out, run->generation, *words) < out->count) return given_twice(*words, diag);
         rc = shore__addresses_parse(out, *words, diag);
     }

@@ -30,18 +30,6 @@ static const struct shore__option options[] = {
                   "memory for one drive's buffers and tables; otherwise 256MiB"),
 };
 
-static const struct shore__command_line line = {
-    .command = "drive serve",
-    .synopsis = "drive serve --stdio [--root DIR] [--memory SIZE]\n"
-                "drive serve --listen SOCKET [--root DIR] [--memory SIZE]",
-    .about = "Serves drives of this host to training on another one, or behind a socket: UPDATE runs here, so the\n"
-             "optimizer's state never crosses. Ends when its client is gone.",
-    .notes = "To let a key do nothing else, put this in front of it in ~/.ssh/authorized_keys:\n"
-             "  restrict,command=\"longshore drive serve --stdio --root /mnt/nvme0 --memory 1GiB\" ssh-ed25519 ...\n"
-             "docs/wire-protocol.md describes what goes over the connection.",
-    SHORE__OPTIONS(options),
-};
-
 static void said(const char *text) {
     shore__cli_say("%s", text);
 }
@@ -80,7 +68,15 @@ static int serve(const struct shore__parsed *parsed, void *args) {
     return rc ? shore__cli_fail(rc, &diag) : SHORE__EXIT_DONE;
 }
 
-int shore__cli_drive_serve(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, serve);
-}
+const struct shore__command_line shore__cli_drive_serve = {
+    .command = "drive serve",
+    .synopsis = "drive serve --stdio [--root DIR] [--memory SIZE]\n"
+                "drive serve --listen SOCKET [--root DIR] [--memory SIZE]",
+    .about = "Serves drives of this host to training on another one, or behind a socket: UPDATE runs here, so the\n"
+             "optimizer's state never crosses. Ends when its client is gone.",
+    .notes = "To let a key do nothing else, put this in front of it in ~/.ssh/authorized_keys:\n"
+             "  restrict,command=\"longshore drive serve --stdio --root /mnt/nvme0 --memory 1GiB\" ssh-ed25519 ...\n"
+             "docs/wire-protocol.md describes what goes over the connection.",
+    SHORE__OPTIONS(options),
+    SHORE__RUNS(serve, struct args, 0),
+};

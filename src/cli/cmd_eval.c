@@ -32,19 +32,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
-static const struct shore__command_line line = {
-    .command = "eval",
-    .remote = true,
-    .synopsis = "eval RUN|DIR --data FILE... [--json]",
-    .about =
-        "Measures the mean loss (nats a token) and the perplexity of a run, or of a Hugging Face directory, on a text.",
-    .notes =
-        "Text is cut into windows of --seq-len tokens that do not overlap; every token but the first is predicted.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN",
-};
-
 /* Tokenizes into a nameless file. */
 static int build_data(const struct args *a, const struct shore__opened *o, struct shore__dataset **out,
                       struct shore_diag *diag) {
@@ -134,7 +121,16 @@ static int evaluate(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_eval(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, evaluate);
-}
+const struct shore__command_line shore__cli_eval = {
+    .command = "eval",
+    .remote = true,
+    .synopsis = "eval RUN|DIR --data FILE... [--json]",
+    .about =
+        "Measures the mean loss (nats a token) and the perplexity of a run, or of a Hugging Face directory, on a text.",
+    .notes =
+        "Text is cut into windows of --seq-len tokens that do not overlap; every token but the first is predicted.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which model? Give a run or a Hugging Face directory: longshore eval RUN",
+    SHORE__RUNS(evaluate, struct args, .json = false),
+};

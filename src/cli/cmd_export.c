@@ -28,20 +28,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
-static const struct shore__command_line line = {
-    .command = "export",
-    .remote = true,
-    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]",
-    .about =
-        "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
-        "that transformers loads. The weights are streamed: memory does not grow with the model. Of a run from Python "
-        "it\n"
-        "writes the configuration that the run has recorded, and says what is missing.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which run? longshore export RUN --out DIR",
-};
-
 static int buffers_within(const struct args *a, uint64_t *buffers, struct shore_diag *diag) {
     uint64_t now, peak;
     *buffers = 0; /* the default of export */
@@ -66,7 +52,7 @@ static int export(const struct shore__parsed *parsed, void *args) {
         return shore__cli_fail(shore__not_a_run(path, &diag), &diag);
     int rc = shore__cli_open_run(path, &a->moved, a->snapshot, true, &o, &diag);
     if (rc) return shore__cli_fail(rc, &diag);
-    bool typed = o.model || shore__option_given(&line, parsed, "dtype");
+    bool typed = o.model || shore__option_given(&shore__cli_export, parsed, "dtype");
     rc = buffers_within(a, &buffers, &diag);
     if (!rc) shore__cli_catch_signals("longshore: stopping; once more stops at once\n");
     if (!rc && !o.model && a->moments)
@@ -100,7 +86,17 @@ static int export(const struct shore__parsed *parsed, void *args) {
     return rc ? shore__cli_fail_opened(rc, &diag) : SHORE__EXIT_DONE;
 }
 
-int shore__cli_export(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, export);
-}
+const struct shore__command_line shore__cli_export = {
+    .command = "export",
+    .remote = true,
+    .synopsis = "export RUN --out DIR [--dtype bf16|fp32|fp16] [--snapshot NAME] [--moments]",
+    .about =
+        "Writes the committed state of a run as a Hugging Face directory (config.json, model.safetensors, tokenizer)\n"
+        "that transformers loads. The weights are streamed: memory does not grow with the model. Of a run from Python "
+        "it\n"
+        "writes the configuration that the run has recorded, and says what is missing.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which run? longshore export RUN --out DIR",
+    SHORE__RUNS(export, struct args, 0),
+};

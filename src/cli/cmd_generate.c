@@ -25,16 +25,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line: prompt, text, tokens, ended"),
 };
 
-static const struct shore__command_line line = {
-    .command = "generate",
-    .remote = true,
-    .synopsis = "generate RUN|DIR --prompt TEXT [--max-tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
-    .about = "Continues a text with a run or a Hugging Face directory, and prints it as it comes, the prompt first.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT",
-};
-
 /* A stream of generated text. It shows only whole characters; tokens may end inside of one. */
 struct stream {
     struct shore__tokenizer *tokenizer;
@@ -162,7 +152,13 @@ static int generate(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_generate(int argc, char **argv) {
-    struct args a = {.sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200}};
-    return shore__cli_command(&line, argc, argv, &a, generate);
-}
+const struct shore__command_line shore__cli_generate = {
+    .command = "generate",
+    .remote = true,
+    .synopsis = "generate RUN|DIR --prompt TEXT [--max-tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
+    .about = "Continues a text with a run or a Hugging Face directory, and prints it as it comes, the prompt first.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which model? Give a run or a Hugging Face directory: longshore generate RUN --prompt TEXT",
+    SHORE__RUNS(generate, struct args, .sampling = {.temperature = 0.8, .top_k = 40, .top_p = 1, .max_tokens = 200}),
+};

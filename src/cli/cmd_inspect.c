@@ -26,19 +26,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 
-static const struct shore__command_line line = {
-    .command = "inspect",
-    .remote = true,
-    .synopsis = "inspect RUN [--json]\ninspect RUN --digest|--deep [--json]",
-    .about =
-        "Explains a run: its model, its identity, how far it is, who works on it, and the volumes that hold its "
-        "state.\n"
-        "A run in use may be looked at, too. The digest does not depend on where or in what pieces the state lies.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which run? longshore inspect RUN",
-};
-
 /* ---- the digest -------------------------------------------------------------------------------------------------- */
 
 /* opened: whether the drives were opened. */
@@ -270,7 +257,7 @@ static int inspect(const struct shore__parsed *parsed, void *args) {
     bool opened = false;
     int code = SHORE__EXIT_DONE, rc = 0;
     a->digest |= a->deep;
-    if (shore__option_given(&line, parsed, "accept-step")) a->accept = &a->accept_step;
+    if (shore__option_given(&shore__cli_inspect, parsed, "accept-step")) a->accept = &a->accept_step;
     if (!a->digest && (a->accept || a->memory))
         rc =
             shore__fail(&diag, SHORE_EUSAGE, "--%s goes with --digest or --deep", a->accept ? "accept-step" : "memory");
@@ -290,7 +277,16 @@ static int inspect(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_inspect(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, inspect);
-}
+const struct shore__command_line shore__cli_inspect = {
+    .command = "inspect",
+    .remote = true,
+    .synopsis = "inspect RUN [--json]\ninspect RUN --digest|--deep [--json]",
+    .about =
+        "Explains a run: its model, its identity, how far it is, who works on it, and the volumes that hold its "
+        "state.\n"
+        "A run in use may be looked at, too. The digest does not depend on where or in what pieces the state lies.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which run? longshore inspect RUN",
+    SHORE__RUNS(inspect, struct args, .json = false),
+};

@@ -6,18 +6,6 @@ struct args {
 
 static const struct shore__option options[] = {SHORE__NOT_A_COPY(struct args, itself)};
 
-static const struct shore__command_line line = {
-    .command = "remove",
-    .remote = true,
-    .synopsis = "remove RUN",
-    .about = "Deletes a run directory and the volumes of its fleet. A run that is in use is refused; nothing else "
-             "is touched.",
-    .notes = "A copy of a run's directory has no volumes of its own: it is refused, and deleted like any directory.",
-    SHORE__OPTIONS(options),
-    .positional = 1,
-    .missing = "which run? longshore remove RUN",
-};
-
 static int remove_run(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
     const char *path = parsed->positional[0];
@@ -32,7 +20,15 @@ static int remove_run(const struct shore__parsed *parsed, void *args) {
     return SHORE__EXIT_FAILED;
 }
 
-int shore__cli_remove(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&line, argc, argv, &a, remove_run);
-}
+const struct shore__command_line shore__cli_remove = {
+    .command = "remove",
+    .remote = true,
+    .synopsis = "remove RUN",
+    .about = "Deletes a run directory and the volumes of its fleet. A run that is in use is refused; nothing else "
+             "is touched.",
+    .notes = "A copy of a run's directory has no volumes of its own: it is refused, and deleted like any directory.",
+    SHORE__OPTIONS(options),
+    .positional = 1,
+    .missing = "which run? longshore remove RUN",
+    SHORE__RUNS(remove_run, struct args, 0),
+};

@@ -20,52 +20,14 @@ static const struct shore__option snapshot_options[] = {
     SHORE__NOT_A_COPY(struct args, itself),
 };
 
-static const struct shore__command_line snapshot_line = {
-    .command = "snapshot",
-    .remote = true,
-    .synopsis = "snapshot RUN NAME\nsnapshot RUN NAME --remove",
-    .about =
-        "Keeps a copy of the committed state of a run under a name: a file beside each of its volumes, which shares\n"
-        "blocks with it where the file system can do that (XFS, btrfs), and takes half a volume's room elsewhere.\n"
-        "'longshore rollback RUN NAME' goes back to it.",
-    .notes = "train --snapshot-every N --keep K makes them while it trains.",
-    SHORE__OPTIONS(snapshot_options),
-    .positional = 2,
-    .missing = "which run? longshore snapshot RUN",
-};
-
 static const struct shore__option rollback_options[] = {
     OPTION(SIZE, "memory", memory, "SIZE", "the budget; otherwise the run's"),
     SHORE__NOT_A_COPY(struct args, itself),
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
-static const struct shore__command_line rollback_line = {
-    .command = "rollback",
-    .remote = true,
-    .synopsis = "rollback RUN NAME",
-    .about =
-        "Puts the state of a run back to a snapshot, with the metrics and the schedule that it had then; what the run\n"
-        "did since is lost, unless a snapshot holds it. The run may lie on other drives now. Training goes on from\n"
-        "there with the same bits as it did then.",
-    .notes = "Killed in between, it goes on with the next command that opens the run.",
-    SHORE__OPTIONS(rollback_options),
-    .positional = 2,
-    .missing = "which run? longshore rollback RUN",
-};
-
 static const struct shore__option list_options[] = {
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
-};
-
-static const struct shore__command_line list_line = {
-    .command = "snapshots",
-    .remote = true,
-    .synopsis = "snapshots RUN [--json]",
-    .about = "Lists the snapshots of a run, the oldest first.",
-    SHORE__OPTIONS(list_options),
-    .positional = 1,
-    .missing = "which run? longshore snapshots RUN",
 };
 
 /* The second word, which both commands need. itself: the run is no copy. */
@@ -103,7 +65,7 @@ static int snapshot(const struct shore__parsed *parsed, void *args) {
     struct shore_diag diag = {0};
     struct shore__run *run = NULL;
     bool opened = false;
-    int rc = name_of(&snapshot_line, parsed, a->itself, &name, &diag);
+    int rc = name_of(&shore__cli_snapshot, parsed, a->itself, &name, &diag);
     if (!rc) rc = shore__run_open(parsed->positional[0], true, NULL, &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = a->remove ? drop(run, name, &diag) : make(run, name, &opened, &diag);
@@ -112,10 +74,20 @@ static int snapshot(const struct shore__parsed *parsed, void *args) {
     return opened ? shore__cli_fail_opened(rc, &diag) : shore__cli_fail(rc, &diag);
 }
 
-int shore__cli_snapshot(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&snapshot_line, argc, argv, &a, snapshot);
-}
+const struct shore__command_line shore__cli_snapshot = {
+    .command = "snapshot",
+    .remote = true,
+    .synopsis = "snapshot RUN NAME\nsnapshot RUN NAME --remove",
+    .about =
+        "Keeps a copy of the committed state of a run under a name: a file beside each of its volumes, which shares\n"
+        "blocks with it where the file system can do that (XFS, btrfs), and takes half a volume's room elsewhere.\n"
+        "'longshore rollback RUN NAME' goes back to it.",
+    .notes = "train --snapshot-every N --keep K makes them while it trains.",
+    SHORE__OPTIONS(snapshot_options),
+    .positional = 2,
+    .missing = "which run? longshore snapshot RUN",
+    SHORE__RUNS(snapshot, struct args, 0),
+};
 
 static int roll_back(const struct shore__parsed *parsed, void *args) {
     const struct args *a = args;
@@ -124,7 +96,7 @@ static int roll_back(const struct shore__parsed *parsed, void *args) {
     struct shore__run *run = NULL;
     struct shore__snapshot s = {.step = 0};
     uint64_t from = 0;
-    int code = SHORE__EXIT_DONE, rc = name_of(&rollback_line, parsed, a->itself, &name, &diag);
+    int code = SHORE__EXIT_DONE, rc = name_of(&shore__cli_rollback, parsed, a->itself, &name, &diag);
     if (!rc) rc = shore__run_open_to_roll_back(parsed->positional[0], &run, &diag);
     if (!rc && run->note) shore__cli_say("%s", run->note);
     if (!rc) rc = shore__snapshot_read(run->path, name, &s, &diag);
@@ -155,10 +127,20 @@ static int roll_back(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__cli_rollback(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&rollback_line, argc, argv, &a, roll_back);
-}
+const struct shore__command_line shore__cli_rollback = {
+    .command = "rollback",
+    .remote = true,
+    .synopsis = "rollback RUN NAME",
+    .about =
+        "Puts the state of a run back to a snapshot, with the metrics and the schedule that it had then; what the run\n"
+        "did since is lost, unless a snapshot holds it. The run may lie on other drives now. Training goes on from\n"
+        "there with the same bits as it did then.",
+    .notes = "Killed in between, it goes on with the next command that opens the run.",
+    SHORE__OPTIONS(rollback_options),
+    .positional = 2,
+    .missing = "which run? longshore rollback RUN",
+    SHORE__RUNS(roll_back, struct args, 0),
+};
 
 static json_t *snapshot_json(const struct shore__snapshot *s) {
     json_t *volumes = json_array();
@@ -204,7 +186,13 @@ static int list_all(const struct shore__parsed *parsed, void *args) {
     return SHORE__EXIT_DONE;
 }
 
-int shore__cli_snapshots(int argc, char **argv) {
-    struct args a = {0};
-    return shore__cli_command(&list_line, argc, argv, &a, list_all);
-}
+const struct shore__command_line shore__cli_snapshots = {
+    .command = "snapshots",
+    .remote = true,
+    .synopsis = "snapshots RUN [--json]",
+    .about = "Lists the snapshots of a run, the oldest first.",
+    SHORE__OPTIONS(list_options),
+    .positional = 1,
+    .missing = "which run? longshore snapshots RUN",
+    SHORE__RUNS(list_all, struct args, 0),
+};

@@ -125,7 +125,7 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
     if (run->settings.stop_at && run->settings.stop_at < last) last = run->settings.stop_at;
-    shore__progress_init(&w.progress, last, run->settings.memory_bytes);
+    w.progress = (struct shore__progress){.last_step = last, .budget_bytes = run->settings.memory_bytes};
     struct shore__train_events events = events_of(&w);
     struct shore__train_result result = {0};
     *rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? NULL : args->accept, &events, &result, &diag);

@@ -12,41 +12,38 @@ struct found {
     uint64_t device; /* there */
 };
 
-static const char *shown(const struct shore__address *drive, char out[512]) {
-    return shore__escape(drive->text, strlen(drive->text), out, 512);
-}
-
 /* Asks a server about room and device. A server that cannot be asked gets its error when the drive is opened. */
 static void say_remote(const struct shore__address *drive, bool ask, struct found *f) {
     struct shore__probe probe;
-    char name[512], where[256] = "behind a socket";
+    char where[256] = "behind a socket";
     if (drive->host) snprintf(where, sizeof where, "on %.200s", drive->host);
     bool known = ask && shore__drive_probe(drive, &probe, NULL) == 0;
     f->there = known && probe.device;
     f->device = known ? probe.device : 0;
     if (known && probe.capacity_bytes)
-        shore__cli_say("drive %s: %s, room for %s", shown(drive, name), where,
+        shore__cli_say("drive %s: %s, room for %s", shore__shown(drive->text).text, where,
                        shore__format_size(probe.capacity_bytes).text);
     else
-        shore__cli_say("drive %s: %s", shown(drive, name), where);
+        shore__cli_say("drive %s: %s", shore__shown(drive->text).text, where);
     if (known) shore__probe_free(&probe);
 }
 
 /* is_new: the run is. Lasting oddities are noted once per run. */
 static void say_local(const struct shore__address *drive, bool is_new, struct found *f) {
-    char name[512], text[1024];
+    char text[1024];
+    const struct shore__shown name = shore__shown(drive->text);
     f->here = shore__file_may_be_made(drive->text, NULL) == 0 && shore__whereabouts(drive->text, &f->at, NULL) == 0;
     if (!f->here) return; /* making the volume reports the error */
-    shore__cli_say("drive %s: %s", shown(drive, name), shore__whereabouts_text(&f->at, text, sizeof text));
+    shore__cli_say("drive %s: %s", shore__shown(drive->text).text, shore__whereabouts_text(&f->at, text, sizeof text));
     if (!is_new) return;
     if (f->at.ground == SHORE__GROUND_MEMORY)
         shore__cli_say(
             "warning: drive %s lies in memory (%s): it takes that beside --memory, and is gone with the next "
             "start of this machine",
-            name, f->at.file_system);
+            name.text, f->at.file_system);
     else if (f->at.ground != SHORE__GROUND_DEVICE && f->at.is_root)
         shore__cli_say("warning: drive %s lies on the file system of /: if it is to be a drive of its own, mount that",
-                       name);
+                       name.text);
 }
 
 static bool share(const struct found *a, const struct found *b, const struct shore__address *drive_a,
@@ -65,10 +62,9 @@ void shore__cli_say_drives(const struct shore__addresses *drives, bool is_new) {
         else
             say_local(drive, is_new, &found[i]);
         for (size_t k = 0; is_new && k < i; k++) {
-            char a[512], b[512];
             if (!share(&found[k], &found[i], drives->item[k], drive)) continue;
             shore__cli_say("warning: drives %s and %s lie on one device, and share its speed",
-                           shown(drives->item[k], a), shown(drive, b));
+                           shore__shown(drives->text[k]).text, shore__shown(drive->text).text);
             break;
         }
     }

@@ -1,4 +1,6 @@
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/suggest.h"
@@ -95,12 +97,22 @@ int shore__cli_command(const struct shore__command_line *line, int argc, char **
     return code;
 }
 
+int shore__cli_run(const struct shore__command_line *line, int argc, char **argv) {
+    void *args = malloc(line->args_bytes);
+    if (!args) return shore__cli_fail_running(-ENOMEM, NULL);
+    memcpy(args, line->defaults, line->args_bytes);
+    int code = shore__cli_command(line, argc, argv, args, line->run);
+    free(args);
+    return code;
+}
+
 int shore__cli_dispatch(const struct shore__subcommand *all, size_t count, const char *what, const char *otherwise,
                         int argc, char **argv) {
     const char *names[NAMES_MOST];
     for (size_t i = 0; i < count; i++) {
         names[i] = all[i].name;
-        if (all[i].run && strcmp(argv[0], names[i]) == 0) return all[i].run(argc - 1, argv + 1);
+        if ((!all[i].line && !all[i].run) || strcmp(argv[0], names[i]) != 0) continue;
+        return all[i].line ? shore__cli_run(all[i].line, argc - 1, argv + 1) : all[i].run(argc - 1, argv + 1);
     }
     const char *near = shore__suggest(argv[0], names, count);
     const struct shore__shown escaped = shore__shown(argv[0]);

@@ -47,6 +47,13 @@ static inline bool shore__option_lists(const struct shore__option *o) {
 #define SHORE__REMOTE_OPTIONS 2
 #define SHORE__WORDS_MAX 256 /* plain words of a command */
 
+/* How a command works: its function, its arguments' struct, and their defaults. */
+#define SHORE__RUNS(function, type, ...)                                     \
+    .run = function, .args_bytes = sizeof(type), .defaults = &(const type) { \
+        __VA_ARGS__                                                          \
+    }
+
+struct shore__parsed;
 struct shore__command_line {
     const char *command;  /* "train" */
     const char *synopsis; /* lines of usage, each without "longshore " */
@@ -59,6 +66,9 @@ struct shore__command_line {
     size_t positional;   /* the largest number of plain words */
     bool config;         /* takes --config FILE */
     bool remote;         /* drives may be on other hosts: takes --rsh and --connections */
+    int (*run)(const struct shore__parsed *parsed, void *args); /* returns the exit code */
+    const void *defaults;                                       /* args_bytes of them */
+    size_t args_bytes;
 };
 
 /* Source of a value: the command line takes precedence over the file. */

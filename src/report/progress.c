@@ -4,10 +4,6 @@
 #include "base/units.h"
 #include "report/report.h"
 
-void shore__progress_init(struct shore__progress *p, uint64_t last_step, uint64_t budget_bytes) {
-    *p = (struct shore__progress){.last_step = last_step, .budget_bytes = budget_bytes};
-}
-
 static double percent(double part, double whole) {
     return whole > 0 ? 100.0 * part / whole : 0;
 }

@@ -36,7 +36,6 @@ struct shore__progress {
     double mean_norm;      /* smoothed norm of the gradients; 0: none yet */
     uint64_t logged_ns;
 };
-void shore__progress_init(struct shore__progress *p, uint64_t last_step, uint64_t budget_bytes);
 /* Takes in the gradients' norm. Returns its ratio to its running mean if that is 50 or more, otherwise 0. */
 double shore__progress_jump(struct shore__progress *p, double norm);
 /* Whether a log gets a line for this step now: the first step seen, the last, and one after each pace. */

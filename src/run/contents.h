@@ -22,6 +22,8 @@ int shore__contents_make(const struct shore_layout *layout, const struct shore_s
 int shore__contents_of_model(const struct shore__model *m, bool fp32, struct shore__contents **out,
                              struct shore_diag *diag);
 void shore__contents_free(struct shore__contents *c); /* NULL is allowed */
+/* Elements of the longest row of a tensor that is stored transposed; at least 1. */
+uint64_t shore__contents_widest_row(const struct shore__contents *c);
 
 /* Replaces the program's object. */
 int shore__contents_take_program(struct shore__contents *c, const char *text, struct shore_diag *diag);

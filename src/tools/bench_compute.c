@@ -20,15 +20,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "json", json, NULL, "one JSON object on one line"),
 };
 
-static const struct shore__command_line line = {
-    .command = "bench compute",
-    .synopsis = "bench compute [--width N] [--rows N] [--json]",
-    .about =
-        "Measures the matrix products of a layer and of the head, in billions of operations a second, as bf16 and as\n"
-        "fp32 (what --products chooses between), beside the best that oneDNN reaches on the same shapes.",
-    SHORE__OPTIONS(options),
-};
-
 struct product {
     const char *name;
     size_t n, k;
@@ -124,7 +115,12 @@ static int run(const struct shore__parsed *parsed, void *args) {
     return SHORE__EXIT_DONE;
 }
 
-int shore__bench_compute(int argc, char **argv) {
-    struct args a = {.rows = 1024, .d_model = 768, .slice = 2048};
-    return shore__cli_command(&line, argc, argv, &a, run);
-}
+const struct shore__command_line shore__bench_compute = {
+    .command = "bench compute",
+    .synopsis = "bench compute [--width N] [--rows N] [--json]",
+    .about =
+        "Measures the matrix products of a layer and of the head, in billions of operations a second, as bf16 and as\n"
+        "fp32 (what --products chooses between), beside the best that oneDNN reaches on the same shapes.",
+    SHORE__OPTIONS(options),
+    SHORE__RUNS(run, struct args, .rows = 1024, .d_model = 768, .slice = 2048),
+};

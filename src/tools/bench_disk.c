@@ -30,15 +30,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
-static const struct shore__command_line line = {
-    .command = "bench disk",
-    .synopsis = "bench disk --drive PATH... [--size SIZE] [--json]",
-    .about =
-        "Measures what drives move when chunks are read from one half of a file and written to the other, read and\n"
-        "write at once, in the pattern of UPDATE but without computing: the rate that UPDATE can reach.",
-    SHORE__OPTIONS(options),
-};
-
 /* One drive, with its own thread. */
 struct disk {
     const struct args *args;
@@ -145,7 +136,13 @@ static int run(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__bench_disk(int argc, char **argv) {
-    struct args a = {.size_bytes = UINT64_C(1) << 30, .chunk_bytes = UINT64_C(3) << 20, .buffers = 5, .passes = 4};
-    return shore__cli_command(&line, argc, argv, &a, run);
-}
+const struct shore__command_line shore__bench_disk = {
+    .command = "bench disk",
+    .synopsis = "bench disk --drive PATH... [--size SIZE] [--json]",
+    .about =
+        "Measures what drives move when chunks are read from one half of a file and written to the other, read and\n"
+        "write at once, in the pattern of UPDATE but without computing: the rate that UPDATE can reach.",
+    SHORE__OPTIONS(options),
+    SHORE__RUNS(run, struct args, .size_bytes = UINT64_C(1) << 30, .chunk_bytes = UINT64_C(3) << 20, .buffers = 5,
+                .passes = 4),
+};

@@ -51,15 +51,6 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "quiet", quiet, NULL, "no progress"),
 };
 
-static const struct shore__command_line line = {
-    .command = "bench update",
-    .remote = true,
-    .synopsis = "bench update --drive PATH... [--params N] [--json]",
-    .about = "Makes a temporary fleet, and measures steps of UPDATE over all its parameters, each with its commit:\n"
-             "reading, computing and writing the optimizer's state. The volumes are removed afterwards.",
-    SHORE__OPTIONS(options),
-};
-
 struct bench {
     const struct args *args;
     uint64_t params;
@@ -381,7 +372,12 @@ static int run(const struct shore__parsed *parsed, void *args) {
     return code;
 }
 
-int shore__bench_update(int argc, char **argv) {
-    struct args a = {.steps = 5, .warmup = 1};
-    return shore__cli_command(&line, argc, argv, &a, run);
-}
+const struct shore__command_line shore__bench_update = {
+    .command = "bench update",
+    .remote = true,
+    .synopsis = "bench update --drive PATH... [--params N] [--json]",
+    .about = "Makes a temporary fleet, and measures steps of UPDATE over all its parameters, each with its commit:\n"
+             "reading, computing and writing the optimizer's state. The volumes are removed afterwards.",
+    SHORE__OPTIONS(options),
+    SHORE__RUNS(run, struct args, .steps = 5, .warmup = 1),
+};

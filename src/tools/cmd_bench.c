@@ -4,12 +4,14 @@
 
 int shore__cli_bench(int argc, char **argv) {
     static const struct shore__subcommand benches[] = {
-        {"update", shore__bench_update,
+        {"update", &shore__bench_update,
          "parameters that UPDATE reads, computes and writes a second on these drives, commit included",
-         "--drive PATH... [--params N] [--json]"},
-        {"disk", shore__bench_disk, "bytes a second that the drive itself moves in the same pattern, without computing",
-         "--drive PATH... [--json]"},
-        {"compute", shore__bench_compute, "rates of the matrix products of a model, as bf16 and as fp32", "[--json]"},
+         "--drive PATH... [--params N] [--json]", NULL},
+        {"disk", &shore__bench_disk,
+         "bytes a second that the drive itself moves in the same pattern, without computing",
+         "--drive PATH... [--json]", NULL},
+        {"compute", &shore__bench_compute, "rates of the matrix products of a model, as bf16 and as fp32", "[--json]",
+         NULL},
     };
     static const struct shore__group group = {
         .all = benches,

@@ -233,3 +233,10 @@ int shore__contents_of_model(const struct shore__model *m, bool fp32, struct sho
         *out = c;
     return rc;
 }
+
+uint64_t shore__contents_widest_row(const struct shore__contents *c) {
+    uint64_t widest = 1;
+    for (uint32_t i = 0; i < c->nshapes; i++)
+        if (c->shapes[i].transposed && c->shapes[i].dims[0] > widest) widest = c->shapes[i].dims[0];
+    return widest;
+}

@@ -224,10 +224,8 @@ static int open_writer(struct job *job, const char *directory, struct shore_diag
 
 static int alloc_buffers(struct job *job, struct shore_diag *diag) {
     const struct shore__contents *c = job->e->contents;
-    uint64_t widest = 1;
-    for (uint32_t i = 0; i < c->nshapes; i++)
-        if (c->shapes[i].transposed && c->shapes[i].dims[0] > widest) widest = c->shapes[i].dims[0];
-    job->plan = shore__plan_export(widest, job->e->memory_bytes ? job->e->memory_bytes : usual_memory_bytes);
+    job->plan = shore__plan_export(shore__contents_widest_row(c),
+                                   job->e->memory_bytes ? job->e->memory_bytes : usual_memory_bytes);
     job->fetched = shore__arena_alloc(NULL, (uint64_t)job->plan.segments * SHORE_SEGMENT_ELEMS * sizeof(float));
     job->tile = shore__arena_alloc(NULL, job->plan.tile_elems * sizeof(float));
     job->columns = shore__arena_alloc(NULL, job->plan.tile_elems * sizeof(float));

@@ -85,13 +85,6 @@ static int check_all(struct shore__source *s, struct shore_diag *diag) {
     return rc;
 }
 
-static uint64_t widest_row(const struct shore__contents *c) {
-    uint64_t widest = 1;
-    for (uint32_t i = 0; i < c->nshapes; i++)
-        if (c->shapes[i].transposed && c->shapes[i].dims[0] > widest) widest = c->shapes[i].dims[0];
-    return widest;
-}
-
 int shore__source_directory(const struct shore__model *m, const char *directory, struct shore__source **out,
                             struct shore_diag *diag) {
     struct shore__source *s = NULL;
@@ -102,7 +95,7 @@ int shore__source_directory(const struct shore__model *m, const char *directory,
     if (rc < 0) goto failed;
     s->tensors = calloc(s->contents->nshapes, sizeof *s->tensors);
     s->used = calloc(s->files->ntensors + 1u, sizeof *s->used);
-    s->row = malloc(widest_row(s->contents) * sizeof *s->row);
+    s->row = malloc(shore__contents_widest_row(s->contents) * sizeof *s->row);
     rc = s->tensors && s->used && s->row ? check_all(s, diag) : shore__out_of_memory(diag);
     if (rc < 0) goto failed;
     *out = s;

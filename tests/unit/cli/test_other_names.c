@@ -14,19 +14,23 @@
 #include "cli/other_names.h"
 #include "cli/train_options.h"
 
-static int (*const commands[])(int, char **) = {shore__cli_train, shore__cli_eval, shore__cli_generate,
-                                                shore__cli_export};
+static const struct shore__subcommand commands[] = {
+    {.run = shore__cli_train},
+    {.line = &shore__cli_eval},
+    {.line = &shore__cli_generate},
+    {.line = &shore__cli_export},
+};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 /* What a command says on stderr to this word alone. */
-static void say(int (*command)(int, char **), char *word, char *out, size_t bytes) {
+static void say(const struct shore__subcommand *command, char *word, char *out, size_t bytes) {
     char *argv[] = {word, NULL};
     FILE *said = tmpfile();
     int before = dup(STDERR_FILENO);
     assert_true(said && before >= 0);
     fflush(stderr);
     dup2(fileno(said), STDERR_FILENO);
-    int code = command(1, argv);
+    int code = command->line ? shore__cli_run(command->line, 1, argv) : command->run(1, argv);
     fflush(stderr);
     dup2(before, STDERR_FILENO);
     close(before);
@@ -44,10 +48,10 @@ static void is_answered(const char *name, const char *wanted) {
     for (char *c = spelled + 2; *c; c++)
         if (*c == '-') *c = '_';
     for (int i = 0; i < COMMANDS && !found; i++) {
-        say(commands[i], word, said, sizeof said);
+        say(&commands[i], word, said, sizeof said);
         found = strstr(said, wanted) != NULL;
         if (!found || name[0] == '-') continue;
-        say(commands[i], spelled, said, sizeof said);
+        say(&commands[i], spelled, said, sizeof said);
         found = strstr(said, wanted) != NULL;
     }
     if (!found) fail_msg("no command answers %s with: %s", word, wanted);

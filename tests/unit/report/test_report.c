@@ -95,7 +95,7 @@ static void dropped_energy_only_where_compressed(void **state) {
     json_t *json = line_of(&r);
     assert_true(json_real_value(json_object_get(json, "dropped_energy")) == 0.625);
     json_decref(json);
-    shore__progress_init(&p, 1000, 0);
+    p = (struct shore__progress){.last_step = 1000};
     assert_non_null(strstr(shore__progress_line(&p, &r, line, sizeof line), "dropped 62%"));
     assert_null(strstr(shore__progress_line(&p, &usual, line, sizeof line), "dropped"));
 }
@@ -147,7 +147,7 @@ static void a_line_says_how_long_it_is(void **state) {
 static void progress_shows_what_matters_and_never_overflows(void **state) {
     struct shore__progress p;
     char line[512];
-    shore__progress_init(&p, 1000, UINT64_C(1) << 30);
+    p = (struct shore__progress){.last_step = 1000, .budget_bytes = UINT64_C(1) << 30};
     shore__progress_line(&p, &usual, line, sizeof line);
     assert_non_null(strstr(line, "step 7/1000"));
     assert_non_null(strstr(line, "loss 3.3333"));
@@ -205,7 +205,7 @@ static void a_slow_drive_is_named(void **state) {
     char line[512];
     r.slow_drive = "/mnt/b/longshore.volume";
     r.slow_factor = 2.13;
-    shore__progress_init(&p, 10, 0);
+    p = (struct shore__progress){.last_step = 10};
     const char *said = strstr(shore__progress_line(&p, &r, line, sizeof line),
                               "slow: /mnt/b/longshore.volume works 2.1 times as long as the others");
     assert_non_null(said);
@@ -218,7 +218,7 @@ static void the_end_is_foreseen(void **state) {
     struct shore_step_report r = usual;
     struct shore__progress p;
     char line[512];
-    shore__progress_init(&p, 11, 0);
+    p = (struct shore__progress){.last_step = 11};
     r.step = 1, r.step_seconds = 100, r.val_loss = 2.5;
     shore__progress_line(&p, &r, line, sizeof line);
     r.step = 2, r.step_seconds = 2;
@@ -236,24 +236,24 @@ static void a_log_takes_the_first_the_last_and_by_pace(void **state) {
     const struct shore__pace steps = {.steps = 10}, time = {.seconds = 30};
     const uint64_t second = 1000000000;
     struct shore__progress p;
-    shore__progress_init(&p, 25, 0);
+    p = (struct shore__progress){.last_step = 25};
     for (uint64_t step = 3; step <= 25; step++)
         assert_true(shore__progress_due(&p, &steps, step, step * second) ==
                     (step == 3 || step == 10 || step == 20 || step == 25));
-    shore__progress_init(&p, 25, 0);
+    p = (struct shore__progress){.last_step = 25};
     for (uint64_t step = 1; step <= 25; step++) /* 7 seconds each: at 7, 42, 77, ... */
         assert_true(shore__progress_due(&p, &time, step, 7 * step * second) == (step % 5 == 1 || step == 25));
-    shore__progress_init(&p, 25, 0);
+    p = (struct shore__progress){.last_step = 25};
     for (uint64_t step = 1; step <= 25; step++) /* each takes longer than that */
         assert_true(shore__progress_due(&p, &time, step, 40 * step * second));
 }
 
 static void a_norm_far_above_its_mean_is_seen(void **state) {
     struct shore__progress p;
-    shore__progress_init(&p, 25, 0);
+    p = (struct shore__progress){.last_step = 25};
     assert_true(shore__progress_jump(&p, 0) == 0 && shore__progress_jump(&p, 2) == 0);
     assert_true(shore__progress_jump(&p, NAN) == 0 && shore__progress_jump(&p, 99) == 0); /* 49.5 times */
-    shore__progress_init(&p, 25, 0);
+    p = (struct shore__progress){.last_step = 25};
     for (int i = 0; i < 10; i++)
         assert_true(shore__progress_jump(&p, 2) == 0);
     double times = shore__progress_jump(&p, 150);
