@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
@@ -90,6 +91,11 @@ def graph_task() -> int:
 
 def in_backward() -> bool:
     return graph_task() != -1
+
+
+def in_autograds_thread() -> bool:
+    """Whether backward runs in a thread that is not Python's: of a device, or a deep one."""
+    return in_backward() and isinstance(threading.current_thread(), threading._DummyThread)
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:

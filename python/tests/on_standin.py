@@ -47,7 +47,11 @@ class Net(nn.Module):
     def forward(self, ids):
         x = self.table(ids)
         for layer in self.layers:
-            x = x + (checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x))
+            x = x + (
+                checkpoint(lambda x, layer=layer: x * layer(x), x, use_reentrant=False)
+                if self.checkpoints
+                else layer(x)
+            )
         return F.cross_entropy(F.linear(x, self.table.weight).flatten(0, 1), ids.flatten())
 
 
@@ -137,13 +141,45 @@ def by_a_script(where, path):
         result = engine.step()
         with longshore.resident(net.layers[1]):
             seen = net.layers[1][1].weight.sum().item()
+        digests = []
+        for closes in (False, True):
+            engine.snapshot(f"here-{closes}")
+            for _ in range(2):
+                engine.backward(engine(torch.arange(8).view(2, 4).to(where)))
+                engine.step()
+            if closes:
+                engine.close()
+            engine.reopen(path, f"here-{closes}")
+            digests.append(engine.digest())
+            engine.backward(engine(torch.arange(8).view(2, 4).to(where)))
+            engine.step()
+            digests.append(engine.digest())
         return {
             "digest": engine.digest(),
+            "digests": digests,
             "norm": result.grad_norm,
             "seen": seen,
             "memory of the drives": engine.memory().drives,
             "head": net.table.weight.sum().item(),
         }
+
+
+class Mixed(nn.Module):
+    """Layers of several sizes, every other of which is trained in part: half of them have one block, half have two."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            [nn.Sequential(nn.Linear(16, 8 + 8 * n), nn.Linear(8 + 8 * n, 16)) for n in range(5)]
+        )
+        for layer in self.layers[1::2]:
+            layer[0].requires_grad_(False)
+
+    def forward(self, x):
+        x = x.reshape(-1, 16)
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return x
 
 
 def moe():
@@ -179,7 +215,7 @@ def made(make):
 
 
 def batches_of(model):
-    if isinstance(model, models.Cnn):
+    if isinstance(model, (models.Cnn, Mixed)):
         g = torch.Generator().manual_seed(3)
         return [torch.randn(4, 1, 6, 6, generator=g) for _ in range(2)]
     return models.tokens(2)
@@ -253,11 +289,19 @@ MODELS = {**models.LANGUAGE, "cnn": models.Cnn, "moe": moe, "lora": lora}
 WAYS = {
     **{f"{name}, loop": (make, {"together": False, "slots": 2, "pages": 9}) for name, make in MODELS.items()},
     **{f"{name}, together": (make, {"together": True, "slots": 9, "pages": 2}) for name, make in MODELS.items()},
+    "mixed, 2 over 3, loop": (Mixed, {"together": False, "slots": 2, "pages": 3}),
+    "mixed, 4 over 1, together": (Mixed, {"together": True, "slots": 4, "pages": 1}),
     "2 over 6, together": (SIX, {"together": True, "slots": 2, "pages": 6}),
     "6 over 2, loop": (SIX, {"together": False, "slots": 6, "pages": 2}),
     "1 over 2, loop": (SIX, {"together": False, "slots": 1, "pages": 2}),
-    "activations, loop": (SIX, {"together": False, "slots": 2, "pages": 3, "activations": "drives"}),
-    "activations, together": (SIX, {"together": True, "slots": 3, "pages": 2, "activations": "drives"}),
+    "activations, loop": (
+        SIX,
+        {"together": False, "slots": 2, "pages": 3, "activations": "drives", "activation_room": "64MiB"},
+    ),
+    "activations, together": (
+        SIX,
+        {"together": True, "slots": 3, "pages": 2, "activations": "drives", "activation_room": "64MiB"},
+    ),
     "own stream, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "stream": True}),
     "own stream, together": (SIX, {"together": True, "slots": 6, "pages": 2, "stream": True}),
     "bf16, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "storage": "bf16"}),
@@ -370,6 +414,8 @@ RUNS = {
     "one slot": {"slots": 1, "pages": 1},
     "one slot, loop": {"slots": 1, "pages": 1, "together": False},
     "checkpoints": {"checkpoints": True},
+    "checkpoints, one slot": {"checkpoints": True, "slots": 1, "pages": 2},
+    "checkpoints, one slot, loop": {"checkpoints": True, "slots": 1, "pages": 2, "together": False},
     "bf16 on the drives": {"storage": "bf16", "slots": 2, "pages": 2},
     "autocast": {"cast": True},
     "autocast, loop": {"cast": True, "together": False},

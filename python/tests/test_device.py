@@ -57,7 +57,17 @@ def test_pinned_memory_is_what_was_planned(told):
 
 
 @pytest.mark.parametrize(
-    "name", ["together", "loop", "one slot", "one slot, loop", "checkpoints", "bf16 on the drives"]
+    "name",
+    [
+        "together",
+        "loop",
+        "one slot",
+        "one slot, loop",
+        "checkpoints",
+        "checkpoints, one slot",
+        "checkpoints, one slot, loop",
+        "bf16 on the drives",
+    ],
 )
 def test_bits_are_those_of_the_cpu(name, told):
     here, there = told[f"{name} cpu"], told[f"{name} {standin.NAME}"]
@@ -75,7 +85,7 @@ def test_the_loss_alone_is_waited_for(name, told):
 
 def ways(told):
     found = [name.removesuffix(" cpu") for name, of in told.items() if name.endswith(" cpu") and "kept" in of]
-    assert len(found) == 23
+    assert len(found) == 25
     return [(name, told[f"{name} cpu"], told[f"{name} {standin.NAME}"]) for name in found]
 
 
@@ -140,7 +150,7 @@ def test_what_scripts_do_beside_the_step(told):
 def test_random_states_of_a_device(told):
     """What the model draws follows from the step; beside it goes on, also in a run that is resumed."""
     found = [run for run in told.values() if isinstance(run, dict) and "random" in run]
-    assert len(found) == 16
+    assert len(found) == 20
     for run in found:
         assert run["random"] == [list(range(8))] * 3
 

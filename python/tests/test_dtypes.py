@@ -187,7 +187,7 @@ def test_what_stays_counts_in_the_plan(tmp_path, seed):
         few = [s for s in engine._core.streams.blocks if s.block.dtype == FP32]
         # norms of a layer and the like
         assert sum(engine._core.layout.nbytes(s.number) for s in few) >= 8 * 4 * longshore.native.SEGMENT
-        assert engine.memory().parameters == engine._core.streams.memory.nbytes
+        assert engine.memory().parameters == engine._core.streams.tier.memory.nbytes
         assert engine._core.streams.slots < 3
         for batch in tokens(2):
             step(engine, batch)

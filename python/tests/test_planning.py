@@ -108,7 +108,7 @@ def _step(model, optimizer, batches):
 def test_less_memory_is_enough(tmp_path, seed):
     """Of an embedding and a head that are not tied, one at a time is there."""
     with engine_for(untied(), tmp_path, memory=least(untied(), tmp_path)) as engine:
-        lent, head = engine._core.streams.memory.nbytes, engine.module.lm_head.weight.numel() * 4
+        lent, head = engine._core.streams.tier.memory.nbytes, engine.module.lm_head.weight.numel() * 4
         assert lent < 1.5 * head
         words = tokens(1)[0]["input_ids"]
         engine.eval()

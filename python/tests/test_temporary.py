@@ -268,7 +268,7 @@ def test_its_memory_is_the_budgets(tmp_path, seed):
         before = engine.memory().state
         with longshore.resident(model, write="temporary"):
             assert engine.memory().held <= engine.memory().budget
-            assert engine.memory().parameters >= engine._core.streams.memory.nbytes + 4 * 800 * 801 * 4
+            assert engine.memory().parameters >= engine._core.streams.tier.memory.nbytes + 4 * 800 * 801 * 4
             engine.backward(engine(x).square().mean())
             assert engine.memory().held <= engine.memory().budget
             with pytest.raises(

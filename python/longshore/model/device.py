@@ -142,7 +142,6 @@ class Device:
         )
         try:
             self.copying = self.new_stream()
-            self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=device)  # of a widening
         except (RuntimeError, NotImplementedError) as failure:
             raise LongshoreError(
                 f"{device} has no streams that copies can run on ({_first_line(failure)}): move the model to the CPU "
@@ -170,6 +169,7 @@ class Device:
 
     def watch(self):
         """Begins to wait for events on a thread of the library's, so that nobody else has to look at them."""
+        self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=self.device)  # of a widening
         native.call(lib.shore_device_watch, self.c)
 
     def close(self):

@@ -6,7 +6,7 @@ import threading
 import torch
 
 from ..interrupts import whole
-from ..torch_internals import in_backward, saved_tensor_hooks
+from ..torch_internals import in_autograds_thread, in_backward, saved_tensor_hooks
 
 _counting = threading.Lock()
 
@@ -35,7 +35,8 @@ class Running(threading.local):
         """pack, unpack: for saved tensors. computing: {owner: how many forward and backward passes it is in}, of all
         threads."""
         self.pack, self.unpack, self.computing = pack, unpack, computing
-        self.owner = threading.get_ident()  # the same for all micro-batches that take turns
+        # the same for all micro-batches that take turns; None: autograd's thread, which computes for one that waits
+        self.owner = None if in_autograds_thread() else threading.get_ident()
         self.modules = []  # outermost first: (module, the blocks that it computes with)
         self.hooks = self.depth = None  # the hooks for saved tensors; the length of modules when they were set
         self.offloads = False  # whether activations go to the drives
@@ -78,6 +79,8 @@ class Running(threading.local):
         return not self.modules
 
     def _count(self, by):
+        if self.owner is None:
+            return
         with _counting:
             deep = self.computing[self.owner] = self.computing.get(self.owner, 0) + by
             if not deep:

@@ -65,7 +65,7 @@ class Places:
     def __init__(self, tier, slots, streams):
         """tier: has the memory; slots: the Slots in it; streams: bring blocks there."""
         self.tier, self.streams = tier, streams
-        self.device, self.nbytes, self.base = tier.bytes.device, tier.bytes.numel(), tier.base
+        self.device, self.nbytes = tier.bytes.device, tier.bytes.numel()
         self.slots = sorted(slots, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
 
@@ -83,7 +83,7 @@ class Places:
             if storage_users(handle.view) != handle.users:
                 kept, handle.view = (
                     handle.view,
-                    self.view(handle.view.data_ptr() - self.base, handle.view.dtype, handle.view.shape),
+                    self.view(handle.view.data_ptr() - self.tier.base, handle.view.dtype, handle.view.shape),
                 )
                 with DisableTorchFunctionSubclass():
                     if not handle.temporary:
@@ -108,7 +108,7 @@ class Places:
         """Returns the slot that a tensor lies in, or None."""
         if tensor.device != self.device or not has_storage(tensor):
             return None
-        at = tensor.data_ptr() - self.base
+        at = tensor.data_ptr() - self.tier.base
         return self.slots[bisect.bisect_right(self.bases, at) - 1] if 0 <= at < self.nbytes and self.slots else None
 
     def place_of(self, tensor, sources=None):
@@ -125,7 +125,7 @@ class Places:
                 "a view of a parameter is computed with after its layer has gone; make it again, or make a copy of it"
             )
         place = Place()
-        place.streamed, place.updates, place.at = slot.holds, slot.holds.updates, tensor.data_ptr() - self.base
+        place.streamed, place.updates, place.at = slot.holds, slot.holds.updates, tensor.data_ptr() - self.tier.base
         place.dtype, place.shape, place.stride = tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
         return place
 

@@ -21,7 +21,14 @@ from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, lib
-from ..torch_internals import carry_hooks, in_backward, parameters_of, storage_users, version_of
+from ..torch_internals import (
+    DisableTorchFunctionSubclass,
+    carry_hooks,
+    in_backward,
+    parameters_of,
+    storage_users,
+    version_of,
+)
 from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
@@ -100,7 +107,7 @@ class Streams:
         else:
             page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
             self.tier = TwoTiers(layout, storage, shared, at, pages, device, page_bytes)
-        self.memory, self.device = self.tier.memory, device
+        self.device = device
         self.places = Places(self.tier, {id(s.slot): s.slot for s in self.blocks}.values(), self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # the Turns of a layer-major step
@@ -115,6 +122,11 @@ class Streams:
 
     def open(self, state):
         """Opens the pages of a run's state: from here on blocks are fetched from its drives, at the committed step."""
+        if self.tier.take():
+            for p, handle in (pair for streamed in self.blocks for pair in streamed.parameters):
+                handle.view = self._view_of(handle.block, handle.index)
+                with DisableTorchFunctionSubclass():
+                    p.data = handle.view
         self.tier.open(state, self.blocks)
         self.state = state
         for streamed in self.blocks:  # memory may hold blocks of another state
@@ -160,6 +172,12 @@ class Streams:
 
     # ---- the model's parameters
 
+    def _view_of(self, streamed, index):
+        """Where a block's tensor lies in its slot."""
+        tensor = streamed.block.tensors[index]
+        at = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
+        return self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
+
     def bind(self, model):
         """Points the model's parameters into the slots, and frees their memory. Replaces those on the meta device."""
         owners = {}
@@ -172,8 +190,7 @@ class Streams:
             for index, tensor in enumerate(streamed.block.tensors):
                 module, name = owners[tensor.name]
                 p = parameters_of(module)[name]
-                at = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
-                view = self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
+                view = self._view_of(streamed, index)
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # keeps a version counter of its own, which a view of the memory would not

@@ -34,6 +34,10 @@ class OneTier:
             return lib.SHORE_PAGES_STAYS, self.base + streamed.slot.fetched
         return streamed.slot.number, 0
 
+    def take(self):
+        """Takes the memory, unless it is there: a close() lets go of a device's. Returns whether it did."""
+        return False
+
     def open(self, state, blocks):
         """Opens the pages of a run's state."""
         self.state = state
@@ -123,15 +127,15 @@ class TwoTiers(OneTier):
         sides = layout.sides(page_bytes)
         count = min(pages, len(layers))
         rest = [b for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers]
-        self.memory = device.pinned(max(layout.memory_bytes(count, page_bytes), 4096))
-        self.bytes = device.bytes(max(nbytes, 4096))
-        self.base = self.bytes.data_ptr()
-        at = int(ffi.cast("uintptr_t", self.memory.pointer))
-        self.turns = []  # of each turn: the address of each side's buffer
+        self.sizes = max(layout.memory_bytes(count, page_bytes), 4096), max(nbytes, 4096)  # here and there
+        self.memory = self.bytes = None
+        self.take()
+        at = 0
+        self.turns = []  # of each turn: where each side's buffer begins in memory
         for _ in range(count):
             self.turns.append([at + sum(sides[:n]) for n in range(len(sides))])
             at += sum(sides)
-        self.own, self.side = {}, {}  # {block: the address of its own page}; {block: its side}
+        self.own, self.side = {}, {}  # {block: where its own page begins}; {block: its side}
         for b in rest:
             self.own[b] = at
             at += page_bytes(b)
@@ -141,21 +145,32 @@ class TwoTiers(OneTier):
                 if count == len(layers):
                     self.own[b] = self.turns[place][side]
 
+    def take(self):
+        if self.bytes is not None:
+            return False
+        here, there = self.sizes
+        self.memory = self.device.pinned(here)
+        self.bytes = self.device.bytes(there)
+        self.base = self.bytes.data_ptr()
+        return True
+
     def _buffers(self):
-        return [list(of) for of in zip(*self.turns)]
+        here = int(ffi.cast("uintptr_t", self.memory.pointer))
+        return [[here + at for at in of] for of in zip(*self.turns)]
 
     def _page_of(self, streamed):
-        b = streamed.number
-        return (lib.SHORE_PAGES_STAYS, self.own[b]) if b in self.own else (self.side[b], 0)
+        b, here = streamed.number, int(ffi.cast("uintptr_t", self.memory.pointer))
+        return (lib.SHORE_PAGES_STAYS, here + self.own[b]) if b in self.own else (self.side[b], 0)
 
     def open(self, state, blocks):
         super().open(state, blocks)
         self.device.watch()
-        slots = {streamed.slot.number: streamed for streamed in blocks}
-        buffers = [ffi.new("uint64_t[]", [self.base + streamed.slot.base]) for _, streamed in sorted(slots.items())]
+        slots = {slot.number: slot for slot in (*self.slots, *(streamed.slot for streamed in blocks))}
+        widen = {streamed.slot.number for streamed in blocks if streamed.storage != streamed.block.dtype}
+        buffers = [ffi.new("uint64_t[]", [self.base + slots[number].base]) for number in range(len(slots))]
         pools = ffi.new("struct shore_shown_pool[]", max(len(buffers), 1))
-        for pool, buffer, (_, streamed) in zip(pools, buffers, sorted(slots.items())):
-            pool.buffers, pool.nbuffers, pool.widens = buffer, 1, streamed.storage != streamed.block.dtype
+        for number, (pool, buffer) in enumerate(zip(pools, buffers)):
+            pool.buffers, pool.nbuffers, pool.widens = buffer, 1, number in widen
         options = native.new(
             "struct shore_shown_options",
             device=self.device.c,

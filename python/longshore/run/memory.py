@@ -101,7 +101,7 @@ def measure(core: Any) -> Memory:
     """The Memory of an engine, now."""
     if allocator.held()[1] >= allocator.LEAST_BYTES:
         allocator.give_back()
-    plan, parameters, copies = core.plan, core.streams.memory.nbytes, core.streams.copies_bytes
+    plan, parameters, copies = core.plan, core.streams.tier.memory.nbytes, core.streams.copies_bytes
     beside = plan.compression_bytes + core.gradients.landing_bytes
     # the engine keeps state in what gradients do not use
     gradients = plan.gradient_bytes + plan.aside_bytes + beside
