@@ -68,43 +68,20 @@ static int not_taken(const struct shore__command_line *line, const struct shore_
     return shore__fail(diag, SHORE_EUSAGE, "--%s does not go with %s", o->name, line->command);
 }
 
-static int bad_value(const struct shore__option *o, const char *text, struct shore_diag *diag) {
-    char wanted[160];
-    return shore__fail(diag, SHORE_EUSAGE, "--%s takes %s, not '%s'", o->name,
-                       shore__value_takes(&o->is, wanted, sizeof wanted), shore__shown(text).text);
-}
-
-static int set_option(const struct shore__option *o, const char *text, void *target, struct shore_diag *diag) {
-    void *at = (char *)target + o->offset;
-    char *copy = NULL;
-    switch (o->is.kind) {
-    case SHORE__VALUE_TEXT:
-        if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s is empty", o->name);
-        if (!(copy = strdup(text))) return shore__out_of_memory(diag);
-        free(*(char **)at);
-        *(char **)at = copy;
-        return 0;
-    case SHORE__VALUE_LIST:
-    case SHORE__VALUE_PLACES:
-        if (!*text) return shore__fail(diag, SHORE_EUSAGE, "--%s has an empty word", o->name);
-        return shore__strings_add(at, text) ? shore__out_of_memory(diag) : 0;
-    default:
-        return shore__value_read(&o->is, text, at) ? 0 : bad_value(o, text, diag);
-    }
+/* Sets the option from a text, or from JSON if there is some. target: NULL: only checks the value. */
+static int set_option(const struct shore__option *o, const char *text, const json_t *json, void *target,
+                      struct shore_diag *diag) {
+    void *unused[3] = {NULL}, *at = target ? (char *)target + o->offset : (void *)unused;
+    char name[64];
+    snprintf(name, sizeof name, "--%s", o->name);
+    int rc =
+        json ? shore__value_read_json(&o->is, name, json, at, diag) : shore__value_read(&o->is, name, text, at, diag);
+    if (!target) shore__value_clear(&o->is, at);
+    return rc;
 }
 
 static bool is_flag(const char *word) {
     return word[0] == '-' && word[1] == '-' && word[2];
-}
-
-static int check_remote(const struct shore__option *o, const char *text, struct shore_diag *diag) {
-    union {
-        uint32_t number;
-        char *text;
-    } checked = {.text = NULL};
-    int rc = set_option(o, text, &checked, diag);
-    if (!rc && o->is.kind == SHORE__VALUE_TEXT) free(checked.text);
-    return rc;
 }
 
 /* An empty variable counts as none. */
@@ -112,7 +89,7 @@ static int check_variables(const struct shore__command_line *line, struct shore_
     struct shore_diag why;
     for (int i = 0; line->remote && i < SHORE__REMOTE_OPTIONS; i++) {
         const char *text = getenv(remote_variables[i]);
-        int rc = text && *text ? check_remote(&shore__remote_options[i], text, &why) : 0;
+        int rc = text && *text ? set_option(&shore__remote_options[i], text, NULL, NULL, &why) : 0;
         if (rc) return shore__fail_of(diag, rc, &why, "%s: %s", remote_variables[i], why.text);
     }
     return 0;
@@ -148,7 +125,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         if (index < 0) return unknown(line, name, false, diag);
         o = &line->options[index];
         if (!shore__option_taken(line, o)) return not_taken(line, o, diag);
-        if (parsed->given[index] == SHORE__GIVEN && !shore__option_lists(o))
+        if (parsed->given[index] == SHORE__GIVEN && o->is.kind != SHORE__VALUE_LIST)
             return shore__fail(diag, SHORE_EUSAGE, "--%s is given twice", o->name);
         parsed->given[index] = SHORE__GIVEN;
     }
@@ -167,7 +144,7 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
         value = argv[++*i];
     }
     if (remote >= 0) {
-        int rc = check_remote(o, value, diag);
+        int rc = set_option(o, value, NULL, NULL, diag);
         if (rc) return rc;
         return setenv(remote_variables[remote], value, 1) ? shore__out_of_memory(diag) : 0;
     }
@@ -179,53 +156,15 @@ static int parse_flag(const struct shore__command_line *line, int argc, char **a
     char size[48];
     if (o->is.kind == SHORE__VALUE_SIZE && *i + 1 < argc && with_unit(value, argv[*i + 1], size, sizeof size))
         value = size, ++*i;
-    int rc = set_option(o, value, target, diag);
-    if (shore__option_lists(o) && !word[length])
+    int rc = set_option(o, value, NULL, target, diag);
+    if (o->is.kind == SHORE__VALUE_LIST && !word[length])
         while (!rc && *i + 1 < argc && !is_flag(argv[*i + 1]))
-            rc = set_option(o, argv[++*i], target, diag);
+            rc = set_option(o, argv[++*i], NULL, target, diag);
     return rc;
 }
 
-/* Sets an option from the file. A list replaces the default's elements. */
-static int set_from_json(const struct shore__option *o, const json_t *value, void *target, struct shore_diag *diag) {
-    void *at = (char *)target + o->offset;
-    bool list = shore__option_lists(o), texts = list || o->is.kind == SHORE__VALUE_TEXT;
-    size_t i;
-    const json_t *item;
-    int rc = 0;
-    if (list) shore__strings_free(at);
-    if (texts && json_is_string(value)) return set_option(o, json_string_value(value), target, diag);
-    if (!texts && shore__value_read_json(&o->is, value, at)) return 0;
-    if (!texts && json_is_string(value)) return bad_value(o, json_string_value(value), diag);
-    if (!list || !json_is_array(value)) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        rc = bad_value(o, text ? text : "?", diag);
-        free(text);
-    }
-    json_array_foreach(value, i, item) {
-        if (!rc && list)
-            rc = json_is_string(item) ? set_option(o, json_string_value(item), target, diag)
-                                      : shore__fail(diag, SHORE_EINPUT, "\"%s\" must be an array of strings", o->name);
-    }
-    return rc;
-}
-
-/* Checks keys even if the command line overrides them: a mistake would appear once the flag is left out. */
-static int check_json(const struct shore__option *o, const json_t *value, struct shore_diag *diag) {
-    struct shore__option alone = *o;
-    union {
-        uint64_t number;
-        char *text;
-        struct shore__strings list;
-    } place = {.list = {0}};
-    alone.offset = 0;
-    int rc = set_from_json(&alone, value, &place, diag);
-    if (o->is.kind == SHORE__VALUE_TEXT) free(place.text);
-    if (shore__option_lists(o)) shore__strings_free(&place.list);
-    return rc;
-}
-
-/* Reads --config FILE, a JSON object with the same keys. Values from the command line stay. */
+/* Reads --config FILE, a JSON object with the same keys. Values from the command line stay, and those of the file are
+ * checked even so: a mistake would appear once the flag is left out. */
 static int apply_config(const struct shore__command_line *line, const char *path, void *target,
                         struct shore__parsed *parsed, struct shore_diag *diag) {
     json_t *json;
@@ -241,8 +180,7 @@ static int apply_config(const struct shore__command_line *line, const char *path
         rc = !o             ? unknown(line, key, true, &inner)
              : found[index] ? shore__fail(&inner, SHORE_EUSAGE, "\"%s\" and \"%s\" are the same key", found[index], key)
              : !shore__option_taken(line, o) ? not_taken(line, o, &inner)
-             : overridden                    ? check_json(o, value, &inner)
-                                             : set_from_json(o, value, target, &inner);
+                                             : set_option(o, NULL, value, overridden ? NULL : target, &inner);
         if (rc) {
             rc = shore__fail_of(diag, SHORE_EINPUT, &inner, "%s: %s", shore__shown(path).text, inner.text);
             break;
@@ -279,12 +217,6 @@ int shore__options_parse(const struct shore__command_line *line, int argc, char 
 }
 
 void shore__options_free(const struct shore__command_line *line, void *target) {
-    for (size_t i = 0; i < line->noptions; i++) {
-        const struct shore__option *o = &line->options[i];
-        char *at = (char *)target + o->offset;
-        if (shore__option_lists(o)) shore__strings_free((struct shore__strings *)at);
-        if (o->is.kind != SHORE__VALUE_TEXT) continue;
-        free(*(char **)at);
-        *(char **)at = NULL;
-    }
+    for (size_t i = 0; i < line->noptions; i++)
+        shore__value_clear(&line->options[i].is, (char *)target + line->options[i].offset);
 }

@@ -18,11 +18,6 @@ struct shore__option {
     struct shore__value is;
 };
 
-/* Its words, up to the next flag, are a struct shore__strings: drives, too, wait as texts. */
-static inline bool shore__option_lists(const struct shore__option *o) {
-    return o->is.kind == SHORE__VALUE_LIST || o->is.kind == SHORE__VALUE_PLACES;
-}
-
 /* Rows of a table. target: the struct that the table fills. More fields may follow, for example .is.least = 1. */
 #define SHORE__HEADING(title) \
     { .name = title }

@@ -14,13 +14,15 @@
 #define AT(field) offsetof(struct shore__train_args, field)
 #define OPTION(...) SHORE__OPTION(struct shore__train_args, __VA_ARGS__)
 
-/* Makes an option from a row of the settings table. Drives are the arguments', since a resumed run takes OLD=NEW. */
-#define SETTING(kind_, flag, field, role, initial, chosen, least_, most_, word, text)         \
-    {.name = flag,                                                                            \
-     .value = word,                                                                           \
-     .help = text,                                                                            \
-     .offset = SHORE__VALUE_##kind_ == SHORE__VALUE_PLACES ? AT(drives) : AT(settings.field), \
-     .is = {SHORE__VALUE_OF(kind_, field, least_, most_, word)}},
+/* Makes an option from a row of the settings table. Drives are words of the arguments: a resumed run takes OLD=NEW. */
+#define IS_DRIVES(kind_) (SHORE__VALUE_##kind_ == SHORE__VALUE_PLACES)
+#define SETTING(kind_, flag, field, role, initial, chosen, least_, most_, word, text)                                 \
+    {.name = flag,                                                                                                    \
+     .value = word,                                                                                                   \
+     .help = text,                                                                                                    \
+     .offset = IS_DRIVES(kind_) ? AT(drives) : AT(settings.field),                                                    \
+     .is = {SHORE__VALUE_OF(IS_DRIVES(kind_) ? SHORE__VALUE_LIST : SHORE__VALUE_##kind_, kind_, field, least_, most_, \
+                            word)}},
 
 // clang-format off
 static const struct shore__option options[] = {
@@ -208,35 +210,21 @@ static bool same_text(const char *a, const char *b) {
 }
 
 static bool same_value(const struct shore__option *o, const void *a, const void *b) {
-    if (o->is.kind == SHORE__VALUE_TEXT) return same_text(*(char *const *)a, *(char *const *)b);
-    if (shore__option_lists(o)) {
-        const struct shore__strings *x = a, *y = b;
-        if (x->count != y->count) return false;
-        for (size_t i = 0; i < x->count; i++)
-            if (!same_text(x->item[i], y->item[i])) return false;
-        return true;
-    }
-    return memcmp(a, b, o->is.bytes) == 0;
+    size_t n[2];
+    const char *const *x = shore__value_texts(&o->is, a, &n[0]), *const *y = shore__value_texts(&o->is, b, &n[1]);
+    if (o->is.kind == SHORE__VALUE_TEXT) return same_text(*x, *y);
+    if (o->is.kind != SHORE__VALUE_LIST) return memcmp(a, b, o->is.bytes) == 0;
+    bool same = n[0] == n[1];
+    for (size_t i = 0; same && i < n[0]; i++)
+        same = same_text(x[i], y[i]);
+    return same;
 }
 
 /* "lr 0.001 -> 0.0005" */
 static void describe(const struct shore__option *o, const void *old, const void *new, char *out, size_t bytes) {
-    char text[2][64];
-    const void *value[2] = {old, new};
-    for (int i = 0; i < 2; i++) {
-        const char *word = o->is.kind == SHORE__VALUE_TEXT ? *(char *const *)value[i] : NULL;
-        shore__value_text(&o->is, value[i], text[i], sizeof text[i]);
-        if (o->is.kind == SHORE__VALUE_TEXT) snprintf(text[i], sizeof text[i], "%s", word ? word : "none");
-    }
-    shore__append(out, bytes, "%s%s %s -> %s", *out ? ", " : "", o->name, text[0], text[1]);
-}
-
-static int replace_text(char **old, const char *new, struct shore_diag *diag) {
-    char *copy = new ? strdup(new) : NULL;
-    if (new && !copy) return shore__out_of_memory(diag);
-    free(*old);
-    *old = copy;
-    return 0;
+    char from[64], to[64];
+    shore__append(out, bytes, "%s%s %s -> %s", *out ? ", " : "", o->name,
+                  shore__value_text(&o->is, old, from, sizeof from), shore__value_text(&o->is, new, to, sizeof to));
 }
 
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,
@@ -265,13 +253,9 @@ int shore__train_change(const struct shore__train_args *args, const struct shore
                                "run",
                                o->name);
         if (recorded) describe(o, old, new, changes, bytes);
-        if (o->is.kind == SHORE__VALUE_TEXT) {
-            int rc = replace_text(old, *(char *const *)new, diag);
-            if (!rc && old == &settings->emulate) rc = shore__emulation_absolute(&settings->emulate, diag);
-            if (rc) return rc;
-        } else {
-            memcpy(old, new, o->is.bytes);
-        }
+        if (shore__value_copy(&o->is, new, old)) return shore__out_of_memory(diag);
+        int rc = old == &settings->emulate ? shore__emulation_absolute(&settings->emulate, diag) : 0;
+        if (rc) return rc;
     }
     if (settings->lr != lr && settings->min_lr == lr / 10 && !given(parsed, "min-lr")) {
         double follows = settings->lr / 10; /* when it was chosen */

@@ -12,10 +12,9 @@
 
 #include "run/value.h"
 
-/* The value of a row, in .is = {...}: its kind, with the range or the words that this kind has. */
-#define SHORE__VALUE_OF(kind_, field, least_, most_, words)                            \
-    .kind = SHORE__VALUE_##kind_, .bytes = sizeof((struct shore__settings *)0)->field, \
-    SHORE__##kind_##_RANGE(least_, most_, words)
+/* The value of a row, in .is = {...}, read as kind `how`, with the range or the words that the row's kind has. */
+#define SHORE__VALUE_OF(how, kind_, field, least_, most_, words) \
+    .kind = how, .bytes = sizeof((struct shore__settings *)0)->field, SHORE__##kind_##_RANGE(least_, most_, words)
 #define SHORE__TEXT_RANGE(least_, most_, words) .choices = NULL
 #define SHORE__LIST_RANGE SHORE__TEXT_RANGE
 #define SHORE__PLACES_RANGE SHORE__TEXT_RANGE

@@ -60,7 +60,7 @@ static int unknown(const struct spot *p, const char *name, const struct key *key
 static int read_key(const struct spot *p, const struct key *key, const json_t *value) {
     char takes[96], text[104];
     if (key->is.kind == SHORE__VALUE_NONE) return 0;
-    if (!shore__value_read_json(&key->is, value, key->out)) {
+    if (shore__value_read_json(&key->is, key->name, value, key->out, NULL)) {
         snprintf(text, sizeof text, "takes %s", shore__value_takes(&key->is, takes, sizeof takes));
         return wrong(p, key->name, text);
     }

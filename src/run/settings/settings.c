@@ -34,12 +34,12 @@ struct row {
 #define PACE_INITIAL .real
 #define CHOICE_INITIAL .whole
 #define FLAG_INITIAL .whole
-#define ROW(kind_, name, field, role_, initial_, chosen_, least_, most_, value, help) \
-    {.key = name,                                                                     \
-     .role = SHORE__##role_,                                                          \
-     .offset = offsetof(struct shore__settings, field),                               \
-     .is = {SHORE__VALUE_OF(kind_, field, least_, most_, value)},                     \
-     .initial = {kind_##_INITIAL = initial_},                                         \
+#define ROW(kind_, name, field, role_, initial_, chosen_, least_, most_, value, help)   \
+    {.key = name,                                                                       \
+     .role = SHORE__##role_,                                                            \
+     .offset = offsetof(struct shore__settings, field),                                 \
+     .is = {SHORE__VALUE_OF(SHORE__VALUE_##kind_, kind_, field, least_, most_, value)}, \
+     .initial = {kind_##_INITIAL = initial_},                                           \
      .chosen = chosen_},
 
 static const struct row rows[] = {SHORE__SETTINGS(ROW)};
@@ -47,41 +47,6 @@ enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static void *field(const struct row *r, const struct shore__settings *s) {
     return (char *)s + r->offset;
-}
-
-/* The texts that a row holds. *count: 0 if it holds none, or is of another kind. */
-static const char *const *texts(const struct row *r, const struct shore__settings *s, size_t *count) {
-    const struct shore__strings *list = field(r, s);
-    const struct shore__addresses *places = field(r, s);
-    char *const *text = field(r, s);
-    enum shore__value_kind kind = r->is.kind;
-    *count = kind == SHORE__VALUE_TEXT     ? *text != NULL
-             : kind == SHORE__VALUE_LIST   ? list->count
-             : kind == SHORE__VALUE_PLACES ? places->count
-                                           : 0;
-    return kind == SHORE__VALUE_PLACES ? places->text
-                                       : (const char *const *)(kind == SHORE__VALUE_LIST ? list->item : text);
-}
-
-static void clear(const struct row *r, struct shore__settings *s) {
-    if (r->is.kind == SHORE__VALUE_TEXT) {
-        free(*(char **)field(r, s));
-        *(char **)field(r, s) = NULL;
-    } else if (r->is.kind == SHORE__VALUE_LIST) {
-        shore__strings_free(field(r, s));
-    } else if (r->is.kind == SHORE__VALUE_PLACES) {
-        shore__addresses_free(field(r, s));
-    }
-}
-
-/* Sets the text; a list gains one. */
-static int take_text(const struct row *r, struct shore__settings *s, const char *text, struct shore_diag *diag) {
-    char **one = field(r, s);
-    if (r->is.kind == SHORE__VALUE_PLACES) return shore__addresses_parse(field(r, s), text, diag);
-    if (r->is.kind == SHORE__VALUE_TEXT) clear(r, s);
-    bool taken =
-        r->is.kind == SHORE__VALUE_LIST ? !shore__strings_add(field(r, s), text) : (*one = strdup(text)) != NULL;
-    return taken ? 0 : shore__out_of_memory(diag);
 }
 
 void shore__settings_defaults(struct shore__settings *s) {
@@ -105,7 +70,7 @@ void shore__settings_defaults(struct shore__settings *s) {
 
 void shore__settings_free(struct shore__settings *s) {
     for (size_t i = 0; i < ROWS; i++)
-        clear(&rows[i], s);
+        shore__value_clear(&rows[i].is, field(&rows[i], s));
 }
 
 int shore__settings_copy(const struct shore__settings *s, struct shore__settings *out) {
@@ -113,11 +78,8 @@ int shore__settings_copy(const struct shore__settings *s, struct shore__settings
     *out = *s;
     for (size_t i = 0; i < ROWS; i++) {
         const struct row *r = &rows[i];
-        size_t count;
-        const char *const *item = texts(r, s, &count);
-        if (count) memset(field(r, out), 0, r->is.bytes);
-        for (size_t k = 0; k < count && rc == 0; k++)
-            rc = take_text(r, out, item[k], NULL);
+        memset(field(r, out), 0, r->is.bytes);
+        if (rc == 0) rc = shore__value_copy(&r->is, field(r, s), field(r, out));
     }
     if (rc < 0) shore__settings_free(out);
     return rc;
@@ -136,16 +98,6 @@ static bool is_unset(const struct row *r, const struct shore__settings *s) {
     if (r->chosen && r->is.kind == SHORE__VALUE_REAL) return isnan(*(double *)field(r, s));
     if (r->is.bytes == sizeof(uint32_t)) return r->chosen && *(uint32_t *)field(r, s) == r->initial.whole;
     return r->chosen && *(uint64_t *)field(r, s) == r->initial.whole;
-}
-
-/* where: the file that holds the JSON key; NULL: it is a flag. */
-static int refuse(const struct row *r, const char *where, const char *value, struct shore_diag *diag) {
-    char allowed[160];
-    shore__value_takes(&r->is, allowed, sizeof allowed);
-    const struct shore__shown shown = shore__shown(value);
-    if (!where) return shore__fail(diag, SHORE_EUSAGE, "%s takes %s, not \"%s\"", r->key, allowed, shown.text);
-    return shore__fail(diag, SHORE_EUSAGE, "%s: \"%s\" takes %s, not \"%s\"", shore__shown(where).text, r->key, allowed,
-                       shown.text);
 }
 
 _Static_assert(sizeof(enum shore_optimizer) == sizeof(int) && sizeof(enum shore__products) == sizeof(int) &&
@@ -171,27 +123,11 @@ static int unknown(const char *key, const char *where, struct shore_diag *diag) 
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static bool has_texts(const struct row *r) {
-    return r->is.kind == SHORE__VALUE_TEXT || r->is.kind == SHORE__VALUE_LIST || r->is.kind == SHORE__VALUE_PLACES;
-}
-
 static int put_json(const struct row *r, struct shore__settings *s, const json_t *value, const char *where,
                     struct shore_diag *diag) {
-    bool texts = has_texts(r), list = texts && r->is.kind != SHORE__VALUE_TEXT, one = json_is_string(value);
-    size_t count = one ? 1 : list ? json_array_size(value) : 0, i = 0;
-    if (!texts && shore__value_read_json(&r->is, value, field(r, s))) return 0;
-    if (texts && (one || json_is_array(value))) clear(r, s);
-    for (; texts && i < count; i++) {
-        const json_t *item = one ? value : json_array_get(value, i);
-        if (!json_is_string(item) || !*json_string_value(item)) break;
-        int rc = take_text(r, s, json_string_value(item), diag);
-        if (rc < 0) return rc;
-    }
-    if (texts && i == count && (one || (list && json_is_array(value)))) return 0;
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    int rc = refuse(r, where, one ? json_string_value(value) : text ? text : "?", diag);
-    free(text);
-    return rc;
+    char name[sizeof(struct shore__shown) + 80];
+    snprintf(name, sizeof name, "%s: \"%s\"", shore__shown(where).text, r->key);
+    return shore__value_read_json(&r->is, name, value, field(r, s), diag);
 }
 
 int shore__settings_from_json(const json_t *json, const char *name, struct shore__settings *out,
@@ -210,14 +146,6 @@ int shore__settings_from_json(const json_t *json, const char *name, struct shore
     return 0;
 }
 
-static json_t *row_json(const struct row *r, const struct shore__settings *s) {
-    size_t count;
-    const char *const *item = texts(r, s, &count);
-    if (!has_texts(r)) return shore__value_json(&r->is, field(r, s));
-    if (!count) return NULL;
-    return r->is.kind == SHORE__VALUE_TEXT ? json_string(*item) : shore__texts_to_json(item, count);
-}
-
 static int by_offset(const void *a, const void *b) {
     const struct row *const *x = a, *const *y = b;
     return ((*x)->offset > (*y)->offset) - ((*x)->offset < (*y)->offset);
@@ -230,7 +158,7 @@ json_t *shore__settings_to_json(const struct shore__settings *s) {
         in_order[i] = &rows[i];
     qsort(in_order, ROWS, sizeof *in_order, by_offset);
     for (size_t i = 0; i < ROWS && object; i++) {
-        json_t *value = is_unset(in_order[i], s) ? NULL : row_json(in_order[i], s);
+        json_t *value = is_unset(in_order[i], s) ? NULL : shore__value_json(&in_order[i]->is, field(in_order[i], s));
         if (value && json_object_set_new(object, in_order[i]->key, value) < 0) {
             json_decref(object);
             return NULL;
@@ -252,13 +180,13 @@ static int check_row(const struct row *r, const struct shore__settings *s, struc
     char value[40];
     size_t count;
     if (is_unset(r, s)) return 0;
-    const char *const *item = texts(r, s, &count);
+    const char *const *item = shore__value_texts(&r->is, field(r, s), &count);
     for (size_t i = 0; i < count; i++) {
         int rc = check_text(r, item[i], diag);
         if (rc < 0) return rc;
     }
     if (shore__value_fits(&r->is, field(r, s))) return 0;
-    return refuse(r, NULL, shore__value_text(&r->is, field(r, s), value, sizeof value), diag);
+    return shore__value_refuse(&r->is, r->key, shore__value_text(&r->is, field(r, s), value, sizeof value), diag);
 }
 
 int shore__settings_in_range(const struct shore__settings *s, struct shore_diag *diag) {

@@ -9,6 +9,7 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "run/strings.h"
 
 #define SWITCH "off|on"
 
@@ -72,7 +73,63 @@ static bool read_choice(const struct shore__value *v, const char *text, unsigned
     return false;
 }
 
-bool shore__value_read(const struct shore__value *v, const char *text, void *at) {
+const char *const *shore__value_texts(const struct shore__value *v, const void *at, size_t *count) {
+    const struct shore__strings *list = at;
+    const struct shore__addresses *places = at;
+    char *const *text = at;
+    *count = 0;
+    switch (v->kind) {
+    case SHORE__VALUE_TEXT:
+        *count = *text != NULL;
+        return (const char *const *)text;
+    case SHORE__VALUE_LIST:
+        *count = list->count;
+        return (const char *const *)list->item;
+    case SHORE__VALUE_PLACES:
+        *count = places->count;
+        return places->text;
+    default:
+        return NULL;
+    }
+}
+
+static bool lists(const struct shore__value *v) {
+    return v->kind == SHORE__VALUE_LIST || v->kind == SHORE__VALUE_PLACES;
+}
+
+static bool has_texts(const struct shore__value *v) {
+    return v->kind == SHORE__VALUE_TEXT || lists(v);
+}
+
+void shore__value_clear(const struct shore__value *v, void *at) {
+    if (v->kind == SHORE__VALUE_LIST) shore__strings_free(at);
+    if (v->kind == SHORE__VALUE_PLACES) shore__addresses_free(at);
+    if (v->kind != SHORE__VALUE_TEXT) return;
+    free(*(char **)at);
+    *(char **)at = NULL;
+}
+
+/* Sets the text; a list gains one. */
+static int take_text(const struct shore__value *v, const char *text, void *at, struct shore_diag *diag) {
+    if (v->kind == SHORE__VALUE_PLACES) return shore__addresses_parse(at, text, diag);
+    if (v->kind == SHORE__VALUE_LIST) return shore__strings_add(at, text) ? shore__out_of_memory(diag) : 0;
+    shore__value_clear(v, at);
+    return (*(char **)at = strdup(text)) ? 0 : shore__out_of_memory(diag);
+}
+
+int shore__value_copy(const struct shore__value *v, const void *from, void *to) {
+    size_t count;
+    const char *const *item = shore__value_texts(v, from, &count);
+    int rc = 0;
+    shore__value_clear(v, to);
+    if (!has_texts(v)) memcpy(to, from, v->bytes);
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = take_text(v, item[i], to, NULL);
+    return rc;
+}
+
+/* Reads one of the kinds without texts. */
+static bool read_plain(const struct shore__value *v, const char *text, void *at) {
     union {
         uint64_t whole;
         uint32_t narrow;
@@ -112,14 +169,43 @@ bool shore__value_read(const struct shore__value *v, const char *text, void *at)
     return true;
 }
 
-bool shore__value_read_json(const struct shore__value *v, const json_t *json, void *at) {
+int shore__value_refuse(const struct shore__value *v, const char *name, const char *text, struct shore_diag *diag) {
+    char wanted[160];
+    return shore__fail(diag, SHORE_EUSAGE, "%s takes %s, not '%s'", name, shore__value_takes(v, wanted, sizeof wanted),
+                       shore__shown(text).text);
+}
+
+int shore__value_read(const struct shore__value *v, const char *name, const char *text, void *at,
+                      struct shore_diag *diag) {
+    if (has_texts(v) && *text) return take_text(v, text, at, diag);
+    return read_plain(v, text, at) ? 0 : shore__value_refuse(v, name, text, diag);
+}
+
+static int refuse_json(const struct shore__value *v, const char *name, const json_t *json, struct shore_diag *diag) {
+    char *text = json_dumps(json, JSON_ENCODE_ANY | JSON_COMPACT);
+    int rc = shore__value_refuse(v, name, text ? text : "?", diag);
+    free(text);
+    return rc;
+}
+
+int shore__value_read_json(const struct shore__value *v, const char *name, const json_t *json, void *at,
+                           struct shore_diag *diag) {
     char text[40];
     bool chooses = v->kind == SHORE__VALUE_CHOICE || v->kind == SHORE__VALUE_FLAG;
     bool may_be_none = v->kind == SHORE__VALUE_SIZE || v->kind == SHORE__VALUE_SHARE;
-    if (json_is_string(json)) return shore__value_read(v, json_string_value(json), at);
+    if (lists(v)) shore__value_clear(v, at);
+    if (json_is_string(json)) return shore__value_read(v, name, json_string_value(json), at, diag);
     if (may_be_none && !v->least && json_is_number(json) && json_number_value(json) == 0) { /* as records have it */
         memset(at, 0, v->bytes);
-        return true;
+        return 0;
+    }
+    if (lists(v) && json_is_array(json)) {
+        int rc = 0;
+        for (size_t i = 0; i < json_array_size(json) && rc == 0; i++) {
+            const char *item = json_string_value(json_array_get(json, i));
+            rc = item ? shore__value_read(v, name, item, at, diag) : refuse_json(v, name, json, diag);
+        }
+        return rc;
     }
     if (json_is_integer(json) && !chooses)
         snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(json));
@@ -128,8 +214,8 @@ bool shore__value_read_json(const struct shore__value *v, const json_t *json, vo
     else if (json_is_boolean(json) && chooses)
         snprintf(text, sizeof text, "%s", json_is_true(json) ? "on" : "off");
     else
-        return false;
-    return shore__value_read(v, text, at);
+        return refuse_json(v, name, json, diag);
+    return read_plain(v, text, at) ? 0 : refuse_json(v, name, json, diag);
 }
 
 static void describe_choices(const char *choices, char *out, size_t bytes) {
@@ -184,6 +270,7 @@ const char *shore__value_takes(const struct shore__value *v, char *out, size_t b
 
 const char *shore__value_text(const struct shore__value *v, const void *at, char *out, size_t bytes) {
     const double *real = at;
+    char *const *text = at;
     const char *word;
     size_t length;
     out[0] = '\0';
@@ -207,6 +294,9 @@ const char *shore__value_text(const struct shore__value *v, const void *at, char
         word = word_of(v->choices, choice_at(v, at), &length);
         snprintf(out, bytes, "%.*s", (int)length, word ? word : "");
         break;
+    case SHORE__VALUE_TEXT:
+        snprintf(out, bytes, "%s", *text ? *text : "none");
+        break;
     default:
         break;
     }
@@ -224,7 +314,14 @@ json_t *shore__value_json(const struct shore__value *v, const void *at) {
     char text[64];
     const struct shore__pace *pace = at;
     const double *real = at;
+    size_t count;
+    const char *const *item = shore__value_texts(v, at, &count);
     switch (v->kind) {
+    case SHORE__VALUE_TEXT:
+        return count ? json_string(*item) : NULL;
+    case SHORE__VALUE_LIST:
+    case SHORE__VALUE_PLACES:
+        return count ? shore__texts_to_json(item, count) : NULL;
     case SHORE__VALUE_WHOLE:
     case SHORE__VALUE_SIZE:
         return whole_json(whole_at(v, at));

@@ -78,7 +78,7 @@ static void what_is_taken_is_written_again(void **state) {
         memcpy(untouched, &at, sizeof at);
         json_t *json = json_loads(cases[i].json, JSON_DECODE_ANY, NULL);
         assert_non_null(json);
-        bool taken = shore__value_read_json(cases[i].value, json, &at);
+        bool taken = shore__value_read_json(cases[i].value, "it", json, &at, NULL) == 0;
         json_decref(json);
         if (taken != (cases[i].text != NULL)) fail_msg("case %zu: %s", i, cases[i].json);
         size_t bytes = taken ? cases[i].value->bytes : 0;
@@ -87,9 +87,55 @@ static void what_is_taken_is_written_again(void **state) {
         assert_true(shore__value_fits(cases[i].value, &at));
         assert_string_equal(shore__value_text(cases[i].value, &at, text, sizeof text), cases[i].text);
         json = shore__value_json(cases[i].value, &at);
-        assert_true(shore__value_read_json(cases[i].value, json, &again));
+        assert_int_equal(shore__value_read_json(cases[i].value, "it", json, &again, NULL), 0);
         assert_memory_equal(&again, &at, bytes);
         json_decref(json);
+    }
+}
+
+static void expect_texts(const struct shore__value *v, const void *at, size_t count, const char *last) {
+    size_t n;
+    const char *const *item = shore__value_texts(v, at, &n);
+    assert_int_equal(n, count);
+    if (count) assert_string_equal(item[count - 1], last);
+}
+
+static void texts_are_read_and_copied(void **state) {
+    static const struct {
+        enum shore__value_kind kind;
+        const char *json, *last; /* last: NULL: refused */
+        size_t count;
+    } cases[] = {
+        {SHORE__VALUE_TEXT, "\"a\"", "a", 1},
+        {SHORE__VALUE_TEXT, "\"\"", NULL, 0},
+        {SHORE__VALUE_TEXT, "[\"a\"]", NULL, 0},
+        {SHORE__VALUE_TEXT, "1", NULL, 0},
+        {SHORE__VALUE_LIST, "\"a\"", "a", 1},
+        {SHORE__VALUE_LIST, "[\"a\", \"b\"]", "b", 2},
+        {SHORE__VALUE_LIST, "[\"a\", \"\"]", NULL, 0},
+        {SHORE__VALUE_LIST, "[\"a\", 1]", NULL, 0},
+        {SHORE__VALUE_LIST, "[[\"a\"]]", NULL, 0},
+        {SHORE__VALUE_LIST, "{}", NULL, 0},
+        {SHORE__VALUE_PLACES, "[\"d\", \"ssh://h/e\"]", "ssh://h/e", 2},
+        {SHORE__VALUE_PLACES, "[\"ssh://\"]", NULL, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct shore__value v = {.kind = cases[i].kind};
+        void *at[3] = {NULL}, *copy[3] = {NULL};
+        json_t *json = json_loads(cases[i].json, JSON_DECODE_ANY, NULL);
+        assert_non_null(json);
+        assert_int_equal(shore__value_read(&v, "it", "old", at, NULL), 0);
+        int rc = shore__value_read_json(&v, "it", json, at, NULL);
+        json_decref(json);
+        if ((rc == 0) != (cases[i].last != NULL)) fail_msg("case %zu: %s", i, cases[i].json);
+        if (rc == 0) {
+            expect_texts(&v, at, cases[i].count, cases[i].last);
+            assert_int_equal(shore__value_copy(&v, at, copy), 0);
+            expect_texts(&v, copy, cases[i].count, cases[i].last);
+        }
+        shore__value_clear(&v, at);
+        shore__value_clear(&v, copy);
+        expect_texts(&v, at, 0, NULL);
     }
 }
 
@@ -112,6 +158,7 @@ static void what_is_taken_is_said(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_taken_is_written_again),
+        cmocka_unit_test(texts_are_read_and_copied),
         cmocka_unit_test(what_is_taken_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
