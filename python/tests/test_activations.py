@@ -55,6 +55,16 @@ def nothing_is_taken(engine):
     assert not len(store.known)
 
 
+def test_a_pass_that_no_backward_follows_leaves_nothing(tmp_path):
+    with engine_for(Cnn(), tmp_path, kind="memory") as engine:
+        counts = []
+        for _ in range(3):
+            engine(torch.randn(2, 1, 6, 6))  # whose graph is dropped
+            gc.collect()
+            counts.append(sum(type(thing) is Stayed for thing in gc.get_objects()))
+        assert counts[0] == counts[2]
+
+
 @pytest.mark.parametrize("model", [*LANGUAGE, "cnn"])
 def test_same_bits(model, tmp_path, seed, small):
     digests, losses = set(), set()

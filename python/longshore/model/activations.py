@@ -60,12 +60,9 @@ class Stayed:
     __slots__ = ("tensor", "version", "mark")
 
     def __init__(self, tensor, mark=None):
-        # detached, since a parameter may get other data for a while
-        self.tensor, self.version, self.mark = (
-            tensor.detach() if hasattr(tensor, "longshore") else tensor,
-            version_of(tensor),
-            mark,
-        )
+        # detached, since a parameter may get other data for a while, and a result leads to the graph that keeps it
+        there = tensor.detach() if tensor.grad_fn is not None or hasattr(tensor, "longshore") else tensor
+        self.tensor, self.version, self.mark = there, version_of(tensor), mark
 
     def value(self):
         if version_of(self.tensor) != self.version:
