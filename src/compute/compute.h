@@ -38,6 +38,7 @@
 
 #include "kernel/mode.h"
 #include "longshore/device.h"
+#include "longshore/plan.h"
 
 typedef struct shore__buf {
     uintptr_t handle; /* 0: none */
@@ -51,13 +52,9 @@ static inline bool shore__buf_is_none(shore__buf b) {
 }
 #define SHORE__NO_BUF ((shore__buf){0})
 
-/* Kinds of memory. DEVICE: for operations. PINNED: on the host, for transfers. PLAIN: on the host, for everything else.
- * On a unified backend they are the same. */
-enum shore__memory_kind { SHORE__MEMORY_DEVICE, SHORE__MEMORY_PINNED, SHORE__MEMORY_PLAIN, SHORE__MEMORY_KINDS };
-
-/* Memory of one kind, aligned to SHORE__ARENA_ALIGN, with its address on both sides. */
+/* Memory of one place, which is never BOTH, aligned to SHORE__ARENA_ALIGN, with its address on both sides. */
 struct shore__span {
-    enum shore__memory_kind kind;
+    enum shore_place place;
     void *host;        /* NULL: not visible to the host */
     shore__buf device; /* none: not visible to operations */
     uint64_t bytes;
@@ -108,7 +105,7 @@ struct shore__compute_ops {
     /* ---- memory and streams ---- (transfers and events are the device's)
      * alloc: memory is zeroed and touched; SHORE_EBUDGET. free it when nothing uses it.
      * fill: fp32 values. */
-    int (*alloc)(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
+    int (*alloc)(struct shore__compute *c, enum shore_place place, uint64_t bytes, struct shore__span *out,
                  struct shore_diag *diag);
     void (*free)(struct shore__compute *c, struct shore__span *span);
     int (*stream_open)(struct shore__compute *c, struct shore__stream **out, struct shore_diag *diag);
@@ -227,9 +224,10 @@ struct shore__compute {
     const struct shore__compute_ops *ops;
     enum shore__mode mode;
     int threads;
-    bool unified; /* it shares the host's memory: operations see PINNED and PLAIN spans, the host sees DEVICE spans */
-    /* Transfers and events of the backend, on streams of stream_open(). On a unified backend, put and get do nothing
-     * between equal addresses: memory that both sides use then exists once. */
+    bool
+        one_memory; /* it shares the host's memory: operations see PINNED and PLAIN spans, the host sees DEVICE spans */
+    /* Transfers and events of the backend, on streams of stream_open(). With one memory, put and get do nothing between
+     * equal addresses: memory that both sides use then exists once. */
     struct shore_device device;
 };
 
@@ -269,7 +267,7 @@ struct shore__compute_description {
     int kernels;
     enum shore__mode mode;
     int threads;
-    bool unified;
+    bool one_memory;
     size_t workspace_bytes; /* the least that make() needs */
     size_t packed_bytes;    /* additional bytes that keep a layer's weights packed; may be 0 */
 };

@@ -75,7 +75,7 @@ static int configure(const struct shore__compute_options *o, struct shore__cpu *
     if (widens && c->bf16_products) c->product = NULL; /* bf16 was requested: oneDNN emulates it */
     c->base.mode = o->fp32 ? SHORE__F32 : c->bf16_products || widens ? SHORE__BF16 : SHORE__BF16_IN_F32;
     c->base.threads = given;
-    c->base.unified = true;
+    c->base.one_memory = true;
     c->base.device = shore__host_device;
     dnnl_set_primitive_cache_capacity(0); /* it would keep code that our own table no longer needs */
     return 0;
@@ -86,8 +86,10 @@ static int cpu_describe(const struct shore__compute_options *o, const struct sho
     struct shore__cpu c = {0};
     int err = configure(o, &c, diag);
     if (err) return err;
-    *out = (struct shore__compute_description){
-        .kernels = SHORE__COMPUTE_KERNELS, .mode = c.base.mode, .threads = c.base.threads, .unified = c.base.unified};
+    *out = (struct shore__compute_description){.kernels = SHORE__COMPUTE_KERNELS,
+                                               .mode = c.base.mode,
+                                               .threads = c.base.threads,
+                                               .one_memory = c.base.one_memory};
     snprintf(out->kind, sizeof out->kind, "%s", shore__processor_kind());
     if (!shapes) return 0;
     err = shore__onednn_open(&c.onednn, diag);

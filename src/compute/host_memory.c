@@ -6,13 +6,13 @@
 #include "base/arena.h"
 #include "number/bf16.h"
 
-int shore__host_alloc(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
+int shore__host_alloc(struct shore__compute *c, enum shore_place place, uint64_t bytes, struct shore__span *out,
                       struct shore_diag *diag) {
     struct shore_arena *arena;
     int rc = shore_arena_open(bytes, 0, &arena, diag);
     if (rc) return rc;
     void *memory = shore__arena_alloc(arena, bytes);
-    *out = (struct shore__span){kind, memory, {(uintptr_t)memory}, bytes, arena};
+    *out = (struct shore__span){place, memory, {(uintptr_t)memory}, bytes, arena};
     return 0;
 }
 

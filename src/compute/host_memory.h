@@ -4,7 +4,7 @@
 
 #include "compute/compute.h"
 
-int shore__host_alloc(struct shore__compute *, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
+int shore__host_alloc(struct shore__compute *, enum shore_place place, uint64_t bytes, struct shore__span *out,
                       struct shore_diag *diag);
 void shore__host_free(struct shore__compute *, struct shore__span *span);
 int shore__host_stream_open(struct shore__compute *, struct shore__stream **out, struct shore_diag *diag);

@@ -105,7 +105,7 @@ static int open_session(const struct shore__weights_of *of, const struct shore__
         .batch = *batch,
         .mode = compute.mode,
         .workspace_bytes = compute.workspace_bytes,
-        .one_memory = compute.unified,
+        .one_memory = compute.one_memory,
     };
     rc = shore__plan_reading(&facts, generation_bytes, resident, o->memory_bytes, &s->plan, diag);
     if (!rc) rc = open_plan(of, o, &shapes, compute.workspace_bytes, s, diag);

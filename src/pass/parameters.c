@@ -86,7 +86,7 @@ static int open_shown(struct shore__parameters *p, struct shore_diag *diag) {
         add_buffer(&pools[FIRST_TAIL + i], buffers[FIRST_TAIL + i],
                    shore__memory_at(p->memory, SHORE__ROW_TAIL_THERE, i));
     }
-    int rc = p->c->unified ? 0 : p->c->ops->stream_open(p->c, &p->copying, diag);
+    int rc = p->c->one_memory ? 0 : p->c->ops->stream_open(p->c, &p->copying, diag);
     if (rc) return rc;
     const struct shore_shown_options options = {
         .size = sizeof options,

@@ -4,10 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)SHORE_PLACE_DEVICE == SHORE__MEMORY_DEVICE && (int)SHORE_PLACE_PINNED == SHORE__MEMORY_PINNED &&
-                   (int)SHORE_PLACE_PLAIN == SHORE__MEMORY_PLAIN && (int)SHORE_PLACES == SHORE__MEMORY_KINDS,
-               "compute has a kind of memory for each place");
-
 void shore__regions_open(struct shore__region_list *r, uint32_t phases, bool one_memory) {
     *r = (struct shore__region_list){.phases = phases, .one_memory = one_memory};
 }
@@ -161,8 +157,7 @@ int shore__memory_open(struct shore__memory *memory, const struct shore__region_
     int rc = 0;
     *memory = (struct shore__memory){.regions = regions};
     for (int k = 0; !rc && k < SHORE_PLACES; k++)
-        if (regions->bytes[k])
-            rc = c->ops->alloc(c, (enum shore__memory_kind)k, regions->bytes[k], &memory->span[k], diag);
+        if (regions->bytes[k]) rc = c->ops->alloc(c, (enum shore_place)k, regions->bytes[k], &memory->span[k], diag);
     if (rc) shore__memory_close(memory, c);
     return rc;
 }

@@ -34,7 +34,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;
-    out->one_memory = compute.unified;
+    out->one_memory = compute.one_memory;
     shore__tempo_facts(tempo, out);
     return 0;
 }

@@ -11,8 +11,8 @@ static struct shore__compute *open_device(const char *device) {
     struct shore__compute *c;
     assert_int_equal(shore__compute_describe(&options, NULL, &d, NULL), 0);
     assert_int_equal(shore__compute_open(&options, &c, NULL), 0);
-    assert_int_equal(c->unified, d.unified);
-    assert_int_equal(c->unified, strcmp(device, "away") != 0);
+    assert_int_equal(c->one_memory, d.one_memory);
+    assert_int_equal(c->one_memory, strcmp(device, "away") != 0);
     return c;
 }
 #define DO(call) assert_int_equal(c->ops->call, 0)
@@ -22,18 +22,18 @@ static struct shore__compute *open_device(const char *device) {
 
 static void spans(void **state) {
     FOR_EACH_DEVICE(c) {
-        struct shore__span s[SHORE__MEMORY_KINDS];
-        for (int k = 0; k < SHORE__MEMORY_KINDS; k++) {
-            DO(alloc(c, (enum shore__memory_kind)k, 5000, &s[k], NULL));
-            bool here = k != SHORE__MEMORY_DEVICE, there = k == SHORE__MEMORY_DEVICE;
-            assert_int_equal(s[k].host != NULL, here || c->unified);
-            assert_int_equal(!shore__buf_is_none(s[k].device), there || c->unified);
+        struct shore__span s[SHORE_PLACES];
+        for (int k = 0; k < SHORE_PLACES; k++) {
+            DO(alloc(c, (enum shore_place)k, 5000, &s[k], NULL));
+            bool here = k != SHORE_PLACE_DEVICE, there = k == SHORE_PLACE_DEVICE;
+            assert_int_equal(s[k].host != NULL, here || c->one_memory);
+            assert_int_equal(!shore__buf_is_none(s[k].device), there || c->one_memory);
             assert_int_equal((uintptr_t)s[k].host % 4096, 0);
             assert_int_equal(s[k].device.handle % 4096, 0);
             for (size_t i = 0; s[k].host && i < 5000; i++)
                 assert_int_equal(((char *)s[k].host)[i], 0);
         }
-        for (int k = 0; k < SHORE__MEMORY_KINDS; k++)
+        for (int k = 0; k < SHORE_PLACES; k++)
             c->ops->free(c, &s[k]);
     }
 }
@@ -44,8 +44,8 @@ static void transfers(void **state) {
         struct shore__span here, there;
         struct shore__stream *s[2];
         struct shore_diag diag = {0};
-        DO(alloc(c, SHORE__MEMORY_PINNED, N * 8, &here, NULL));
-        DO(alloc(c, SHORE__MEMORY_DEVICE, N * 8, &there, NULL));
+        DO(alloc(c, SHORE_PLACE_PINNED, N * 8, &here, NULL));
+        DO(alloc(c, SHORE_PLACE_DEVICE, N * 8, &there, NULL));
         for (int i = 0; i < 2; i++)
             DO(stream_open(c, &s[i], NULL));
         float *in = here.host, *out = in + N;
@@ -77,8 +77,8 @@ static void widening(void **state) {
     FOR_EACH_DEVICE(c) {
         struct shore__span here, there;
         struct shore__stream *s;
-        DO(alloc(c, SHORE__MEMORY_PINNED, N * 6, &here, NULL));
-        DO(alloc(c, SHORE__MEMORY_DEVICE, N * 4, &there, NULL));
+        DO(alloc(c, SHORE_PLACE_PINNED, N * 6, &here, NULL));
+        DO(alloc(c, SHORE_PLACE_DEVICE, N * 4, &there, NULL));
         DO(stream_open(c, &s, NULL));
         uint16_t *in = here.host;
         float *out = (float *)(in + N);
@@ -101,8 +101,8 @@ static void one_place(void **state) {
     FOR_EACH_DEVICE(c) {
         struct shore__span span;
         struct shore__stream *s;
-        if (!c->unified) continue;
-        DO(alloc(c, SHORE__MEMORY_DEVICE, 4, &span, NULL));
+        if (!c->one_memory) continue;
+        DO(alloc(c, SHORE_PLACE_DEVICE, 4, &span, NULL));
         DO(stream_open(c, &s, NULL));
         *(float *)span.host = 3;
         assert_int_equal(shore__put(c, s, span.device, span.host, 4), 0);
@@ -121,8 +121,8 @@ static void late_errors(void **state) {
     struct shore__span span, there;
     struct shore__stream *s;
     struct shore_diag diag = {0};
-    DO(alloc(c, SHORE__MEMORY_PINNED, 4096, &span, NULL));
-    DO(alloc(c, SHORE__MEMORY_DEVICE, 4096, &there, NULL));
+    DO(alloc(c, SHORE_PLACE_PINNED, 4096, &span, NULL));
+    DO(alloc(c, SHORE_PLACE_DEVICE, 4096, &there, NULL));
     DO(stream_open(c, &s, NULL));
     DO(zero(c, s, there.device, 4096));
     struct shore_event good = shore__record(c, s);

@@ -62,21 +62,21 @@ static uint64_t away_moments;    /* at which the host stood: waits between the s
 static void away_protect(struct away *a, int protection) {
     for (int i = 0; i < AWAY_SPANS; i++) {
         struct shore__span *s = a->spans[i];
-        if (s && s->kind == SHORE__MEMORY_DEVICE && mprotect((void *)s->device.handle, s->bytes, protection)) abort();
+        if (s && s->place == SHORE_PLACE_DEVICE && mprotect((void *)s->device.handle, s->bytes, protection)) abort();
     }
 }
-/* Whether address lies in a span of that kind, or at its end, where nothing is left of it. */
-static bool away_holds(const struct away *a, enum shore__memory_kind kind, const void *address) {
+/* Whether address lies in a span of that place, or at its end, where nothing is left of it. */
+static bool away_holds(const struct away *a, enum shore_place place, const void *address) {
     for (int i = 0; i < AWAY_SPANS; i++) {
         const struct shore__span *s = a->spans[i];
-        if (!s || s->kind != kind) continue;
-        const char *base = kind == SHORE__MEMORY_DEVICE ? (const char *)s->device.handle : s->host;
+        if (!s || s->place != place) continue;
+        const char *base = place == SHORE_PLACE_DEVICE ? (const char *)s->device.handle : s->host;
         if ((const char *)address >= base && (const char *)address <= base + s->bytes) return true;
     }
     return false;
 }
 
-static int away_alloc(struct shore__compute *c, enum shore__memory_kind kind, uint64_t bytes, struct shore__span *out,
+static int away_alloc(struct shore__compute *c, enum shore_place place, uint64_t bytes, struct shore__span *out,
                       struct shore_diag *diag) {
     struct away *a = (struct away *)c;
     struct shore__span *s = calloc(1, sizeof *s);
@@ -84,9 +84,9 @@ static int away_alloc(struct shore__compute *c, enum shore__memory_kind kind, ui
     /* with a page behind it that is nobody's */
     void *p = mmap(NULL, bytes + SHORE__ARENA_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!s || p == MAP_FAILED) abort();
-    if (kind != SHORE__MEMORY_DEVICE && mprotect(p, bytes, PROT_READ | PROT_WRITE)) abort();
-    *s = (struct shore__span){.kind = kind, .bytes = bytes, .owner = s};
-    if (kind == SHORE__MEMORY_DEVICE)
+    if (place != SHORE_PLACE_DEVICE && mprotect(p, bytes, PROT_READ | PROT_WRITE)) abort();
+    *s = (struct shore__span){.place = place, .bytes = bytes, .owner = s};
+    if (place == SHORE_PLACE_DEVICE)
         s->device.handle = (uintptr_t)p;
     else
         s->host = p;
@@ -247,7 +247,7 @@ struct away_transfer {
 };
 static int away_run_put(struct away *a, void *args) {
     const struct away_transfer *t = args;
-    if (!away_holds(a, SHORE__MEMORY_DEVICE, t->dst) || !away_holds(a, SHORE__MEMORY_PINNED, t->src)) return -EFAULT;
+    if (!away_holds(a, SHORE_PLACE_DEVICE, t->dst) || !away_holds(a, SHORE_PLACE_PINNED, t->src)) return -EFAULT;
     memcpy(t->dst, t->src, t->bytes);
     return 0;
 }
@@ -257,7 +257,7 @@ static int away_put(void *ctx, void *stream, uint64_t to, const void *from, size
 }
 static int away_run_get(struct away *a, void *args) {
     const struct away_transfer *t = args;
-    if (!away_holds(a, SHORE__MEMORY_PINNED, t->dst) || !away_holds(a, SHORE__MEMORY_DEVICE, t->src)) return -EFAULT;
+    if (!away_holds(a, SHORE_PLACE_PINNED, t->dst) || !away_holds(a, SHORE_PLACE_DEVICE, t->src)) return -EFAULT;
     memcpy(t->dst, t->src, t->bytes);
     return 0;
 }
@@ -268,7 +268,7 @@ static int away_get(void *ctx, void *stream, void *to, uint64_t from, size_t byt
 
 static int away_run_widen_put(struct away *a, void *args) {
     const struct away_transfer *t = args;
-    if (!away_holds(a, SHORE__MEMORY_DEVICE, t->dst) || !away_holds(a, SHORE__MEMORY_DEVICE, t->src)) return -EFAULT;
+    if (!away_holds(a, SHORE_PLACE_DEVICE, t->dst) || !away_holds(a, SHORE_PLACE_DEVICE, t->src)) return -EFAULT;
     return a->reference->device.widen(a->reference->device.ctx, NULL, (uintptr_t)t->dst, (uintptr_t)t->src,
                                       t->bytes / 2);
 }
@@ -281,7 +281,7 @@ static int away_widen_put(void *ctx, void *stream, uint64_t to, uint64_t from, s
 
 /* Tensors must lie in the device's memory. */
 static bool away_check_buf(const struct away *a, shore__buf b) {
-    return shore__buf_is_none(b) || away_holds(a, SHORE__MEMORY_DEVICE, (const void *)b.handle);
+    return shore__buf_is_none(b) || away_holds(a, SHORE_PLACE_DEVICE, (const void *)b.handle);
 }
 #define AWAY_FIELD(type, name) type name;
 #define AWAY_PARAM(type, name) , type name
@@ -466,7 +466,7 @@ static const struct shore__compute_ops away_ops = {
 static int away_describe(const struct shore__compute_options *o, const struct shore__shapes *shapes,
                          struct shore__compute_description *out, struct shore_diag *diag) {
     int rc = shore__compute_reference.describe(o, shapes, out, diag);
-    out->unified = false;
+    out->one_memory = false;
     return rc;
 }
 

@@ -94,9 +94,9 @@ UNUSED static struct backend open_tested(enum shore__mode mode, int threads, con
     assert_int_equal(b.c->mode, mode);
     err = shore__compute_describe(&options, shapes, &d, &diag);
     if (err) fail_msg("describe: %s", diag.text);
-    if (!b.c->unified) {
-        assert_int_equal(b.c->ops->alloc(b.c, SHORE__MEMORY_DEVICE, LENT_MOST + d.workspace_bytes, &b.device, NULL), 0);
-        assert_int_equal(b.c->ops->alloc(b.c, SHORE__MEMORY_PINNED, LENT_MOST, &b.pinned, NULL), 0);
+    if (!b.c->one_memory) {
+        assert_int_equal(b.c->ops->alloc(b.c, SHORE_PLACE_DEVICE, LENT_MOST + d.workspace_bytes, &b.device, NULL), 0);
+        assert_int_equal(b.c->ops->alloc(b.c, SHORE_PLACE_PINNED, LENT_MOST, &b.pinned, NULL), 0);
         assert_int_equal(b.c->ops->stream_open(b.c, &b.stream, NULL), 0);
         err = b.c->ops->make(b.c, shapes, shore__at(b.device.device, LENT_MOST), d.workspace_bytes, &diag);
         if (err) fail_msg("make: %s", diag.text);

@@ -245,7 +245,7 @@ static const struct shore__compute_ops reference_ops = {
 
 static int describe(const struct shore__compute_options *o, const struct shore__shapes *shapes,
                     struct shore__compute_description *out, struct shore_diag *diag) {
-    *out = (struct shore__compute_description){.kind = "reference", .threads = 1, .unified = true};
+    *out = (struct shore__compute_description){.kind = "reference", .threads = 1, .one_memory = true};
     out->mode = o->fp32 ? SHORE__F32 : o->products == SHORE__PRODUCTS_BF16 ? SHORE__BF16 : SHORE__BF16_IN_F32;
     return 0;
 }
@@ -257,7 +257,7 @@ static int open_reference(const struct shore__compute_options *o, struct shore__
     if (rc) return rc;
     struct shore__compute *c = calloc(1, sizeof *c);
     if (!c) return shore__fail(diag, -ENOMEM, "no memory for the reference backend");
-    *c = (struct shore__compute){&reference_ops, d.mode, d.threads, d.unified, shore__host_device};
+    *c = (struct shore__compute){&reference_ops, d.mode, d.threads, d.one_memory, shore__host_device};
     *out = c;
     return 0;
 }
