@@ -12,3 +12,9 @@
 #define shore__fail(diag, code, ...) SHORE__CODE(shore__fail, diag, code, __VA_ARGS__)
 #define shore__fail_of(diag, code, ...) SHORE__CODE(shore__fail_of, diag, code, __VA_ARGS__)
 #define shore__advise(diag, code, ...) SHORE__CODE(shore__advise, diag, code, __VA_ARGS__)
+#define shore__fail_errno(diag, path, what)                                                                            \
+    ({                                                                                                                 \
+        int shore__code = (shore__fail_errno)(diag, path, what);                                                       \
+        if (shore__code >= 0) __builtin_unreachable();                                                                 \
+        shore__code;                                                                                                   \
+    })

@@ -46,10 +46,6 @@ bool shore_clip_add(struct shore_clip *clip, uint32_t block, uint32_t segment, u
 bool shore_clip_add_gathered(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count,
                              const struct shore_gather *gather, uint32_t ngather);
 
-/* The same for sums of squares that shore_clip_sum() has computed, in any thread or process: one for each segment.
- * Threading: one at a time. */
-bool shore_clip_add_sums(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count, const double *sums);
-
 /* Sum of squares of one segment's gradient, SHORE_SEGMENT_ELEMS elements: in double, in 16 lanes (element i goes to
  * lane i mod 16) and a fixed tree over them, so it has the same bits on every processor. Threading: any. */
 double shore_clip_sum(const float *gradient);

@@ -60,15 +60,12 @@ struct shore_pages_options {
     const struct shore_pages_pool *pools;
     uint32_t npools;
     enum shore_fetch_kind kind; /* of pages: SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
-    /* Source of the memory that is not given: shore_pages_bytes() of it. NULL: the system. It outlives the pages. */
+    /* Source of the memory that is not given, of pages that stay and of buffers, which hold any page of their pool: 2
+     * (bf16) or 4 (fp32) * SHORE_SEGMENT_ELEMS bytes a segment. NULL: the system. It outlives the pages. */
     struct shore_arena *arena;
     shore_pages_read_fn read; /* without a fleet: fills a page, when it is got or wanted */
     void *read_ctx;
 };
-
-/* Bytes of memory that shore_pages_open() takes for pages that stay and for pools, without the memory that is given. 0:
- * without options.size. Threading: any. */
-uint64_t shore_pages_bytes(const struct shore_pages_options *options);
 
 /* Opens pages of a fleet; all are absent at first. fleet NULL: options.read fills them, and they cannot be updated.
  * Units: given memory is aligned to SHORE_BUFFER_ALIGN_BYTES and has 2 (bf16) or 4 (fp32) * SHORE_SEGMENT_ELEMS bytes a

@@ -166,6 +166,11 @@ const char *shore__escape(const char *name, size_t name_bytes, char *out, size_t
     return escape(name, name_bytes, true, out, out_bytes);
 }
 
+int shore__fail_errno(struct shore_diag *diag, const char *path, const char *what) {
+    int code = -errno;
+    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
+}
+
 void shore__append(char *text, size_t bytes, const char *format, ...) {
     size_t used = strlen(text);
     va_list args;

@@ -17,6 +17,9 @@ static inline int shore__out_of_memory(struct shore_diag *diag) {
     return shore__fail(diag, -ENOMEM, "out of memory");
 }
 
+/* "PATH: cannot be opened: reason", with the reason that errno has. what: "cannot be opened". Returns -errno. */
+int shore__fail_errno(struct shore_diag *diag, const char *path, const char *what);
+
 /* Does the same for another diagnostic's sentence, and keeps its advice. why: NULL: none; may be diag itself. */
 __attribute__((format(printf, 4, 5))) int shore__fail_of(struct shore_diag *diag, int code,
                                                          const struct shore_diag *why, const char *format, ...);

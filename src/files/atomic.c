@@ -161,7 +161,7 @@ static int copy(int from, const char *name, const char *to, struct shore_diag *d
     bool shares = ioctl(file.fd, FICLONE, from) == 0;
     for (uint64_t at = 0; !shares && !rc && (n = pread(from, block, sizeof block, (off_t)at)) > 0; at += (uint64_t)n)
         rc = shore__write_at(file.fd, block, (size_t)n, at, to, diag);
-    if (n < 0) rc = shore__fail(diag, -errno, "%s: cannot be read: %s", name, strerror(errno));
+    if (n < 0) rc = shore__fail_errno(diag, name, "cannot be read");
     if (!rc) return shore__atomic_commit(&file, diag);
     shore__atomic_abort(&file);
     return rc;
@@ -170,7 +170,7 @@ static int copy(int from, const char *name, const char *to, struct shore_diag *d
 int shore__file_copy(const char *from, const char *to, struct shore_diag *diag) {
     struct stat st;
     int fd = open(from, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot be opened: %s", from, strerror(errno));
+    if (fd < 0) return shore__fail_errno(diag, from, "cannot be opened");
     bool regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
     int rc = regular ? copy(fd, from, to, diag) : shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", from);
     close(fd);

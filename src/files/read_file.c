@@ -19,7 +19,7 @@ int shore__regular_open(const char *path, uint64_t limit_bytes, int *fd, uint64_
         return shore__fail(diag, errno == ENOENT ? SHORE_EMISSING : -errno, "%s: cannot open it: %s", path,
                            strerror(errno));
     if (fstat(*fd, &info) != 0)
-        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
+        rc = shore__fail_errno(diag, path, "cannot stat it");
     else if (!S_ISREG(info.st_mode))
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is not a regular file", path);
     else if ((uint64_t)info.st_size > limit_bytes)

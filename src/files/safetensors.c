@@ -156,7 +156,7 @@ static int find_files(struct shore__safetensors *st, bool *indexed, struct shore
     if (rc != SHORE_EMISSING) return rc;
     struct dirent **entries;
     int n = scandir(st->directory, &entries, ends_in_safetensors, alphasort);
-    if (n < 0) return shore__fail(diag, -errno, "%s: cannot read the directory: %s", st->directory, strerror(errno));
+    if (n < 0) return shore__fail_errno(diag, st->directory, "cannot read the directory");
     rc = n ? 0
            : shore__fail(diag, SHORE_EMISSING,
                          "%s: has no model.safetensors and no other *.safetensors file; load weights of another format "

@@ -79,7 +79,7 @@ static int fill(struct shore__unpack *u, struct shore_diag *diag) {
         }
         ssize_t n = read(u->fd, u->in + u->count, BLOCK_BYTES - u->count);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (n < 0) return shore__fail(diag, -errno, "%s: cannot read it: %s", u->path, strerror(errno));
+        if (n < 0) return shore__fail_errno(diag, u->path, "cannot read it");
         if (n == 0) break;
         u->count += (size_t)n;
     }
@@ -127,7 +127,7 @@ int shore__unpack_open(const char *path, uint64_t window_bytes, shore__wait_fn w
     else if (!u->in)
         rc = shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     else if (fstat(u->fd, &info) != 0)
-        rc = shore__fail(diag, -errno, "%s: cannot stat it: %s", path, strerror(errno));
+        rc = shore__fail_errno(diag, path, "cannot stat it");
     else if (S_ISCHR(info.st_mode))
         rc = shore__fail(diag, SHORE_EINPUT, "%s: is a device; give a file with text, or a pipe", path);
     if (rc == 0) rc = fill(u, diag);

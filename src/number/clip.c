@@ -70,13 +70,6 @@ bool shore_clip_add_gathered(struct shore_clip *clip, uint32_t block, uint32_t s
     return run_on(clip, sums, count);
 }
 
-bool shore_clip_add_sums(struct shore_clip *clip, uint32_t block, uint32_t segment, uint32_t count,
-                         const double *sums) {
-    double *to = sums_of(clip, block, segment);
-    memcpy(to, sums, count * sizeof *to);
-    return run_on(clip, to, count);
-}
-
 struct shore_clipping shore_clip_decide(const struct shore_clip *clip) {
     double sum = 0;
     for (uint64_t i = 0; i < clip->layout->segments; i++)

@@ -17,11 +17,6 @@
 #include "base/directory.h"
 #include "base/units.h"
 
-static int fail_errno(struct shore_diag *diag, const char *path, const char *what) {
-    int code = -errno;
-    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
-}
-
 static int busy(struct shore_diag *diag, const char *path) {
     return shore__fail(diag, SHORE_EBUSY, "%s: in use by another process; stop that run first, or name another drive",
                        path);
@@ -41,7 +36,7 @@ static bool may_wait(uint64_t deadline) {
 
 static int lock_descriptor(int fd, int how, const char *path, uint64_t deadline, struct shore_diag *diag) {
     while (flock(fd, how | LOCK_NB)) {
-        if (errno != EWOULDBLOCK && errno != EINTR) return fail_errno(diag, path, "cannot be locked");
+        if (errno != EWOULDBLOCK && errno != EINTR) return shore__fail_errno(diag, path, "cannot be locked");
         if (!may_wait(deadline)) return busy(diag, path);
     }
     return 0;
@@ -68,11 +63,11 @@ static bool try_direct(const struct shore__file *file) {
 
 static int measure(struct shore__file *file, struct shore_diag *diag) {
     struct stat st;
-    if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
+    if (fstat(file->fd, &st)) return shore__fail_errno(diag, file->path, "cannot be examined");
     file->is_device = S_ISBLK(st.st_mode);
     file->size_bytes = (uint64_t)st.st_size;
     if (file->is_device && ioctl(file->fd, BLKGETSIZE64, &file->size_bytes))
-        return fail_errno(diag, file->path, "the size of the device cannot be read");
+        return shore__fail_errno(diag, file->path, "the size of the device cannot be read");
     return 0;
 }
 
@@ -98,7 +93,7 @@ static int open_locked(const char *path, bool to_write, double lock_seconds, str
     const uint64_t deadline = deadline_in(lock_seconds);
     for (;;) {
         struct stat st;
-        if (stat(path, &st)) return fail_errno(diag, path, "cannot be opened");
+        if (stat(path, &st)) return shore__fail_errno(diag, path, "cannot be opened");
         int rc = refuse_other_kinds(path, &st, diag);
         if (rc) return rc;
         /* a claimed device cannot be shared, so a reader claims none */
@@ -111,7 +106,8 @@ static int open_locked(const char *path, bool to_write, double lock_seconds, str
                                "name another drive",
                                path);
         if (file->fd < 0)
-            return fail_errno(diag, path, to_write ? "cannot be opened for reading and writing" : "cannot be opened");
+            return shore__fail_errno(diag, path,
+                                     to_write ? "cannot be opened for reading and writing" : "cannot be opened");
         rc = lock_descriptor(file->fd, to_write ? LOCK_EX : LOCK_SH, path, deadline, diag);
         if (rc) return rc;
         if (same_file(file->fd, path)) {
@@ -175,7 +171,7 @@ static int no_room(struct shore_diag *diag, const char *path, uint64_t needs, ui
 
 static int check_room(const char *path, int dir, uint64_t bytes, uint64_t freed, struct shore_diag *diag) {
     struct statvfs fs;
-    if (fstatvfs(dir, &fs)) return fail_errno(diag, path, "the free space cannot be read");
+    if (fstatvfs(dir, &fs)) return shore__fail_errno(diag, path, "the free space cannot be read");
     uint64_t has = (uint64_t)fs.f_bavail * fs.f_frsize + freed;
     return has < bytes ? no_room(diag, path, bytes, has) : 0;
 }
@@ -299,10 +295,10 @@ static int create_over_file(struct shore__file *file, int dir, const struct shap
         return already_there(diag, file->path);
     int links = shore__file_refuse_links(file, diag);
     if (links) return links;
-    if (fstat(file->fd, &st)) return fail_errno(diag, file->path, "cannot be examined");
+    if (fstat(file->fd, &st)) return shore__fail_errno(diag, file->path, "cannot be examined");
     int rc = check_room(file->path, dir, shape->room_bytes, (uint64_t)st.st_blocks * 512, diag);
     if (rc) return rc;
-    if (ftruncate(file->fd, 0)) return fail_errno(diag, file->path, "cannot be emptied");
+    if (ftruncate(file->fd, 0)) return shore__fail_errno(diag, file->path, "cannot be emptied");
     return preallocate(file, shape, claim, diag);
 }
 
@@ -338,7 +334,7 @@ static int create_new(struct shore__file *file, int dir, const struct shape *sha
     file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->fd < 0 && errno == EEXIST) /* stat() found nothing, so it is a link */
         return shore__fail(diag, SHORE_EEXISTS, "%s: is a link to nothing; name another path", file->path);
-    if (file->fd < 0) return fail_errno(diag, file->path, "cannot be created");
+    if (file->fd < 0) return shore__fail_errno(diag, file->path, "cannot be created");
     rc = lock_descriptor(file->fd, LOCK_EX, file->path, shore__now_ns(), diag);
     if (rc) return rc;
     file->made = true;
@@ -363,7 +359,8 @@ int shore__file_create(const char *path, uint64_t bytes, const struct shore__fil
     if (rc < 0) goto failed;
     struct stat st;
     if (stat(path, &st)) {
-        rc = errno == ENOENT ? create_new(out, dir, &shape, claim, diag) : fail_errno(diag, path, "cannot be examined");
+        rc = errno == ENOENT ? create_new(out, dir, &shape, claim, diag)
+                             : shore__fail_errno(diag, path, "cannot be examined");
     } else {
         rc = open_locked(path, true, SHORE__LOCK_SECONDS, out, diag);
         if (rc == 0)
@@ -399,7 +396,7 @@ int shore__file_create_unnamed(const char *path, uint64_t bytes, enum shore_io i
     if (rc) return rc;
     int dir = rc = open_parent(path, diag);
     if (dir >= 0) rc = check_room(path, dir, bytes, 0, diag);
-    if (!rc && (out->fd = open_unnamed(dir, path)) < 0) rc = fail_errno(diag, path, "cannot be created");
+    if (!rc && (out->fd = open_unnamed(dir, path)) < 0) rc = shore__fail_errno(diag, path, "cannot be created");
     const struct shore__file_range all = {0, bytes};
     if (!rc) rc = preallocate(out, &(struct shape){bytes, bytes, &all, 1}, NULL, diag);
     if (!rc) rc = measure(out, diag);

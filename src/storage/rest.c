@@ -73,8 +73,7 @@ int shore__rest_create(const struct shore__volume *snapshot, struct shore__volum
 int shore__rest_name(const struct shore__volume *snapshot, struct shore_diag *diag) {
     char *from = shore__rest_path(snapshot, true), *to = shore__rest_path(snapshot, false);
     int rc = from && to ? 0 : no_memory(snapshot->file.path, diag);
-    if (!rc && rename(from, to))
-        rc = shore__fail(diag, -errno, "%s: cannot be put in its place: %s", from, shore_error_text(-errno));
+    if (!rc && rename(from, to)) rc = shore__fail_errno(diag, from, "cannot be put in its place");
     free(from);
     free(to);
     return rc;
@@ -139,8 +138,7 @@ int shore__rest_sweep(const char *path, const uint64_t fleet_id[2], struct shore
             continue;
         if (asprintf(&name, "%.*s%s", (int)n, path, entry->d_name) < 0) name = NULL;
         if (!name) rc = no_memory(path, diag);
-        if (name && unlink(name) && errno != ENOENT)
-            rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", name, shore_error_text(-errno));
+        if (name && unlink(name) && errno != ENOENT) rc = shore__fail_errno(diag, name, "cannot be removed");
         free(name);
     }
     if (d) closedir(d);

@@ -13,18 +13,13 @@
 
 #define VOLUME_NAME "longshore.volume"
 
-uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc) {
-    struct shore__regions at;
-    return shore__regions_make(desc, SHORE__VOLUME_VERSION, &at) ? UINT64_MAX : at.end;
-}
-
 int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
     *out = NULL;
     struct stat st;
     char *full = NULL;
     if (stat(path, &st) == 0) {
         char *real = realpath(path, NULL);
-        if (!real) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", path, shore_error_text(-errno));
+        if (!real) return shore__fail_errno(diag, path, "cannot be resolved");
         if (!S_ISDIR(st.st_mode))
             full = real;
         else if (asprintf(&full, "%s/%s", strcmp(real, "/") == 0 ? "" : real, VOLUME_NAME) < 0)
@@ -49,7 +44,7 @@ int shore__volume_path(const char *path, char **out, struct shore_diag *diag) {
     }
     if (!full) return shore__fail(diag, -ENOMEM, "%s: out of memory", path);
     if (stat(full, &st) && errno != ENOENT && errno != ENOTDIR) {
-        int rc = shore__fail(diag, -errno, "%s: cannot be examined: %s", full, shore_error_text(-errno));
+        int rc = shore__fail_errno(diag, full, "cannot be examined");
         free(full);
         return rc;
     }

@@ -109,7 +109,6 @@ struct shore__volume {
     struct shore_arena *arena;
 };
 
-uint64_t shore__volume_size_bytes(const struct shore__volume_desc *desc);
 /* Bytes that a new volume takes, if it is a file. */
 uint64_t shore__volume_room_bytes(const struct shore__volume_desc *desc);
 uint64_t shore__volume_memory_bytes(const struct shore__volume_desc *desc);

@@ -18,11 +18,6 @@
 #include "storage/room.h"
 #include "storage/volume_internal.h"
 
-static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
-    int code = -errno;
-    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
-}
-
 /* The record of a snapshot: one slot, and no older step. */
 static struct shore__record record_of(const struct shore__volume *v, unsigned slot) {
     struct shore__record next = {.epoch = v->record.epoch, .active = slot, .metrics_bytes = v->record.metrics_bytes};
@@ -75,7 +70,7 @@ static void punch_unused(const struct shore__volume *v, int fd) {
  * the old ones when the volume writes there. */
 static int clone(const struct shore__volume *v, const char *path, struct shore_diag *diag) {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return fail_errno(path, "cannot be created", diag);
+    if (fd < 0) return shore__fail_errno(diag, path, "cannot be created");
     take_flags(fd, v);
     if (ioctl(fd, FICLONE, v->file.fd)) {
         close(fd);
@@ -83,7 +78,7 @@ static int clone(const struct shore__volume *v, const char *path, struct shore_d
         return 1;
     }
     punch_unused(v, fd);
-    int rc = fsync(fd) ? fail_errno(path, "cannot be made durable", diag) : 0;
+    int rc = fsync(fd) ? shore__fail_errno(diag, path, "cannot be made durable") : 0;
     close(fd);
     return rc;
 }
@@ -254,7 +249,7 @@ int shore__volume_snapshot(struct shore__volume *v, struct shore__io *io, const 
     unlink(partial); /* left by a process that was killed */
     int rc = share(v, partial, diag);
     if (rc > 0) rc = copy(v, io, partial, stored, buffer, buffer_bytes, copied_bytes, diag);
-    if (!rc && rename(partial, path)) rc = fail_errno(path, "cannot be put in its place", diag);
+    if (!rc && rename(partial, path)) rc = shore__fail_errno(diag, path, "cannot be put in its place");
     if (!rc) rc = shore__parent_sync(path, diag);
     if (rc) {
         unlink(partial);

@@ -296,7 +296,7 @@ int shore__volume_open_records(const char *path, enum shore_io io, struct shore_
 int shore__volume_peek(const char *path, struct shore__volume *out, struct shore_diag *diag) {
     *out = (struct shore__volume){.file = {.fd = -1}};
     struct stat st;
-    if (stat(path, &st)) return shore__fail(diag, -errno, "%s: cannot be opened: %s", path, shore_error_text(-errno));
+    if (stat(path, &st)) return shore__fail_errno(diag, path, "cannot be opened");
     if (!S_ISREG(st.st_mode) && !S_ISBLK(st.st_mode))
         return shore__fail(diag, SHORE_EINPUT, "%s: not a file or a block device", path);
     out->file.path = strdup(path);
@@ -307,7 +307,7 @@ int shore__volume_peek(const char *path, struct shore__volume *out, struct shore
     out->file.size_bytes = (uint64_t)st.st_size;
     out->file.is_device = S_ISBLK(st.st_mode);
     if (out->file.fd < 0 || (out->file.is_device && ioctl(out->file.fd, BLKGETSIZE64, &out->file.size_bytes)))
-        rc = shore__fail(diag, -errno, "%s: cannot be read: %s", path, shore_error_text(-errno));
+        rc = shore__fail_errno(diag, path, "cannot be read");
     if (rc == 0) rc = shore__io_open(&out->file, SHORE_IO_THREADS, QUEUE_DEPTH, NULL, 0, &io, diag);
     if (rc == 0) rc = read_volume(out, io, false, diag);
     shore__io_close(io);

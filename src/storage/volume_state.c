@@ -148,8 +148,7 @@ int shore__volume_check(const struct shore__volume *v, unsigned slot, uint32_t b
 static int check_still_there(const struct shore__volume *v, struct shore_diag *diag) {
     struct stat st;
     if (v->file.is_device) return 0;
-    if (fstat(v->file.fd, &st))
-        return shore__fail(diag, -errno, "%s: cannot be examined: %s", v->file.path, shore_error_text(-errno));
+    if (fstat(v->file.fd, &st)) return shore__fail_errno(diag, v->file.path, "cannot be examined");
     if (st.st_nlink == 0)
         return shore__fail(
             diag, -EIO, "%s: was deleted or replaced while it was in use, and the step is not committed; bring it back",

@@ -32,12 +32,6 @@ static uint64_t sum_bytes(const struct shore_pages_options *o) {
     return sum;
 }
 
-uint64_t shore_pages_bytes(const struct shore_pages_options *options) {
-    struct shore_pages_options o;
-    if (shore__sized_in(&o, sizeof o, options, "shore_pages_options", NULL)) return 0;
-    return shore__arena_round(sum_bytes(&o));
-}
-
 /* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool is_aligned(const void *memory) {

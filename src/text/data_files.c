@@ -116,13 +116,13 @@ static int take_directory(struct find *f, const char *path, struct shore_diag *d
     char *const roots[] = {root, NULL};
     FTS *tree = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     FTSENT *entry;
-    int rc = tree ? 0 : shore__fail(diag, -errno, "%s: cannot be looked into: %s", path, strerror(errno));
+    int rc = tree ? 0 : shore__fail_errno(diag, path, "cannot be looked into");
     errno = 0;
     while (rc == 0 && (entry = fts_read(tree))) {
         rc = visit(f, tree, entry, diag);
         errno = 0;
     }
-    if (rc == 0 && errno) rc = shore__fail(diag, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    if (rc == 0 && errno) rc = shore__fail_errno(diag, path, "cannot be read");
     if (tree) fts_close(tree);
     free(root);
     return rc;

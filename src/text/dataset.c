@@ -25,7 +25,7 @@ struct shore__dataset {
 static int check_header(struct shore__dataset *d, struct shore_diag *diag) {
     unsigned char raw[SHORE__TOKEN_HEADER_BYTES];
     struct stat info;
-    if (fstat(d->fd, &info) != 0) return shore__fail(diag, -errno, "%s: cannot stat it: %s", d->path, strerror(errno));
+    if (fstat(d->fd, &info) != 0) return shore__fail_errno(diag, d->path, "cannot stat it");
     int rc = shore__read_at(d->fd, raw, sizeof raw, 0, d->path, diag);
     if (rc) return rc;
     if (shore__token_header_get(raw, &d->header) != 0)

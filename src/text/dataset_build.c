@@ -245,7 +245,7 @@ int shore__dataset_build_unnamed(const char *const *names, size_t nnames, const 
     if (rc) return rc;
     int fd = fcntl(file.fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        rc = shore__fail(diag, -errno, "%s: cannot open it again: %s", directory, strerror(errno));
+        rc = shore__fail_errno(diag, directory, "cannot open it again");
         shore__atomic_abort(&file);
         return rc;
     }

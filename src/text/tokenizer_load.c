@@ -223,7 +223,7 @@ static int hash_file(XXH3_state_t *state, const char *path, struct shore_diag *d
     char block[16384];
     ssize_t n;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return shore__fail(diag, -errno, "%s: cannot open it: %s", path, strerror(errno));
+    if (fd < 0) return shore__fail_errno(diag, path, "cannot open it");
     while ((n = read(fd, block, sizeof block)) > 0)
         XXH3_64bits_update(state, block, (size_t)n);
     close(fd);

@@ -96,7 +96,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
                                            .spill = shore__get_u32(header + 12) & 2};
         for (unsigned plane = 0; plane < SHORE_PLANE_COUNT; plane++)
             guess.plane_bytes[plane] = shore__get_u32(header + 128 + 4 * plane);
-        if (!(choices & CHOICE_ANY_SIZE)) shore__put_u64(header + 88, shore__volume_size_bytes(&guess));
+        struct shore__regions at;
+        bool fits = shore__regions_make(&guess, SHORE__VOLUME_VERSION, &at) == 0;
+        if (!(choices & CHOICE_ANY_SIZE)) shore__put_u64(header + 88, fits ? at.end : UINT64_MAX);
         sign(header, 496);
         memcpy(record + 16, header + 16, 32);
         memcpy(record + 48, header + 56, 8);

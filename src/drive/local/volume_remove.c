@@ -12,11 +12,6 @@
 
 #define WIPE_BYTES (1u << 20) /* contains both headers */
 
-static int fail_errno(const char *path, const char *what, struct shore_diag *diag) {
-    int code = -errno;
-    return shore__fail(diag, code, "%s: %s: %s", path, what, shore_error_text(code));
-}
-
 static int transfer(const struct shore__file *file, enum shore__io_kind kind, void *buffer, uint32_t bytes,
                     struct shore_diag *diag) {
     struct shore__io *io = NULL;
@@ -76,7 +71,7 @@ int shore__volume_remove(const char *path, const uint64_t fleet_id[2], uint64_t 
     if (!rc && file.is_device)
         rc = wipe(&file, diag);
     else if (!rc)
-        rc = unlink(file.path) ? fail_errno(file.path, "cannot be removed", diag)
+        rc = unlink(file.path) ? shore__fail_errno(diag, file.path, "cannot be removed")
                                : shore__rest_sweep(file.path, fleet_id, diag);
     if (!rc && !file.is_device) rc = shore__parent_sync(file.path, diag);
     shore__file_close(&file);

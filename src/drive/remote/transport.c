@@ -295,7 +295,7 @@ static int check_directory(const char *path, struct shore_diag *diag) {
     int rc = 0;
     if (!directory) return shore__fail(diag, -ENOMEM, "out of memory");
     if (mkdir(directory, 0700) != 0 && errno != EEXIST)
-        rc = shore__fail(diag, -errno, "%s: cannot be made: %s", directory, strerror(errno));
+        rc = shore__fail_errno(diag, directory, "cannot be made");
     else if (lstat(directory, &st) != 0 || !S_ISDIR(st.st_mode))
         rc = shore__fail(diag, SHORE_EUSAGE, "%s: is not a directory", directory);
     else if (st.st_uid != geteuid() || st.st_mode & 077)
@@ -337,7 +337,7 @@ int shore__listen(const char *path, int *out, struct shore_diag *diag) {
     bool bound = bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
     umask(before);
     if (!bound || listen(fd, 64) != 0) {
-        rc = shore__fail(diag, -errno, "%s: cannot be listened on: %s", path, strerror(errno));
+        rc = shore__fail_errno(diag, path, "cannot be listened on");
         close(fd);
         return rc;
     }

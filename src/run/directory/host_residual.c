@@ -123,7 +123,7 @@ int shore__residual_load(struct shore__run *run, uint64_t step, const unsigned c
     struct shore__leaf leaf;
     *found = false;
     if (!rc && (fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && errno != ENOENT)
-        rc = shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+        rc = shore__fail_errno(diag, path, "cannot be opened");
     if (!rc && fd >= 0) {
         fill_header(wanted, run, step, digest, segments);
         rc = shore__read_at(fd, head, HEADER_BYTES, 0, path, diag);

@@ -194,7 +194,6 @@ int shore__journal_clear(const char *run_path, enum shore__change what, const ch
     const struct name name = name_of(what, snapshot);
     const struct shore__path path = shore__path_in(run_path, name.text);
     shore__atomic_remove(path.text);
-    if (unlink(path.text) < 0 && errno != ENOENT)
-        return shore__fail(diag, -errno, "%s: cannot be removed: %s", path.text, strerror(errno));
+    if (unlink(path.text) < 0 && errno != ENOENT) return shore__fail_errno(diag, path.text, "cannot be removed");
     return shore__parent_sync(path.text, diag);
 }

@@ -38,7 +38,7 @@ void shore__origin_free(struct shore__origin *origin) {
 
 int shore__origin_take(const char *path, struct shore__origin *origin, struct shore_diag *diag) {
     char *home = realpath(path, NULL);
-    if (!home) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", path, strerror(errno));
+    if (!home) return shore__fail_errno(diag, path, "cannot be resolved");
     shore__origin_free(origin);
     *origin = (struct shore__origin){home, shore__directory_mark(home)};
     return 0;

@@ -112,7 +112,7 @@ int shore__files_copy(const char *from, const char *to, struct shore_diag *diag)
     DIR *directory = opendir(from);
     struct dirent *entry = NULL;
     int rc = 0;
-    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", from, strerror(errno));
+    if (!directory) return shore__fail_errno(diag, from, "cannot be read");
     while (rc == 0 && (entry = readdir(directory))) {
         if (strcmp(entry->d_name, "metrics.jsonl") != 0 && strncmp(entry->d_name, "residual-", 9) != 0) continue;
         rc = shore__file_copy(shore__path_in(from, entry->d_name).text, shore__path_in(to, entry->d_name).text, diag);

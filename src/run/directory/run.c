@@ -54,11 +54,9 @@ int shore__run_lock(struct shore__run *run, struct shore_diag *diag) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
     const uint64_t deadline = shore__now_ns() + (uint64_t)(SHORE__LOCK_SECONDS * 1e9);
     run->lock_fd = open(run->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (run->lock_fd < 0)
-        return shore__fail(diag, -errno, "%s: the run's directory cannot be opened: %s", run->path, strerror(errno));
+    if (run->lock_fd < 0) return shore__fail_errno(diag, run->path, "the run's directory cannot be opened");
     while (flock(run->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return shore__fail(diag, -errno, "%s: cannot be locked: %s", run->path, strerror(errno));
+        if (errno != EWOULDBLOCK && errno != EINTR) return shore__fail_errno(diag, run->path, "cannot be locked");
         if (shore__now_ns() >= deadline) return shore__run_in_use(run->path, diag);
         nanosleep(&pause, NULL);
     }

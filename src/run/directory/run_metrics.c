@@ -33,7 +33,7 @@ static int open_file(struct shore__run *run, const char *name, int flags, int *f
     bool shared = stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 1;
     int rc = shared ? shore__file_copy(path, path, diag) : 0;
     *fd = rc ? -1 : open(path, flags | O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    return rc || *fd >= 0 ? rc : shore__fail(diag, -errno, "%s: cannot be opened: %s", path, strerror(errno));
+    return rc || *fd >= 0 ? rc : shore__fail_errno(diag, path, "cannot be opened");
 }
 
 /* The step of a whole line; 0: it is none. Lines of this program begin with the step; edited lines are parsed. */

@@ -172,7 +172,7 @@ int shore__emulation_from_json(const json_t *json, const char *name, struct shor
 int shore__emulation_absolute(char **name, struct shore_diag *diag) {
     if (!*name || strcmp(*name, "none") == 0 || access(*name, F_OK) < 0) return 0;
     char *path = realpath(*name, NULL);
-    if (!path) return shore__fail(diag, -errno, "%s: cannot be resolved: %s", *name, strerror(errno));
+    if (!path) return shore__fail_errno(diag, *name, "cannot be resolved");
     if (!shore__json_holds(path)) {
         shore__fail(diag, SHORE_EUSAGE, "%s: is not UTF-8, so that run.json cannot record it: rename or copy it",
                     shore__shown(path).text);

@@ -389,8 +389,7 @@ int shore__export_contents(const struct shore__exporting *e, const char *directo
         rc = make_directory(partial, diag);
         if (rc == 0) rc = write_all(&job, partial, diag);
         if (rc == 0) rc = shore__directory_sync(partial, diag);
-        if (rc == 0 && rename(partial, target) < 0)
-            rc = shore__fail(diag, -errno, "%s: cannot be moved into place: %s", target, strerror(errno));
+        if (rc == 0 && rename(partial, target) < 0) rc = shore__fail_errno(diag, target, "cannot be moved into place");
         if (rc == 0) rc = shore__parent_sync(target, diag);
         if (rc < 0) remove_export(partial);
     }

@@ -63,7 +63,7 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
         if (mkdir(path, 0777) == 0)
             rc = shore__strings_add(&run->private->created, path) ? -ENOMEM : shore__parent_sync(path, diag);
         else if (errno != EEXIST)
-            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+            rc = shore__fail_errno(diag, path, "the directory cannot be made");
         if (at) *at = '/';
     }
     free(path);
@@ -123,9 +123,9 @@ static int each_file(struct shore__run *run, enum what what, struct shore_diag *
             if (stat(from, &st) == 0) rc = shore__file_sync(from, diag);
         } else if (what == CLEAR) {
             if (access(from, F_OK) && unlink(to) && errno != ENOENT)
-                rc = shore__fail(diag, -errno, "%s: cannot be removed: %s", to, strerror(errno));
+                rc = shore__fail_errno(diag, to, "cannot be removed");
         } else if (rename(from, to) < 0 && errno != ENOENT) {
-            rc = shore__fail(diag, -errno, "%s: cannot be moved into the run: %s", from, strerror(errno));
+            rc = shore__fail_errno(diag, from, "cannot be moved into the run");
         }
     }
     return rc;
@@ -145,7 +145,7 @@ struct shore__run *shore__run_before(const char *run_path) {
 int shore__making_retire(const struct shore__run *run, struct shore_diag *diag) {
     const struct shore__path from = shore__path_in(run->path, "run.json");
     if (rename(from.text, shore__path_in(run->path, MAKING "/run.json").text) == 0 || errno == ENOENT) return 0;
-    return shore__fail(diag, -errno, "%s: cannot be replaced: %s", from.text, strerror(errno));
+    return shore__fail_errno(diag, from.text, "cannot be replaced");
 }
 
 static int sync_both(const struct shore__run *run, struct shore_diag *diag) {
@@ -239,7 +239,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
                  ? 0
                  : shore__fail(diag, -errno, "no random numbers: %s", strerror(errno));
         if (rc == 0 && mkdir(making.text, 0777) < 0 && errno != EEXIST)
-            rc = shore__fail(diag, -errno, "%s: the directory cannot be made: %s", making.text, strerror(errno));
+            rc = shore__fail_errno(diag, making.text, "the directory cannot be made");
     } else if (rc == 0) {
         rc = shore__making_refuse_copy(run->path, &before, diag);
     }

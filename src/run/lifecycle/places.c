@@ -159,7 +159,7 @@ int shore__making_place(struct shore__run *run, const struct shore__journal *bef
 int shore__run_find_home(struct shore__run *run, struct shore_diag *diag) {
     free(run->private->home);
     run->private->home = realpath(run->path, NULL);
-    return run->private->home ? 0 : shore__fail(diag, -errno, "%s: cannot be resolved: %s", run->path, strerror(errno));
+    return run->private->home ? 0 : shore__fail_errno(diag, run->path, "cannot be resolved");
 }
 
 void shore__run_new_fleet(const struct shore__run *run, struct shore_fleet_options *options) {

@@ -59,11 +59,9 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
     if (!drive->kind->keeps) return 0;
     if (drive->kind->served) return hold_elsewhere(drive, fleet_id, whose, held, note, ctx, diag);
     int rc = shore__volume_path(drive->text, &path, &why);
-    if (rc == 0 && stat(path, &st) < 0)
-        rc = shore__fail(&why, -errno, "%s: cannot be examined: %s", path, strerror(errno));
+    if (rc == 0 && stat(path, &st) < 0) rc = shore__fail_errno(&why, path, "cannot be examined");
     const bool gone = rc == -ENOENT || rc == -ENOTDIR;
-    if (rc == 0 && access(path, R_OK) < 0)
-        rc = shore__fail(&why, -errno, "%s: cannot be read: %s", path, strerror(errno));
+    if (rc == 0 && access(path, R_OK) < 0) rc = shore__fail_errno(&why, path, "cannot be read");
     if (gone && whose == OF_RUN) shore__note(note, ctx, "%s: no volume is there any more", drive->text);
     if (rc == -EACCES && whose != OF_OVERWRITTEN) { /* then it may be ours */
         rc = shore__fail_of(diag, rc, &why, "%s; nothing was removed", why.text);
@@ -77,7 +75,7 @@ static int hold(const struct shore__address *drive, const uint64_t fleet_id[2], 
             rc = errno == EWOULDBLOCK || errno == EBUSY
                      ? shore__fail(diag, SHORE_EBUSY, "%s: another process works on this volume; nothing was removed",
                                    path)
-                     : shore__fail(diag, -errno, "%s: cannot be opened for removal: %s", path, strerror(errno));
+                     : shore__fail_errno(diag, path, "cannot be opened for removal");
     }
     free(path);
     return rc;
@@ -152,7 +150,7 @@ static int remove_file(const char *run_path, const char *name, bool *begun, stru
     if (shore__atomic_remove(path.text) == 0)
         *begun = true;
     else if (errno != ENOENT && errno != EISDIR)
-        return shore__fail(diag, -errno, "%s: cannot be removed: %s", path.text, strerror(errno));
+        return shore__fail_errno(diag, path.text, "cannot be removed");
     return 0;
 }
 

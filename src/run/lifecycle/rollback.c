@@ -186,7 +186,7 @@ static int restore_settings(struct shore__run *run, const struct shore__snapshot
 static int remove_residuals(const char *run_path, struct shore_diag *diag) {
     DIR *directory = opendir(run_path);
     struct dirent *entry = NULL;
-    if (!directory) return shore__fail(diag, -errno, "%s: cannot be read: %s", run_path, strerror(errno));
+    if (!directory) return shore__fail_errno(diag, run_path, "cannot be read");
     while ((entry = readdir(directory)))
         if (strncmp(entry->d_name, "residual-", 9) == 0) unlinkat(dirfd(directory), entry->d_name, 0);
     closedir(directory);

@@ -219,7 +219,7 @@ int shore__snapshot_remove(const char *run_path, const char *name, const struct 
     bool left = false;
     const struct shore__path json = path_of(run_path, name, ".json");
     int rc = rename(json.text, path_of(run_path, name, ".partial").text)
-                 ? shore__fail(diag, -errno, "%s: cannot be renamed: %s", json.text, strerror(errno))
+                 ? shore__fail_errno(diag, json.text, "cannot be renamed")
                  : shore__parent_sync(json.text, diag);
     if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
     free(parts.away);
@@ -335,8 +335,7 @@ static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet,
 }
 
 static int make_folder(const char *path, struct shore_diag *diag) {
-    if (mkdir(path, 0777) < 0 && errno != EEXIST)
-        return shore__fail(diag, -errno, "%s: the directory cannot be made: %s", path, strerror(errno));
+    if (mkdir(path, 0777) < 0 && errno != EEXIST) return shore__fail_errno(diag, path, "the directory cannot be made");
     return shore__parent_sync(path, diag);
 }
 
