@@ -390,8 +390,9 @@ def lost(path):
     said_of(engine.close)
     standin.hang(False)
     Gradients.arriving = arriving
+    after = torch.arange(3).to(standin.NAME).cpu().tolist()  # once all that was to come has come
     with longshore.resume(path, Net(False)) as engine:
-        return {"said": said, "again": again, "none": none, "same": engine.digest() == digest}
+        return {"said": said, "again": again, "none": none, "same": engine.digest() == digest, "after": after}
 
 
 def note_threads(entered):

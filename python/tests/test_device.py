@@ -41,6 +41,7 @@ def test_a_device_that_does_not_go_on(told):
     for said in (lost["said"], lost["again"]):
         assert "the device is lost" in said and "0.2 seconds" in said and "device_timeout=" in said
     assert "there was no backward pass" in lost["none"] and lost["same"]
+    assert lost["after"] == [0, 1, 2]
 
 
 def test_no_other_thread_enters_the_step(told):

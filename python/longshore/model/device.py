@@ -102,6 +102,9 @@ def _first_line(failure):
     return str(failure).strip().partition("\n")[0]
 
 
+_unfinished: list = []  # memory of lost devices, which nobody else may get
+
+
 class _Stream:
     """A stream of PyTorch's, with the events on it that have not passed."""
 
@@ -175,6 +178,8 @@ class Device:
     def close(self):
         """Lets go of all memory. Nothing is called on it any more."""
         lib.shore_device_unwatch(self.c)
+        if not all(there.stream.query() for there in self._streams):
+            _unfinished.append(self._memory)  # the device is lost, and may still write there
         self._memory, self.rest = [], None
 
     def leave_to_parent(self):
