@@ -332,6 +332,13 @@ def refused(path):
     standin.limit(nbytes=standin.live() + (16 << 10))
     out["slots"] = said_of(lambda: wrapped(model, "slots"))
     standin.limit()
+    engine = wrapped(Net(False).to(standin.NAME), "full")
+    standin.limit(nbytes=0)
+    out["close"], out["reopen"] = said_of(engine.close), said_of(lambda: engine.reopen(f"{path}-full"))
+    standin.limit()
+    engine.reopen(f"{path}-full")
+    with engine:
+        out["step"] = engine.step_number
     return out
 
 
@@ -395,6 +402,21 @@ def lost(path):
         return {"said": said, "again": again, "none": none, "same": engine.digest() == digest, "after": after}
 
 
+def hangs_at_the_commit(path):
+    """What is said of a device that does not go on when the step's buffers are read, and what was committed."""
+    os.mkdir(f"{path}-drive")
+    model = models.Cnn().to(standin.NAME)
+    engine = longshore.wrap(model, run=path, drives=[f"{path}-drive"], memory="1GiB", device_timeout=0.2)
+    batch = torch.ones(2, 1, 6, 6).to(standin.NAME)
+    engine.backward(engine(batch).square().mean())
+    standin.hang()
+    said = said_of(engine.step)
+    said_of(engine.close)
+    standin.hang(False)
+    with longshore.resume(path, models.Cnn()) as engine:
+        return {"said": said, "step": engine.step_number}
+
+
 def note_threads(entered):
     """Notes which threads enter the library's step: (Python's name, the system's)."""
 
@@ -438,6 +460,7 @@ def main(directory):
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")
     out["threads"], out["lost"] = sorted(entered), lost(f"{directory}/lost")
+    out["hangs at the commit"] = hangs_at_the_commit(f"{directory}/commit")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 
 

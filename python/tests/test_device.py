@@ -44,6 +44,11 @@ def test_a_device_that_does_not_go_on(told):
     assert lost["after"] == [0, 1, 2]
 
 
+def test_a_device_that_does_not_go_on_at_the_commit(told):
+    hangs = told["hangs at the commit"]
+    assert "the device is lost" in hangs["said"] and hangs["step"] == 0
+
+
 def test_no_other_thread_enters_the_step(told):
     threads = [tuple(thread) for thread in told["threads"]]
     assert {comm for _, comm in threads} > {"pt_autograd_0"}
@@ -114,6 +119,7 @@ def test_what_is_refused_on_a_device(told):
     said = told["refused"]
     assert "pinned memory" in said["pinned"] and "ulimit -l" in said["pinned"] and "memory=" in said["pinned"]
     assert f"for parameters are refused on {standin.NAME}" in said["slots"]
+    assert said["close"] is None and "are refused on" in said["reopen"] and said["step"] == 0
     assert (
         said["two places"]
         == f"the model lies on cpu, {standin.NAME}:0, and computes on one device: move all of it to one"

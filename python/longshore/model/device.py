@@ -63,15 +63,18 @@ def refuse_timeout(who, value):
         raise ValueError(f"{who}: device_timeout must be a number of seconds, more than 0, and is {value!r}")
 
 
-def to_host(tensors):
-    """{name: the tensor in host memory} of {name: tensor}, with one wait for all that lie on a device."""
+def to_host(tensors, device=None):
+    """{name: the tensor in host memory} of {name: tensor}, with one wait for all that lie on a device. device: the
+    Device, whose limit holds; None: there is no limit."""
     out = {
         name: t if t.device.type == "cpu" else torch.empty_like(t, device="cpu", pin_memory=True)
         for name, t in tensors.items()
     }
     copied = [out[name].copy_(t, non_blocking=True) for name, t in tensors.items() if t is not out[name]]
-    if copied:
+    if copied and device is None:
         torch.accelerator.current_stream().synchronize()
+    elif copied:
+        native.call(lib.shore_device_wait, device.c, device.record(device.computing()))
     return out
 
 

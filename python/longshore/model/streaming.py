@@ -421,8 +421,9 @@ class Streams:
             self.activations.end()
             self.activations = None
         self.gradients.end()
-        if self.device is not None:  # parameters keep their shapes, and no memory there
-            self.places.detach_all([named for streamed in self.blocks for named in streamed.parameters])
+        if self.device is not None:  # parameters keep their shapes, and no memory there, if it has room for one value
+            with contextlib.suppress(RuntimeError):
+                self.places.detach_all([named for streamed in self.blocks for named in streamed.parameters])
         self.tier.close()
 
     def leave_to_parent(self):

@@ -124,7 +124,7 @@ def _saves_itself(model):
 
 def export(core, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
-    extras, keep = _extras(commit_blob.small_buffers(core.module, core.layout))
+    extras, keep = _extras(commit_blob.small_buffers(core.module, core.layout, core.streams.device))
     most = 0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
     kind = {"converted": dtype is not None, "dtype": DTYPES[_TORCH[dtype or "fp32"]], "moments": moments}
     how = native.new("struct shore_run_exporting", **kind, shard_bytes=most, nextras=len(extras), extras=extras)

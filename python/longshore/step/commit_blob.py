@@ -126,7 +126,7 @@ def begin(core):
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
     made = _made_with(core.state).get("buffers", {})
-    buffers = {name: tensor_out(b) for name, b in small_buffers(core.module, core.layout).items()}
+    buffers = {name: tensor_out(b) for name, b in small_buffers(core.module, core.layout, core.streams.device).items()}
     return {**out, "buffers": {name: b for name, b in buffers.items() if b != made.get(name)}}
 
 
@@ -194,15 +194,17 @@ def finish(core, out):
     return blob
 
 
-def small_buffers(model, layout):
-    """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks."""
+def small_buffers(model, layout, there=None):
+    """{name: buffer} of the persistent buffers that commit in the blob; the others are in blocks. there: the Device."""
     stored = {t.name for block in layout.blocks if block.buffers for t in block.tensors}
-    return device.to_host({n: b.detach() for n, b in persistent_buffers(model).items() if n not in stored})
+    return device.to_host({n: b.detach() for n, b in persistent_buffers(model).items() if n not in stored}, there)
 
 
 def store_buffers(core):
     """Begins to write the buffers in blocks into the next step. Returns whether there are any."""
     layout, buffers = core.layout, dict(core.module.named_buffers())
+    names = {tensor.name for block in layout.blocks if block.buffers for tensor in block.tensors}
+    buffers = device.to_host({n: b.detach() for n, b in buffers.items() if n in names}, core.streams.device)
     for number, block in enumerate(layout.blocks):
         if block.buffers:
             value = Buffer(layout.elems(number) * 4)
@@ -215,7 +217,7 @@ def store_buffers(core):
                         f"wrap(), is {now}, and is too large to change: give it its last shape before "
                         "wrap(), or register_buffer(..., persistent=False)"
                     )
-                value.view(torch.float32)[at : at + tensor.elems] = b.detach().reshape(-1)
+                value.view(torch.float32)[at : at + tensor.elems] = b.reshape(-1)
             core.state.begin_store(number, value)
     return any(block.buffers for block in layout.blocks)
 
