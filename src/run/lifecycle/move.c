@@ -196,7 +196,7 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
     if (!rc && !in->fresh) return shore__out_of_memory(diag);
     for (size_t i = 0; !rc && i < in->new.count; i++) {
-        struct shore__spot spot;
+        struct shore__spot spot = {.exists = false};
         const struct shore__address *new = in->new.item[i];
         char *name = shore__drive_name(new->text, in->to);
         rc = name ? shore__spot_of(new, &spot, diag) : shore__out_of_memory(diag);
