@@ -42,6 +42,14 @@ static inline void moments_pass(struct moments *m, uint64_t position) {
     pthread_mutex_unlock(&m->mutex);
 }
 
+/* Copies that have not passed. */
+static inline uint64_t moments_under_way(struct moments *m) {
+    pthread_mutex_lock(&m->mutex);
+    uint64_t count = m->called - m->passed;
+    pthread_mutex_unlock(&m->mutex);
+    return count;
+}
+
 static inline int moments_get(void *ctx, void *stream, void *to, uint64_t from, size_t bytes) {
     struct moments *m = ctx;
     pthread_mutex_lock(&m->mutex);
