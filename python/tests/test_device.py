@@ -111,6 +111,7 @@ def test_memory_of_the_device_comes_back(told):
 
 
 def test_the_host_waits_as_pytorch_does(told):
+    """At most 4 beyond PyTorch, where waits on the device's watch count as one until it is asked for other events."""
     for name, _, there in ways(told):
         assert max(there["waits"]) <= there["pytorch"] + 4, name
 
