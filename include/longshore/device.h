@@ -11,8 +11,8 @@
  * this one is computed with.
  *
  * Who looks at events: each call of the library that needs to know. A device may also have a watch, a thread of the
- * library's that waits for the events that others will ask for, and notes what has passed. It calls the device's wait,
- * takes a lock of its own alone, and enters nothing else.
+ * library's that waits for the events that others will ask for, one after the other. It calls the device's wait, takes
+ * a lock of its own alone, and enters nothing else.
  *
  * Threading: one thread at a time, unless a function says otherwise.
  */

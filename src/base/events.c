@@ -1,5 +1,5 @@
 /* Waits for events of devices, with a time limit: an event of a lost device never passes. A watch is a thread that
- * waits for events one after the other, and notes how far each stream has come. */
+ * waits for events one after the other. */
 #include "base/events.h"
 
 #include <assert.h>
@@ -11,22 +11,14 @@
 #include "base/diag.h"
 #include "base/thread.h"
 
-struct passed {
-    void *stream;
-    uint64_t position; /* the highest that has passed */
-};
-
 struct shore_watch {
     struct shore_device *device;
     pthread_t thread;
-    pthread_mutex_t mutex;  /* of all that follows */
-    pthread_cond_t changed; /* an event is expected, or has passed; the watch ends, or has ended */
-    struct shore_event *expected;
-    size_t nexpected, expected_room;
-    struct passed *passed; /* [npassed] */
-    size_t npassed, passed_room;
-    uint64_t asked, stood_at; /* events expected so far; how many there were when somebody waited last */
-    int failed;               /* the first failure */
+    pthread_mutex_t mutex;       /* of all that follows */
+    pthread_cond_t changed;      /* an event is expected, or has passed; the watch ends, or has ended */
+    struct shore__fifo expected; /* events */
+    uint64_t stood_at;           /* how many events were expected so far when somebody waited last */
+    int failed;                  /* the first failure */
     struct shore_diag why;
     bool ends, ended;
     unsigned holders; /* the thread, and the device: the last one frees it */
@@ -49,47 +41,37 @@ static int lost(struct shore_device *device, struct shore_diag *diag) {
     return shore__advise(diag, -ETIMEDOUT, SHORE_ADVICE_DEVICE_TIMEOUT, NULL);
 }
 
+/* ---- what waits ------------------------------------------------------------------------------------------------- */
+
+bool shore__fifo_add(struct shore__fifo *f, const void *item, size_t bytes) {
+    if (f->count == f->room) {
+        void *larger = realloc(f->items, (2 * f->count + 8) * bytes);
+        if (!larger) return false;
+        f->items = larger;
+        f->room = 2 * f->count + 8;
+    }
+    memcpy((char *)f->items + f->count++ * bytes, item, bytes);
+    return true;
+}
+
+void shore__fifo_take(struct shore__fifo *f, void *item, size_t bytes) {
+    assert(f->count);
+    memcpy(item, f->items, bytes);
+    memmove(f->items, (char *)f->items + bytes, --f->count * bytes);
+    f->taken++;
+}
+
 /* ---- the watch --------------------------------------------------------------------------------------------------- */
 
-/* Room for one more item of an array; false: out of memory. */
-static bool reserve(void **array, size_t *room, size_t count, size_t each) {
-    if (count < *room) return true;
-    void *larger = realloc(*array, (2 * count + 8) * each);
-    if (!larger) return false;
-    *array = larger;
-    *room = 2 * count + 8;
-    return true;
-}
-
-/* The caller holds the mutex. */
-static bool is_noted(const struct shore_watch *w, struct shore_event event) {
-    for (size_t i = 0; i < w->npassed; i++)
-        if (w->passed[i].stream == event.stream) return w->passed[i].position >= event.position;
-    return false;
-}
-
-static void note(struct shore_watch *w, struct shore_event event) {
-    size_t i = 0;
-    while (i < w->npassed && w->passed[i].stream != event.stream)
-        i++;
-    if (i == w->npassed) w->passed[w->npassed++] = (struct passed){event.stream, 0}; /* expect() has reserved it */
-    if (w->passed[i].position < event.position) w->passed[i].position = event.position;
-}
-
-/* false: out of memory. */
-static bool expect(struct shore_watch *w, struct shore_event event) {
-    for (size_t i = 0; i < w->nexpected; i++)
-        if (w->expected[i].stream == event.stream && w->expected[i].position >= event.position) return true;
-    void *expected = w->expected, *passed = w->passed;
-    bool has_room = reserve(&expected, &w->expected_room, w->nexpected, sizeof *w->expected);
-    w->expected = expected;
-    has_room = reserve(&passed, &w->passed_room, w->npassed + w->nexpected, sizeof *w->passed) && has_room;
-    w->passed = passed;
-    if (!has_room) return false;
-    w->expected[w->nexpected++] = event;
-    w->asked++;
+/* How many events have left when this one has passed; 0: out of memory. The caller holds the mutex. */
+static uint64_t expect(struct shore_watch *w, struct shore_event event) {
+    const struct shore_event *expected = w->expected.items;
+    for (size_t i = 0; i < w->expected.count; i++)
+        if (expected[i].stream == event.stream && expected[i].position >= event.position)
+            return w->expected.taken + i + 1;
+    if (!shore__fifo_add(&w->expected, &event, sizeof event)) return 0;
     pthread_cond_broadcast(&w->changed);
-    return true;
+    return w->expected.taken + w->expected.count;
 }
 
 /* Gives up one hold; the mutex is held, and is not any more. */
@@ -99,20 +81,18 @@ static void let_go(struct shore_watch *w) {
     if (!last) return;
     pthread_mutex_destroy(&w->mutex);
     pthread_cond_destroy(&w->changed);
-    free(w->expected);
-    free(w->passed);
+    free(w->expected.items);
     free(w);
 }
 
 /* Waits for the first event that is expected. The device may be gone when it returns, if the watch ends. */
 static void wait_for_first(struct shore_watch *w) {
-    const struct shore_event event = w->expected[0];
+    struct shore_event event = shore__fifo_event(&w->expected);
     struct shore_diag why = {.text = ""};
     pthread_mutex_unlock(&w->mutex);
     int rc = w->device->wait(w->device->ctx, event, timeout_of(w->device), &why);
     pthread_mutex_lock(&w->mutex);
-    memmove(w->expected, w->expected + 1, --w->nexpected * sizeof *w->expected);
-    if (rc != -ETIMEDOUT) note(w, event);
+    shore__fifo_take(&w->expected, &event, sizeof event);
     if (rc && !w->failed) {
         w->failed = rc;
         w->why = why;
@@ -124,7 +104,7 @@ static void *watch(void *ctx) {
     struct shore_watch *w = ctx;
     pthread_mutex_lock(&w->mutex);
     while (!w->ends) {
-        if (w->nexpected && w->failed != -ETIMEDOUT)
+        if (w->expected.count && w->failed != -ETIMEDOUT)
             wait_for_first(w);
         else
             pthread_cond_wait(&w->changed, &w->mutex);
@@ -187,26 +167,27 @@ void shore__device_expect(struct shore_device *device, struct shore_event event)
     struct shore_watch *w = event.stream ? device->watch : NULL;
     if (!w) return;
     pthread_mutex_lock(&w->mutex);
-    if (!w->failed && !is_noted(w, event)) expect(w, event);
+    if (!w->failed) expect(w, event);
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* Waits until the event is noted, or the watch has failed, or nothing has passed for as long as the device may take. */
-static int wait_for_note(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
+/* Waits until the watch has seen the event, or has failed, or nothing has passed for as long as the device may take. */
+static int wait_for_watch(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
     struct shore_watch *w = device->watch;
     struct timespec until = after(timeout_of(device));
     pthread_mutex_lock(&w->mutex);
-    bool here = w->failed || is_noted(w, event), waits = here || expect(w, event);
-    if (!here && w->stood_at != w->asked) __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
-    w->stood_at = w->asked;
-    size_t before = w->nexpected;
-    while (waits && !w->failed && !is_noted(w, event)) {
+    uint64_t before = w->expected.taken, last = w->failed ? before : expect(w, event);
+    uint64_t asked = before + w->expected.count;
+    if (!w->failed && w->stood_at != asked) __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
+    w->stood_at = asked;
+    while (w->expected.taken < last && !w->failed) {
         if (pthread_cond_timedwait(&w->changed, &w->mutex, &until) == ETIMEDOUT) break;
-        if (w->nexpected < before) until = after(timeout_of(device));
-        before = w->nexpected;
+        if (w->expected.taken > before) until = after(timeout_of(device));
+        before = w->expected.taken;
     }
-    int rc = is_noted(w, event) && !w->failed ? 0 : w->failed ? w->failed : -ETIMEDOUT;
+    int rc = w->failed ? w->failed : w->expected.taken < last ? -ETIMEDOUT : 0;
     if (w->failed && diag) *diag = w->why;
+    bool waits = last || w->failed;
     pthread_mutex_unlock(&w->mutex);
     return waits ? rc : device->wait(device->ctx, event, timeout_of(device), diag);
 }
@@ -217,7 +198,7 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
     if (!event.stream) return 0;
     int rc = is_lost(device) ? -ETIMEDOUT : device->wait(device->ctx, event, 0, diag);
     if (rc == -ETIMEDOUT && !is_lost(device) && device->watch) {
-        rc = wait_for_note(device, event, diag);
+        rc = wait_for_watch(device, event, diag);
     } else if (rc == -ETIMEDOUT && !is_lost(device)) {
         __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);
         rc = device->wait(device->ctx, event, timeout_of(device), diag);
@@ -228,12 +209,5 @@ int shore_device_wait(struct shore_device *device, struct shore_event event, str
 bool shore_device_passed(struct shore_device *device, struct shore_event event) {
     if (!event.stream) return true;
     if (is_lost(device)) return false;
-    struct shore_watch *w = device->watch;
-    if (w) {
-        pthread_mutex_lock(&w->mutex);
-        bool noted = is_noted(w, event);
-        pthread_mutex_unlock(&w->mutex);
-        if (noted) return true;
-    }
     return device->wait(device->ctx, event, 0, NULL) != -ETIMEDOUT;
 }

@@ -1,20 +1,12 @@
 /* Gradients on their way from a device. They land in the order in which they were called for: landed() first, then what
  * the step does with a gradient that has come. */
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/diag.h"
-#include "base/events.h"
 #include "base/sized.h"
 #include "step/step_impl.h"
 
 #define ROOM_ALIGN 64u
-
-static void remove_first(struct shore_step *s) {
-    assert(s->nlanding);
-    memmove(s->landing, s->landing + 1, --s->nlanding * sizeof *s->landing);
-}
 
 /* What the step does with a gradient that is here. */
 static int take_in(struct shore_step *s, const struct landing *l, struct shore_diag *diag) {
@@ -31,49 +23,47 @@ static int take_in(struct shore_step *s, const struct landing *l, struct shore_d
     return g ? shore_step_send(s, unit, segment, g->count ? g->count : l->unit->is.count, diag) : 0;
 }
 
-/* Waits for the first copy, and lands it. A callback may begin another step, which forgets all landings. */
+/* Waits for the first copy, and lands it. */
 static int land_first(struct shore_step *s, struct shore_diag *diag) {
-    const struct landing first = s->landing[0];
-    assert(s->nlanding && !s->lands);
+    struct landing first;
+    assert(s->landing.count && !s->lands);
     if (s->given_up) return SHORE_STEP_AGAIN;
-    int rc = shore_device_wait(s->options.device, first.is.until, diag);
+    int rc = shore_device_wait(s->options.device, shore__fifo_event(&s->landing), diag);
     if (rc) return rc;
+    shore__fifo_take(&s->landing, &first, sizeof first);
     s->lands = true;
     rc = take_in(s, &first, diag);
     s->lands = false;
-    if (s->nlanding) remove_first(s);
     return !rc && s->given_up ? SHORE_STEP_AGAIN : rc;
 }
 
-/* Lands the copies that have come. */
-static int land_passed(struct shore_step *s, struct shore_diag *diag) {
+/* Lands the copies that have come; all: waits for the others. */
+static int land(struct shore_step *s, bool all, struct shore_diag *diag) {
     int rc = s->given_up ? SHORE_STEP_AGAIN : 0;
-    while (!rc && !s->lands && s->nlanding && shore_device_passed(s->options.device, s->landing[0].is.until))
+    while (!rc && !s->lands && s->landing.count &&
+           (all || shore_device_passed(s->options.device, shore__fifo_event(&s->landing))))
         rc = land_first(s, diag);
     return rc;
 }
 
 int shore_step_land_all(struct shore_step *s, struct shore_diag *diag) {
-    int rc = s->given_up ? SHORE_STEP_AGAIN : 0;
-    while (!rc && !s->lands && s->nlanding)
-        rc = land_first(s, diag);
-    return rc;
+    return land(s, true, diag);
 }
 
 void shore__land_nothing(struct shore_step *s) {
-    for (size_t i = 0; i < s->nlanding; i++)
-        shore_device_wait(s->options.device, s->landing[i].is.until, NULL);
-    s->nlanding = 0;
+    for (struct landing first; s->landing.count; shore__fifo_take(&s->landing, &first, sizeof first))
+        shore_device_wait(s->options.device, shore__fifo_event(&s->landing), NULL);
     s->next_bytes = 0;
 }
 
 /* Finds room behind the newest landing, or before the oldest one. */
 static bool find_room(const struct shore_step *s, uint64_t bytes, uint64_t *at) {
     const struct landing *oldest = NULL, *newest = NULL;
-    for (size_t i = 0; i < s->nlanding; i++) {
-        if (!s->landing[i].bytes) continue;
-        if (!oldest) oldest = &s->landing[i];
-        newest = &s->landing[i];
+    const struct landing *all = s->landing.items;
+    for (size_t i = 0; i < s->landing.count; i++) {
+        if (!all[i].bytes) continue;
+        if (!oldest) oldest = &all[i];
+        newest = &all[i];
     }
     *at = newest ? newest->at + newest->bytes : 0;
     if (newest && newest->at < oldest->at) return bytes <= oldest->at - *at;
@@ -89,7 +79,7 @@ int shore_step_land_at(struct shore_step *s, uint64_t bytes, uint64_t *at, struc
     if (!bytes || room < bytes || room > s->options.landing_bytes)
         return shore__fail(diag, -EINVAL, "a gradient of %llu bytes cannot land in %llu bytes",
                            (unsigned long long)bytes, (unsigned long long)s->options.landing_bytes);
-    int rc = land_passed(s, diag);
+    int rc = land(s, false, diag);
     while (!rc && !find_room(s, room, at))
         rc = land_first(s, diag);
     if (rc) return rc;
@@ -110,23 +100,19 @@ int shore_step_land(struct shore_step *s, uint32_t unit, const struct shore_step
     if (rc) return rc;
     if (!s->options.device || l.gradient.gather)
         return shore__fail(diag, -EINVAL, "a gradient lands from the step's device, as one range");
-    if (s->nlanding == s->landing_room) {
-        struct landing *larger = realloc(s->landing, (2 * s->nlanding + 8) * sizeof *larger);
-        if (!larger) return shore__fail(diag, -ENOMEM, "out of memory for gradients that land");
-        s->landing = larger;
-        s->landing_room = 2 * s->nlanding + 8;
-    }
-    s->landing[s->nlanding++] = l;
-    shore__device_expect(s->options.device, l.is.until);
-    return land_passed(s, diag);
+    l.until = l.is.until;
+    if (!shore__fifo_add(&s->landing, &l, sizeof l))
+        return shore__fail(diag, -ENOMEM, "out of memory for gradients that land");
+    shore__device_expect(s->options.device, l.until);
+    return land(s, false, diag);
 }
 
 int shore_step_take(struct shore_step *s, uint32_t unit, uint32_t *buffer, struct shore_diag *diag) {
     struct unit *u = shore__unit(s, unit);
     assert(u->buffer < 0 && u->place == PLACE_NONE);
-    int i, rc = land_passed(s, diag);
+    int i, rc = land(s, false, diag);
     while (!rc && (i = shore__buffer_wait(s)) < 0)
-        rc = s->nlanding ? land_first(s, diag) : shore_step_failed(s, diag);
+        rc = s->landing.count ? land_first(s, diag) : shore_step_failed(s, diag);
     if (rc) return rc;
     shore__buffer_give(s, i, u);
     *buffer = (uint32_t)i;

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <pthread.h>
 
+#include "base/events.h"
 #include "base/units.h"
 #include "drive/counters.h"
 #include "longshore/step.h"
@@ -66,6 +67,7 @@ enum phase {
 
 /* A copy from the device that has not landed. */
 struct landing {
+    struct shore_event until; /* first, as a fifo asks */
     struct unit *unit;
     struct shore_step_landing is;
     struct shore_step_gradient gradient; /* is.gradient points here */
@@ -101,8 +103,7 @@ struct shore_step {
     bool may_be_gone; /* something was sent whose buffer may be reused */
     bool given_up;    /* it is to be computed again: nothing lands any more */
 
-    struct landing *landing; /* [nlanding], in the order in which they land */
-    size_t nlanding, landing_room;
+    struct shore__fifo landing;   /* in the order in which they land */
     uint64_t next_at, next_bytes; /* room that the next landing has */
     bool lands;                   /* one is landing: callbacks do not land others */
 

@@ -95,7 +95,7 @@ void shore_step_close(struct shore_step *s) {
     free(s->sent);
     if (!s->options.sums) free(s->clip.sums);
     free(s->buffers);
-    free(s->landing);
+    free(s->landing.items);
     free(s);
 }
 

@@ -160,7 +160,7 @@ static int find_buffer(const struct shore_step *s) {
 int shore__buffer_wait(struct shore_step *s) {
     int i;
     pthread_mutex_lock(&s->mutex);
-    while ((i = find_buffer(s)) < 0 && !s->failed && !s->nlanding)
+    while ((i = find_buffer(s)) < 0 && !s->failed && !s->landing.count)
         await(s);
     pthread_mutex_unlock(&s->mutex);
     return i;

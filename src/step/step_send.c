@@ -170,7 +170,7 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (s->phase != PHASE_DECIDED)
         return shore__fail(diag, -EINVAL, "a step is made before it was decided: call shore_step_decide() first");
-    if (s->nlanding)
+    if (s->landing.count || s->lands)
         return shore__fail(diag, -EINVAL,
                            "a step is made before its gradients have landed: call shore_step_land_all() first");
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);

@@ -1,11 +1,8 @@
 /* What takes effect once an event of the device has passed. The device is called without the lock. */
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/diag.h"
-#include "base/events.h"
 #include "store/store_impl.h"
 
 /* The event has passed, or its device has failed: then nothing is put, and the entry is not filled any more. */
@@ -25,35 +22,23 @@ static void end(struct shore_activation_store *s, const struct late *l, int rc, 
     pthread_cond_broadcast(&s->changed);
 }
 
-static struct late take_first(struct shore_activation_store *s) {
-    struct late first = s->late[0];
-    assert(s->nlate);
-    memmove(s->late, s->late + 1, --s->nlate * sizeof *s->late);
-    s->ended++;
-    return first;
-}
-
 void shore__late_look(struct shore_activation_store *s) {
-    static const struct shore_diag none;
-    while (s->nlate) {
-        struct shore_event until = s->late[0].until;
-        uint64_t ended = s->ended;
+    bool passed = true;
+    while (passed && s->late.count) {
+        const struct shore_event until = shore__fifo_event(&s->late);
+        uint64_t taken = s->late.taken;
         pthread_mutex_unlock(&s->lock);
-        bool passed = shore_device_passed(s->device, until);
-        struct shore_diag why = none;
-        int rc = passed ? shore_device_wait(s->device, until, &why) : 0;
+        passed = shore_device_passed(s->device, until);
         pthread_mutex_lock(&s->lock);
-        if (!passed) break;
-        if (s->ended != ended) continue; /* another thread has ended it meanwhile */
-        struct late first = take_first(s);
-        end(s, &first, rc, &why);
+        if (passed && s->late.taken == taken) shore__late_wait(s); /* unless another thread has ended it meanwhile */
     }
     shore__store_write_some(s);
 }
 
 void shore__late_wait(struct shore_activation_store *s) {
-    struct late first = take_first(s);
+    struct late first;
     struct shore_diag why = {.text = ""};
+    shore__fifo_take(&s->late, &first, sizeof first);
     s->under_way++;
     pthread_mutex_unlock(&s->lock);
     int rc = shore_device_wait(s->device, first.until, &why);
@@ -65,14 +50,8 @@ void shore__late_wait(struct shore_activation_store *s) {
 
 int shore__late_add(struct entry *e, struct shore_event until, bool puts) {
     struct shore_activation_store *s = e->store;
-    if (s->nlate == s->late_room) {
-        struct late *larger = realloc(s->late, (2 * s->nlate + 8) * sizeof *larger);
-        if (!larger) return -ENOMEM;
-        s->late = larger;
-        s->late_room = 2 * s->nlate + 8;
-    }
+    if (!shore__fifo_add(&s->late, &(struct late){until, e, puts}, sizeof(struct late))) return -ENOMEM;
     e->late++;
-    s->late[s->nlate++] = (struct late){e, until, puts};
     shore__device_expect(s->device, until);
     shore__late_look(s);
     return 0;

@@ -68,13 +68,20 @@ int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options
     return rc;
 }
 
+/* Waits for a request, or else for an event. false: for neither. */
+static bool wait_for_any(struct shore_activation_store *s, uint64_t *waited_ns) {
+    if (s->under_way)
+        shore__store_wait(s, waited_ns);
+    else if (s->late.count)
+        shore__late_wait(s);
+    else
+        return false;
+    return true;
+}
+
 static void wait_for_all(struct shore_activation_store *s) {
     uint64_t unused = 0;
-    while (s->under_way || s->nlate) {
-        if (s->nlate)
-            shore__late_wait(s);
-        else
-            shore__store_wait(s, &unused);
+    while (wait_for_any(s, &unused)) {
     }
 }
 
@@ -96,7 +103,7 @@ void shore_store_close(struct shore_activation_store *s) {
     free(s->pool.free);
     free(s->scratch.free);
     free(s->entry);
-    free(s->late);
+    free(s->late.items);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s);
@@ -135,7 +142,7 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
     struct entry *e;
     if (!bytes || bytes > UINT64_MAX / 2) return say_key(s, -EINVAL, key, "has no bytes, or too many", diag);
     while ((e = shore__store_find(s, key)) && !e->taken && !e->uses) { /* of an earlier round: its request ends */
-        if (e->late && s->nlate)
+        if (e->late && s->late.count)
             shore__late_wait(s);
         else
             shore__store_wait(s, &s->counts.waited_take_ns);
@@ -163,11 +170,7 @@ static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
         shore__store_write_some(s);
         if (shore__entry_give_memory(e, true)) return 0;
         if (s->failed) break;
-        if (!waits || (!s->under_way && !s->nlate)) return SHORE_STORE_FULL;
-        if (s->under_way)
-            shore__store_wait(s, &s->counts.waited_take_ns);
-        else
-            shore__late_wait(s);
+        if (!waits || !wait_for_any(s, &s->counts.waited_take_ns)) return SHORE_STORE_FULL;
     }
     if (diag) *diag = s->why;
     return s->failed;
@@ -276,7 +279,7 @@ int shore_store_want(struct shore_activation_store *s, uint64_t key, struct shor
 static int fill_late(struct entry *e, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
     while (e->state == ENTRY_FILLING && e->late) {
-        if (s->nlate)
+        if (s->late.count)
             shore__late_wait(s);
         else
             shore__store_wait(s, &s->counts.waited_get_ns);
@@ -294,11 +297,7 @@ static int bring(struct entry *e, struct shore_diag *diag) {
             if (!s->fleet) return say_key(s, SHORE_EMISSING, e->key, "was lost when the drives were closed", diag);
             if (shore__entry_give_memory(e, true)) {
                 shore__entry_read(e);
-            } else if (s->under_way) {
-                shore__store_wait(s, &s->counts.waited_get_ns);
-                continue;
-            } else if (s->nlate) {
-                shore__late_wait(s);
+            } else if (wait_for_any(s, &s->counts.waited_get_ns)) {
                 continue;
             } else {
                 return SHORE_STORE_FULL;

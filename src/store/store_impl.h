@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "base/events.h"
 #include "base/units.h"
 #include "drive/counters.h"
 #include "longshore/store.h"
@@ -29,8 +30,8 @@ struct entry {
 
 /* What takes effect once an event has passed: a put, or the end of a use. */
 struct late {
+    struct shore_event until; /* first, as a fifo asks */
     struct entry *entry;
-    struct shore_event until;
     bool puts;
 };
 
@@ -62,9 +63,7 @@ struct shore_activation_store {
     int failed;         /* first failure of a write since the last settle */
     struct shore_diag why;
     struct shore_device *device;
-    struct late *late; /* [nlate], in the order in which they are waited for */
-    size_t nlate, late_room;
-    uint64_t ended; /* how many have ended */
+    struct shore__fifo late; /* in the order in which they are waited for */
     bool adapts;
     struct store_round round;
     struct shore_store_counts counts; /* except those computed when asked for */

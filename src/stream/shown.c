@@ -18,8 +18,8 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
+#include "base/events.h"
 #include "base/sized.h"
-#include "longshore/device.h"
 #include "stream/pages_impl.h"
 
 #define NO_PAGE UINT32_MAX
@@ -49,8 +49,8 @@ struct turns {
 };
 
 struct putting {
+    struct shore_event until; /* first, as a fifo asks */
     uint32_t page;
-    struct shore_event until;
 };
 
 struct shore_shown {
@@ -60,9 +60,8 @@ struct shore_shown {
     uint64_t clock;
     uint32_t npools, nslots;
     struct turns *pools;
-    struct slot *slots;      /* of all pools */
-    struct putting *putting; /* a ring with room for more than a pass puts */
-    uint32_t nring, first, nputting;
+    struct slot *slots; /* of all pools */
+    struct shore__fifo putting;
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -98,12 +97,10 @@ int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options
         *s = (struct shore_shown){.pages = pages, .device = o.device, .copying = o.copying, .npools = o.npools};
         for (uint32_t i = 0; i < o.npools; i++)
             s->nslots += o.pools[i].nbuffers ? o.pools[i].nbuffers : 1;
-        s->nring = 2 * pages->npages + 1; /* a tied table is there twice */
         s->pools = calloc(s->npools ? s->npools : 1, sizeof *s->pools);
         s->slots = calloc(s->nslots ? s->nslots : 1, sizeof *s->slots);
-        s->putting = calloc(s->nring, sizeof *s->putting);
     }
-    if (!s || !s->pools || !s->slots || !s->putting) {
+    if (!s || !s->pools || !s->slots) {
         shore_shown_close(s);
         return shore__fail(diag, -ENOMEM, "out of memory for the parameter pages");
     }
@@ -117,7 +114,7 @@ void shore_shown_close(struct shore_shown *s) {
     if (s->pools && s->slots) shore_shown_release_all(s);
     for (uint32_t i = 0; s->slots && i < s->nslots; i++)
         free(s->slots[i].readers);
-    free(s->putting);
+    free(s->putting.items);
     free(s->slots);
     free(s->pools);
     free(s);
@@ -125,46 +122,42 @@ void shore_shown_close(struct shore_shown *s) {
 
 /* ---- pages that are being put ------------------------------------------------------------------------------------ */
 
-static struct putting *putting_at(const struct shore_shown *s, uint32_t i) {
-    assert(s->nring);
-    return &s->putting[(s->first + i) % s->nring];
-}
-
-/* Waits until the device has the first page in the ring, so that the host may reuse it. The next call on the stream
+/* Waits until the device has the first page of `putting`, so that the host may reuse it. The next call on the stream
  * reports a failure. */
 static void end_first(struct shore_shown *s) {
-    struct putting *first = putting_at(s, 0);
-    assert(s->nputting && s->pages->pages[first->page].users);
-    shore_device_wait(s->device, first->until, NULL);
-    shore_pages_release(s->pages, first->page);
-    s->first = (s->first + 1) % s->nring;
-    s->nputting--;
+    struct putting first;
+    shore__fifo_take(&s->putting, &first, sizeof first);
+    assert(s->pages->pages[first.page].users);
+    shore_device_wait(s->device, first.until, NULL);
+    shore_pages_release(s->pages, first.page);
 }
 
 static void end_passed(struct shore_shown *s) {
-    while (s->nputting && shore_device_passed(s->device, putting_at(s, 0)->until))
+    while (s->putting.count && shore_device_passed(s->device, shore__fifo_event(&s->putting)))
         end_first(s);
 }
 
 /* Ends puts in order, up to the last one of this page. */
 static void end_page(struct shore_shown *s, uint32_t page) {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < s->nputting; i++)
-        if (putting_at(s, i)->page == page) count = i + 1;
+    for (uint32_t i = 0; i < s->putting.count; i++)
+        if (((struct putting *)s->putting.items)[i].page == page) count = i + 1;
     while (count--)
         end_first(s);
 }
 
 static void add_putting(struct shore_shown *s, uint32_t page, struct shore_event until) {
     assert(until.stream == s->copying || !until.stream);
-    if (s->nputting == s->nring) end_first(s);
-    *putting_at(s, s->nputting++) = (struct putting){page, until};
+    if (s->putting.count > 2 * s->pages->npages) end_first(s); /* a tied table is there twice */
+    if (shore__fifo_add(&s->putting, &(struct putting){until, page}, sizeof(struct putting))) return;
+    shore_device_wait(s->device, until, NULL); /* out of memory */
+    shore_pages_release(s->pages, page);
 }
 
 /* Gets a page from the host, after the device has received the pages whose buffers it needs. */
 static int get_page(struct shore_shown *s, uint32_t page, const void **host, struct shore_diag *diag) {
     int rc;
-    while ((rc = shore_pages_get(s->pages, page, host, diag)) == -EBUSY && s->nputting)
+    while ((rc = shore_pages_get(s->pages, page, host, diag)) == -EBUSY && s->putting.count)
         end_first(s);
     return rc;
 }
@@ -317,7 +310,7 @@ void shore_shown_release(struct shore_shown *s, uint32_t number, uint32_t page) 
 }
 
 void shore_shown_settle(struct shore_shown *s) {
-    while (s->nputting)
+    while (s->putting.count)
         end_first(s);
 }
 
