@@ -60,16 +60,14 @@ static int name_model(struct shore__settings *s, const char *directory, struct s
 static int import(const struct shore__parsed *parsed, void *ctx) {
     struct shore__train_args *args = ctx;
     struct shore__settings *s = &args->settings;
-    struct shore__tokenizer *tokenizer = NULL;
-    struct shore__model *model = NULL;
-    struct shore__run *run = NULL;
+    struct shore__new_run new = {0};
     struct shore_fleet *fleet = NULL;
     struct shore_fleet_options options;
     struct shore_diag diag = {0};
     unsigned char digest[16];
     char processor[SHORE__PROCESSOR_BYTES];
     uint64_t minimum_bytes = 0;
-    int rc = name_model(s, parsed->positional[0], &diag), code = SHORE__EXIT_DONE;
+    int rc = name_model(s, parsed->positional[0], &diag);
     if (!rc) rc = shore__train_take_drives(args, &diag);
     if (!rc && !s->data.count && (s->val_data.count || s->val_share > 0 || s->epochs > 0))
         rc = shore__fail(&diag, SHORE_EUSAGE, "--val-data, --val-share and --epochs need --data FILE...");
@@ -78,38 +76,23 @@ static int import(const struct shore__parsed *parsed, void *ctx) {
         rc = shore__fail(&diag, SHORE_EUSAGE, "an import into ram: would be gone at once: name a drive");
     if (!rc && !args->out) rc = shore__fail(&diag, SHORE_EUSAGE, "where does the run go? Give --out RUN");
     bool validates = !s->data.count || s->val_data.count || s->val_share > 0; /* data may come later */
-    if (!rc) rc = shore__train_model(args, parsed, validates, &tokenizer, &model, &diag);
-    if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
-    if (!rc) fleet_options(s, model, &options);
-    if (!rc) rc = examine(s, model, &options, processor, &minimum_bytes, &diag);
+    if (!rc) rc = shore__train_model(args, parsed, validates, &new, &diag);
+    if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
+    if (!rc) fleet_options(s, new.model, &options);
+    if (!rc) rc = examine(s, new.model, &options, processor, &minimum_bytes, &diag);
     if (!rc) rc = shore_budget(s->memory_bytes, minimum_bytes, 0, &s->memory_bytes, &diag);
-    if (!rc) shore__cli_say_model(model, true);
+    if (!rc) shore__cli_say_model(new.model, true);
     if (args->stop_on_usr1) shore__cli_stop_on_usr1();
-    if (!rc)
-        rc = shore__train_prepare(args, "longshore: stopping; once more stops at once\n", &tokenizer, &model, &run,
-                                  &diag);
-    if (!rc) rc = fill(run, args, processor, &fleet, digest, &diag);
+    if (!rc) rc = shore__train_prepare(args, "longshore: stopping; once more stops at once\n", &new, &diag);
+    if (!rc) rc = fill(new.run, args, processor, &fleet, digest, &diag);
     shore__cli_progress_end();
-    if (rc == -ECANCELED) {
-        shore__cli_say("stopped before the run was made: the same command makes it again");
-        code = (int)args->stopped_exit;
-    } else if (rc)
-        code = run ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
-    else
-        printf("step 0 digest %s\n", shore__format_digest(digest).text);
+    if (!rc) printf("step 0 digest %s\n", shore__format_digest(digest).text);
     shore_fleet_close(fleet);
-    shore__run_close(run); /* undoes an unfinished run */
-    shore__cli_say_half_replaced(args->out);
-    shore__model_free(model);
-    shore__tokenizer_close(tokenizer);
-    return code;
+    return shore__train_made(args, &new, rc, &diag);
 }
 
 int shore__cli_import(int argc, char **argv) {
     const struct shore__command_line line = import_line();
-    struct shore__train_args args;
-    shore__train_args_init(&args);
-    int code = shore__cli_command(&line, argc, argv, &args, import);
-    shore__settings_free(&args.settings);
-    return code;
+    struct shore__train_args args = {0};
+    return shore__train_command(&line, argc, argv, &args, import);
 }

@@ -119,8 +119,8 @@ static struct shore__train_events events_of(struct watch *w) {
     };
 }
 
-/* Trains a prepared or opened run to its end, and reports. Returns the exit code; *rc: the result of shore__train. */
-static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args, int *rc) {
+/* Trains a prepared or opened run to its end, and reports. Returns the exit code. */
+static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args) {
     struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
@@ -128,21 +128,21 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
     w.progress = (struct shore__progress){.last_step = last, .budget_bytes = run->settings.memory_bytes};
     struct shore__train_events events = events_of(&w);
     struct shore__train_result result = {0};
-    *rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? NULL : args->accept, &events, &result, &diag);
+    int rc = shore__train(run, fresh, fresh && args->overwrite, fresh ? NULL : args->accept, &events, &result, &diag);
     shore__cli_progress_end();
-    if (*rc == -ECANCELED && w.steps == 0) {
+    if (rc == -ECANCELED && w.steps == 0) {
         shore__cli_say(fresh ? "stopped before the run was made: the same command makes it again"
                              : "stopped before a step was made: the same command goes on");
         return (int)args->stopped_exit;
     }
-    if (*rc && !result.opened) return fresh ? shore__cli_fail_making(run, *rc, &diag) : shore__cli_fail(*rc, &diag);
-    if (*rc) {
-        shore__cli_fail_running(*rc, &diag);
-        if (*rc != SHORE_ELINK && *rc != SHORE_ENONFINITE) /* their messages say how to go on */
+    if (rc && !result.opened) return fresh ? shore__cli_fail_making(run, rc, &diag) : shore__cli_fail(rc, &diag);
+    if (rc) {
+        shore__cli_fail_running(rc, &diag);
+        if (rc != SHORE_ELINK && rc != SHORE_ENONFINITE) /* their messages say how to go on */
             shore__cli_say("step %llu is committed; once that is mended, go on with: longshore train "
                            "--resume %s",
                            (unsigned long long)result.step, run->word);
-        if (*rc == SHORE_ECORRUPT && result.step > 0)
+        if (rc == SHORE_ECORRUPT && result.step > 0)
             shore__cli_say("if that is impossible, add --accept-step %llu to go on from the step before, if it is "
                            "still whole on every drive",
                            (unsigned long long)result.step - 1);
@@ -185,58 +185,36 @@ static void say_of_stop(const struct shore__settings *s, uint64_t made) {
 }
 
 /* Refuses everything that can be refused before anything is written. */
-static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed,
-                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore__needs *needs,
-                       struct shore_diag *diag) {
+static int check_fresh(struct shore__train_args *args, const struct shore__parsed *parsed, struct shore__new_run *new,
+                       struct shore__needs *needs, struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
     int rc = shore__train_take_drives(args, diag);
     if (!rc) rc = missing(args, diag);
     bool validates = s->val_data.count || s->val_share > 0;
-    if (!rc) rc = shore__train_model(args, parsed, validates, tokenizer, model, diag);
+    if (!rc) rc = shore__train_model(args, parsed, validates, new, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
     if (!rc) say_of_stop(s, 0);
-    if (!rc) rc = shore__train_needs(s, *model, needs, diag);
+    if (!rc) rc = shore__train_needs(s, new->model, needs, diag);
     return rc;
 }
 
 static int fresh_run(struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__settings *s = &args->settings;
-    struct shore__tokenizer *tokenizer = NULL;
-    struct shore__model *model = NULL;
-    struct shore__run *run = NULL;
+    struct shore__new_run new = {0};
     struct shore__needs needs;
     struct shore_diag diag = {0};
-    int code = SHORE__EXIT_DONE;
-
-    int rc = check_fresh(args, parsed, &tokenizer, &model, &needs, &diag);
-    if (!rc) shore__cli_say_model(model, true);
+    int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &needs, &diag);
+    if (!rc) shore__cli_say_model(new.model, true);
     if (!rc && args->dry_run) {
-        code = answer(s, model, &needs, args->out, true, args->json);
-        goto end;
+        code = answer(s, new.model, &needs, args->out, true, args->json);
+    } else if (!rc) {
+        rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+        if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
+        if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
+        if (!rc) code = train_and_report(new.run, true, args);
     }
-    if (!rc) rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
-    if (!rc) rc = shore__cli_room_for_run(s, model, args->out, &diag);
-    if (rc) goto end;
-
-    rc = shore__train_prepare(args, promise, &tokenizer, &model, &run, &diag);
-    shore__cli_progress_end();
-    if (rc == -ECANCELED) {
-        shore__cli_say("stopped before the run was made: the same command makes it again");
-        code = (int)args->stopped_exit;
-        rc = 0;
-        goto end;
-    }
-    if (!rc) {
-        code = train_and_report(run, true, args, &rc);
-        rc = 0;
-    }
-end:
-    if (rc) code = shore__cli_fail(rc, &diag);
-    shore__run_close(run); /* undoes an unfinished run */
-    shore__cli_say_half_replaced(args->out);
-    shore__model_free(model);
-    shore__tokenizer_close(tokenizer);
-    return code;
+    int made = shore__train_made(args, &new, rc, &diag);
+    return rc ? made : code;
 }
 
 static int copy_names(const struct shore__strings *from, struct shore__strings *to) {
@@ -342,8 +320,7 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     } else if (!rc) {
         rc = prepare_to_go_on(run, &needs, without_data, changes, &diag);
         if (!rc) {
-            code = train_and_report(run, false, args, &rc);
-            rc = 0;
+            code = train_and_report(run, false, args);
         } else if (rc == -ECANCELED) {
             shore__cli_say("stopped before %s: the same command goes on",
                            without_data ? "the run had its data" : "a step was made");
@@ -364,9 +341,6 @@ static int train(const struct shore__parsed *parsed, void *ctx) {
 }
 
 int shore__cli_train(int argc, char **argv) {
-    struct shore__train_args args;
-    shore__train_args_init(&args);
-    int code = shore__cli_command(&shore__train_line, argc, argv, &args, train);
-    shore__settings_free(&args.settings);
-    return code;
+    struct shore__train_args args = {0};
+    return shore__train_command(&shore__train_line, argc, argv, &args, train);
 }

@@ -1,5 +1,6 @@
 #include "cli/train_options.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,9 +85,12 @@ const struct shore__command_line shore__train_line = {
 /* verify adds one */
 _Static_assert(sizeof options / sizeof options[0] < SHORE__OPTIONS_MAX, "grow SHORE__OPTIONS_MAX");
 
-void shore__train_args_init(struct shore__train_args *args) {
-    *args = (struct shore__train_args){0};
+int shore__train_command(const struct shore__command_line *line, int argc, char **argv, struct shore__train_args *args,
+                         int (*run)(const struct shore__parsed *parsed, void *args)) {
     shore__settings_defaults(&args->settings);
+    int code = shore__cli_command(line, argc, argv, args, run);
+    shore__settings_free(&args->settings);
+    return code;
 }
 
 int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag) {
@@ -169,30 +173,48 @@ static int resolve(struct shore__train_args *args, const struct shore__model *mo
 }
 
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
-                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag) {
+                       struct shore__new_run *new, struct shore_diag *diag) {
     struct shore__settings *s = &args->settings;
     int rc = shore__train_check_given(parsed, s, validates, diag);
     if (!rc) rc = shore__settings_check(s, diag);
-    if (!rc) rc = shore__run_tokenizer_of(s, tokenizer, diag);
-    if (!rc) rc = shore__run_model(s, *tokenizer, model, diag);
-    return rc ? rc : resolve(args, *model, diag);
+    if (!rc) rc = shore__run_tokenizer_of(s, &new->tokenizer, diag);
+    if (!rc) rc = shore__run_model(s, new->tokenizer, &new->model, diag);
+    return rc ? rc : resolve(args, new->model, diag);
 }
 
-int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__tokenizer **tokenizer,
-                         struct shore__model **model, struct shore__run **run, struct shore_diag *diag) {
+int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__new_run *new,
+                         struct shore_diag *diag) {
     const struct shore__settings *s = &args->settings;
-    shore__cli_say_tokenizer(s, *tokenizer, *model);
+    shore__cli_say_tokenizer(s, new->tokenizer, new->model);
     if (!s->quiet) shore__cli_say_drives(&s->drives, true);
     shore__cli_catch_signals(promise);
     int rc = args->itself ? shore__run_claim(args->out, diag) : 0;
     if (!rc)
-        rc = shore__run_prepare(args->out, s, *model, *tokenizer, args->overwrite, shore__cli_work,
-                                s->quiet ? NULL : (void *)"reading the text", run, diag);
+        rc = shore__run_prepare(args->out, s, new->model, new->tokenizer, args->overwrite, shore__cli_work,
+                                s->quiet ? NULL : (void *)"reading the text", &new->run, diag);
+    shore__cli_progress_end();
     if (rc) return rc;
-    *model = NULL;
-    *tokenizer = NULL;
-    if ((*run)->note) shore__cli_say("%s", (*run)->note);
+    new->model = NULL;
+    new->tokenizer = NULL;
+    if (new->run->note) shore__cli_say("%s", new->run->note);
     return 0;
+}
+
+int shore__train_made(const struct shore__train_args *args, struct shore__new_run *new, int rc,
+                      const struct shore_diag *diag) {
+    int code = SHORE__EXIT_DONE;
+    shore__cli_progress_end();
+    if (rc == -ECANCELED) {
+        shore__cli_say("stopped before the run was made: the same command makes it again");
+        code = (int)args->stopped_exit;
+    } else if (rc) {
+        code = new->run ? shore__cli_fail_making(new->run, rc, diag) : shore__cli_fail(rc, diag);
+    }
+    shore__run_close(new->run);
+    shore__cli_say_half_replaced(args->out);
+    shore__model_free(new->model);
+    shore__tokenizer_close(new->tokenizer);
+    return code;
 }
 
 /* Flags that are no settings, and drives, which are handled elsewhere. */

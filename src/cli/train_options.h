@@ -18,7 +18,9 @@ struct shore__train_args {
 
 extern const struct shore__command_line shore__train_line;
 
-void shore__train_args_init(struct shore__train_args *args);
+/* Runs a command whose arguments begin with these; they are zero before. */
+int shore__train_command(const struct shore__command_line *line, int argc, char **argv, struct shore__train_args *args,
+                         int (*run)(const struct shore__parsed *parsed, void *args));
 /* Converts --drive to a setting, for a new run. */
 int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *diag);
 
@@ -26,14 +28,22 @@ int shore__train_take_drives(struct shore__train_args *args, struct shore_diag *
  * data for validation. */
 int shore__train_check_given(const struct shore__parsed *parsed, const struct shore__settings *settings, bool validates,
                              struct shore_diag *diag);
+/* A run that is being made. It owns its tokenizer and model, which are then NULL here. */
+struct shore__new_run {
+    struct shore__tokenizer *tokenizer;
+    struct shore__model *model;
+    struct shore__run *run;
+};
 /* Opens the tokenizer and the model of a new run, after the settings were checked. Fills in settings that follow from
  * the model and were not given. */
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
-                       struct shore__tokenizer **tokenizer, struct shore__model **model, struct shore_diag *diag);
-/* Makes what a new run holds beside its state, and says what it will be. The run then owns *tokenizer and *model, which
- * become NULL. promise: what the first signal says. */
-int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__tokenizer **tokenizer,
-                         struct shore__model **model, struct shore__run **run, struct shore_diag *diag);
+                       struct shore__new_run *new, struct shore_diag *diag);
+/* Makes what a new run holds beside its state, and says what it will be. promise: what the first signal says. */
+int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__new_run *new,
+                         struct shore_diag *diag);
+/* Says how making a run ended, and closes it; an unfinished one is undone. Returns the exit code. */
+int shore__train_made(const struct shore__train_args *args, struct shore__new_run *new, int rc,
+                      const struct shore_diag *diag);
 /* Copies what a resumed run may change from args to settings. Refuses changes of the run's identity. changes: the
  * changes to record, as part of a sentence ("lr 0.001 -> 0.0005, steps 10 -> 20"), or "". */
 int shore__train_change(const struct shore__train_args *args, const struct shore__parsed *parsed,

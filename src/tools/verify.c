@@ -350,19 +350,18 @@ static int check(struct verify *v, struct shore_diag *diag) {
 static int verify(const struct shore__parsed *parsed, void *args) {
     struct verify *v = args;
     struct shore_diag diag = {0};
-    struct shore__tokenizer *tokenizer = NULL;
-    struct shore__model *model = NULL;
+    struct shore__new_run new = {0};
     struct trial trials[TRIALS];
     size_t count = 0;
     const char *temporary = getenv("TMPDIR");
     int code = SHORE__EXIT_DONE;
     v->parsed = parsed;
     int rc = check(v, &diag);
-    if (!rc) rc = shore__train_model(&v->args, parsed, true, &tokenizer, &model, &diag);
-    if (!rc) rc = plan(v, model, trials, &count, &diag);
-    if (!rc) shore__cli_say_model(model, true);
-    shore__model_free(model);
-    shore__tokenizer_close(tokenizer);
+    if (!rc) rc = shore__train_model(&v->args, parsed, true, &new, &diag);
+    if (!rc) rc = plan(v, new.model, trials, &count, &diag);
+    if (!rc) shore__cli_say_model(new.model, true);
+    shore__model_free(new.model);
+    shore__tokenizer_close(new.tokenizer);
     if (!rc && asprintf(&v->work, "%s/longshore-verify-XXXXXX", temporary && *temporary ? temporary : "/tmp") < 0) {
         v->work = NULL;
         rc = shore__out_of_memory(&diag);
@@ -383,8 +382,5 @@ static int verify(const struct shore__parsed *parsed, void *args) {
 int shore__cli_verify(int argc, char **argv) {
     const struct shore__command_line line = verify_line();
     struct verify v = {0};
-    shore__train_args_init(&v.args);
-    int code = shore__cli_command(&line, argc, argv, &v, verify);
-    shore__settings_free(&v.args.settings);
-    return code;
+    return shore__train_command(&line, argc, argv, &v.args, verify);
 }

@@ -106,11 +106,11 @@ int shore__run_refuse_memory(const struct shore__run *run, struct shore_diag *di
 }
 
 static int say_unmade(const char *path, const char *shown, struct shore_diag *diag) {
-    struct shore__journal draft = {0};
+    struct shore__journal journal = {0};
     char maker[160] = "";
-    if (shore__journal_read(path, SHORE__MAKING, NULL, &draft, NULL) == 0 && draft.maker)
-        shore__escape(draft.maker, strlen(draft.maker), maker, sizeof maker);
-    shore__journal_free(&draft);
+    if (shore__journal_read(path, SHORE__MAKING, NULL, &journal, NULL) == 0 && journal.maker)
+        shore__escape(journal.maker, strlen(journal.maker), maker, sizeof maker);
+    shore__journal_free(&journal);
     if (maker[0])
         return shore__fail(diag, SHORE_EMISSING, "%s: was stopped while %s made it: make it again there", shown, maker);
     return shore__fail(diag, SHORE_EMISSING,

@@ -32,19 +32,19 @@ enum relation { NONE, OWNS, SHARES, UNKNOWN };
 
 static enum relation relation_of(const char *path, const uint64_t fleet_id[2], const struct shore__addresses *drives,
                                  bool *marked) {
-    struct shore__journal draft = {0};
+    struct shore__journal journal = {0};
     struct shore__run *run = shore__run_peek(path);
     enum relation relation = !run && shore__is_run(path) ? UNKNOWN : NONE;
     char *mark = shore__directory_mark(path);
     if (run && memcmp(run->fleet_id, fleet_id, sizeof run->fleet_id) == 0) {
         relation = !drives || have_a_drive_in_common(&run->settings.drives, drives) ? SHARES : OWNS;
         *marked = shore__marks_agree(mark, run->private->origin.mark);
-    } else if (shore__journal_read(path, SHORE__MAKING, NULL, &draft, NULL) == 0 &&
-               memcmp(draft.fleet_id, fleet_id, sizeof draft.fleet_id) == 0) {
+    } else if (shore__journal_read(path, SHORE__MAKING, NULL, &journal, NULL) == 0 &&
+               memcmp(journal.fleet_id, fleet_id, sizeof journal.fleet_id) == 0) {
         relation = SHARES;
-        *marked = shore__marks_agree(mark, draft.origin.mark);
+        *marked = shore__marks_agree(mark, journal.origin.mark);
     }
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
     shore__run_free(run);
     free(mark);
     return relation;
@@ -135,10 +135,10 @@ int shore__run_refuse_copy(const struct shore__run *run, enum shore__standing fr
     return rc;
 }
 
-int shore__making_refuse_copy(const char *run_path, const struct shore__journal *draft, struct shore_diag *diag) {
+int shore__making_refuse_copy(const char *run_path, const struct shore__journal *journal, struct shore_diag *diag) {
     char *original;
-    enum shore__standing standing = shore__standing_of(run_path, &draft->origin, draft->fleet_id, NULL, &original);
-    int rc = standing == SHORE__RUN_ITSELF ? 0 : refuse(run_path, standing, &draft->origin, original, diag);
+    enum shore__standing standing = shore__standing_of(run_path, &journal->origin, journal->fleet_id, NULL, &original);
+    int rc = standing == SHORE__RUN_ITSELF ? 0 : refuse(run_path, standing, &journal->origin, original, diag);
     free(original);
     return rc;
 }

@@ -25,20 +25,20 @@
 #include "run/paths.h"
 
 #define MAKING "making"
-#define DRAFT "plan.json"
+#define JOURNAL "plan.json"
 /* run.json of the new run, before and after the old run's files have gone */
 #define MADE "made.json"
 #define PLACED "placed.json"
 
-/* ---- the draft --------------------------------------------------------------------------------------------------- */
+/* ---- the journal ------------------------------------------------------------------------------------------------- */
 
-static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
-    const struct shore__journal draft = {
+static int write_journal(struct shore__run *run, struct shore_diag *diag) {
+    const struct shore__journal journal = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
         .new = run->private->fresh,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
-    return shore__journal_write(run->path, SHORE__MAKING, NULL, &draft, diag);
+    return shore__journal_write(run->path, SHORE__MAKING, NULL, &journal, diag);
 }
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static int write_draft_of(struct shore__run *run, struct shore_diag *diag) {
 /* Patterns of the files that RUN/making may hold. */
 static const char *const names_in_making[] = {SHORE__RUN_FILES,
                                               "run.json",
-                                              DRAFT,
+                                              JOURNAL,
                                               MADE,
                                               PLACED,
                                               ".*.partial",
@@ -70,9 +70,9 @@ static int make_directories(struct shore__run *run, struct shore_diag *diag) {
     return rc;
 }
 
-/* Refuses snapshots and foreign files in the way, if no draft explains them: before it is written, or half undone. */
+/* Refuses snapshots and foreign files in the way, if no journal explains them: before it is written, or half undone. */
 static int refuse_strangers(const struct shore__run *run, struct shore_diag *diag) {
-    if (shore__path_exists(run->path, MAKING "/" DRAFT)) return 0;
+    if (shore__path_exists(run->path, MAKING "/" JOURNAL)) return 0;
     if (!shore__is_run(run->path) && shore__path_exists(run->path, "snapshots"))
         return shore__fail(diag, SHORE_EEXISTS,
                            "%s: holds snapshots of a run that was removed; choose another directory", run->path);
@@ -182,12 +182,12 @@ static int take_place(struct shore__run *run, shore__note_fn note, void *ctx, st
 
 /* The same after a kill, unless the directory is a copy: the volumes are then another one's. */
 static int take_place_again(struct shore__run *run, struct shore_diag *diag) {
-    struct shore__journal draft = {0};
-    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &draft, diag);
+    struct shore__journal journal = {0};
+    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &journal, diag);
     if (rc == SHORE_EMISSING) rc = shore__not_a_run(run->path, diag);
-    if (rc == 0) rc = shore__making_refuse_copy(run->path, &draft, diag);
+    if (rc == 0) rc = shore__making_refuse_copy(run->path, &journal, diag);
     if (rc == 0) rc = take_place(run, shore__run_remember, run, diag);
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
     return rc;
 }
 
@@ -252,7 +252,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     if (rc < 0 && run->making)
         shore__addresses_copy(&before.new, &run->private->fresh); /* undoing this making removes those, too */
     if (rc == 0) rc = each_file(run, DROP, diag);
-    if (rc == 0) rc = write_draft_of(run, diag);
+    if (rc == 0) rc = write_journal(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
     shore__journal_free(&before);
     shore__run_free(overwritten);
@@ -312,7 +312,7 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
 
 /* ---- finishing --------------------------------------------------------------------------------------------------- */
 
-/* Removes the draft last: without it nobody would know the rest. */
+/* Removes the journal last: without it nobody would know the rest. */
 void shore__making_remove(const char *run_path) {
     const struct shore__path making = shore__path_in(run_path, MAKING);
     for (const char *const *name = shore__run_files; *name; name++)
@@ -350,13 +350,13 @@ static bool has_volume(const struct shore__run *run, const char *volume) {
 }
 
 void shore__making_settle(const struct shore__run *run, shore__note_fn note, void *ctx) {
-    struct shore__journal draft;
-    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &draft, NULL);
-    if (rc == 0 && shore__making_refuse_copy(run->path, &draft, NULL)) { /* its volumes may be another directory's */
-        shore__journal_free(&draft);
+    struct shore__journal journal;
+    int rc = shore__journal_read(run->path, SHORE__MAKING, NULL, &journal, NULL);
+    if (rc == 0 && shore__making_refuse_copy(run->path, &journal, NULL)) { /* its volumes may be another directory's */
+        shore__journal_free(&journal);
         return;
     }
-    bool made = rc == 0 && memcmp(draft.fleet_id, run->fleet_id, sizeof draft.fleet_id) == 0, undone = true;
+    bool made = rc == 0 && memcmp(journal.fleet_id, run->fleet_id, sizeof journal.fleet_id) == 0, undone = true;
     if (made) {
         struct shore__run *overwritten = shore__run_overwritten(run->path);
         if (!overwritten && shore__path_exists(run->path, MAKING "/run.json"))
@@ -369,11 +369,11 @@ void shore__making_settle(const struct shore__run *run, shore__note_fn note, voi
     }
     /* otherwise this run was about to be overwritten, and stays */
     if (rc == 0 && !made) shore__remove_in(run->path, MAKING "/" MADE);
-    for (size_t i = 0; rc == 0 && !made && i < draft.new.count; i++)
-        if (!has_volume(run, draft.new.text[i]))
-            undone = drop_volume(draft.new.item[i], draft.fleet_id, NULL) == 0 && undone;
+    for (size_t i = 0; rc == 0 && !made && i < journal.new.count; i++)
+        if (!has_volume(run, journal.new.text[i]))
+            undone = drop_volume(journal.new.item[i], journal.fleet_id, NULL) == 0 && undone;
     if (rc == SHORE_EMISSING || (rc == 0 && undone)) shore__making_remove(run->path);
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
 }
 
 int shore__making_finish(struct shore__run *run, const uint64_t fleet_id[2], shore__note_fn note, void *ctx,
@@ -432,7 +432,7 @@ void shore__run_undo(struct shore__run *run) {
     if (p->close_texts) p->close_texts(run);
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
-    /* the draft stays, so that volumes out of reach, or of a replaced run, are not forgotten */
+    /* the journal stays, so that volumes out of reach, or of a replaced run, are not forgotten */
     if (run->making && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);

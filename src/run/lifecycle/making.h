@@ -4,8 +4,8 @@
 
 #include "run/directory/journal.h"
 
-/* Steps that the making of every run shares. begin: makes the directory, the draft of the volumes, and the fleet's id;
- * the caller puts the contents into RUN/making. finish: moves them into place, which makes it a run. */
+/* Steps that the making of every run shares. begin: makes the directory, the journal of the volumes, and the fleet's
+ * id; the caller puts the contents into RUN/making. finish: moves them into place, which makes it a run. */
 int shore__making_begin(struct shore__run *run, bool overwrite, struct shore_diag *diag);
 /* Refuses what begin would refuse, and changes nothing. The run serves only for this. */
 int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy, struct shore_diag *diag);

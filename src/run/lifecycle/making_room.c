@@ -62,20 +62,20 @@ static void add_held(struct room *room, const char *drive) {
 
 uint64_t shore__making_room(const char *run_path, const struct shore__addresses *drives) {
     struct room room = {0};
-    struct shore__journal draft = {0};
+    struct shore__journal journal = {0};
     bool known = drives->count > 0;
     for (size_t i = 0; known && i < drives->count; i++)
         known = drives->item[i]->kind->keeps && !drives->item[i]->kind->served && add_free(&room, drives->text[i]);
     if (!known) return UINT64_MAX;
     struct shore__run *old = run_path ? shore__run_before(run_path) : NULL;
-    if (run_path) shore__journal_read(run_path, SHORE__MAKING, NULL, &draft, NULL);
+    if (run_path) shore__journal_read(run_path, SHORE__MAKING, NULL, &journal, NULL);
     for (size_t i = 0; i < drives->count; i++)
         add_held(&room, drives->text[i]);
-    for (size_t i = 0; i < draft.new.count; i++)
-        add_held(&room, draft.new.text[i]);
+    for (size_t i = 0; i < journal.new.count; i++)
+        add_held(&room, journal.new.text[i]);
     for (size_t i = 0; old && i < old->settings.drives.count; i++)
         add_held(&room, old->settings.drives.text[i]);
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
     shore__run_free(old);
     return room.bytes;
 }

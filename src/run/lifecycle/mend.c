@@ -35,11 +35,6 @@ void shore__changes_forget(const char *run_path, shore__note_fn note, void *ctx)
 }
 
 void shore__run_forget(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx) {
-    struct shore__strings names = {0};
-    shore__snapshots_mend(run_path, drives, note, ctx, NULL);
-    shore__snapshot_names(run_path, &names, NULL);
-    for (size_t i = 0; i < names.count; i++)
-        shore__snapshot_remove(run_path, names.item[i], drives, note, ctx, NULL);
-    shore__strings_free(&names);
+    shore__snapshots_remove(run_path, drives, true, note, ctx, NULL);
     shore__changes_forget(run_path, note, ctx);
 }

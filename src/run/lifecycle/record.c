@@ -27,16 +27,16 @@ int shore__run_record_change(struct shore__run *run, uint64_t step, const char *
 
 /* From now on the making there is this directory's own. */
 static int claim_making(const char *run_path, struct shore_diag *diag) {
-    struct shore__journal draft;
+    struct shore__journal journal;
     char *original = NULL;
-    int rc = shore__journal_read(run_path, SHORE__MAKING, NULL, &draft, diag);
+    int rc = shore__journal_read(run_path, SHORE__MAKING, NULL, &journal, diag);
     if (rc < 0) return rc;
-    if (shore__standing_of(run_path, &draft.origin, draft.fleet_id, NULL, &original) == SHORE__RUN_COPY)
-        rc = shore__making_refuse_copy(run_path, &draft, diag);
+    if (shore__standing_of(run_path, &journal.origin, journal.fleet_id, NULL, &original) == SHORE__RUN_COPY)
+        rc = shore__making_refuse_copy(run_path, &journal, diag);
     else
-        rc = shore__journal_write(run_path, SHORE__MAKING, NULL, &draft, diag);
+        rc = shore__journal_write(run_path, SHORE__MAKING, NULL, &journal, diag);
     free(original);
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
     return rc;
 }
 

@@ -131,19 +131,6 @@ static int remove_volumes(const struct shore__addresses *drives, const uint64_t 
     return rc;
 }
 
-static int remove_snapshots(const char *path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
-                            struct shore_diag *diag) {
-    struct shore__strings names = {0};
-    int rc = shore__snapshots_mend(path, drives, note, ctx, diag);
-    if (rc == 0) rc = shore__snapshot_names(path, &names, diag);
-    for (size_t i = 0; i < names.count && rc == 0; i++) {
-        rc = shore__snapshot_remove(path, names.item[i], drives, note, ctx, diag);
-        if (rc == 0) shore__note(note, ctx, "removed snapshot %s", names.item[i]);
-    }
-    shore__strings_free(&names);
-    return rc;
-}
-
 /* Removes a file of the run. A directory of that name is not the run's. */
 static int remove_file(const char *run_path, const char *name, bool *begun, struct shore_diag *diag) {
     const struct shore__path path = shore__path_in(run_path, name);
@@ -176,8 +163,8 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
-/* Removes a making that was killed before its draft was durable: it has made nothing else yet. */
-static int remove_without_draft(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+/* Removes a making that was killed before its journal was durable: it has made nothing else yet. */
+static int remove_without_journal(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct shore__path making = shore__path_in(path, "making");
     shore__remove_in(making.text, "plan.json");
     int rc = rmdir(making.text) == 0 ? 0 : shore__not_a_run(path, diag);
@@ -187,7 +174,7 @@ static int remove_without_draft(const char *path, shore__note_fn note, void *ctx
 
 int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__run *run = NULL, *overwritten = NULL;
-    struct shore__journal draft = {0};
+    struct shore__journal journal = {0};
     int rc = 0, killed = SHORE_EMISSING;
     if (shore__is_run(path))
         rc = shore__run_open_alone(path, &run, diag);
@@ -195,28 +182,29 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
         rc = shore__not_a_run(path, diag);
     else if ((rc = shore__run_alloc(path, &run, diag)) == 0)
         rc = shore__run_lock(run, diag);
-    if (rc == 0 && (killed = shore__journal_read(path, SHORE__MAKING, NULL, &draft, diag)) != SHORE_EMISSING)
+    if (rc == 0 && (killed = shore__journal_read(path, SHORE__MAKING, NULL, &journal, diag)) != SHORE_EMISSING)
         rc = killed;
     if (rc == 0 && killed == SHORE_EMISSING && !shore__is_run(path)) {
-        rc = remove_without_draft(path, note, ctx, diag);
+        rc = remove_without_journal(path, note, ctx, diag);
         shore__run_close(run);
         return rc;
     }
     bool made = rc == 0 && shore__is_run(path);
     if (rc == 0) overwritten = shore__run_overwritten(path);
     if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
-    if (rc == 0 && killed == 0) rc = shore__making_refuse_copy(path, &draft, diag);
+    if (rc == 0 && killed == 0) rc = shore__making_refuse_copy(path, &journal, diag);
     /* first the volumes, old or new, that a killed change of drives left */
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
     if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
     if (rc == 0 && overwritten && !made) rc = remove_volumes_of(overwritten, OF_OVERWRITTEN, begun, note, ctx, diag);
     if (rc == 0 && (made || overwritten))
-        rc = remove_snapshots(path, made ? &run->settings.drives : &overwritten->settings.drives, note, ctx, diag);
+        rc = shore__snapshots_remove(path, made ? &run->settings.drives : &overwritten->settings.drives, false, note,
+                                     ctx, diag);
     /* volumes that a killed --overwrite may have made */
-    if (rc == 0 && killed == 0) rc = remove_volumes(&draft.new, draft.fleet_id, OF_MAKING, begun, note, ctx, diag);
+    if (rc == 0 && killed == 0) rc = remove_volumes(&journal.new, journal.fleet_id, OF_MAKING, begun, note, ctx, diag);
     if (rc == 0) rc = remove_files(run->path, begun, note, ctx, diag);
-    shore__journal_free(&draft);
+    shore__journal_free(&journal);
     shore__run_free(overwritten);
     shore__run_close(run);
     return rc;

@@ -256,6 +256,19 @@ int shore__snapshots_mend(const char *run_path, const struct shore__addresses *d
     return rc;
 }
 
+int shore__snapshots_remove(const char *run_path, const struct shore__addresses *drives, bool despite,
+                            shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    struct shore__strings names = {0};
+    int rc = shore__snapshots_mend(run_path, drives, note, ctx, diag);
+    if (rc == 0 || despite) rc = shore__snapshot_names(run_path, &names, diag);
+    for (size_t i = 0; i < names.count && (rc == 0 || despite); i++) {
+        rc = shore__snapshot_remove(run_path, names.item[i], drives, note, ctx, diag);
+        if (rc == 0 && !despite) shore__note(note, ctx, "removed snapshot %s", names.item[i]);
+    }
+    shore__strings_free(&names);
+    return rc;
+}
+
 /* Removes the oldest automatic snapshots beyond `keep`. */
 static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__snapshot *list = NULL;

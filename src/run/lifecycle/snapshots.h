@@ -35,6 +35,9 @@ int shore__snapshot_open(struct shore__run *run, const char *name, struct shore_
 bool shore__snapshot_is_interrupted(const char *run_path);
 int shore__snapshots_mend(const char *run_path, const struct shore__addresses *drives, shore__note_fn note, void *ctx,
                           struct shore_diag *diag);
+/* Removes all snapshots, and says which. despite: goes on after a failure, and says only what stays. */
+int shore__snapshots_remove(const char *run_path, const struct shore__addresses *drives, bool despite,
+                            shore__note_fn note, void *ctx, struct shore_diag *diag);
 void shore__snapshots_forget(const char *run_path);
 /* Whether the i-th part of a snapshot lies there. */
 bool shore__snapshot_part_is_at(const struct shore__snapshot *s, size_t i, const struct shore__address *at);

@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -5,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "files/atomic.h"
 #include "files/json.h"
 #include "files/json_stream.h"
 
@@ -46,6 +50,20 @@ static void faults_are_named(void **state) {
     expect_refusal("{\"a\":\"\xff\"}", 9, "not valid JSON");
     expect_refusal("{\"a\":1e400}", 11, "the value of \"a\"");
     expect_refusal("{\"a\":\"x\\u0000\"}", 15, "U+0000");
+}
+
+/* It must not become the path of another file. */
+static void a_path_that_is_too_long_is_refused(void **state) {
+    char name[PATH_MAX + 100];
+    struct stat st;
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    for (size_t i = 100; i < sizeof name - 1; i += 100)
+        name[i] = '/';
+    const struct shore__path path = shore__path_in(directory, name);
+    assert_int_equal(strlen(path.text), PATH_MAX);
+    assert_int_equal(stat(path.text, &st), -1);
+    assert_int_equal(errno, ENAMETOOLONG);
 }
 
 /* Editors on Windows put a byte order mark before a file. */
@@ -156,6 +174,7 @@ static void a_stream_builds_a_tree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_path_that_is_too_long_is_refused),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(a_byte_order_mark_is_skipped),
         cmocka_unit_test(huge_whole_numbers_are_real),
