@@ -51,8 +51,8 @@ struct shore_sparse_size {
     uint64_t code_bytes; /* of their codes at most */
     uint64_t work_bytes; /* memory that shore_sparse_encode_feedback() works in */
 };
-/* threads: the most that will select. Threading: any. Errors: SHORE_EUSAGE (the codes would take more than 32-bit
- * offsets reach; the message names the block). */
+/* threads: the most that will select; 0: as many as the process may use. Threading: any. Errors: SHORE_EUSAGE (the
+ * codes would take more than 32-bit offsets reach; the message names the block). */
 int shore_sparse_size_of(enum shore_sparse_values values, double share, const struct shore_layout_block *block,
                          int threads, struct shore_sparse_size *out, struct shore_diag *diag);
 

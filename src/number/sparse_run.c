@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
+#include "base/machine.h"
 #include "longshore/clip.h"
 #include "number/bf16.h"
 #include "number/gather.h"
@@ -50,6 +51,7 @@ int shore_sparse_encode(enum shore_sparse_values values, uint32_t segments, cons
 int shore_sparse_size_of(enum shore_sparse_values values, double share, const struct shore_layout_block *block,
                          int threads, struct shore_sparse_size *out, struct shore_diag *diag) {
     uint64_t elems = 0;
+    if (!threads) threads = (int)shore__machine_threads();
     for (uint32_t i = 0; i < block->ntensors; i++)
         elems += block->tensors[i].elems;
     out->count = shore_sparse_count(share, elems);

@@ -5,7 +5,6 @@ does for `longshore train`.
 """
 
 import functools
-import os
 from dataclasses import dataclass
 
 from .. import native
@@ -161,8 +160,7 @@ class _Needs:
         self.offloads = how.get("activations", "memory") != "memory"
         self.spare = 16 * sum(trained)  # the state of all trained parameters takes no more than this
         if memory is None:  # leaves memory for activations
-            pages = os.sysconf("SC_AVPHYS_PAGES")
-            self.spare = min(self.spare, os.sysconf("SC_PAGE_SIZE") * pages // 4, shared_budget.within() // 2)
+            self.spare = min(self.spare, shared_budget.within() // 2)
         self.page_bytes = layout.nbytes
         if device is not None:
             dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}

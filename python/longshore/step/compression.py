@@ -6,7 +6,6 @@ of the committed step, and so with the same bits.
 """
 
 import math
-import os
 
 import torch
 
@@ -33,7 +32,7 @@ def _most(layout, share):
     size, most = ffi.new("struct shore_sparse_size *"), (0, 0, 0)
     for number, block in enumerate(layout.blocks):
         if block.trains:
-            native.call(lib.shore_sparse_size_of, _VALUES, share, layout.c.blocks + number, os.cpu_count(), size)
+            native.call(lib.shore_sparse_size_of, _VALUES, share, layout.c.blocks + number, 0, size)
             most = tuple(map(max, most, (layout.elems(number), size.code_bytes, size.work_bytes)))
     return most
 
