@@ -385,14 +385,6 @@ class Gradients(ScriptSide):
         """Whether a backward pass has run since the last step, or a script has set a p.grad."""
         return self.has_pass or bool(self.gathered())
 
-    def refuse_none(self):
-        """Raises LongshoreError if no backward pass has run since the last step."""
-        if not self.has_pass and not any(block.arrived for block in self.blocks):
-            raise LongshoreError(
-                f"engine.step: there was no backward pass since step {self.state.step}; call "
-                "engine.backward(loss) or loss.backward() before it"
-            )
-
     def decide(self, clip):
         """Returns the struct shore_clipping of the step. clip: the largest norm; 0 or None: no limit."""
         if self._task is not None:

@@ -148,8 +148,12 @@ class StepCycle:
     def make(self):
         """Makes the step. Returns a StepResult, or None if a drive was lost and the caller must call again."""
         gradients = self.core.gradients
+        if not gradients.has_any():
+            raise LongshoreError(
+                f"engine.step: there was no backward pass since step {self.core.state.step}; call "
+                "engine.backward(loss) or loss.backward() before it"
+            )
         clipping = self.decide()
-        gradients.refuse_none()
         before, grouped = self.counts, self.core.optimizer.group_of
         self.counts_before = before
         loss = self.losses if self.backwards else math.nan
