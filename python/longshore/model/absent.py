@@ -71,6 +71,31 @@ def writes(func, kwargs):
 class StandIn(torch.Tensor):
     """The base class of tensors without memory that fetch a value when they are used."""
 
+    def longshore_value(self):
+        """Returns a tensor of its own with the value."""
+        raise NotImplementedError
+
+    @classmethod
+    def longshore_call(cls, func, name, first, args, kwargs):
+        """Calls a function that asks for values. name: the function's; first: the tensor that it is called on."""
+        raise NotImplementedError
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if is_about(func):
+            with DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
+        return cls.longshore_call(func, getattr(func, "__name__", ""), first, args, kwargs)
+
+    def __deepcopy__(self, memo):
+        out = memo[id(self)] = self.longshore_value()
+        return out
+
+    def __reduce_ex__(self, protocol):
+        return self.longshore_value().__reduce_ex__(protocol)
+
 
 class Fetched(torch.Tensor):
     """A copy of a value on the drives, or a view of such a copy. Writing to it raises, since that would be lost."""
@@ -80,7 +105,7 @@ class Fetched(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(issubclass(t, (Absent, StandIn)) for t in types):
+        if any(issubclass(t, StandIn) for t in types):
             return NotImplemented  # they fetch first
         if func in _DIFFERENTIATE:
             return _DIFFERENTIATE[func](*args, **kwargs)
@@ -238,31 +263,30 @@ class Handle:
         return type(None), ()  # a pickled or copied parameter belongs to no engine
 
 
-class Absent(nn.Parameter):
+class Absent(StandIn, nn.Parameter):
     """The class of a parameter that is not in memory."""
 
     def __repr__(self):
         return f"Parameter containing (from drives):\n{self.longshore.copy()!r}"
 
-    def __deepcopy__(self, memo):
-        out = memo[id(self)] = nn.Parameter(self.longshore.copy(), self.requires_grad)
-        return out
-
-    def __reduce_ex__(self, protocol):
-        return nn.Parameter(self.longshore.copy(), self.requires_grad).__reduce_ex__(protocol)
+    def longshore_value(self):
+        return nn.Parameter(self.longshore.copy(), self.requires_grad)
 
     def set_(self, *args, **kwargs):  # PyTorch does not give this one to __torch_function__()
         _refuse(self, "its storage cannot be replaced", _BEFORE)
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "_has_compatible_shallow_copy_type" and isinstance(args[0], Absent) and args[1].is_meta:
             _refuse(
                 args[0], 'module.to("meta") would lose it', 'make another module inside `with torch.device("meta"):`'
             )
-        if is_about(func) or name in _OF_FIRST:
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def longshore_call(cls, func, name, first, args, kwargs):
+        if name in _OF_FIRST:
             with DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func in _DIFFERENTIATE:
@@ -274,7 +298,6 @@ class Absent(nn.Parameter):
         absents = [a for a in tensors((args, kwargs)) if isinstance(a, Absent)]
         _fetch_if_free(absents)
         present = [p for p in absents if not isinstance(p, Absent)]
-        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
         of_data = getattr(getattr(func, "__self__", None), "__name__", "") == "data"
         if isinstance(first, Absent):
             if name == "__get__" and of_data:

@@ -16,7 +16,7 @@ import weakref
 import torch
 
 from ..errors import LongshoreError
-from ..model.absent import Fetched, StandIn, fetched, is_about, one_by_one, tensors, writes
+from ..model.absent import Fetched, StandIn, fetched, one_by_one, tensors, writes
 from ..native import readable
 from ..torch_internals import DisableTorchFunctionSubclass, refuse_access, tree_map, version_of
 from .block_gradients import shows, zeros
@@ -109,21 +109,8 @@ class Gathered(StandIn):
         rest = [a.longshore_value() if isinstance(a, Gathered) else a for a in args]
         return self.longshore_become(lambda g: torch.Tensor.set_(g, *rest, **kwargs))
 
-    def __deepcopy__(self, memo):
-        out = memo[id(self)] = self.longshore_value()
-        return out
-
-    def __reduce_ex__(self, protocol):
-        return self.longshore_value().__reduce_ex__(protocol)
-
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        first = args[0] if args else kwargs.get("tensor")  # as torch.nn.init names it
-        name = getattr(func, "__name__", "")
-        if is_about(func):
-            with DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+    def longshore_call(cls, func, name, first, args, kwargs):
         if isinstance(first, Gathered):
             if name in ("detach", "detach_") or func == torch.Tensor.data.__get__:
                 return first

@@ -14,8 +14,8 @@ import torch
 from .. import native
 from ..drives.state import Buffer
 from ..errors import LongshoreError
-from ..model.absent import fetched, is_about, is_that_already
-from ..torch_internals import DisableTorchFunctionSubclass, tree_map, wrapper
+from ..model.absent import StandIn, fetched, is_that_already
+from ..torch_internals import tree_map, wrapper
 from . import parameter_state
 from .optimizer_table import OPTIMIZERS
 
@@ -30,7 +30,7 @@ def _step_of(param):
     return param.longshore.streams.core().cycle.open_state("step_number").step
 
 
-class Moment(torch.Tensor):
+class Moment(StandIn):
     """A moment of a parameter, fp32, on the drives; or the number of its updates. Computing with it, or copying it,
     reads its value."""
 
@@ -51,7 +51,7 @@ class Moment(torch.Tensor):
         self._check()
         return parameter_state.read(self.param, self.kind)
 
-    def in_file(self):
+    def longshore_value(self):
         """Reads the value into a mapped file that disappears with the tensor, so that a whole state needs no memory."""
         nbytes = self.numel() * 4
         if nbytes <= _IN_MEMORY:
@@ -84,19 +84,14 @@ class Moment(torch.Tensor):
             )
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        first, name = args[0] if args else None, getattr(func, "__name__", "")
-        if is_about(func):
-            with DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+    def longshore_call(cls, func, name, first, args, kwargs):
         if isinstance(first, Moment) and (
             name == "detach" or name in ("to", "cpu", "float") and is_that_already(name, first, args[1:], kwargs)
         ):
             return first
         if isinstance(first, Moment) and name in _POINTERS:
             if first.held is None:
-                first.held = first.in_file()
+                first.held = first.longshore_value()
             return func(first.held, *args[1:], **kwargs)
         return func(*_read(args), **_read(kwargs))
 
@@ -106,13 +101,6 @@ class Moment(torch.Tensor):
 
     def __repr__(self, **kwargs):
         return repr(self.value())
-
-    def __deepcopy__(self, memo):
-        out = memo[id(self)] = self.in_file()
-        return out
-
-    def __reduce_ex__(self, protocol):
-        return self.in_file().__reduce_ex__(protocol)
 
 
 def _read(tree):
@@ -329,7 +317,7 @@ def _pieces(core, number, wanted):
     flat = {}
     for index, moments in wanted.items():
         for plane, value in moments.items():
-            flat[index, plane] = (value.in_file() if isinstance(value, Moment) else value.detach()).reshape(-1)
+            flat[index, plane] = (value.longshore_value() if isinstance(value, Moment) else value.detach()).reshape(-1)
     for first, count, inside in core.layout.pieces(number):
         buffers = {plane: Buffer(count * native.SEGMENT * 4) for plane in planes_of(core).values()}
         tensors = []
