@@ -96,6 +96,11 @@ def _fetched(masters, storage):
     return ((masters.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32)
 
 
+def _set_masters(masters, fetched, now):
+    """Sets masters to new values, which were fetched as these. An unchanged element keeps the lower half of its own."""
+    masters.copy_(torch.where(fetched == now, masters, now.float()))
+
+
 def changed_in(core, blocks):
     """Returns the blocks in memory that differ from the drives. It compares values too, since a change through .data
     counts no version."""
@@ -130,8 +135,7 @@ def amend(core, blocks):
                 handle.version = version_of(p)
                 continue
             refuse_wrong(handle.name, "master", now, _NOT_WRITTEN)
-            # an unchanged element keeps the lower half of its master
-            before.copy_(torch.where(fetched == now, before, now.float()))
+            _set_masters(before, fetched, now)
             at = core.layout.offsets[streamed.number][handle.index]
             first, last = changed.get(streamed, (None, at, at))[1:]
             changed[streamed] = masters, min(first, at), max(last, at + p.numel() - 1)
@@ -196,8 +200,7 @@ def write_back(core, blocks, value_of=torch.Tensor.detach):
             for p, handle, before, fetched in parts:
                 value = value_of(p)
                 now = fetched if value is None else value.reshape(-1).to("cpu", p.dtype)
-                # an unchanged element keeps the lower half of its master
-                before.copy_(torch.where(fetched == now, before, now.float()))
+                _set_masters(before, fetched, now)
                 handle.version = version_of(p)
             yield streamed.number, 0, core.layout.segments[streamed.number], {"master": whole}
 
