@@ -98,7 +98,7 @@ class Activations:
             self.pool, self.stream = device.pinned(pool_bytes // align * align), device.new_stream()
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
-        self.leaving = {}  # by key: (the event of its copy, its bytes on the device, their version), in order
+        self.leaving = {}  # by key: (the event of its copy, its bytes on the device), in order
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
@@ -201,7 +201,7 @@ class Activations:
                 native.call(lib.shore_store_put, self.store, key)
             else:
                 until = self.device.copy(self.stream, self.device.at_pointer(memory[0], nbytes), there)
-                self.leaving[key] = until, tensor.detach(), version_of(tensor)
+                self.leaving[key] = until, there
                 native.call(lib.shore_store_put_after, self.store, key, until)
         finally:
             self._release(key)
@@ -210,19 +210,10 @@ class Activations:
 
     def _forget_left(self):
         """Lets go of what has left its device."""
-        for key, (until, _, _) in list(self.leaving.items()):
+        for key, (until, _) in list(self.leaving.items()):
             if self.device.event_of(until) is not None:
                 return
             del self.leaving[key]
-
-    def _still_there(self, entry):
-        """The bytes of an entry that has not left its device yet; None: it has, or they have changed since."""
-        if entry.key not in self.leaving:
-            return None
-        _, tensor, version = self.leaving[entry.key]
-        if version_of(tensor) != version:
-            return None
-        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage()).data
 
     def drop(self, key):
         # from wherever an entry ends
@@ -263,9 +254,6 @@ class Activations:
         """Returns an entry's bytes. They stay in the pool until nothing uses them any more, or come to a device."""
         out = ffi.new("void **")
         self._forget_left()
-        there = self._still_there(entry)
-        if there is not None:
-            return there
         try:
             full = native.ask(lib.shore_store_get, self.store, entry.key, out) == lib.SHORE_STORE_FULL
             if not full and where.type != "cpu":
