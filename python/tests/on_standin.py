@@ -9,6 +9,7 @@ import os
 import pathlib
 import sys
 import threading
+import time
 from unittest import mock
 
 import torch
@@ -23,6 +24,7 @@ standin.make()
 
 import longshore  # noqa: E402
 from longshore.model import activations  # noqa: E402
+from longshore.native import lib  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
 from longshore.step.gradient_step import Step  # noqa: E402
@@ -121,13 +123,7 @@ def by_a_script(where, path):
     torch.manual_seed(7)
     os.mkdir(f"{path}-drive")
     with longshore.wrap(
-        Net(False).to(where),
-        run=path,
-        drives=[f"{path}-drive"],
-        memory="1GiB",
-        activations="drives",
-        activation_room="64MiB",
-        compress="top5%",
+        Net(False).to(where), run=path, drives=[f"{path}-drive"], memory="1GiB", **ON_DRIVES, compress="top5%"
     ) as engine:
         net = engine.module
         with longshore.resident(net.layers[0], write=True), torch.no_grad():
@@ -284,6 +280,7 @@ def of_model(make, where, path, together, slots, pages, stream=False, **how):
     return out
 
 
+ON_DRIVES = {"activations": "drives", "activation_room": "64MiB"}
 SIX = functools.partial(models.gpt2, layers=6)
 MODELS = {**models.LANGUAGE, "cnn": models.Cnn, "moe": moe, "lora": lora}
 WAYS = {
@@ -294,14 +291,8 @@ WAYS = {
     "2 over 6, together": (SIX, {"together": True, "slots": 2, "pages": 6}),
     "6 over 2, loop": (SIX, {"together": False, "slots": 6, "pages": 2}),
     "1 over 2, loop": (SIX, {"together": False, "slots": 1, "pages": 2}),
-    "activations, loop": (
-        SIX,
-        {"together": False, "slots": 2, "pages": 3, "activations": "drives", "activation_room": "64MiB"},
-    ),
-    "activations, together": (
-        SIX,
-        {"together": True, "slots": 3, "pages": 2, "activations": "drives", "activation_room": "64MiB"},
-    ),
+    "activations, loop": (SIX, {"together": False, "slots": 2, "pages": 3, **ON_DRIVES}),
+    "activations, together": (SIX, {"together": True, "slots": 3, "pages": 2, **ON_DRIVES}),
     "own stream, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "stream": True}),
     "own stream, together": (SIX, {"together": True, "slots": 6, "pages": 2, "stream": True}),
     "bf16, loop": (SIX, {"together": False, "slots": 2, "pages": 6, "storage": "bf16"}),
@@ -417,6 +408,29 @@ def hangs_at_the_commit(path):
         return {"said": said, "step": engine.step_number}
 
 
+def sent_early(path):
+    """Before each gradient of a step began to land, and at its end: whether anything of the step was sent. The event
+    of one has passed before the next begins, and nobody but the device's watch waits for it."""
+    os.mkdir(f"{path}-drive")
+    sent, land = [], Step.land
+
+    def lands(step, number, tag, until):
+        sent.append(step.tell(lib.shore_step_has_sent))
+        land(step, number, tag, until)
+        late = time.monotonic() + models.HANGS_SECONDS
+        while not lib.shore_device_passed(step.streams.device.c, until):
+            assert time.monotonic() < late, "an event does not pass"
+            time.sleep(0.001)
+
+    early = mock.patch.object(Gradients, "speculate", lib.SHORE_SPECULATE_ON)
+    with early, mock.patch.object(Step, "land", lands):
+        model = Net(False).to(standin.NAME)
+        with longshore.wrap(model, run=path, drives=[f"{path}-drive"], memory="1GiB", clip=1e9) as engine:
+            engine.backward(engine(torch.arange(8).view(2, 4).to(standin.NAME)))
+            engine.step()
+    return sent
+
+
 def note_threads(entered):
     """Notes which threads enter the library's step: (Python's name, the system's)."""
 
@@ -459,6 +473,7 @@ def main(directory):
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")
+    out["sent early"] = sent_early(f"{directory}/early")
     out["threads"], out["lost"] = sorted(entered), lost(f"{directory}/lost")
     out["hangs at the commit"] = hangs_at_the_commit(f"{directory}/commit")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))

@@ -136,6 +136,12 @@ def test_a_device_that_fails(told):
     assert failed["close"] is None and failed["same"]
 
 
+def test_first_blocks_are_sent_before_the_last_gradient_lands(told):
+    sent = told["sent early"]
+    *of_gradients, _ = sent  # the last one is of the pass's end
+    assert len(of_gradients) == 19 and not of_gradients[0] and of_gradients[-1]
+
+
 def test_an_engine_that_is_dropped(told):
     assert told["dropped"] == 1
 
