@@ -220,6 +220,8 @@ void shore_step_wait(struct shore_step *step, uint32_t unit);
 /* Whether a unit's gradient lies on the drives: shore_fleet_fetch() reads it as SHORE_FETCH_SPILLED. Waits until it has
  * left. Errors: that of its spill. */
 int shore_step_aside(struct shore_step *step, uint32_t unit, bool *aside, struct shore_diag *diag);
+/* Bytes of a unit's gradient that count in options.room_bytes. */
+uint64_t shore_step_bytes(const struct shore_step *step, uint32_t unit);
 /* Drops a unit's gradient. */
 void shore_step_forget(struct shore_step *step, uint32_t unit);
 

@@ -131,6 +131,11 @@ static uint64_t held_bytes(const struct shore_step *s) {
     return bytes;
 }
 
+uint64_t shore_step_bytes(const struct shore_step *s, uint32_t unit) {
+    assert(unit < s->nunits);
+    return s->units[unit].bytes;
+}
+
 /* Waits, as far as memory requires, until leaving gradients have left and nothing reads them. A gradient that left
  * earlier still counts until then, so what is put aside never depends on the speed of the drives. Starts with the last
  * units: backward completes them first. */

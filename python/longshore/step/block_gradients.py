@@ -53,7 +53,7 @@ def shows(value, sum):
 class BlockGradients:
     """The gradients of one block, by the index of its tensors."""
 
-    __slots__ = ("held", "spilled", "arrived", "added", "more_bytes", "fired", "coming")
+    __slots__ = ("held", "spilled", "arrived", "added", "fired")
 
     def __init__(self):
         self.clear()
@@ -62,20 +62,18 @@ class BlockGradients:
         self.held = {}  # the gradients in memory
         self.spilled = False  # whether gradients on the drives must be added to those
         self.arrived = set()  # tensors that have a gradient in this step
-        self.coming = 0  # how many of them are on their way from a device
         self.added = False  # whether the C step has these gradients as they are
-        self.more_bytes = 0  # bytes held beyond those that the C step counts; may be negative
         self.fired = {}  # how many gradients each tensor got in this pass
 
     def are_zeros(self):
         """Whether all of its gradients are zeros, which take no memory."""
-        return not self.spilled and not self.coming and all(is_zeros(g) for g in self.held.values())
+        return all(is_zeros(self.held.get(index)) for index in self.arrived)
 
     def read_spilled(self, state, number, buffer):
-        """Adds the gradients on the drives to the held ones, which become fp32. Returns how many bytes more are held.
+        """Adds the gradients on the drives to the held ones, which become fp32.
 
         number: of the block. buffer: has room for one of the layout's pieces."""
-        more, layout, alone = 0, state.layout, self.arrived - self.held.keys()
+        layout, alone = state.layout, self.arrived - self.held.keys()
         for index in self.arrived:
             g = self.held.get(index)
             self.held[index] = (
@@ -85,7 +83,6 @@ class BlockGradients:
                 if is_zeros(g)
                 else g.float()
             )
-            more += self.held[index].nbytes - bytes_of(g)
         values = buffer.view(torch.float32)
         for segment, count, inside in layout.pieces(number):
             state.fetch(number, lib.SHORE_FETCH_SPILLED, buffer.pointer, segment, count).result()
@@ -94,4 +91,3 @@ class BlockGradients:
                     sum, before = self.held[index].view(-1)[first:last], values[at : at + last - first]
                     sum.copy_(before) if index in alone else sum.add_(before)
         self.spilled = False
-        return more

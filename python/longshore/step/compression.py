@@ -7,8 +7,6 @@ of the committed step, and so with the same bits.
 
 import math
 
-import torch
-
 from .. import native
 from ..drives.state import Buffer
 from ..native import SEGMENT, ffi, lib
@@ -63,12 +61,11 @@ class Compression:
     def __init__(self, gradients, share, after):
         """share: of the gradients that are sent. after: how many steps send all gradients first."""
         self.gradients, self.share, self.after = gradients, share, after
-        self.elems, code_bytes, work_bytes = _most(gradients.streams.layout, share)
-        self.sums, self.work = Buffer(4 * self.elems), Buffer(work_bytes)
+        elems, code_bytes, work_bytes = _most(gradients.streams.layout, share)
+        self.sums, self.work = Buffer(4 * elems), Buffer(work_bytes)
         # one is filled while an update reads the other
-        self.codes = [_Codes(self.elems, code_bytes) for _ in range(2)]
+        self.codes = [_Codes(elems, code_bytes) for _ in range(2)]
         self.energy = {}  # by block: squared sums of its last gradients and residual, and of what was sent of them
-        self.whole = None  # buffer for the gradients of a spilled block
 
     def encode(self, core, number, request, values=None):
         """Fills a request with the codes of a block's gradients, after adding the committed step's residual. values:
@@ -83,7 +80,7 @@ class Compression:
         codes.reader = number
         layout, name = state.layout, state.layout.blocks[number].name
         state.fetch(number, lib.SHORE_FETCH_R, codes.residual.pointer).result()
-        values = values or self._values(number)
+        values = values or self.gradients.values(number)
         items, count = state.gather(number, values)
         sums, residual = ffi.cast("float *", self.sums.pointer), ffi.cast("uint16_t *", codes.residual.pointer)
         lib.shore_sparse_add_residual(layout.segments[number], items, count, sums, residual)
@@ -109,14 +106,3 @@ class Compression:
             return math.nan
         energy, sent = map(sum, zip(*known))
         return max(0.0, 1 - sent / energy) if energy else 0.0
-
-    def _values(self, number):
-        """Returns {index of the tensor: gradient} of a block, read from the drives if they were spilled."""
-        block, state = self.gradients.blocks[number], self.gradients.streams.state
-        if block.held:
-            return block.held
-        if self.whole is None:
-            self.whole = Buffer(4 * self.elems)
-        state.fetch(number, lib.SHORE_FETCH_SPILLED, self.whole.pointer).result()
-        tensors, offsets = state.layout.blocks[number].tensors, state.layout.offsets[number]
-        return {t: self.whole.view(torch.float32)[offsets[t] : offsets[t] + tensors[t].elems] for t in block.arrived}

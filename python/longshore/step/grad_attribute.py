@@ -338,12 +338,6 @@ class Shown:
                 self.refresh(gradients, p, g)
                 p.grad = g
 
-    def take_lent(self, p):
-        """Takes p.grad back from a script's hooks, and returns it."""
-        with DisableTorchFunctionSubclass():
-            g, p.grad = p.grad, None
-        return g
-
     def stays(self, p, ref):
         """After a script's hooks: p.grad is what they still have of it, by its weak reference."""
         before = self._hidden.pop(id(p), None)

@@ -96,10 +96,6 @@ class Step:
         """A gradient of a block is on its way, and here once the event has passed."""
         self.call(lib.shore_step_land, number, native.new("struct shore_step_landing", tag=tag, until=until))
 
-    def land_all(self):
-        """Waits for all that are on their way."""
-        self.call(lib.shore_step_land_all)
-
     @whole
     def tell(self, function, *arguments):
         """Calls a function of step.h that cannot fail. Returns its result."""
@@ -117,10 +113,8 @@ class Step:
         native.check(self.tell(lib.shore_step_groups, number, hypers, len(hypers)))
 
     def complete(self, number, more_bytes):
-        """All of a block's gradients were added. Returns whether they are being spilled."""
-        way = ffi.new("enum shore_step_way *")
-        self.call(lib.shore_step_complete, number, more_bytes, way)
-        return way[0] == lib.SHORE_STEP_ASIDE
+        """All of a block's gradients were added. more_bytes: as in step.h."""
+        self.call(lib.shore_step_complete, number, more_bytes, ffi.new("enum shore_step_way *"))
 
     def is_spilled(self, number):
         """Waits for a spill of a block's gradients to end. Returns whether they are on the drives."""

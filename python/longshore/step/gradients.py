@@ -4,6 +4,7 @@ Once a block's gradients are complete, the C library (gradient_step.py) decides 
 spilled to the drives, or update the block at once."""
 
 import contextlib
+import functools
 import weakref
 
 import torch
@@ -39,18 +40,14 @@ def parts_of(accumulate):
     return accumulate
 
 
-def _arrival_hook(gradients, block, number):
-    """Makes the hook of a parameter that runs when its gradient arrives. gradients: a weak reference to Gradients."""
-
-    def arriving(gradient):
-        there = gradients()
-        if there is None:
-            raise LongshoreError(
-                "backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again"
-            )
-        there.arriving(there.streams.blocks[block].parameters[number][0])
-
-    return arriving
+def _arriving(gradients, p, gradient):
+    """The hook of a parameter that runs when its gradient arrives. gradients, p: weak references to Gradients and the
+    parameter."""
+    if gradients() is None:
+        raise LongshoreError(
+            "backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again"
+        )
+    gradients().arriving(p())
 
 
 class Gradients(ScriptSide):
@@ -66,11 +63,9 @@ class Gradients(ScriptSide):
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
-        self.more_bytes = 0  # the same of all blocks
         trained = [p for s in streams.blocks for p, _ in s.parameters if p.requires_grad]
         self._elems, self._nbytes = sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
         self.passes = 1  # micro-batches whose backward passes run together
-        self._leaving = set()  # numbers of blocks that are being spilled
         # by block number: BlockGradients of the last step, while they are needed; the same while it is sent again
         self.made, self._resending = {}, {}
         # whether p.grad shows those of the last step, and whether the next pass adds to them
@@ -91,9 +86,9 @@ class Gradients(ScriptSide):
         """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
         there = weakref.ref(self)
         for streamed in self.streams.blocks:
-            for number, (p, _) in enumerate(streamed.parameters):
+            for p, _ in streamed.parameters:
                 if p.requires_grad:
-                    p.register_hook(_arrival_hook(there, streamed.number, number))
+                    p.register_hook(functools.partial(_arriving, there, weakref.ref(p)))
                     first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
                     self.own_hooks[id(p)] = [
                         first.id,
@@ -105,11 +100,6 @@ class Gradients(ScriptSide):
         for p in parameters:
             self.dropped_ids.add(id(p))
             self.trains[p.longshore.block.number].discard(p.longshore.index)
-
-    @property
-    def state(self):
-        """The State of the open run."""
-        return self.streams.state
 
     @property
     def held_bytes(self):
@@ -201,7 +191,8 @@ class Gradients(ScriptSide):
         if id(p) not in self._in_hooks:
             return
         self._in_hooks.discard(id(p))
-        g, handle = self.shown.take_lent(p), p.longshore
+        with DisableTorchFunctionSubclass():
+            g, p.grad, handle = p.grad, None, p.longshore
         sum = self.blocks[handle.block.number].held[handle.index]
         if g is None or not shows(g, sum):
             self.replace(handle.block.number, handle.index, None if g is None else merged(sum, g))
@@ -222,7 +213,6 @@ class Gradients(ScriptSide):
         if self.landing is None or g.device.type == "cpu":
             self._add(p, g, self._is_last())
             return
-        block.coming += 1
         block.arrived.add(p.longshore.index)
         self.landing.begin(self.step, p, g, self._is_last())
 
@@ -237,13 +227,12 @@ class Gradients(ScriptSide):
         if p is None:
             self._end_pass(last)
             return
-        self.blocks[p.longshore.block.number].coming -= 1
         self._add(p, g, last)
 
     def land(self):
         """Waits for gradients on their way from the device."""
         if self.landing is not None and self.landing.coming:
-            self.step.land_all()
+            self.step.call(lib.shore_step_land_all)
 
     def _sum(self, p, g):
         """Adds a gradient to its parameter's sum, which becomes fp32 with the second one."""
@@ -259,12 +248,10 @@ class Gradients(ScriptSide):
         if old is None or is_zeros(old):
             borrowed = self.landing is not None and self.landing.lent(g)
             block.held[handle.index] = g.clone() if borrowed else g.contiguous()
-            self._count(block, g.nbytes)
         elif old.dtype == torch.float32:
             old.add_(g)
         else:
             block.held[handle.index] = old.float().add_(g)
-            self._count(block, old.nbytes)
         block.arrived.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
 
@@ -289,8 +276,7 @@ class Gradients(ScriptSide):
             self.step.groups(number, hypers(core, number))
             if core.compression and self.step.tell(lib.shore_step_speculates):
                 core.cycle.settle()  # the residual is the committed step's
-        if self.step.complete(number, self.more_bytes):
-            self._leaving.add(number)
+        self.step.complete(number, self._more_bytes())
         self._drop_unneeded()
 
     @contextlib.contextmanager
@@ -323,9 +309,11 @@ class Gradients(ScriptSide):
         self.streams.hide_unused()
         self.shown.show(self)
 
-    def _count(self, block, nbytes):
-        block.more_bytes += nbytes
-        self.more_bytes += nbytes
+    def _more_bytes(self):
+        """Bytes that gradients take in memory beyond those that the C step counts; may be negative."""
+        changed = [n for n, block in enumerate(self.blocks) if block.held and (not block.added or n == self._inspected)]
+        held = sum(bytes_of(g) for n in changed for g in self.blocks[n].held.values())
+        return held - sum(self.step.tell(lib.shore_step_bytes, n) for n in changed)
 
     def _add_to_step(self, number, more=False):
         """Gives a block's gradients to the C step. more: whether another pass adds to them."""
@@ -334,8 +322,7 @@ class Gradients(ScriptSide):
             return
         if block.spilled:
             self._read_spilled(number)
-        self.step.add(number, self.state.gather(number, block.held), more)
-        self._count(block, -block.more_bytes)
+        self.step.add(number, self.streams.state.gather(number, block.held), more)
         block.added = True
 
     def _reclaim(self, number):
@@ -347,29 +334,42 @@ class Gradients(ScriptSide):
 
     def _finish_spill(self, number):
         """Waits until a block that is being spilled has left memory."""
-        if self.step.is_spilled(number) and number in self._leaving:
+        if self.step.is_spilled(number) and self._may_leave(number):
             self.step.tell(lib.shore_step_wait, number)  # an update may still read it
             self._mark_spilled(number)
 
+    def _may_leave(self, number):
+        """Whether memory has a block's gradients as the C step has them, and not for a script that looks at them."""
+        return self.blocks[number].added and not self.blocks[number].spilled and number != self._inspected
+
     def _mark_spilled(self, number):
-        self._leaving.discard(number)
         self.blocks[number].held, self.blocks[number].spilled = {}, True
 
     def _drop_unneeded(self):
         """Frees gradients that no spill and no update needs any more."""
-        for number in [n for n in self._leaving if not self.step.tell(lib.shore_step_needs, n)]:
-            self._mark_spilled(number)
+        for number in filter(self._may_leave, range(len(self.blocks))):
+            if not self.step.tell(lib.shore_step_needs, number):
+                self._mark_spilled(number)
         if self.made and not self.shows_made and not self.step.tell(lib.shore_step_made_needs):
             self.made = {}
 
     def _read_spilled(self, number):
         """Adds a block's spilled gradients to the held ones, which become fp32."""
-        self._count(self.blocks[number], self._read(number, self.blocks[number]))
+        self._read(number, self.blocks[number])
 
     def _read(self, number, block):
         if self._buffer is None:
             self._buffer = Buffer(PIECE * SEGMENT * 4)
-        return block.read_spilled(self.state, number, self._buffer)
+        block.read_spilled(self.streams.state, number, self._buffer)
+
+    def values(self, number):
+        """Returns {index of the tensor: gradient} of a block: a copy from the drives if they were spilled."""
+        if self.blocks[number].held:
+            return self.blocks[number].held
+        copy = BlockGradients()
+        copy.arrived = self.blocks[number].arrived
+        self._read(number, copy)
+        return copy.held
 
     # ---- what the step needs
 
@@ -465,11 +465,10 @@ class Gradients(ScriptSide):
             self.shown.drop()
             self.adds = self.shows_made = False
         if self.step is not None:
-            self.step.tell(lib.shore_step_begin, self.state.step, False)
+            self.step.tell(lib.shore_step_begin, self.streams.state.step, False)
         if self.landing is not None:
             self.landing.forget()
-        self._leaving, self._inspected, self._in_hooks, self.more_bytes = set(), None, set(), 0
-        self._task = None
+        self._inspected, self._in_hooks, self._task = None, set(), None
         for block in self.blocks:
             zero = {index: g for index, g in block.held.items() if keep and is_zeros(g)}
             block.clear()

@@ -48,6 +48,10 @@ class Landing:
         """Whether a gradient lies in the memory that gets others."""
         return 0 <= g.data_ptr() - self.memory.bytes.data_ptr() < self.memory.nbytes
 
+    def blocks(self):
+        """The numbers of the blocks that have gradients on their way."""
+        return {p.longshore.block.number for p, _, _, _ in self.coming.values() if p is not None}
+
     def forget(self):
         """The step has forgotten all of them."""
         self.coming = {}

@@ -64,7 +64,6 @@ class ScriptSide:
             self._hand_over(number, self.streams.core(), False)
         # unchanged, the drives still have it; otherwise it was handed over since, and is held
         elif not block.spilled and self.step.is_spilled(number):
-            self._count(block, -block.more_bytes)
             self._mark_spilled(number)
 
     def change(self, p, value):
@@ -105,14 +104,16 @@ class ScriptSide:
         self.shown.end_last(self)
         self.shown.hide(self)
         self.shows_made = False
+        coming = self.landing.blocks() if self.landing else ()
         for number, block in enumerate(self.blocks):
-            if not block.added and not block.fired and not block.coming:
+            if not block.fired and number not in coming and (not block.added or number == self._inspected):
                 self._put_back(number)
+        self._inspected = None
 
     def _go_on(self):
         """Takes p.grad over. After optimizer.step() without zero_grad(), the step goes on with the last gradients."""
         self.look()
-        if self.adds and self.state.away:
+        if self.adds and self.streams.state.away:
             self.streams.core().cycle.settle()  # until then the last step may be sent again, from these gradients
         adopted = sum(self._adopt(p) for p in self.shown.of_last_step(self)) if self.adds else 0
         self.adds = False
@@ -161,14 +162,13 @@ class ScriptSide:
         """Replaces a gradient in memory. value: None removes it."""
         block = self.blocks[number]
         self._reclaim(number)
-        self._count(block, bytes_of(value) - bytes_of(block.held.pop(index, None)))
         if value is None:
+            block.held.pop(index, None)
             block.arrived.discard(index)
         else:
             block.held[index] = value
         if not block.arrived:
             self.step.tell(lib.shore_step_forget, number)
-            self._count(block, -block.more_bytes)
 
     def spare_bytes(self):
         return max(self.streams.core().plan.spare_bytes - self.shown.most_bytes, 0)

@@ -25,10 +25,11 @@ static enum shore_step_way give(struct world *w, uint32_t u) {
         assert_int_not_equal(way, SHORE_STEP_SENT);
         bool aside;
         assert_ok(w, shore_step_aside(w->step, u, &aside, &w->diag));
-        if (aside) assert_false(shore_step_needs(w->step, u));
+        if (aside) assert_false(shore_step_needs(w->step, u) || shore_step_bytes(w->step, u));
         g.more = false;
     }
     assert_ok(w, shore_step_add(w->step, u, &g, &w->diag));
+    assert_true(shore_step_bytes(w->step, u) == (w->options.nbuffers ? 0 : elems_of(&units[u]) * 4));
     if (gathered && pick(0, 4) == 0) { /* sent, and changed: a pass that was not expected */
         assert_ok(w, shore_step_complete(w->step, u, 0, &way, &w->diag));
         bool aside;
