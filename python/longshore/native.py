@@ -84,6 +84,13 @@ def made(kind, function, *arguments):
     return out[0]
 
 
+def filled(kind, function, *arguments):
+    """Calls a C function whose last parameter is a struct to fill in, and returns the struct."""
+    out = new(kind)
+    check(function(*arguments, out))
+    return out
+
+
 def ask(function, *arguments):
     """Calls a C function that returns a number, and returns it. A negative number is an error, and raises."""
     diag = ffi.new("struct shore_diag *")

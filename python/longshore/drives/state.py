@@ -118,9 +118,7 @@ class State:
     @functools.cached_property
     def made(self):
         """struct shore_run_info: how the run was made. memory_bytes is 0 if it was not recorded."""
-        info = native.new("struct shore_run_info")
-        native.check(lib.shore_run_info(self.run, info))
-        return info
+        return native.filled("struct shore_run_info", lib.shore_run_info, self.run)
 
     @property
     def memory_bytes(self):
@@ -145,9 +143,7 @@ class State:
         native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
 
     def info(self):
-        info = native.new("struct shore_fleet_info")
-        native.check(lib.shore_fleet_info(self.fleet, info))
-        return info
+        return native.filled("struct shore_fleet_info", lib.shore_fleet_info, self.fleet)
 
     # ---- the initial state
 
@@ -297,9 +293,7 @@ class State:
 
     def ledger(self):
         """Counters of bytes and time since the run was opened: struct shore_ledger."""
-        ledger = native.new("struct shore_ledger")
-        native.check(lib.shore_fleet_ledger(self.fleet, ledger))
-        return ledger
+        return native.filled("struct shore_ledger", lib.shore_fleet_ledger, self.fleet)
 
     def blob(self):
         """The bytes that were committed with the step."""

@@ -7,7 +7,8 @@ version share one copy; each gets its own offset, shape, strides and dtype back.
 These stay in memory: small tensors, inputs and buffers of the model, leaves, tensor subclasses and layouts that are
 more than bytes, what backward recomputes, and whatever the store has no room for.
 
-What lies on a device leaves and comes back on a stream of its own, and the host waits for neither.
+What lies on a device leaves and comes back on a stream of its own. The host waits only where backward asks for what has
+not left yet.
 
 If a script changes a tensor through ``.data`` between two saves, neither autograd nor this module sees it.
 """
@@ -116,9 +117,7 @@ class Activations:
     @property
     def counts(self):
         """struct shore_store_counts"""
-        counts = native.new("struct shore_store_counts")
-        native.check(lib.shore_store_count(self.store, counts))
-        return counts
+        return native.filled("struct shore_store_counts", lib.shore_store_count, self.store)
 
     # ---- forward
 

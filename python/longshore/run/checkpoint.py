@@ -121,13 +121,12 @@ def _bytes_of(state):
 
     Frozen blocks are the same in every snapshot, so only the first one stores them.
     """
-    layout, info = lib.shore_run_layout(state.run), native.new("struct shore_run_info")
-    lib.shore_run_info(state.run, info)
+    layout = lib.shore_run_layout(state.run)
     frozen = sum(
         block.segments for block in layout.blocks[0 : layout.nblocks] if block.tensors[0].group == lib.SHORE_GROUP_RESTS
     )
     # bytes of a frozen element: its master, and with 8-bit moments the code of m's zero
-    bytes_kept = 4 if info.moments == lib.SHORE_MOMENTS_FP32 else 5
+    bytes_kept = 4 if state.made.moments == lib.SHORE_MOMENTS_FP32 else 5
     return (layout.segments - frozen) * lib.shore_fleet_state_bytes(state.fleet), frozen * native.SEGMENT * bytes_kept
 
 

@@ -129,15 +129,11 @@ class _Program:
 
 
 def _fate(plan, tensor):
-    fate = native.new("struct shore_fate")
-    native.check(lib.shore_plan_tensor(plan, tensor, fate))
-    return fate
+    return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
 
 
 def _sums(plan):
-    sums = native.new("struct shore_plan_sums")
-    lib.shore_plan_sums(plan, sums)
-    return sums
+    return native.filled("struct shore_plan_sums", lib.shore_plan_sums, plan)
 
 
 class _Needs:

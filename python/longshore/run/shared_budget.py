@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import native
 from ..errors import BudgetError
-from ..native import ffi, lib
+from ..native import lib
 
 _current: budget | None = None
 
@@ -97,9 +97,7 @@ def _held(core: Any) -> int:
 def within(memory: int | None = None, least: int = 0) -> int:
     """The budget in bytes, chosen as the program does: without one, half of the memory of the machine, or of its
     control group. Raises BudgetError for a budget that is more than that memory, or less than least."""
-    chosen = ffi.new("uint64_t *")
-    native.call(lib.shore_budget, memory or 0, least, 0, chosen)
-    return chosen[0]
+    return native.made("uint64_t", lib.shore_budget, memory or 0, least, 0)
 
 
 def left() -> int | None:
