@@ -488,7 +488,7 @@ class DeepSpeedEngine(nn.Module):
     def destroy(self) -> None:
         """Closes the run."""
         self.monitor.close()
-        self._core.streams.explain(
+        self._core.streams.why = (
             "the engine is closed, for example by a second train() of its Trainer; call "
             "save_model(DIR) before, and give the next Trainer from_pretrained(DIR); "
             "longshore.resume() opens the run again"

@@ -143,10 +143,6 @@ class Streams:
             raise LongshoreError(f"{asked}: {self.why}")
         return self.state
 
-    def explain(self, why):
-        """Sets what messages say once the engine is closed."""
-        self.why = why
-
     @contextlib.contextmanager
     def reading(self, values):
         """The context in which reading a parameter gives one of these values: {name: tensor}."""
