@@ -181,8 +181,8 @@ class Device:
     def close(self):
         """Lets go of all memory. Nothing is called on it any more."""
         lib.shore_device_unwatch(self.c)
-        if not all(there.stream.query() for there in self._streams):
-            _unfinished.append(self._memory)  # the device is lost, and may still write there
+        if self.c.lost:
+            _unfinished.append(self._memory)  # the device may still write there
         self._memory, self.rest = [], None
 
     def leave_to_parent(self):
