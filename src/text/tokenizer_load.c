@@ -288,6 +288,7 @@ static int load_pair(struct load *x, const char *directory, const char *vocab_na
             shore__tokenizer_gpt2_rules(x->t, json_is_true(json_object_get(x->config->kept, "add_prefix_space")), diag);
     if (rc == 0) mark_gpt2s_own(x);
     if (rc == 0) rc = load_merges(x, merges.text, diag);
+    x->path = NULL;
     return rc ? rc : name_after(x->t, vocab.text, merges.text, diag);
 }
 
@@ -323,6 +324,7 @@ static int load_files(struct load *x, const char *directory, struct shore_diag *
     const struct shore__path path = shore__path_in(directory, "tokenizer.json");
     x->path = path.text;
     int rc = load_document(x, diag);
+    x->path = NULL;
     if (rc == 0) rc = name_after(x->t, path.text, NULL, diag);
     if (rc == 0) rc = shore__tokenizer_by_class(x->config, x->t, diag);
     for (size_t i = 0; rc == SHORE_EMISSING && i < 2; i++)
