@@ -131,13 +131,13 @@ static void what_has_landed_is_sent_before_the_last_has(void **state) {
         draw_gradients(&w, 0);
         memset(w.had, true, sizeof w.had);
         memset(updated, 0, sizeof updated);
+        m.device.timeout_ns = 2000000000; /* before the watch, which reads it */
         if (watched) assert_ok(&w, shore_device_watch(&m.device, &w.diag));
         begin(&w, 0, false);
         for (uint32_t u = UNITS; u-- > 1;)
             assert_ok(&w, land_part(&w, u, w.buffers[u], 0, units[u].count, true));
         assert_false(shore_step_has_sent(w.step)); /* nothing has passed */
         moments_pass(&m, m.called);
-        m.device.timeout_ns = 20000000;
         assert_ok(&w, land_part(&w, 0, w.buffers[0], 0, units[0].count, true)); /* it looks */
         assert_true(shore_step_has_sent(w.step));
         for (uint32_t page = 1; page < PAGES; page++)
