@@ -345,6 +345,21 @@ def dropped(path):
         return engine.step_number
 
 
+def read_late(path):
+    """A parameter as a stream of the script's own copies it, while the engine is closed; and as it was."""
+    os.mkdir(f"{path}-drive")
+    engine = longshore.wrap(Net(False).to(standin.NAME), run=path, drives=[f"{path}-drive"], memory="1GiB")
+    own, layer = torch.Stream(standin.NAME), engine.module.layers[0]
+    with own:
+        longshore.resident(layer).__enter__()  # which nobody leaves: that would wait
+        weight = layer[1].weight.detach()
+        value = weight.tolist()
+        here = torch.empty(weight.shape, pin_memory=True)
+        here.copy_(weight, non_blocking=True)
+    engine.close()
+    return here.tolist(), value
+
+
 def failed(path):
     """What is said of a device that fails in mid-step, at every call from there on, and what another goes on from."""
     torch.manual_seed(7)
@@ -473,6 +488,7 @@ def main(directory):
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")
+    out["read late"] = read_late(f"{directory}/late")
     out["sent early"] = sent_early(f"{directory}/early")
     out["threads"], out["lost"] = sorted(entered), lost(f"{directory}/lost")
     out["hangs at the commit"] = hangs_at_the_commit(f"{directory}/commit")

@@ -142,6 +142,11 @@ def test_first_blocks_are_sent_before_the_last_gradient_lands(told):
     assert len(of_gradients) == 19 and not of_gradients[0] and of_gradients[-1]
 
 
+def test_what_a_stream_reads_while_the_engine_is_closed(told):
+    here, value = told["read late"]
+    assert here == value
+
+
 def test_an_engine_that_is_dropped(told):
     assert told["dropped"] == 1
 

@@ -85,6 +85,11 @@ static void let_go(struct shore_watch *w) {
     free(w);
 }
 
+/* Whether this is the watch's own thread. */
+static bool is_own(const struct shore_watch *w) {
+    return pthread_equal(pthread_self(), w->thread);
+}
+
 /* Waits for the first event that is expected. The device may be gone when it returns, if the watch ends. */
 static void wait_for_first(struct shore_watch *w) {
     struct shore_event event = shore__fifo_event(&w->expected);
@@ -151,8 +156,7 @@ void shore_device_unwatch(struct shore_device *device) {
     pthread_mutex_lock(&w->mutex);
     w->ends = true;
     pthread_cond_broadcast(&w->changed);
-    bool own = pthread_equal(pthread_self(), w->thread);
-    while (!own && !w->ended && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) {
+    while (!is_own(w) && !w->ended && pthread_cond_timedwait(&w->changed, &w->mutex, &until) != ETIMEDOUT) {
     }
     bool ended = w->ended;
     pthread_t thread = w->thread;
@@ -197,7 +201,7 @@ static int wait_for_watch(struct shore_device *device, struct shore_event event,
 int shore_device_wait(struct shore_device *device, struct shore_event event, struct shore_diag *diag) {
     if (!event.stream) return 0;
     int rc = is_lost(device) ? -ETIMEDOUT : device->wait(device->ctx, event, 0, diag);
-    if (rc == -ETIMEDOUT && !is_lost(device) && device->watch) {
+    if (rc == -ETIMEDOUT && !is_lost(device) && device->watch && !is_own(device->watch)) {
         rc = wait_for_watch(device, event, diag);
     } else if (rc == -ETIMEDOUT && !is_lost(device)) {
         __atomic_add_fetch(&device->waits, 1, __ATOMIC_RELAXED);

@@ -179,7 +179,10 @@ class Device:
         native.call(lib.shore_device_watch, self.c)
 
     def close(self):
-        """Lets go of all memory. Nothing is called on it any more."""
+        """Lets go of all memory, once no stream reads it. Nothing is called on it any more."""
+        for number in self._numbers.values():
+            if self.failure is None and not self.c.lost:
+                lib.shore_device_wait(self.c, self.record(number), ffi.NULL)
         lib.shore_device_unwatch(self.c)
         if self.c.lost:
             _unfinished.append(self._memory)  # the device may still write there
