@@ -113,8 +113,10 @@ class Step:
         native.check(self.tell(lib.shore_step_groups, number, hypers, len(hypers)))
 
     def complete(self, number, more_bytes):
-        """All of a block's gradients were added. more_bytes: as in step.h."""
-        self.call(lib.shore_step_complete, number, more_bytes, ffi.new("enum shore_step_way *"))
+        """All of a block's gradients were added. more_bytes: as in step.h. Returns whether they are being spilled."""
+        way = ffi.new("enum shore_step_way *")
+        self.call(lib.shore_step_complete, number, more_bytes, way)
+        return way[0] == lib.SHORE_STEP_ASIDE
 
     def is_spilled(self, number):
         """Waits for a spill of a block's gradients to end. Returns whether they are on the drives."""

@@ -81,6 +81,7 @@ class Gradients(ScriptSide):
         self.dropped_ids = set()  # ids of parameters whose gradients are dropped as they arrive
         self.own_hooks = {}  # by a parameter's id: the keys of take() and take_back() among its post-accumulate hooks
         self._in_hooks = set()  # ids of parameters whose p.grad a script's hooks see
+        self._any_spilled = False  # whether any gradients of this step were spilled: only these may leave memory
 
     def hook(self):
         """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
@@ -276,7 +277,7 @@ class Gradients(ScriptSide):
             self.step.groups(number, hypers(core, number))
             if core.compression and self.step.tell(lib.shore_step_speculates):
                 core.cycle.settle()  # the residual is the committed step's
-        self.step.complete(number, self._more_bytes())
+        self._any_spilled |= self.step.complete(number, self._more_bytes())
         self._drop_unneeded()
 
     @contextlib.contextmanager
@@ -347,7 +348,7 @@ class Gradients(ScriptSide):
 
     def _drop_unneeded(self):
         """Frees gradients that no spill and no update needs any more."""
-        for number in filter(self._may_leave, range(len(self.blocks))):
+        for number in filter(self._may_leave, range(len(self.blocks)) if self._any_spilled else ()):
             if not self.step.tell(lib.shore_step_needs, number):
                 self._mark_spilled(number)
         if self.made and not self.shows_made and not self.step.tell(lib.shore_step_made_needs):
@@ -468,7 +469,7 @@ class Gradients(ScriptSide):
             self.step.tell(lib.shore_step_begin, self.streams.state.step, False)
         if self.landing is not None:
             self.landing.forget()
-        self._inspected, self._in_hooks, self._task = None, set(), None
+        self._inspected, self._in_hooks, self._task, self._any_spilled = None, set(), None, False
         for block in self.blocks:
             zero = {index: g for index, g in block.held.items() if keep and is_zeros(g)}
             block.clear()
