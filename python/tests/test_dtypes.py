@@ -15,7 +15,7 @@ import longshore
 from longshore.model import blocks
 from longshore.run import checkpoint
 from longshore.step import parameter_state
-from models import gpt2, llama, tokens
+from models import deepseek, gpt2, llama, tokens
 from test_loop import engine_for
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -256,29 +256,9 @@ def test_adapters_in_fp32_on_a_bf16_base(tmp_path, seed):
 
 
 def test_routers_that_transformers_keeps_in_fp32(tmp_path, seed):
-    from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+    from transformers import DeepseekV3ForCausalLM
 
-    config = DeepseekV3Config(
-        vocab_size=96,
-        hidden_size=32,
-        intermediate_size=48,
-        moe_intermediate_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_group=1,
-        topk_group=1,
-        first_k_dense_replace=1,
-        q_lora_rank=16,
-        kv_lora_rank=8,
-        qk_nope_head_dim=8,
-        qk_rope_head_dim=8,
-        v_head_dim=8,
-        initializer_range=0.2,
-    )
-    DeepseekV3ForCausalLM(config).save_pretrained(tmp_path / "model")
+    deepseek(layers=3).save_pretrained(tmp_path / "model")
     with longshore.init(tmp_path / "run"):
         model = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "model", dtype=BF16)
     before, plain = dtypes(model), Plain(model)

@@ -14,22 +14,7 @@ from test_loop import engine_for
 
 
 def untied():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=9000,
-            hidden_size=48,
-            intermediate_size=80,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=64,
-            bos_token_id=0,
-            eos_token_id=0,
-            attention_dropout=0.1,
-        )
-    )
+    return llama(vocab_size=9000, attention_dropout=0.1)
 
 
 class NoList(nn.Module):

@@ -14,33 +14,8 @@ import longshore
 import longshore.deepspeed as deepspeed
 from longshore.model import precision
 from longshore.transformers import Trainer, TrainingArguments
-from models import llama, tokens
+from models import deepseek, llama, tokens
 from test_dtypes import BF16, FP32, dtypes
-
-
-def deepseek():
-    return transformers.DeepseekV3ForCausalLM(
-        transformers.DeepseekV3Config(
-            vocab_size=96,
-            hidden_size=32,
-            intermediate_size=48,
-            moe_intermediate_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=4,
-            n_routed_experts=4,
-            num_experts_per_tok=2,
-            n_group=1,
-            topk_group=1,
-            first_k_dense_replace=1,
-            q_lora_rank=16,
-            kv_lora_rank=8,
-            qk_nope_head_dim=8,
-            qk_rope_head_dim=8,
-            v_head_dim=8,
-            initializer_range=0.2,
-        )
-    )
 
 
 def qwen2():
