@@ -26,6 +26,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib
 from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
+from .device import ALIGN
 
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # smaller storages stay in memory: they are not worth a request
@@ -95,8 +96,7 @@ class Activations:
         if device is None:
             options.pool_bytes = pool_bytes
         else:
-            align = lib.SHORE_BUFFER_ALIGN_BYTES
-            self.pool, self.stream = device.pinned(pool_bytes // align * align), device.new_stream()
+            self.pool, self.stream = device.pinned(pool_bytes // ALIGN * ALIGN), device.new_stream()
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
         self.leaving = {}  # by key: (the event of its copy, its bytes on the device), in order
@@ -185,13 +185,8 @@ class Activations:
             warnings.warn(f"activations stay in memory from here on: {failure}", stacklevel=3)
             return None
         what = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
-        entry = Entry(
-            self,
-            key,
-            what,
-            -(-nbytes // lib.SHORE_BUFFER_ALIGN_BYTES) * lib.SHORE_BUFFER_ALIGN_BYTES,
-            torch.multiprocessing.reductions.StorageWeakRef(storage),
-        )
+        source = torch.multiprocessing.reductions.StorageWeakRef(storage)
+        entry = Entry(self, key, what, -(-nbytes // ALIGN) * ALIGN, source)
         try:
             with torch.no_grad():
                 there = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)

@@ -354,14 +354,12 @@ class Gradients(ScriptSide):
         if self.made and not self.shows_made and not self.step.tell(lib.shore_step_made_needs):
             self.made = {}
 
-    def _read_spilled(self, number):
-        """Adds a block's spilled gradients to the held ones, which become fp32."""
-        self._read(number, self.blocks[number])
-
-    def _read(self, number, block):
+    def _read_spilled(self, number, block=None):
+        """Adds a block's spilled gradients to the held ones, which become fp32. block: other BlockGradients than this
+        step's."""
         if self._buffer is None:
             self._buffer = Buffer(PIECE * SEGMENT * 4)
-        block.read_spilled(self.streams.state, number, self._buffer)
+        (block or self.blocks[number]).read_spilled(self.streams.state, number, self._buffer)
 
     def values(self, number):
         """Returns {index of the tensor: gradient} of a block: a copy from the drives if they were spilled."""
@@ -369,7 +367,7 @@ class Gradients(ScriptSide):
             return self.blocks[number].held
         copy = BlockGradients()
         copy.arrived = self.blocks[number].arrived
-        self._read(number, copy)
+        self._read_spilled(number, copy)
         return copy.held
 
     # ---- what the step needs

@@ -40,7 +40,7 @@ class ScriptSide:
             before, self._inspected_made = self.made.get(self._inspected_made), number
             if before is not None:
                 before.held, before.spilled = {}, True
-            self._read(number, block)
+            self._read_spilled(number, block)
         return block.held[index]
 
     def _inspect(self, number):
