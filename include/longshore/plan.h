@@ -55,14 +55,14 @@ enum shore_role {
     SHORE_ROLE_FIXED,     /* there whatever the budget; a named row of a front end's own */
     SHORE_ROLE_DRIVES,    /* memory of the drives: the least, or all that is useful (full_bytes) */
     SHORE_ROLE_WORKSPACE, /* of operations: the least, or with room that makes them faster (full_bytes) */
-    SHORE_ROLE_HOLES,     /* memory that a process may leave unused: only far above the minimum */
+    SHORE_ROLE_HOLES,     /* memory that a process may leave unused: only far above the minimum. In one place */
     SHORE_ROLE_LAYER,     /* a layer's parameters: stay, or come through buffers */
     SHORE_ROLE_INPUT,     /* input of a layer: stays, or moves */
     SHORE_ROLE_INNER, /* what else forward leaves for backward: stays (full_bytes: also what is cheap to compute again),
                          moves, or is computed again */
     SHORE_ROLE_PIECE, /* a gradient made in a buffer; it moves */
     SHORE_ROLE_HOST,  /* of updates on the host: one for each segment of a chunk */
-    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of the budget, from bytes up to full_bytes */
+    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of its one place's budget, bytes up to full_bytes */
     SHORE_ROLE_GRADIENTS, /* waiting gradients: from bytes up to full_bytes, as far as there is room */
     SHORE_ROLE_SPARE,     /* the same, from memory that is left in the end */
     SHORE_ROLE_BUFFERS,   /* a group's tensors pass through them: least to most of them, each as large as the largest

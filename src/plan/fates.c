@@ -1,4 +1,5 @@
 /* Applies the choice to each tensor: its fate, its row, and the sum. */
+#include <assert.h>
 #include <string.h>
 
 #include "plan/plan.h"
@@ -182,6 +183,7 @@ static void add_rows(struct shore_plan *plan) {
 }
 
 uint32_t shore__plan_budget(const struct shore_plan *plan, enum shore_place place) {
+    assert(place < SHORE_PLACES);
     return plan->options.place_bytes[place] ? (uint32_t)place : SHORE__SHARED;
 }
 

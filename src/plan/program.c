@@ -162,6 +162,8 @@ static int check_sizes(const struct shore_program *p, unsigned roles, struct sho
         uint64_t bytes = t->full_bytes > t->bytes ? t->full_bytes : t->bytes;
         if ((unsigned)t->role >= roles || (unsigned)t->place > SHORE_PLACE_BOTH || !t->name)
             return shore__fail(diag, -EINVAL, "tensor %u of a program has no name, or an unknown role or place", i);
+        if (t->place == SHORE_PLACE_BOTH && (t->role == SHORE_ROLE_HOLES || t->role == SHORE_ROLE_POOL))
+            return shore__fail(diag, -EINVAL, "%s %u: holes and pools lie in one place", t->name, t->index);
         if (t->with > p->ntensors || t->without > p->ntensors)
             return shore__fail(diag, -EINVAL, "%s %u goes with a tensor that the program does not have", t->name,
                                t->index);

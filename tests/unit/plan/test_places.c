@@ -56,7 +56,7 @@ static void add_any(struct shore_program *program, struct drawing *d, uint32_t o
                                             SHORE_ROLE_INNER, SHORE_ROLE_WORKSPACE};
     struct shore_tensor t = {.size = sizeof t, .name = "any", .key = 3, .index = index};
     t.role = roles[pick(d, 0, sizeof roles / sizeof *roles - 1)];
-    t.place = any_place(d);
+    t.place = t.role == SHORE_ROLE_POOL ? (enum shore_place)pick(d, 0, SHORE_PLACES - 1) : any_place(d);
     t.own = pick(d, 0, 1);
     t.bytes = pick(d, 0, 9 * PAGE);
     t.full_bytes = t.role == SHORE_ROLE_FIXED ? 0 : t.bytes + pick(d, 0, 9 * PAGE);
@@ -189,11 +189,28 @@ static void one_memory_has_one_budget(void **state) {
     shore_program_free(program);
 }
 
+static void holes_and_pools_lie_in_one_place(void **state) {
+    static const enum shore_role roles[] = {SHORE_ROLE_HOLES, SHORE_ROLE_POOL};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+        struct shore_program *program = shore_program_new();
+        struct shore_plan *plan;
+        struct shore_diag diag = {0};
+        struct shore_plan_options options = {.size = sizeof options, .memory_bytes = PAGE};
+        struct shore_tensor t = {.size = sizeof t, .name = "any", .role = roles[i], .place = SHORE_PLACE_BOTH};
+        shore_program_tensor(program, &t);
+        assert_int_equal(shore_plan_open(program, &options, &plan, &diag), -EINVAL);
+        assert_null(plan);
+        assert_non_null(strstr(diag.text, "in one place"));
+        shore_program_free(program);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_budget_holds_and_has_a_least),
         cmocka_unit_test(all_that_are_short_are_named),
         cmocka_unit_test(one_memory_has_one_budget),
+        cmocka_unit_test(holes_and_pools_lie_in_one_place),
     };
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
