@@ -51,9 +51,9 @@ def test_slots_and_pages_have_numbers_of_their_own(seed):
     layout = layout_of(chance, torch.float32)
     everything = plan(layout, 1 << 30)
     assert (everything.slots, everything.pages) == (6, 6)
-    few_slots = plan(layout, 1 << 30, device_bytes=layout.memory_bytes(2))
+    few_slots = plan(layout, 1 << 30, gpu_memory=layout.memory_bytes(2))
     assert (few_slots.slots, few_slots.pages) == (2, 6)
-    few_pages = plan(layout, 1 << 30, pinned_bytes=pinned(layout, 2, everything))
+    few_pages = plan(layout, 1 << 30, pinned_memory=pinned(layout, 2, everything))
     assert (few_pages.slots, few_pages.pages) == (6, 2)
     # a device's memory is beside the budget, and pages have the size in which they are fetched
     assert few_slots.total_bytes == everything.total_bytes
@@ -68,16 +68,23 @@ def test_a_place_that_is_short_is_named_with_its_minimum(seed):
         layout, how = layout_of(chance, torch.float32), {"activations": activations}
         least = plan(layout, 1 << 30, **how).least_bytes
         device = layout.memory_bytes(1)
-        assert plan(layout, 1 << 30, device_bytes=device, **how).slots == 1
-        said = refused(layout, 1 << 30, device_bytes=device - 1, **how)
+        assert plan(layout, 1 << 30, gpu_memory=device, **how).slots == 1
+        said = refused(layout, 1 << 30, gpu_memory=device - 1, **how)
         assert list(said) == ["device memory"] and device <= said["device memory"] < device + (1 << 20)
         chosen = plan(layout, least, **how)
         assert (chosen.slots, chosen.pages) == (6, 1)
         assert list(refused(layout, least - 1, **how)) == ["memory"]
         of_pinned = pinned(layout, 1, chosen)
-        assert plan(layout, 1 << 30, pinned_bytes=of_pinned, **how).pages == 1
-        assert list(refused(layout, 1 << 30, pinned_bytes=of_pinned - 1, **how)) == ["pinned memory"]
-        assert len(refused(layout, 1 << 30, pinned_bytes=of_pinned - 1, device_bytes=device - 1, **how)) == 2
+        assert plan(layout, 1 << 30, pinned_memory=of_pinned, **how).pages == 1
+        assert list(refused(layout, 1 << 30, pinned_memory=of_pinned - 1, **how)) == ["pinned memory"]
+        assert len(refused(layout, 1 << 30, pinned_memory=of_pinned - 1, gpu_memory=device - 1, **how)) == 2
+
+
+@pytest.mark.parametrize("name", ["gpu_memory", "pinned_memory"])
+def test_budgets_of_an_accelerator_are_refused_on_a_cpu(name, seed):
+    layout = layout_of(random.Random(seed), torch.float32)
+    with pytest.raises(ValueError, match=f"{name}= is for a model that computes on an accelerator.*on the CPU"):
+        plan(layout, 1 << 30, device=None, **{name: 1 << 30})
 
 
 def test_rows_live_as_long_as_operations_use_them(seed):

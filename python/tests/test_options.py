@@ -36,6 +36,8 @@ OTHERS = {
     "layers": (None, None),
     "compile": ("torch_compile", None),  # the compile() of its engine does it
     "device_timeout": (None, None),  # both compute on the CPU
+    "gpu_memory": (None, None),
+    "pinned_memory": (None, None),
 }
 
 

@@ -112,16 +112,16 @@ class _Program:
         )
         return buffers
 
-    def plan(self, memory, device_bytes=ALL_BYTES, pinned_bytes=0):
+    def plan(self, memory, gpu_memory=None, pinned_memory=None):
         """(plan, error code, diagnostic) for this many bytes, and budgets of their own for a device and for pinned
-        memory. pinned_bytes 0: it is a part of memory."""
+        memory: None: a device has room for everything, and what is pinned counts in memory."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
         options.one_memory = self._device is None
         if self._device is not None:
-            options.place_bytes[lib.SHORE_PLACE_DEVICE] = device_bytes
-            options.place_bytes[lib.SHORE_PLACE_PINNED] = pinned_bytes
+            options.place_bytes[lib.SHORE_PLACE_DEVICE] = ALL_BYTES if gpu_memory is None else gpu_memory
+            options.place_bytes[lib.SHORE_PLACE_PINNED] = pinned_memory or 0
         code = lib.shore_plan_open(self._program, options, out, diag)
         if out[0] == ffi.NULL:
             native.fail(code, diag)
@@ -182,16 +182,23 @@ class _Needs:
         return program, rows, _sums(program.plan(0)[0]).minimum_bytes
 
 
-def plan(layout, drives, memory, how, who="this model", room=None, device=None, device_bytes=ALL_BYTES, pinned_bytes=0):
-    """The Plan for a memory budget. Raises BudgetError with the minimum.
+def plan(layout, drives, memory, how, who="this model", room=None, device=None, gpu_memory=None, pinned_memory=None):
+    """The Plan for a memory budget. Raises BudgetError with the minimum of each budget that is too small.
 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
     how: options of wrap(), as the run records them.
     who: the engine's name in messages about a shared budget.
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     device: what modules compute on; None: the CPU.
-    device_bytes, pinned_bytes: budgets of a device and of pinned memory; 0 pinned_bytes: they count in memory.
+    gpu_memory, pinned_memory: bytes, of budgets of their own. gpu_memory None: no limit is known; pinned_memory None:
+    it counts in memory.
     """
+    for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
+        if size is not None and device is None:
+            raise ValueError(
+                f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
+                f"memory= is the only budget: leave out {name}="
+            )
     needs = _Needs(layout, drives, memory, how, device)
     program, rows, least = needs.described()
     given = [size for size in (memory, shared_budget.left()) if size is not None]
@@ -200,7 +207,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     memory = shared_budget.share(who, memory, least)
     budget = memory or 0
     memory = shared_budget.within(memory, least)
-    made, code, diag = program.plan(memory, device_bytes, pinned_bytes)
+    made, code, diag = program.plan(memory, gpu_memory, pinned_memory)
     native.check(code, diag)
     fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
     kept, total, pool = fates["spare"].bytes, _sums(made).total_bytes, fates.get("pool")

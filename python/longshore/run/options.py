@@ -27,14 +27,15 @@ SECTION = """run drives memory storage moments overwrite activations activation_
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
-_START_ONLY = {"run", "drives", "memory", "overwrite", "moments_from", "device_timeout"}
+BUDGETS = ("gpu_memory", "pinned_memory")  # those that a run remembers if they were given, beside memory
+_START_ONLY = {"run", "drives", "memory", *BUDGETS, "overwrite", "moments_from", "device_timeout"}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
-    """The arguments of wrap(), which explains them: run, drives, memory, lr, betas, eps, weight_decay, momentum, clip,
-    optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations, activation_room, compress,
-    compress_after, moments_from, compile, device_timeout."""
+    """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
+    weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
+    activation_room, compress, compress_after, moments_from, compile, device_timeout."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -85,8 +86,15 @@ class Options(SimpleNamespace):
         """The options as the run records them."""
         given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress")
         made = {"compute": NAME_OF[compute], "seed": open_engines.seed_of_run(), "groups": None}
+        made.update(budgets(self.gpu_memory, self.pinned_memory))
         out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
         return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}
+
+
+def budgets(gpu_memory, pinned_memory):
+    """{name: bytes} of the budgets that were given."""
+    given = dict(zip(BUDGETS, (gpu_memory, pinned_memory)))
+    return {name: native.size(size, name) for name, size in given.items() if size is not None}
 
 
 def recorded(numbers):

@@ -25,7 +25,7 @@ from . import memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
-from .options import DTYPE_OF
+from .options import BUDGETS, DTYPE_OF, budgets
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
@@ -46,6 +46,8 @@ def resume(
     model: nn.Module | Callable[[], nn.Module] | object = None,
     *,
     memory: int | str | None = None,
+    gpu_memory: int | str | None = None,
+    pinned_memory: int | str | None = None,
     accept_step: int | None = None,
     device_timeout: float = device.TIMEOUT_SECONDS,
 ) -> Engine:
@@ -63,6 +65,7 @@ def resume(
         model: The module, a transformers configuration, or a function that makes the module. Its values are ignored.
             Default: the class and configuration that the run recorded.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: as before.
+        gpu_memory, pinned_memory: As for wrap(). Default: as before.
         accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
         device_timeout: As for wrap().
@@ -73,13 +76,14 @@ def resume(
     Raises:
         MissingError: There is no run in the directory.
         BusyError: Another process, or another engine of this process, uses the run.
-        BudgetError: memory is below the least that works for this model; the message names the minimum.
+        BudgetError: A budget is below the least that works for this model; the message names it and its minimum.
         LongshoreError: The model is not the run's, or cannot be made.
     """
     run = os.fspath(run)
     if accept_step is not None and (type(accept_step) is not int or not 0 <= accept_step < 2**63):
         raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
     device.refuse_timeout("resume", device_timeout)
+    own = budgets(gpu_memory, pinned_memory)
     note_imports()
     open_engines.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
@@ -98,7 +102,10 @@ def resume(
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
-    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), device=device.of(model))
+    where = device.of(model)
+    if where is not None:
+        own = {**{name: how[name] for name in BUDGETS if name in how}, **own}
+    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), device=where, **own)
     with Progress(f"opening {run}"):
         return _open(run, model, program, layout, given, chosen, accept_step, device_timeout)
 

@@ -32,7 +32,7 @@ from .engine_surface import core_of, refuse_engine
 from .init import Drives
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
-from .options import DTYPE_OF, Options
+from .options import BUDGETS, DTYPE_OF, Options
 
 BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they commit in a step's blob; else as blocks
 
@@ -44,6 +44,8 @@ def wrap(
     run: str | os.PathLike | None = None,
     drives: Drives = None,
     memory: int | str | None = None,
+    gpu_memory: int | str | None = None,
+    pinned_memory: int | str | None = None,
     lr: float | None = None,
     betas: tuple[float, float] | None = None,
     eps: float | None = None,
@@ -82,6 +84,12 @@ def wrap(
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
             less if the model needs less.
+        gpu_memory: Most bytes of the accelerator's memory that this process adds from here on, such as "20GiB":
+            parameters, gradients, activations, batches, and what PyTorch's operations need. The engine measures what
+            the first step needs, and holds as many layers there as the rest has room for. Default: what is useful, at
+            most nine tenths of what is free.
+        pinned_memory: Most bytes of memory that an accelerator copies from and to, a part of memory. Default: what is
+            useful.
         lr: Learning rate. This and the next four are torch.optim's. Default: that of torch.optim's class, which for
             AdamW is 1e-3.
         betas: Decay rates of the moments. Default: torch.optim's; for AdamW (0.9, 0.999).
@@ -123,8 +131,8 @@ def wrap(
         The Engine, which is called like the model.
 
     Raises:
-        BudgetError: memory is below the least that works for this model, and the message names the minimum; or it is
-            more than the machine has.
+        BudgetError: A budget is below the least that works for this model, and the message names the budget and its
+            minimum; or it is more than the machine has.
         ExistsError: The directory holds a run, and overwrite is not given.
         ValueError: An option has an impossible value, or two options contradict each other.
     """
@@ -153,7 +161,8 @@ def _wrap(model, options):
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
-    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, device.of(model))
+    own = {name: how[name] for name in BUDGETS if name in how}
+    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, device.of(model), **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
