@@ -70,6 +70,15 @@ def make():
     module.manual_seed_all = lambda seed: _state.copy_(torch.tensor([seed % 2**63]).view(torch.uint8))
     module.get_rng_state = lambda device=NAME: _state.clone()
     module.set_rng_state = lambda state, device=NAME: _state.copy_(state)
+    plain = torch.UntypedStorage.resize_
+
+    def resize_(storage, nbytes):  # which PyTorch has for the devices that it names alone
+        if storage.device.type != NAME:
+            return plain(storage, nbytes)
+        torch.ops.standin.resize_storage(torch.empty(0, dtype=torch.uint8, device=NAME).set_(storage), nbytes)
+        return storage
+
+    torch.UntypedStorage.resize_ = resize_
 
 
 def waits():
@@ -98,6 +107,7 @@ def hang(on=True):
 
 
 def limit(nbytes=-1, pinned=-1):
-    """Memory of the device, and of one pinned allocation; -1: no limit."""
+    """Memory of the device, beyond which torch.OutOfMemoryError is raised, and of one pinned allocation; -1: as at the
+    start, 8 GiB and no limit."""
     torch.ops.standin.limit(nbytes)
     torch.ops.standin.limit_pinned(pinned)

@@ -4,6 +4,7 @@
 //
 // It has the dispatch key of MTIA, which every build of PyTorch knows, since parameters may change between that and the CPU as on CUDA. Operations are the
 // CPU's, by PyTorch's fallback, with its bits.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
@@ -42,7 +43,8 @@ using Locked = std::lock_guard<std::recursive_mutex>;
 
 using Ranges = std::map<const char *, size_t>;
 Ranges away, pinned;  // by their first byte
-size_t live = 0, limit = SIZE_MAX, pinned_limit = SIZE_MAX, pinned_bytes = 0, pinned_most = 0;
+constexpr size_t TOTAL = (size_t)8 << 30;
+size_t live = 0, peak = 0, limit = TOTAL, pinned_limit = SIZE_MAX, pinned_bytes = 0, pinned_most = 0;
 std::map<const char *, StreamId> born;                   // the stream that memory was allocated on
 std::set<std::pair<const char *, StreamId>> lent;        // memory that record_stream() told another stream of
 thread_local StreamId current = 0;
@@ -75,12 +77,14 @@ struct Memory : c10::DeviceAllocator {
     c10::DataPtr allocate(size_t nbytes) override {
         Locked locked(lock);
         if (!nbytes) return {nullptr, nullptr, &release, Device(AWAY, 0)};
-        TORCH_CHECK_WITH(OutOfMemoryError, live + rounded(nbytes) <= limit, "stand-in: out of memory");
+        TORCH_CHECK_WITH(OutOfMemoryError, live + rounded(nbytes) <= limit, "stand-in: out of memory: ", rounded(nbytes), " bytes, and ", live,
+                         " of ", limit, " are in use");
         void *p = mmap(nullptr, rounded(nbytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         TORCH_CHECK(p != MAP_FAILED);
         away[(char *)p] = rounded(nbytes);
         born[(char *)p] = current;
         live += rounded(nbytes);
+        peak = std::max(peak, live);
         return {p, p, &release, Device(AWAY, 0)};
     }
     static void release(void *p) {
@@ -103,9 +107,17 @@ struct Memory : c10::DeviceAllocator {
         Locked locked(lock);
         lent.insert({range_of(away, p.get()).first, stream.id()});
     }
-    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex) override { return {}; }
+    c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex) override {
+        Locked locked(lock);
+        c10::CachingDeviceAllocator::DeviceStats stats;
+        stats.allocated_bytes[0].current = (int64_t)live;
+        stats.allocated_bytes[0].peak = (int64_t)peak;
+        stats.reserved_bytes[0] = stats.allocated_bytes[0];
+        return stats;
+    }
+    std::pair<size_t, size_t> getMemoryInfo(DeviceIndex) override { return {limit - std::min(live, limit), limit}; }
     void resetAccumulatedStats(DeviceIndex) override {}
-    void resetPeakStats(DeviceIndex) override {}
+    void resetPeakStats(DeviceIndex) override { peak = live; }
 } memory;
 
 struct PinnedMemory : c10::Allocator {
@@ -231,8 +243,17 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
         count_wait();
         for (auto &queue : queues) run(queue.first);
     }
+    void recordDataPtrOnStream(const c10::DataPtr &p, const c10::Stream &stream) const override { memory.recordStream(p, stream); }
 };
 C10_REGISTER_GUARD_IMPL(MTIA, Guard);
+
+// A generator of the device. What it draws is what one of the CPU draws
+struct Generator : at::CPUGeneratorImpl {
+    Generator() {
+        device_ = Device(AWAY, 0);
+        key_set_ = c10::DispatchKeySet(c10::DispatchKey::MTIA);
+    }
+};
 
 struct Hooks : at::MTIAHooksInterface {
     explicit Hooks(at::MTIAHooksArgs = {}) {}
@@ -251,6 +272,11 @@ struct Hooks : at::MTIAHooksInterface {
         return range_of(pinned, p).first;
     }
     c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned_memory; }
+    const at::Generator &getDefaultGenerator(DeviceIndex) const override {
+        static at::Generator generator = at::make_generator<Generator>();
+        return generator;
+    }
+    at::Generator getNewGenerator(DeviceIndex) const override { return at::make_generator<Generator>(); }
 };
 
 // ---- tensors
@@ -346,14 +372,20 @@ at::Tensor &set_whole_storage(at::Tensor &t, c10::Storage storage) {
     return set_storage(t, std::move(storage), 0, numel, one);
 }
 
+// A storage keeps its bytes, as far as it has room for them
+void resize_storage(c10::Storage storage, size_t nbytes) {
+    Locked locked(lock);
+    run(current);
+    c10::DataPtr fresh = memory.allocate(nbytes);
+    if (nbytes && storage.nbytes()) memory.copy_data(fresh.get(), storage.data(), std::min(nbytes, storage.nbytes()));
+    storage.set_data_ptr_noswap(std::move(fresh));
+    storage.set_nbytes(nbytes);
+}
+
 const at::Tensor &resize(const at::Tensor &t, IntArrayRef size, std::optional<at::MemoryFormat>) {
     t.unsafeGetTensorImpl()->set_sizes_contiguous(size);
     size_t nbytes = (t.numel() + t.storage_offset()) * t.element_size();
-    if (nbytes > t.storage().nbytes()) {
-        c10::Storage storage = t.storage();
-        storage.set_data_ptr_noswap(memory.allocate(nbytes));  // of what nobody has filled yet
-        storage.set_nbytes(nbytes);
-    }
+    if (nbytes > t.storage().nbytes()) resize_storage(t.storage(), nbytes);
     return t;
 }
 
@@ -378,7 +410,8 @@ void refuse_mixed(const c10::OperatorHandle &op, const torch::jit::Stack &stack)
         if (value.isTensorList())
             for (const at::Tensor &t : value.toTensorVector()) look(t);
     }
-    TORCH_CHECK(!here || !there || takes_both.count(op.schema().name()), "Expected all tensors to be on the same device: ", op.schema().name());
+    TORCH_CHECK(!here || !there || takes_both.count(op.schema().name()),
+                "Expected all tensors to be on the same device, but found at least two devices, mtia:0 and cpu! (", op.schema().name(), ")");
 }
 
 void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
@@ -388,7 +421,15 @@ void on_the_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
         run(current);
     }
     refuse_mixed(op, *stack);
+    std::vector<std::pair<at::Generator, at::Generator>> drawing;  // the device's, the CPU's in its state
+    for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); i++) {
+        if (!(*stack)[i].isGenerator() || (*stack)[i].toGenerator().device().type() != AWAY) continue;
+        drawing.push_back({(*stack)[i].toGenerator(), at::detail::createCPUGenerator()});
+        drawing.back().second.set_state(drawing.back().first.get_state());
+        (*stack)[i] = drawing.back().second;
+    }
     at::native::cpu_fallback(op, stack);
+    for (auto &[there, here] : drawing) there.set_state(here.get_state());
 }
 
 // ---- operations that have no fallback of PyTorch's, or none with a GPU's types
@@ -464,6 +505,7 @@ TORCH_LIBRARY_IMPL(aten, MTIA, m) {
     m.impl("set_.source_Storage_storage_offset", set_storage);
     m.impl("set_.source_Storage", set_whole_storage);
     m.impl("resize_", resize);
+    m.impl("record_stream", [](at::Tensor &t, c10::Stream stream) { memory.recordStream(t.storage().data_ptr(), stream); });
     m.impl("_local_scalar_dense", local_scalar);
     m.impl("convolution_overrideable", convolution);
     m.impl("convolution_backward_overrideable", convolution_backward);
@@ -487,13 +529,15 @@ TORCH_LIBRARY(standin, m) {
         bury();
         return (int64_t)live;
     });
+    m.def("resize_storage(Tensor t, int nbytes) -> ()",
+          [](const at::Tensor &t, int64_t nbytes) { resize_storage(t.storage(), (size_t)nbytes); });
     m.def("pinned_most() -> int", [] { return (int64_t)std::exchange(pinned_most, pinned_bytes); });
     m.def("hang(bool on) -> ()", [](bool on) {
         Locked locked(lock);
         hangs = on;
         goes_on.notify_all();
     });
-    m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
+    m.def("limit(int nbytes) -> ()", [](int64_t nbytes) { limit = nbytes < 0 ? TOTAL : (size_t)nbytes; });
     m.def("limit_pinned(int nbytes) -> ()", [](int64_t nbytes) { pinned_limit = nbytes < 0 ? SIZE_MAX : (size_t)nbytes; });
 }
 
