@@ -178,11 +178,21 @@ class Device:
         self.rest = torch.empty(WIDENED_AT_ONCE, dtype=torch.bfloat16, device=self.device)  # of a widening
         native.call(lib.shore_device_watch, self.c)
 
-    def close(self):
-        """Lets go of all memory, once no stream reads it. Nothing is called on it any more."""
+    def _settle(self):
+        """Waits until all streams have run, unless the device has failed."""
         for number in self._numbers.values():
             if self.failure is None and not self.c.lost:
                 lib.shore_device_wait(self.c, self.record(number), ffi.NULL)
+
+    def free(self, address):
+        """Lets go of the memory at an address, once no stream reads it."""
+        self._settle()
+        if not self.c.lost:
+            self._memory = [(start, there) for start, there in self._memory if start != address]
+
+    def close(self):
+        """Lets go of all memory, once no stream reads it. Nothing is called on it any more."""
+        self._settle()
         lib.shore_device_unwatch(self.c)
         if self.c.lost:
             _unfinished.append(self._memory)  # the device may still write there

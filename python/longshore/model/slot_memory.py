@@ -21,7 +21,7 @@ from .absent import Absent
 
 
 class Place:
-    """Where a view of a parameter lies, and at which update of its block."""
+    """Where a view of a parameter lies in its block's slot, and at which update of the block."""
 
     __slots__ = ("streamed", "updates", "at", "dtype", "shape", "stride")
 
@@ -62,11 +62,15 @@ def _check(streamed, updates):
 class Places:
     """Finds the places of tensors in slots, and the values at places."""
 
-    def __init__(self, tier, slots, streams):
-        """tier: has the memory; slots: the Slots in it; streams: bring blocks there."""
-        self.tier, self.streams = tier, streams
-        self.device, self.nbytes = tier.bytes.device, tier.bytes.numel()
-        self.slots = sorted(slots, key=lambda slot: slot.base)
+    def __init__(self, tier, streams):
+        """tier: has the memory; streams: bring blocks there."""
+        self.tier, self.streams, self.device = tier, streams, tier.bytes.device
+        self.know(streams.blocks)
+
+    def know(self, blocks):
+        """Blocks have these slots from here on."""
+        self.nbytes = self.tier.bytes.numel()
+        self.slots = sorted({streamed.slot for streamed in blocks}, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
 
     def view(self, at, dtype, shape):
@@ -125,7 +129,11 @@ class Places:
                 "a view of a parameter is computed with after its layer has gone; make it again, or make a copy of it"
             )
         place = Place()
-        place.streamed, place.updates, place.at = slot.holds, slot.holds.updates, tensor.data_ptr() - self.tier.base
+        place.streamed, place.updates, place.at = (
+            slot.holds,
+            slot.holds.updates,
+            tensor.data_ptr() - self.tier.base - slot.base,
+        )
         place.dtype, place.shape, place.stride = tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
         return place
 
@@ -135,9 +143,8 @@ class Places:
         _check(streamed, place.updates)
         if not self.streams.ready(streamed):
             self.streams.ensure(streamed)
-        value = torch.as_strided(
-            self.tier.bytes.view(place.dtype), place.shape, place.stride, place.at // place.dtype.itemsize
-        )
+        at = (streamed.slot.base + place.at) // place.dtype.itemsize
+        value = torch.as_strided(self.tier.bytes.view(place.dtype), place.shape, place.stride, at)
         # a graph made in this backward may keep it, and a script's Function may compute with other blocks meanwhile
         keeps = torch.is_grad_enabled() or not streamed.stays and in_scripts_function()
         return value.clone() if keeps else value

@@ -1,9 +1,9 @@
 """Streaming of parameters: fetches each block into its slot before a module computes with it, and evicts others.
 
-Repeated layer n always uses slot `n modulo slots`, so that a parameter has the same address in forward and in backward.
-A slot holds a layer's frozen and trained parameters side by side; tiers.py has the memory. Hooks of modules fetch
-blocks (hooks.py). If autograd saves a parameter, Longshore keeps only its place in the slot, and reads the value again
-in backward. So the value is right even if other layers used the slot in between.
+A repeated layer always uses the same slot (slots.py), so that a parameter has the same address in forward and in
+backward; tiers.py has the memory. Hooks of modules fetch blocks (hooks.py). If autograd saves a parameter, Longshore
+keeps only its place in the slot, and reads the value again in backward. So the value is right even if other layers used
+the slot in between.
 
 Parameters of the less common dtype stay in memory.
 """
@@ -21,37 +21,23 @@ from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, lib
-from ..torch_internals import (
-    DisableTorchFunctionSubclass,
-    carry_hooks,
-    in_backward,
-    parameters_of,
-    storage_users,
-    version_of,
-)
+from ..torch_internals import carry_hooks, in_backward, parameters_of, storage_users, version_of
 from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
 from .forward_scope import Running, checkpoint_that_saves
 from .slot_memory import Place, Places, SavedAbsent
+from .slots import bind, divide
 from .tiers import FETCH, OneTier, TwoTiers
-
-
-class Slot:
-    """A range of memory that holds one block at a time."""
-
-    def __init__(self, number, base, nbytes, widens):
-        self.number, self.base, self.nbytes, self.holds = number, base, nbytes, None
-        self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive in one tier
 
 
 class Streamed:
     """A block that is fetched and evicted. It is the C library's page of the same number."""
 
-    def __init__(self, number, block, slot, stays, storage, widens):
-        """stays: no other block uses its slot. widens: the host widens it, after its page was fetched."""
-        self.number, self.block, self.slot, self.stays = number, block, slot, stays
-        self.storage, self.widens = storage, widens
+    def __init__(self, number, block, storage, widens):
+        """widens: the host widens it, after its page was fetched."""
+        self.number, self.block, self.storage, self.widens = number, block, storage, widens
+        self.slot, self.stays = None, True  # from slots.divide() on; whether no other block uses its slot
         self.given = set()  # streams of a device that compute with it now
         self.parameters = []  # (parameter, handle)
         self.present = False  # whether modules can compute with its parameters
@@ -77,38 +63,20 @@ class Streams:
         self.mapped = None  # {name: value}, while a model saves itself
         self.lock = threading.RLock()
         self.layers = layout.layers()
-        self.slots = max(1, min(slots, len(self.layers))) if self.layers else 0
-        sides = layout.sides()
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
-        shared, at = [], 0
-        for side in sides * self.slots:
-            shared.append(Slot(len(shared), at, side, storage != compute))
-            at += side
-        slot_of = {
-            b: shared[n % self.slots * len(sides) + side]
-            for n, numbers in enumerate(self.layers)
-            for side, b in enumerate(numbers)
-        }
-        self.blocks, number = [], len(shared)
+        self.blocks = []
         for b, block in enumerate(layout.blocks):
-            if block.buffers:
-                continue
-            fetched = layout.fetched(b, compute, storage)
-            widens = fetched != block.dtype
-            if block.layer:
-                slot, stays = slot_of[b], self.slots == len(self.layers)
-            else:
-                slot, stays = Slot(number, at, layout.nbytes(b), widens), True
-                number += 1
-                at += slot.nbytes
-            self.blocks.append(Streamed(b, block, slot, stays, fetched, widens and device is None))
+            if not block.buffers:
+                fetched = layout.fetched(b, compute, storage)
+                self.blocks.append(Streamed(b, block, fetched, fetched != block.dtype and device is None))
+        shared, at = divide(self, slots)
         if device is None:
             self.tier = OneTier(layout, storage, shared, at)
         else:
             page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
             self.tier = TwoTiers(layout, storage, shared, at, pages, device, page_bytes)
         self.device = device
-        self.places = Places(self.tier, {id(s.slot): s.slot for s in self.blocks}.values(), self)
+        self.places = Places(self.tier, self)
         self.inside = Running(self._pack, self._unpack, {})
         self.turns = None  # the Turns of a layer-major step
         self.loading = None  # a Loading, for load_state_dict()
@@ -123,10 +91,7 @@ class Streams:
     def open(self, state):
         """Opens the pages of a run's state: from here on blocks are fetched from its drives, at the committed step."""
         if self.tier.take():
-            for p, handle in (pair for streamed in self.blocks for pair in streamed.parameters):
-                handle.view = self._view_of(handle.block, handle.index)
-                with DisableTorchFunctionSubclass():
-                    p.data = handle.view
+            bind(self)
         self.tier.open(state, self.blocks)
         self.state = state
         for streamed in self.blocks:  # memory may hold blocks of another state
@@ -168,7 +133,7 @@ class Streams:
 
     # ---- the model's parameters
 
-    def _view_of(self, streamed, index):
+    def view_of(self, streamed, index):
         """Where a block's tensor lies in its slot."""
         tensor = streamed.block.tensors[index]
         at = streamed.slot.base + self.layout.offsets[streamed.number][index] * tensor.dtype.itemsize
@@ -186,7 +151,7 @@ class Streams:
             for index, tensor in enumerate(streamed.block.tensors):
                 module, name = owners[tensor.name]
                 p = parameters_of(module)[name]
-                view = self._view_of(streamed, index)
+                view = self.view_of(streamed, index)
                 if p.device != view.device or p.dtype != view.dtype:
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # keeps a version counter of its own, which a view of the memory would not

@@ -162,9 +162,24 @@ class TwoTiers(OneTier):
         b, here = streamed.number, int(ffi.cast("uintptr_t", self.memory.pointer))
         return (lib.SHORE_PAGES_STAYS, here + self.own[b]) if b in self.own else (self.side[b], 0)
 
+    def change(self, slots, nbytes, blocks):
+        """Takes other memory for these slots, once no stream reads what is there. Nobody computes with blocks."""
+        shown, self.shown, self.bytes = self.shown, None, None
+        if shown is not None:
+            ffi.release(shown)
+            self.device.free(self.base)
+        self.slots, self.sizes = slots, (self.sizes[0], max(nbytes, 4096))
+        self.bytes = self.device.bytes(self.sizes[1])
+        self.base = self.bytes.data_ptr()
+        self._show(blocks)
+
     def open(self, state, blocks):
         super().open(state, blocks)
         self.device.watch()
+        self._show(blocks)
+
+    def _show(self, blocks):
+        """Opens the slots, as buffers on the device that pages are put into."""
         slots = {slot.number: slot for slot in (*self.slots, *(streamed.slot for streamed in blocks))}
         widen = {streamed.slot.number for streamed in blocks if streamed.storage != streamed.block.dtype}
         buffers = [ffi.new("uint64_t[]", [self.base + slots[number].base]) for number in range(len(slots))]

@@ -1,0 +1,70 @@
+"""The slots that layers share: layer n lies in slot `n modulo slots`, its frozen and its trained block side by side.
+
+A device's slots may become more or fewer between passes. Then parameters get other addresses, and stay the same
+objects."""
+
+from ..errors import LongshoreError
+from ..interrupts import whole
+from ..torch_internals import DisableTorchFunctionSubclass
+
+
+class Slot:
+    """A range of memory that holds one block at a time."""
+
+    def __init__(self, number, base, nbytes, widens):
+        self.number, self.base, self.nbytes, self.holds = number, base, nbytes, None
+        self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive in one tier
+
+
+def divide(streams, count):
+    """Gives each block its slot, where layers share so many. Returns (the slots that layers share, bytes of all)."""
+    layout, layers = streams.layout, streams.layers
+    streams.slots = max(1, min(count, len(layers))) if layers else 0
+    sides, shared, at = layout.sides(), [], 0
+    for side in sides * streams.slots:
+        shared.append(Slot(len(shared), at, side, streams.storage != streams.compute))
+        at += side
+    number = len(shared)
+    for streamed in streams.blocks:
+        if streamed.block.layer:
+            n = streams.place_of[streamed.number]
+            streamed.slot = shared[n % streams.slots * len(sides) + layers[n].index(streamed.number)]
+            streamed.stays = streams.slots == len(layers)
+        else:
+            nbytes = layout.nbytes(streamed.number)
+            streamed.slot = Slot(number, at, nbytes, streamed.storage != streamed.block.dtype)
+            number, at = number + 1, at + nbytes
+    return shared, at
+
+
+def bind(streams):
+    """Points all parameters into their slots."""
+    for streamed in streams.blocks:
+        for index, (p, handle) in enumerate(streamed.parameters):
+            handle.view = streams.view_of(streamed, index)
+            if not handle.temporary:
+                with DisableTorchFunctionSubclass():
+                    p.data = handle.view
+
+
+@whole
+def change(streams, count):
+    """Gives the device's slots another number. Returns False if somebody computes with blocks now, who needs them where
+    they are. If the device refuses the memory, there are as many slots as before."""
+    with streams.lock:
+        if streams.inside.others_compute() or any(streamed.pins for streamed in streams.blocks):
+            return False
+        before = streams.slots
+        for streamed in streams.blocks:
+            streams.hide(streamed)
+        streams.places.detach_all([named for streamed in streams.blocks for named in streamed.parameters])
+        for number in (count, before):
+            try:
+                streams.tier.change(*divide(streams, number), streams.blocks)
+                break
+            except LongshoreError:
+                if number == before:
+                    raise
+        streams.places.know(streams.blocks)
+        bind(streams)
+        return streams.slots == count
