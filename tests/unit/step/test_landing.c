@@ -44,8 +44,9 @@ static int land(struct world *w, uint32_t u) {
     uint32_t count = units[u].count, buffer = u;
     bool parts = count > 1 && w->options.form == SHORE_GRADIENT_FP32 && pick(0, 1);
     int rc = w->options.nbuffers ? shore_step_take(w->step, u, &buffer, &w->diag) : 0;
-    memset(rc ? w->buffers[u] : w->buffers[buffer], 0xff, elems_of(&units[u]) * 4); /* until it has come */
-    if (!rc && parts) rc = land_part(w, u, w->buffers[buffer], 0, 1, false);
+    if (rc) return rc;
+    memset(w->buffers[buffer], 0xff, elems_of(&units[u]) * 4); /* until it has come */
+    if (parts) rc = land_part(w, u, w->buffers[buffer], 0, 1, false);
     if (pick(0, 1)) pass_some();
     return rc ? rc : land_part(w, u, w->buffers[buffer], parts, count - parts, true);
 }
