@@ -176,17 +176,14 @@ static int open_pages(struct trainer *t, struct shore_diag *diag) {
         bool stays = fate.way == SHORE_WAY_KEEP;
         range[b] = (struct shore_pages_range){.block = b, .count = t->layout->blocks[b].segments};
         range[b].pool = stays ? SHORE_PAGES_STAYS : 0;
+        range[b].kind = SHORE_FETCH_MASTER;
         range[b].memory = stays ? t->memory + fate.offset : NULL;
     }
     for (uint64_t i = 0; i < buffers.count; i++)
         buffer[i] = t->memory + buffer_at(t, i);
     const struct shore_pages_pool pool = {.nbuffers = (uint32_t)buffers.count, .buffers = buffer};
-    const struct shore_pages_options options = {.size = sizeof options,
-                                                .ranges = range,
-                                                .nranges = BLOCKS,
-                                                .pools = &pool,
-                                                .npools = 1,
-                                                .kind = SHORE_FETCH_MASTER};
+    const struct shore_pages_options options = {
+        .size = sizeof options, .ranges = range, .nranges = BLOCKS, .pools = &pool, .npools = 1};
     return shore_pages_open(t->fleet, &options, &t->pages, diag);
 }
 

@@ -35,9 +35,9 @@ struct shore_pages;
  * holds nothing, and is always there. */
 struct shore_pages_range {
     uint32_t block, segment, count;
-    uint32_t pool;   /* the pool with its buffers, or SHORE_PAGES_STAYS */
-    void *memory;    /* of a page that stays: where it lies; NULL: from the arena */
-    bool other_kind; /* of a page that stays: bf16 if the options say fp32, and fp32 if they say bf16 */
+    uint32_t pool;              /* the pool with its buffers, or SHORE_PAGES_STAYS */
+    enum shore_fetch_kind kind; /* SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
+    void *memory;               /* of a page that stays: where it lies; NULL: from the arena */
 };
 
 /* Buffers that pages share; each holds the largest of them. */
@@ -46,7 +46,7 @@ struct shore_pages_pool {
     void *const *buffers; /* NULL: from the arena */
 };
 
-/* Fills a page when there is no fleet: segments [segment, segment + count) of a block, in the form of the pages.
+/* Fills a page when there is no fleet: segments [segment, segment + count) of a block, in the page's kind.
  * Threading: on a thread of the pages, one call after the other. Errors: its own, which shore_pages_get() returns with
  * the sentence in diag. */
 typedef int (*shore_pages_read_fn)(void *ctx, uint32_t block, uint32_t segment, uint32_t count, void *dst,
@@ -59,7 +59,6 @@ struct shore_pages_options {
     uint32_t nranges;
     const struct shore_pages_pool *pools;
     uint32_t npools;
-    enum shore_fetch_kind kind; /* of pages: SHORE_FETCH_BF16, or SHORE_FETCH_MASTER: fp32 */
     /* Source of the memory that is not given, of pages that stay and of buffers, which hold any page of their pool: 2
      * (bf16) or 4 (fp32) * SHORE_SEGMENT_ELEMS bytes a segment. NULL: the system. It outlives the pages. */
     struct shore_arena *arena;
@@ -70,8 +69,8 @@ struct shore_pages_options {
 /* Opens pages of a fleet; all are absent at first. fleet NULL: options.read fills them, and they cannot be updated.
  * Units: given memory is aligned to SHORE_BUFFER_ALIGN_BYTES and has 2 (bf16) or 4 (fp32) * SHORE_SEGMENT_ELEMS bytes a
  * segment. Ownership: the pages are the caller's, for shore_pages_close(); the fleet and given memory are borrowed
- * until then, options and their lists during the call. Errors: -EINVAL (options.size; a range outside the layout; a
- * page whose pool has no buffer, or that has other_kind and does not stay; memory that is not aligned), -ENOMEM. */
+ * until then, options and their lists during the call. Errors: -EINVAL (options.size; a range outside the layout, or
+ * of another kind; a page whose pool has no buffer; memory that is not aligned), -ENOMEM. */
 int shore_pages_open(struct shore_fleet *fleet, const struct shore_pages_options *options, struct shore_pages **out,
                      struct shore_diag *diag);
 
@@ -110,7 +109,7 @@ void shore_pages_release(struct shore_pages *pages, uint32_t page);
 int shore_pages_take(struct shore_pages *pages, uint32_t page, float *out, struct shore_diag *diag);
 
 /* Submits the update of a page, or of a part of it: segments within its range, towards base_step + 1. A page that stays
- * holds the new parameters afterwards, if the fleet hands them back in the form of the pages (fp32_params) and the
+ * holds the new parameters afterwards, if the fleet hands them back in its kind (fp32_params) and the
  * whole page was updated, or the page was there at base_step and the rest was carried. Any other page is fetched at its
  * next get. done may be {NULL}; otherwise it is the same for all parts. Ownership: block and params_out of update are
  * filled in here; the rest as of shore_fleet_update(). Errors: those of shore_fleet_update(), -EBUSY (the page is in

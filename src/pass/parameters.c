@@ -37,6 +37,7 @@ static void lay_out(struct shore__parameters *p) {
 
 static int open_pages(struct shore__parameters *p, const struct shore__parameters_of *of, struct shore_diag *diag) {
     uint32_t n = shore__pages_count(p->m);
+    enum shore_fetch_kind kind = p->c->mode == SHORE__F32 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16;
     void *buffers[POOLS][2], *tail;
     struct shore_pages_pool pools[POOLS];
     struct shore_pages_range *ranges = calloc(n, sizeof *ranges);
@@ -53,7 +54,7 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
         struct shore__page_id id = shore__page_at(p->m, i);
         void *stays = id.kind == SHORE__PAGE_TAIL ? NULL : shore__memory_host(p->memory, SHORE__ROW_PAGE, i);
         ranges[i] = (struct shore_pages_range){
-            .block = id.block, .pool = stays ? SHORE_PAGES_STAYS : pool_of(id), .memory = stays};
+            .block = id.block, .pool = stays ? SHORE_PAGES_STAYS : pool_of(id), .kind = kind, .memory = stays};
         shore__page_segments(p->m, id, &ranges[i].segment, &ranges[i].count);
     }
     const struct shore_pages_options options = {
@@ -62,7 +63,6 @@ static int open_pages(struct shore__parameters *p, const struct shore__parameter
         .nranges = n,
         .pools = pools,
         .npools = POOLS,
-        .kind = p->c->mode == SHORE__F32 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16,
         .read = of->read,
         .read_ctx = of->read_ctx,
     };

@@ -9,24 +9,21 @@
 #include "drive/fleet/fleet.h"
 #include "stream/pages_impl.h"
 
-static enum shore_fetch_kind kind_of(const struct shore_pages_options *o, const struct shore_pages_range *r) {
-    if (!r->other_kind) return o->kind;
-    return o->kind == SHORE_FETCH_MASTER ? SHORE_FETCH_BF16 : SHORE_FETCH_MASTER;
-}
-
 /* Size of a buffer of the pool. */
 static uint64_t buffer_bytes(const struct shore_pages_options *o, uint32_t pool) {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < o->nranges; i++)
-        if (o->ranges[i].pool == pool && o->ranges[i].count > most) most = o->ranges[i].count;
-    return pages_bytes(o->kind, most);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < o->nranges; i++) {
+        uint64_t bytes = o->ranges[i].pool == pool ? pages_bytes(o->ranges[i].kind, o->ranges[i].count) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 static uint64_t sum_bytes(const struct shore_pages_options *o) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < o->nranges; i++)
         if (o->ranges[i].pool == SHORE_PAGES_STAYS && !o->ranges[i].memory)
-            sum += pages_bytes(kind_of(o, &o->ranges[i]), o->ranges[i].count);
+            sum += pages_bytes(o->ranges[i].kind, o->ranges[i].count);
     for (uint32_t i = 0; i < o->npools; i++)
         if (!o->pools[i].buffers) sum += o->pools[i].nbuffers * buffer_bytes(o, i);
     return sum;
@@ -47,9 +44,10 @@ static int check_range(const struct shore_fleet *fleet, const struct shore_pages
         inside = inside && (uint64_t)r->segment + r->count <= fleet->layout->blocks[r->block].segments;
     }
     if (!inside) return shore__fail(diag, -EINVAL, "page %u has segments that the layout does not have", i);
+    if (r->kind != SHORE_FETCH_BF16 && r->kind != SHORE_FETCH_MASTER)
+        return shore__fail(diag, -EINVAL, "page %u must hold SHORE_FETCH_BF16 or SHORE_FETCH_MASTER", i);
     if (r->pool == SHORE_PAGES_STAYS)
         return is_aligned(r->memory) ? 0 : shore__fail(diag, -EINVAL, "the memory of page %u is not aligned", i);
-    if (r->other_kind) return shore__fail(diag, -EINVAL, "page %u has another form than its pool, so it must stay", i);
     if (r->pool >= o->npools || (r->count && !o->pools[r->pool].nbuffers))
         return shore__fail(diag, -EINVAL, "page %u belongs to a pool without buffers", i);
     return 0;
@@ -59,8 +57,6 @@ static int check(const struct shore_fleet *fleet, const struct shore_pages_optio
     int rc = 0;
     if (!fleet == !o->read)
         return shore__fail(diag, -EINVAL, "pages are read from a fleet or by a read function: give exactly one");
-    if (o->kind != SHORE_FETCH_BF16 && o->kind != SHORE_FETCH_MASTER)
-        return shore__fail(diag, -EINVAL, "a page holds SHORE_FETCH_BF16 or SHORE_FETCH_MASTER");
     for (uint32_t i = 0; !rc && i < o->nranges; i++)
         rc = check_range(fleet, o, i, diag);
     for (uint32_t i = 0; !rc && i < o->npools; i++)
@@ -115,7 +111,7 @@ static int fill(struct shore_pages *p, const struct shore_pages_options *o) {
                                     .segment = r->segment,
                                     .count = r->count,
                                     .pool = r->pool,
-                                    .kind = kind_of(o, r),
+                                    .kind = r->kind,
                                     .step = SHORE__NO_STEP,
                                     .touched = SHORE__NO_STEP};
     }

@@ -44,7 +44,7 @@ class OneTier:
         ranges = ffi.new("struct shore_pages_range[]", len(blocks))
         for r, streamed in zip(ranges, blocks):
             r.block, r.count = streamed.number, self.layout.segments[streamed.number]
-            r.other_kind = streamed.storage != self.storage
+            r.kind = FETCH[streamed.storage]
             r.pool, address = self._page_of(streamed)
             r.memory = ffi.cast("void *", address)
         buffers = [ffi.new("void *[]", [ffi.cast("void *", address) for address in of]) for of in self._buffers()]
@@ -56,7 +56,6 @@ class OneTier:
             ranges=ranges,
             nranges=len(blocks),
             pools=pools,
-            kind=FETCH[self.storage],
             npools=len(buffers) if any(r.pool != lib.SHORE_PAGES_STAYS for r in ranges) else 0,
         )
         self.pages = ffi.gc(

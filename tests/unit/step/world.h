@@ -46,8 +46,9 @@ struct world {
     struct shore_pages *pages;
     struct shore_step *step;
     struct shore_step_options options;
+    struct shore_pages_range range[PAGES];   /* most of the fleet's kind */
     float *gradient[UNITS], *buffers[UNITS]; /* what is right; what is handed over */
-    bool had[UNITS], fp32;
+    bool had[UNITS];
     double *sums, limit;
     struct shore_diag diag;
 };
@@ -92,16 +93,15 @@ static inline void open_world(struct world *w, const struct shore_step_options *
         block[b] = (struct shore_block_spec){"b", &tensor[b], 1};
     }
     assert_ok(w, shore_layout_make(block, BLOCKS, &w->layout));
-    bool fp32 = w->fp32 = pick(0, 1);
+    bool fp32 = pick(0, 1);
     w->fleet = make_fleet(w, fp32);
     w->plain = make_fleet(w, fp32);
+    memcpy(w->range, page_ranges, sizeof page_ranges);
+    for (uint32_t p = 0; p < PAGES; p++)
+        w->range[p].kind = fp32 == (pick(0, 3) > 0) ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16;
     const struct shore_pages_pool pool = {.nbuffers = 2};
-    const struct shore_pages_options pages = {.size = sizeof pages,
-                                              .ranges = page_ranges,
-                                              .nranges = PAGES,
-                                              .pools = &pool,
-                                              .npools = 1,
-                                              .kind = fp32 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16};
+    const struct shore_pages_options pages = {
+        .size = sizeof pages, .ranges = w->range, .nranges = PAGES, .pools = &pool, .npools = 1};
     assert_ok(w, shore_pages_open(w->fleet, &pages, &w->pages, &w->diag));
     w->limit = pick(0, 3) ? 60 : 0;
     w->options = (struct shore_step_options){.size = sizeof w->options,
@@ -220,8 +220,7 @@ static inline void assert_same(struct world *w) {
     assert_ok(w, shore_fleet_digest(w->plain, true, want, &w->diag));
     assert_memory_equal(got, want, 16);
     for (uint32_t p = 0; p < PAGES; p++) {
-        const struct shore_pages_range *r = &page_ranges[p];
-        bool fp32 = w->fp32;
+        const struct shore_pages_range *r = &w->range[p];
         const void *at;
         void *right;
         struct shore_wait wait;
@@ -231,11 +230,11 @@ static inline void assert_same(struct world *w) {
         assert_ok(w, shore_pages_get(w->pages, p, &at, &w->diag));
         assert_ok(w, shore_buffer_alloc((uint64_t)r->count * SHORE_SEGMENT_ELEMS * 4, 0, &right, &w->diag));
         shore_wait_init(&wait);
-        assert_ok(w,
-                  shore_fleet_fetch(w->plain, info.step, r->block, r->segment, r->count,
-                                    fp32 ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16, right, shore_wait_completion(&wait)));
+        assert_ok(w, shore_fleet_fetch(w->plain, info.step, r->block, r->segment, r->count, r->kind, right,
+                                       shore_wait_completion(&wait)));
         assert_ok(w, shore_wait(&wait, &w->diag));
-        assert_memory_equal(at, right, (size_t)r->count * SHORE_SEGMENT_ELEMS * (fp32 ? 4 : 2));
+        assert_memory_equal(at, right,
+                            (size_t)r->count * SHORE_SEGMENT_ELEMS * (r->kind == SHORE_FETCH_MASTER ? 4 : 2));
         shore_pages_release(w->pages, p);
         shore_buffer_free(right, (uint64_t)r->count * SHORE_SEGMENT_ELEMS * 4);
     }

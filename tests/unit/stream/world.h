@@ -66,8 +66,8 @@ static inline void assert_code(struct world *w, int rc, int expected, int line) 
     if (rc != expected) fail_msg("line %d: %d instead of %d: %s", line, rc, expected, w->diag.text);
 }
 
-static inline bool is_fp32(const struct world *w, const struct shore_pages_range *r) {
-    return (w->kind == SHORE_FETCH_MASTER) != r->other_kind;
+static inline bool is_fp32(const struct shore_pages_range *r) {
+    return r->kind == SHORE_FETCH_MASTER;
 }
 static inline size_t bytes_of(bool fp32, uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * (fp32 ? 4 : 2);
@@ -94,11 +94,11 @@ static inline void random_ranges(struct world *w) {
     for (uint32_t i = 0; i < w->npages; i++) {
         struct shore_pages_range *r = &w->page[i].range;
         r->pool = pick(0, 2) ? pick(0, POOLS - 1) : SHORE_PAGES_STAYS;
-        r->other_kind = r->pool == SHORE_PAGES_STAYS && !pick(0, 3);
+        r->kind = pick(0, 3) ? w->kind : pick(0, 1) ? SHORE_FETCH_MASTER : SHORE_FETCH_BF16;
         if (r->pool != SHORE_PAGES_STAYS || !r->count || pick(0, 1)) continue;
         void *memory;
         assert_ok(w, shore_buffer_alloc(fp32_bytes(r->count), 0, &memory, &w->diag));
-        r->memory = (char *)memory + fp32_bytes(r->count) - bytes_of(is_fp32(w, r), r->count);
+        r->memory = (char *)memory + fp32_bytes(r->count) - bytes_of(is_fp32(r), r->count);
         w->memory[i] = memory;
     }
 }
@@ -151,7 +151,6 @@ static inline void open_world(struct world *w, const char *drive) {
         .nranges = w->npages,
         .pools = pools,
         .npools = POOLS,
-        .kind = w->kind,
     };
     if (pick(0, 1)) {
         uint64_t bytes = 0; /* all pages, and all buffers */
@@ -187,7 +186,7 @@ static inline void close_world(struct world *w) {
 
 static inline void assert_content(const struct world *w, const struct expected *page) {
     for (uint32_t s = 0; s < page->range.count; s++) {
-        bool fp32 = is_fp32(w, &page->range);
+        bool fp32 = is_fp32(&page->range);
         const char *at = (const char *)page->at + bytes_of(fp32, s);
         for (size_t i = 0; i < SHORE_SEGMENT_ELEMS; i++) {
             float want = element(page->values[s], page->range.segment + s, i), got;
