@@ -1,19 +1,22 @@
-"""Models of two dtypes: what fewer elements have stays in memory and is trained as it is; nothing is rounded that
+"""Models of two dtypes: each parameter is fetched, computed with, stored and saved in its own; nothing is rounded that
 nobody has rounded."""
 
 import copy
-import re
+import dataclasses
 import types
+from unittest import mock
 
 import peft
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.checkpoint import checkpoint as checkpoint_of
 
 import longshore
+from longshore.drives.layout import Layout
 from longshore.model import blocks
-from longshore.run import checkpoint
+from longshore.run import checkpoint, memory_plan
 from longshore.step import parameter_state
 from models import deepseek, gpt2, llama, tokens
 from test_loop import engine_for
@@ -43,8 +46,9 @@ class Layer(nn.Module):
 class Mixed(nn.Module):
     """most: the dtype of experts; few: of routers, norms, and of an embedding that is tied to the head."""
 
-    def __init__(self, most, few):
+    def __init__(self, most, few, checkpoints=False):
         super().__init__()
+        self.checkpoints = checkpoints
         self.table, self.layers, self.last = (
             nn.Embedding(96, 48),
             nn.ModuleList(Layer() for _ in range(3)),
@@ -61,7 +65,7 @@ class Mixed(nn.Module):
     def forward(self, input_ids, labels):
         x = self.table(input_ids).to(self.layers[0].weight.dtype)
         for layer in self.layers:
-            x = layer(x)
+            x = checkpoint_of(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
         logits = self.head(self.last(x.to(self.last.weight.dtype)).to(self.head.weight.dtype))
         return types.SimpleNamespace(loss=nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()))
 
@@ -130,7 +134,9 @@ def test_two_dtypes_as_in_pytorch_whatever_is_kept(most, few, storage, tmp_path,
         model = Mixed(most, few)
         plain, before = Plain(model, storage), dtypes(model)
         with engine_for(model, tmp_path, f"run{n}", slots, gradients, monkeypatch, storage=storage, **how) as engine:
-            assert all(s.stays for s in engine._core.streams.blocks if s.block.dtype == few)
+            of_layers = [s for s in engine._core.streams.blocks if s.block.layer]
+            assert {s.block.dtype for s in of_layers} == {most, few}
+            assert all(s.stays == (slots is None) for s in of_layers)
             for n, batch in enumerate(tokens(3)):
                 same(step(engine, batch), plain.step(batch), n == 0)
             assert dtypes(model) == before
@@ -177,41 +183,63 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
             assert p.dtype == q.dtype and torch.equal(parameter_state.read(p, "v"), parameter_state.read(q, "v"))
 
 
-def test_what_stays_counts_in_the_plan(tmp_path, seed):
-    def least(few):
-        with pytest.raises(longshore.BudgetError) as said:
-            longshore.wrap(Mixed(BF16, few), run=tmp_path / "none", memory="1MiB")
-        return float(re.search(r"minimum ([0-9.]+) MiB", str(said.value))[1])
-
-    with engine_for(Mixed(BF16, FP32), tmp_path, memory=f"{least(FP32) + 0.01}MiB") as engine:
-        few = [s for s in engine._core.streams.blocks if s.block.dtype == FP32]
-        # norms of a layer and the like
-        assert sum(engine._core.layout.nbytes(s.number) for s in few) >= 8 * 4 * longshore.native.SEGMENT
-        assert engine.memory().parameters == engine._core.streams.tier.memory.nbytes
-        assert engine._core.streams.slots < 3
-        for batch in tokens(2):
-            step(engine, batch)
-    assert least(FP32) > least(BF16)
+def least(model, **how):
+    """The least memory that works for a model, in bytes."""
+    parts = blocks.partition(model)
+    blocks.mark_rest(parts, model)
+    how = {"optimizer": "adamw", "moments": "fp32", "storage": blocks.NAME_OF[blocks.dtype_of(model)], **how}
+    return memory_plan.plan(Layout(parts), ["/nowhere"], 1 << 30, how).least_bytes
 
 
-def test_too_much_of_the_other_dtype_is_refused_by_name(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(blocks, "BESIDE_BYTES", 20000)
-    with pytest.raises(longshore.LongshoreError) as said:
-        longshore.wrap(Mixed(BF16, FP32), run=tmp_path / "run")
-    assert re.search(
-        "most parameters are bfloat16, and 18 are float32, which stay in memory: .*KiB together, and "
-        "at most 19.53 KiB may "
-        r"\(table.weight 18.00 KiB, .*\.\.\.\); load the model as float32",
-        str(said.value),
-    )
-    with pytest.raises(
-        longshore.LongshoreError, match="most parameters are bfloat16, and .* autocast_adapter_dtype=False"
-    ):
-        longshore.wrap(
-            peft.get_peft_model(llama().bfloat16(), peft.LoraConfig(target_modules=["q_proj"], r=32)),
-            run=tmp_path / "run",
-        )
-    assert not (tmp_path / "run").exists()
+@pytest.mark.parametrize("most, few", [(BF16, FP32), (FP32, BF16)], ids=str)
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["plain", "checkpoints"])
+def test_both_dtypes_pass_through_the_least_memory(most, few, checkpoints, tmp_path, seed):
+    """In an ordinary loop that accumulates, and in train_batch()."""
+    model = Mixed(most, few, checkpoints)
+    plain, memory, batches = Plain(model), least(model), tokens(8)
+    with pytest.raises(longshore.BudgetError, match="is too little for this model: minimum"):
+        longshore.wrap(model, run=tmp_path / "none", memory=memory - (1 << 20))
+    with engine_for(model, tmp_path, memory=memory) as engine:
+        streams = engine._core.streams
+        assert streams.slots == 1 and engine.memory().parameters == streams.tier.memory.nbytes
+        engine.accumulate = 2
+        for n in range(0, 4, 2):
+            losses = [engine(**batch).loss for batch in batches[n : n + 2]]
+            for loss in losses:
+                engine.backward(loss)
+            same((sum(losses).item() / 2, engine.step().grad_norm), plain.step(*batches[n : n + 2]), n == 0)
+        for n in range(4, 8, 2):
+            result = engine.train_batch(batches[n : n + 2], lambda out, _: out.loss)
+            same((result.loss, result.grad_norm), plain.step(*batches[n : n + 2]), False)
+        assert engine.memory().held <= memory
+
+
+@pytest.mark.parametrize("most, few, storage", [(BF16, FP32, None), (FP32, BF16, "bf16")], ids=str)
+def test_a_run_whose_less_common_dtype_stays_in_memory_goes_on(most, few, storage, tmp_path, seed):
+    """As runs before 0.3.0 record it."""
+    partition, digests = blocks.partition, []
+
+    def that_stays(model, layers):
+        parts = partition(model, layers)
+        for block in parts:
+            block.layer &= block.dtype == blocks.dtype_of(model)
+        return parts
+
+    for name, parted in (("now", partition), ("before", that_stays)):
+        torch.manual_seed(seed)
+        with (
+            mock.patch.object(blocks, "partition", parted),
+            engine_for(Mixed(most, few), tmp_path, name, storage=storage) as engine,
+        ):
+            step(engine, tokens(1)[0])
+            before = engine.digest()
+        with longshore.resume(tmp_path / name, Mixed(most, few)) as engine:
+            streamed = [s.block.layer for s in engine._core.streams.blocks if s.block.dtype == few]
+            assert any(streamed) == (name == "now") and engine.digest() == before
+            for batch in tokens(2):
+                step(engine, batch)
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize(
@@ -239,10 +267,13 @@ def adapted():
     return peft.get_peft_model(llama().bfloat16(), config)
 
 
-def test_adapters_in_fp32_on_a_bf16_base(tmp_path, seed):
+@pytest.mark.parametrize("plenty", [True, False], ids=["plenty", "least"])
+def test_adapters_in_fp32_on_a_bf16_base(plenty, tmp_path, seed):
     model = adapted()
     plain, before = Plain(model), dtypes(model)
-    with engine_for(model, tmp_path, slots=None) as engine:
+    with engine_for(model, tmp_path, memory="1GiB" if plenty else least(model)) as engine:
+        kinds = {(s.block.dtype, s.block.trains) for s in engine._core.streams.blocks if s.block.layer}
+        assert kinds >= {(BF16, False), (FP32, True)} and (engine._core.streams.slots > 1) == plenty
         for n, batch in enumerate(tokens(3)):
             same(step(engine, batch), plain.step(batch), n == 0)
         assert dtypes(model) == before and {before[n] for n in before if "lora" in n} == {FP32}
@@ -255,7 +286,8 @@ def test_adapters_in_fp32_on_a_bf16_base(tmp_path, seed):
         same(step(engine, tokens(1)[0]), plain.step(tokens(1)[0]), False)
 
 
-def test_routers_that_transformers_keeps_in_fp32(tmp_path, seed):
+@pytest.mark.parametrize("slots", [1, None])
+def test_routers_that_transformers_keeps_in_fp32(slots, tmp_path, seed, monkeypatch):
     from transformers import DeepseekV3ForCausalLM
 
     deepseek(layers=3).save_pretrained(tmp_path / "model")
@@ -263,7 +295,11 @@ def test_routers_that_transformers_keeps_in_fp32(tmp_path, seed):
         model = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "model", dtype=BF16)
     before, plain = dtypes(model), Plain(model)
     assert FP32 in {before[name] for name, _ in model.named_parameters()}
+    if slots:
+        plan = memory_plan.plan
+        monkeypatch.setattr(memory_plan, "plan", lambda *a, **k: dataclasses.replace(plan(*a, **k), pages=slots))
     with longshore.wrap(model, lr=1e-3, weight_decay=0.1, clip=1.0) as engine:
+        assert FP32 in {s.block.dtype for s in engine._core.streams.blocks if s.block.layer}
         for n, batch in enumerate(tokens(3)):
             same(step(engine, batch)[:1], plain.step(batch)[:1], n == 0)
         engine.save_pretrained(tmp_path / "out")

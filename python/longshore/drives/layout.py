@@ -1,7 +1,7 @@
 """Blocks of tensors, and where the tensors of each block lie on drives."""
 
-import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -102,9 +102,8 @@ class Layout:
             yield first, count, inside
 
     def layers(self):
-        """Returns the numbers of the blocks of each layer (frozen and trained), the largest first, so that blocks at
-        the same position have similar sizes and share slots. Blocks that may share are layers of their own; the head
-        comes after the layers, as in forward."""
+        """Returns the numbers of the blocks of each layer (frozen and trained, of each dtype), the largest first.
+        Blocks that may share are layers of their own; the head comes after the layers, as in forward."""
         layers = {}
         rest = [n for n, block in enumerate(self.blocks) if block.may_share]
         repeated = [n for n in range(len(self.blocks)) if n not in rest]
@@ -120,17 +119,25 @@ class Layout:
             block.layer = True
         return bool(more)
 
-    def sides(self, bytes_of=None):
-        """The parts of a layer slot in bytes: the i-th has room for the i-th block of every layer. bytes_of(block): its
-        bytes, nbytes() by default."""
-        bytes_of = bytes_of or self.nbytes
-        return [max(bytes_of(b) for b in side if b is not None) for side in itertools.zip_longest(*self.layers())]
+    def sides(self):
+        """The parts of a layer slot, each as the list of blocks that use it in turn: the i-th block of one dtype of
+        every layer, so that they have similar sizes."""
+        sides = {}
+        for numbers in self.layers():
+            count = Counter()
+            for b in numbers:
+                dtype = self.blocks[b].dtype
+                sides.setdefault((dtype, count[dtype]), []).append(b)
+                count[dtype] += 1
+        return list(sides.values())
 
     def memory_bytes(self, slots, bytes_of=None):
-        """Bytes of parameters in memory with this number of layer slots. bytes_of: as for sides()."""
+        """Bytes of parameters in memory with this number of layer slots. bytes_of(block): its bytes, nbytes() by
+        default."""
         bytes_of = bytes_of or self.nbytes
+        slot = sum(max(map(bytes_of, side)) for side in self.sides())
         rest = sum(bytes_of(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
-        return sum(self.sides(bytes_of)) * min(slots, len(self.layers())) + rest
+        return slot * min(slots, len(self.layers())) + rest
 
     def continue_as(self, other, run):
         """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.

@@ -11,12 +11,10 @@ from torch import nn
 
 from ..drives.layout import Block, Tensor
 from ..errors import LongshoreError
-from ..native import readable
 from ..torch_internals import buffers_not_saved, parameters_of
 
 TENSORS_MOST = 1023  # tensors of a block: each is a parameter group of its own there
 NAME_OF = {torch.float32: "fp32", torch.bfloat16: "bf16"}  # the dtypes that parameters may have
-BESIDE_BYTES = 64 << 20  # the most bytes of parameters in the less common dtype, which stay in memory
 
 
 def _is_list(module):
@@ -65,8 +63,8 @@ def partition(model, layers=None):
     """Divides a model into blocks, in the order of its modules. layers: names of the modules that become blocks of
     their own; None: layers_of().
 
-    Frozen tensors get separate blocks, so that a step moves nothing for them. Tensors of the less common dtype do, too:
-    they stay in memory.
+    Frozen tensors get separate blocks, so that a step moves nothing for them. Tensors of the less common dtype do, too,
+    and each block is fetched in its own.
     """
     compute = dtype_of(model)
     if isinstance(layers, str):
@@ -98,7 +96,7 @@ def partition(model, layers=None):
                     suffix = ("" if dtype == compute else "." + NAME_OF[dtype]) + ("" if trains else ".frozen")
                     suffix += f"#{first // TENSORS_MOST}" if first else ""
                     some_of_them = some[first : first + TENSORS_MOST]
-                    blocks.append(Block(name + suffix, some_of_them, layer and dtype == compute, trains, name))
+                    blocks.append(Block(name + suffix, some_of_them, layer, trains, name))
 
     left, owners = [], {}
     inside = {name: next((layer for layer in layers if f"{name}.".startswith(f"{layer}.")), None) for name in modules}
@@ -148,10 +146,9 @@ def check(model):
 
 
 def _check_dtypes(model):
-    """Raises LongshoreError for dtypes that no run has, or too many bytes in the less common one."""
-    parameters = {name: p for name, p in model.named_parameters() if p.numel()}
-    for name, p in parameters.items():
-        if p.dtype not in NAME_OF:
+    """Raises LongshoreError for dtypes that no run has."""
+    for name, p in model.named_parameters():
+        if p.numel() and p.dtype not in NAME_OF:
             advice = "load the model without quantization_config, or let it be a buffer (register_buffer)"
             if p.dtype == torch.float16:
                 advice = "load or make the model as float32, which holds all that float16 does"
@@ -162,36 +159,21 @@ def _check_dtypes(model):
             raise LongshoreError(
                 f"wrap: a parameter has one dtype, float32 or bfloat16: {name} is {_said(p.dtype)}; {advice}"
             )
-    compute = dtype_of(model)
-    beside = sorted(((p.nbytes, name) for name, p in parameters.items() if p.dtype != compute), reverse=True)
-    if sum(nbytes for nbytes, _ in beside) > BESIDE_BYTES:
-        other = _said(next(iter(NAME_OF.keys() - {compute})))
-        names = ", ".join(f"{name} {readable(nbytes)}" for nbytes, name in beside[:3])
-        advice = (
-            "make the adapters with autocast_adapter_dtype=False: masters are float32 anyway"
-            if hasattr(model, "peft_config")
-            else "load the model as float32: wrap(..., storage='bf16') fetches half of it"
-        )
-        raise LongshoreError(
-            f"wrap: most parameters are {_said(compute)}, and {len(beside)} are {other}, which stay "
-            f"in memory: {readable(sum(nbytes for nbytes, _ in beside))} together, and at most "
-            f"{readable(BESIDE_BYTES)} may ({names}{', ...' if len(beside) > 3 else ''}); {advice}"
-        )
 
 
 def _said(dtype):
     return str(dtype).removeprefix("torch.")
 
 
-def mark_rest(blocks, model, compute):
-    """Marks blocks outside of layers that may share slots with layers (may_share). They have dtype compute, belong to a
-    module of PyTorch's own without tied parameters (an embedding, a head), and are not small beside the rest."""
+def mark_rest(blocks, model):
+    """Marks blocks outside of layers that may share slots with layers (may_share). They belong to a module of PyTorch's
+    own without tied parameters (an embedding, a head), and are not small beside the rest."""
     modules = dict(model.named_modules(remove_duplicate=False))
     most = max(sum(t.elems for t in b.tensors) for b in blocks)
     for block in blocks:
         owner = block.tensors[0].name.rpartition(".")[0]
         module = modules.get(owner) if owner else None
-        apart = not block.layer and not block.buffers and block.dtype == compute
+        apart = not block.layer and not block.buffers
         if apart and type(module).__module__.startswith("torch.nn.modules"):
             alone = all(t.names == [t.name] and t.name.rpartition(".")[0] == owner for t in block.tensors)
             large = 8 * sum(t.elems for t in block.tensors) > most

@@ -9,10 +9,9 @@ import sys
 
 import torch
 
-from ..native import readable
 from ..torch_internals import BatchNorm, buffers_of
 from . import random_numbers
-from .blocks import BESIDE_BYTES, dtype_of, persistent_buffers, refuse_lazy
+from .blocks import dtype_of, persistent_buffers, refuse_lazy
 
 _log = logging.getLogger("longshore")
 # between a module's name and its parameter's
@@ -28,7 +27,7 @@ def cast(model, dtype, buffers=False, spool=None):
     except for a few parameters, these keep their dtype."""
     refuse_lazy(model)
     loaded = _as_loaded(model, dtype) if dtype == torch.bfloat16 else {}
-    kept = _beside(model, dtype, loaded)
+    kept = _on_purpose(model, dtype)
     if dtype == torch.bfloat16 and not buffers:
         kept |= _with_statistics(model, loaded)
     for p in model.parameters():
@@ -79,21 +78,11 @@ def _names(names):
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _beside(model, dtype, loaded):
-    """Returns the ids of float32 parameters (adapters, norms) that an otherwise bfloat16 model keeps. If they take more
-    than wrap() accepts, it keeps none: their masters are float32 anyway."""
+def _on_purpose(model, dtype):
+    """Returns the ids of float32 parameters (adapters, norms) that an otherwise bfloat16 model keeps."""
     if dtype != torch.bfloat16 or dtype_of(model) != dtype:
         return set()
-    full = {name: p for name, p in model.named_parameters() if p.dtype == torch.float32}
-    few = {name: p for name, p in full.items() if loaded.get(id(p)) != torch.float32}
-    nbytes = sum(p.nbytes for p in few.values())
-    if nbytes <= BESIDE_BYTES:
-        return {id(p) for p in few.values()}
-    _log.warning(
-        f"these parameters become bfloat16, with masters in float32, since they take {readable(nbytes)}, and "
-        f"{readable(BESIDE_BYTES)} of float32 may stay in memory: {_names(list(few))}"
-    )
-    return set()
+    return {id(p) for p in model.parameters() if p.dtype == torch.float32}
 
 
 def _with_statistics(model, loaded):

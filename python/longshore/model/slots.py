@@ -1,4 +1,5 @@
-"""The slots that layers share: layer n lies in slot `n modulo slots`, its frozen and its trained block side by side.
+"""The slots that layers share: layer n lies in slot `n modulo slots`, its blocks (frozen and trained, of each dtype)
+side by side.
 
 A device's slots may become more or fewer between passes. Then parameters get other addresses, and stay the same
 objects."""
@@ -11,7 +12,9 @@ from ..torch_internals import DisableTorchFunctionSubclass
 class Slot:
     """A range of memory that holds one block at a time."""
 
-    def __init__(self, number, base, nbytes, widens):
+    def __init__(self, number, base, nbytes, of):
+        """of: one of the blocks that lie in it, all of one dtype."""
+        widens = of.storage != of.block.dtype
         self.number, self.base, self.nbytes, self.holds = number, base, nbytes, None
         self.fetched = base + (nbytes // 2 if widens else 0)  # offset at which fetched bytes arrive in one tier
 
@@ -22,18 +25,17 @@ def divide(streams, count):
     streams.slots = max(1, min(count, len(layers))) if layers else 0
     sides, shared, at = layout.sides(), [], 0
     for side in sides * streams.slots:
-        shared.append(Slot(len(shared), at, side, streams.storage != streams.compute))
-        at += side
-    number = len(shared)
+        shared.append(Slot(len(shared), at, max(map(layout.nbytes, side)), streams.blocks[side[0]]))
+        at += shared[-1].nbytes
+    number, side_of = len(shared), {b: n for n, side in enumerate(sides) for b in side}
     for streamed in streams.blocks:
         if streamed.block.layer:
             n = streams.place_of[streamed.number]
-            streamed.slot = shared[n % streams.slots * len(sides) + layers[n].index(streamed.number)]
+            streamed.slot = shared[n % streams.slots * len(sides) + side_of[streamed.number]]
             streamed.stays = streams.slots == len(layers)
         else:
-            nbytes = layout.nbytes(streamed.number)
-            streamed.slot = Slot(number, at, nbytes, streamed.storage != streamed.block.dtype)
-            number, at = number + 1, at + nbytes
+            streamed.slot = Slot(number, at, layout.nbytes(streamed.number), streamed)
+            number, at = number + 1, at + streamed.slot.nbytes
     return shared, at
 
 

@@ -4,8 +4,6 @@ A repeated layer always uses the same slot (slots.py), so that a parameter has t
 backward; tiers.py has the memory. Hooks of modules fetch blocks (hooks.py). If autograd saves a parameter, Longshore
 keeps only its place in the slot, and reads the value again in backward. So the value is right even if other layers used
 the slot in between.
-
-Parameters of the less common dtype stay in memory.
 """
 
 import contextlib
@@ -57,7 +55,7 @@ class Streams:
         """compute: the dtype that most parameters have in modules; storage: the dtype in which they are fetched. slots:
         how many repeated layers modules can compute with at once. device: the Device with the slots; None: they are
         the host's, as pages are. pages: of how many repeated layers the host holds pages for a device."""
-        self.layout, self.compute, self.storage = layout, compute, storage
+        self.layout, self.compute = layout, compute
         self.state = None  # the State of the open run
         self.gradients = None  # until open()
         self.mapped = None  # {name: value}, while a model saves itself
@@ -71,10 +69,10 @@ class Streams:
                 self.blocks.append(Streamed(b, block, fetched, fetched != block.dtype and device is None))
         shared, at = divide(self, slots)
         if device is None:
-            self.tier = OneTier(layout, storage, shared, at)
+            self.tier = OneTier(layout, shared, at)
         else:
             page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
-            self.tier = TwoTiers(layout, storage, shared, at, pages, device, page_bytes)
+            self.tier = TwoTiers(layout, shared, at, pages, device, page_bytes)
         self.device = device
         self.places = Places(self.tier, self)
         self.inside = Running(self._pack, self._unpack, {})

@@ -17,9 +17,9 @@ class OneTier:
 
     device = None
 
-    def __init__(self, layout, storage, slots, nbytes):
-        """storage: the dtype in which most blocks are fetched. slots: those that layers share."""
-        self.layout, self.storage, self.slots, self.pages = layout, storage, slots, None
+    def __init__(self, layout, slots, nbytes):
+        """slots: those that layers share."""
+        self.layout, self.slots, self.pages = layout, slots, None
         self.memory = Buffer(max(nbytes, 4096))
         self.bytes, self.whole = self.memory.bytes, self.memory.whole
         self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
@@ -118,12 +118,12 @@ class TwoTiers(OneTier):
 
     whole = None
 
-    def __init__(self, layout, storage, slots, nbytes, pages, device, page_bytes):
+    def __init__(self, layout, slots, nbytes, pages, device, page_bytes):
         """pages: how many layers' pages host memory holds. page_bytes(number): bytes of a block's page."""
-        self.layout, self.storage, self.slots, self.device = layout, storage, slots, device
+        self.layout, self.slots, self.device = layout, slots, device
         self.pages = self.shown = None
         layers = layout.layers()
-        sides = layout.sides(page_bytes)
+        sides = layout.sides()
         count = min(pages, len(layers))
         rest = [b for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers]
         self.sizes = max(layout.memory_bytes(count, page_bytes), 4096), max(nbytes, 4096)  # here and there
@@ -132,17 +132,17 @@ class TwoTiers(OneTier):
         at = 0
         self.turns = []  # of each turn: where each side's buffer begins in memory
         for _ in range(count):
-            self.turns.append([at + sum(sides[:n]) for n in range(len(sides))])
-            at += sum(sides)
-        self.own, self.side = {}, {}  # {block: where its own page begins}; {block: its side}
+            self.turns.append([])
+            for side in sides:
+                self.turns[-1].append(at)
+                at += max(map(page_bytes, side))
+        self.side = {b: n for n, side in enumerate(sides) for b in side}
+        self.own = {}  # {block: where its own page begins}
         for b in rest:
             self.own[b] = at
             at += page_bytes(b)
-        for place, numbers in enumerate(layers):
-            for side, b in enumerate(numbers):
-                self.side[b] = side
-                if count == len(layers):
-                    self.own[b] = self.turns[place][side]
+        for place, numbers in enumerate(layers) if count == len(layers) else ():
+            self.own.update({b: self.turns[place][self.side[b]] for b in numbers})
 
     def take(self):
         if self.bytes is not None:

@@ -100,13 +100,13 @@ class _Program:
     def parameters(self, bytes_of, place, name):
         """Adds the parameters of all blocks: those of layers pass through as many buffers as there is memory for.
         Returns the buffers; None: there are no layers."""
-        layers, rest, buffers = self._layout.layers(), set(self.forward), None
-        for group, side in enumerate(self._layout.sides(bytes_of), 1):
-            blocks = {layer[group - 1] for layer in layers if group <= len(layer)}
-            rest -= blocks
-            how = {"place": place, "by": self.of(blocks), "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
-            self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, side, ways=lib.SHORE_WAY_MOVE, **how)
-            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=len(layers), **how)
+        most, rest, buffers = len(self._layout.layers()), set(self.forward), None
+        for group, side in enumerate(self._layout.sides(), 1):
+            rest -= {*side}
+            how = {"place": place, "by": self.of({*side}), "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
+            size = max(map(bytes_of, side))
+            self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, size, ways=lib.SHORE_WAY_MOVE, **how)
+            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, **how)
         self.add(
             "parameters", lib.SHORE_ROLE_FIXED, self._layout.memory_bytes(0, bytes_of), place=place, by=self.of(rest)
         )

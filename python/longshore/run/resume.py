@@ -25,7 +25,7 @@ from . import memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
-from .options import BUDGETS, DTYPE_OF, budgets
+from .options import BUDGETS, budgets
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
@@ -238,7 +238,7 @@ def _match(layout, model, how, program, run):
         block.layer, block.module = layer is not None, layer or block.name
         block.trains = any(t.trains for t in block.tensors)
     if not wrong:
-        tree.mark_rest(layout.blocks, model, DTYPE_OF[how["compute"]])
+        tree.mark_rest(layout.blocks, model)
     wrong += [f"{name} is new" for name, p in parameters.items() if name not in known and p.numel()]
     _refuse_others(run, wrong)
 

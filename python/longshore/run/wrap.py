@@ -77,9 +77,8 @@ def wrap(
 
     Args:
         model: Any nn.Module, made inside ``longshore.init(...)`` or already in memory. Its parameters are float32 or
-            bfloat16, which is also the dtype of forward and backward. If both occur, those of the dtype with fewer
-            elements stay in memory; they may take 64 MiB at most. A model that lies on an accelerator of PyTorch's
-            computes there.
+            bfloat16; each is fetched, computed with and saved in its own dtype, with a master in float32. A model
+            that lies on an accelerator of PyTorch's computes there.
         run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
@@ -104,7 +103,8 @@ def wrap(
         groups: Parameter groups as torch.optim takes them; their numbers override those above. Default: one group of
             all trained parameters.
         storage: Dtype on the drives that is fetched for forward and backward: "bf16" or "fp32". Default: the
-            parameters' dtype. Masters are fp32 either way.
+            parameters' dtype. If both dtypes occur, it is for those of the dtype with more elements; the others are
+            fetched in their own. Masters are fp32 either way.
         moments: Dtype of the optimizer's moments on the drives: "fp32" (default) or "8bit".
         on_nonfinite: If a loss or gradient is not finite, "stop" (default) raises NotFiniteError, and "skip" counts
             the step and continues.
@@ -196,7 +196,7 @@ def _layout_of(model, options):
             "wrap(..., storage='bf16') still stores it in bf16 on the drives",
             stacklevel=5,
         )
-    tree.mark_rest(parts, model, compute)
+    tree.mark_rest(parts, model)
     return Layout(parts + tree.of_buffers(model, BUFFERS_BYTES))
 
 
