@@ -183,12 +183,12 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
             assert p.dtype == q.dtype and torch.equal(parameter_state.read(p, "v"), parameter_state.read(q, "v"))
 
 
-def least(model, **how):
+def least(model, device=None, **how):
     """The least memory that works for a model, in bytes."""
     parts = blocks.partition(model)
     blocks.mark_rest(parts, model)
     how = {"optimizer": "adamw", "moments": "fp32", "storage": blocks.NAME_OF[blocks.dtype_of(model)], **how}
-    return memory_plan.plan(Layout(parts), ["/nowhere"], 1 << 30, how).least_bytes
+    return memory_plan.plan(Layout(parts), ["/nowhere"], 1 << 30, how, device=device).least_bytes
 
 
 @pytest.mark.parametrize("most, few", [(BF16, FP32), (FP32, BF16)], ids=str)
@@ -265,6 +265,15 @@ def adapted():
     """As peft makes them of a bf16 base: adapters are fp32."""
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"])
     return peft.get_peft_model(llama().bfloat16(), config)
+
+
+def routed():
+    """A mixture of experts whose layers have a bias of the router in fp32."""
+    model = deepseek(layers=4).bfloat16()
+    for name, t in model.state_dict(keep_vars=True).items():
+        if "e_score_correction_bias" in name or name.endswith("mlp.gate.weight"):
+            t.data = t.data.float()
+    return model
 
 
 @pytest.mark.parametrize("plenty", [True, False], ids=["plenty", "least"])
