@@ -1,4 +1,5 @@
 /* Deletes a run with its volumes, and only those. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -163,6 +164,28 @@ static int remove_volumes_of(const struct shore__run *run, enum whose whose, boo
     return remove_volumes(&run->settings.drives, run->fleet_id, whose, begun, note, ctx, diag);
 }
 
+/* Whether a run within another one is of a model that the package does not train: run/frozen.py makes it there. */
+static bool is_frozen(const char *path) {
+    struct shore__run *run = shore__run_peek(path);
+    bool frozen = run && run->contents &&
+                  json_is_false(json_object_get(json_object_get(run->contents->program, "engine"), "trains"));
+    shore__run_free(run);
+    return frozen;
+}
+
+static int remove_frozen(const char *path, bool *begun, shore__note_fn note, void *ctx, struct shore_diag *diag) {
+    DIR *directory = opendir(path);
+    const struct dirent *entry;
+    int rc = directory ? 0 : shore__fail_errno(diag, path, "cannot be read");
+    while (rc == 0 && (entry = readdir(directory))) {
+        const struct shore__path inner = shore__path_in(path, entry->d_name);
+        if (strncmp(entry->d_name, "frozen-", 7) == 0 && is_frozen(inner.text))
+            rc = shore__run_remove(inner.text, begun, note, ctx, diag);
+    }
+    if (directory) closedir(directory);
+    return rc;
+}
+
 /* Removes a making that was killed before its journal was durable: it has made nothing else yet. */
 static int remove_without_journal(const char *path, shore__note_fn note, void *ctx, struct shore_diag *diag) {
     const struct shore__path making = shore__path_in(path, "making");
@@ -194,6 +217,7 @@ int shore__run_remove(const char *path, bool *begun, shore__note_fn note, void *
     if (made) rc = shore__run_refuse_copy(run, SHORE__RUN_PUT_BACK, diag);
     if (rc == 0 && killed == 0) rc = shore__making_refuse_copy(path, &journal, diag);
     /* first the volumes, old or new, that a killed change of drives left */
+    if (rc == 0) rc = remove_frozen(path, begun, note, ctx, diag);
     if (rc == 0 && made) rc = shore__move_mend(run, note, ctx, diag);
     if (rc == 0 && made) rc = remove_volumes_of(run, OF_RUN, begun, note, ctx, diag);
     if (rc == 0 && made) shore__run_drop(overwritten, note, ctx);
