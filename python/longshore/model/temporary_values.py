@@ -34,9 +34,9 @@ def temporary(streams, parameters):
 def _room(core, nbytes):
     """A context that reserves memory for copies: memory that the plan leaves free, or that held optimizer state gives
     back. Raises BudgetError if there is too little."""
-    plan, streams, spare = core.plan, core.streams, core.plan.spare_bytes
-    budget = core.state.memory_bytes or plan.total_bytes + spare
-    free = max(budget - plan.total_bytes - streams.copies_bytes - core.gradients.shown.most_bytes, 0)
+    plan, streams, budget = core.plan, core.streams, core.plan.budget_bytes
+    free = min(plan.free_bytes, budget - plan.total_bytes - streams.copies_bytes)
+    free = max(free - core.gradients.shown.most_bytes, 0)
     if nbytes > free:
         raise BudgetError(
             f'resident(write="temporary"): a copy of these parameters needs {native.readable(nbytes)}, and of '
@@ -45,13 +45,13 @@ def _room(core, nbytes):
             lib.SHORE_EBUDGET,
         )
     streams.copies_bytes += nbytes
-    plan.spare_bytes = min(spare, free - nbytes)
+    of_state = plan.take(nbytes)
     try:
-        core.gradients.step.tell(lib.shore_step_shrink_state, plan.spare_bytes)
+        core.gradients.shrink_state()
         yield
     finally:
         streams.copies_bytes -= nbytes
-        plan.spare_bytes = spare
+        plan.give_back(nbytes, of_state)
 
 
 def _take_out(p):

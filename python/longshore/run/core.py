@@ -17,7 +17,7 @@ from ..step.optimizers import Optimizer
 from ..step.param_groups import NUMBERS, defaults_of
 from ..step.step_cycle import StepCycle
 from ..torch_internals import in_backward
-from . import memory, open_engines
+from . import memory, open_engines, shared_budget
 from .metrics import Meter
 
 
@@ -26,6 +26,7 @@ class Core:
 
     closed_at = None  # (run, last step) of a closed engine
     gone = None  # the error, if lost drives did not come back
+    lent = None  # what another engine has lent to this one: (its Plan, arguments of give_back())
 
     def __init__(self, engine, model, streams, state, how, groups, plan):
         """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. plan: how the budget is
@@ -43,7 +44,7 @@ class Core:
         self.patience = native.new("struct shore_patience")  # the wait for lost drives
         forks.leave_in_children(self.cycle)
         self.process_at_wrap_bytes = memory.process_bytes()
-        if not open_engines.any_open():
+        if self.trains and not open_engines.training():
             random_numbers.forget()
         self.own_random, self.meter = random_numbers.OwnRandom(), Meter()
         self.cycle.begin(keep=True)
@@ -63,6 +64,19 @@ class Core:
     def change(self, **how):
         """Changes options of wrap() that hold for this engine alone: clip, on_nonfinite."""
         self.how.update(how)
+
+    @property
+    def trains(self):
+        """False: the model is frozen, and the run holds its parameters alone."""
+        return self.how.get("trains", True)
+
+    def refuse_frozen(self, what):
+        """Raises LongshoreError if the model is frozen. what: begins the message."""
+        if not self.trains:
+            raise LongshoreError(
+                f"{what}: this {type(self.module).__name__} was wrapped with trains=False, so nothing changes its "
+                "parameters, and its run has no steps; to train it, wrap it without trains=False"
+            )
 
     @property
     def state(self) -> Any:
@@ -113,7 +127,7 @@ class Core:
         self.gradients.look()
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
-        numbered = module.training and torch.is_grad_enabled() and not in_backward()
+        numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:
             self.meter.forward(self.state, args, kwargs)
@@ -147,3 +161,4 @@ class Core:
         self.streams.end()
         self.cycle.begin()
         state.close()
+        shared_budget.give_back(self)

@@ -47,7 +47,7 @@ class Face(LoadsChild):
             return f"<Engine{of}, closed" + (": run {}, step {}>".format(*closed_at) if closed_at else ">")
         elements = sum(t.elems for block in core.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
-        memory = native.readable(core.plan.budget_bytes or state.memory_bytes or core.plan.total_bytes)
+        memory = native.readable(core.plan.budget_bytes)
         return (
             f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
             f"parameters on {drives}, memory {memory}>"

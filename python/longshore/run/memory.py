@@ -107,7 +107,7 @@ def measure(core: Any) -> Memory:
     gradients = plan.gradient_bytes + plan.aside_bytes + beside
     drives = plan.total_bytes - parameters - gradients - plan.pool_bytes
     return Memory(
-        plan.budget_bytes or core.state.memory_bytes or plan.total_bytes,
+        min(plan.budget_bytes, plan.most_bytes - plan.taken_bytes + copies),
         parameters + copies,
         core.gradients.held_bytes + beside,
         gradients,

@@ -35,7 +35,25 @@ class Plan:
     total_bytes: int
     compression_bytes: int = 0
     least_bytes: int = 0  # the smallest budget that works for this model
-    budget_bytes: int = 0  # the budget that was given; 0: none was
+    budget_bytes: int = 0
+    most_bytes: int = 0  # what may become of the budget: half of the machine's memory, if none was given
+    taken_bytes: int = 0  # of the budget, by take()
+
+    @property
+    def free_bytes(self):
+        """Bytes of the budget that can be had: state in memory gives way."""
+        return max(self.most_bytes - self.total_bytes - self.taken_bytes, 0)
+
+    def take(self, nbytes):
+        """Takes free_bytes. Returns how many of them state had, for give_back()."""
+        of_state = max(self.spare_bytes - (self.free_bytes - nbytes), 0)
+        self.taken_bytes += nbytes
+        self.spare_bytes -= of_state
+        return of_state
+
+    def give_back(self, nbytes, of_state):
+        self.taken_bytes -= nbytes
+        self.spare_bytes += of_state
 
 
 class _Program:
@@ -206,7 +224,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         program, rows, least = needs.described()
     memory = shared_budget.share(who, memory, least)
     budget = memory or 0
-    memory = shared_budget.within(memory, least)
+    memory, shared = shared_budget.within(memory, least), shared_budget.left() is not None
     made, code, diag = program.plan(memory, gpu_memory, pinned_memory)
     native.check(code, diag)
     fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
@@ -224,5 +242,6 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         total_bytes=total - kept,
         compression_bytes=needs.compression,
         least_bytes=least,
-        budget_bytes=budget if shared_budget.left() is None else total,
+        budget_bytes=budget if budget and not shared else total,
+        most_bytes=total if shared else shared_budget.within() if how.get("default_memory") else memory,
     )

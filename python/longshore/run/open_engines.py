@@ -27,13 +27,16 @@ def add(core):
 
 def seed_of_run(but=None):
     """The seed of a new run: PyTorch's, unless an open engine other than `but` has it and would draw the same."""
-    return random_numbers.seed_of_run(
-        {core_of(engine).cycle.lineage[0] for engine in list(_engines) if engine is not but}
-    )
+    return random_numbers.seed_of_run({core.cycle.lineage[0] for core in training() if core.engine is not but})
 
 
 def any_open():
     return bool(_engines)
+
+
+def training():
+    """The Core of each open engine that trains, oldest first."""
+    return [core for core in map(core_of, list(_engines)) if core.trains]
 
 
 def discard(engine):

@@ -31,6 +31,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     Its old run is closed and stays on the drives. The arguments are those of wrap().
     """
     core = core_of(engine)
+    core.refuse_frozen("a training of the model")
     numbers, groups, handed = told(engine.module, optimizer, None, {})
     refuse_numbers({**numbers, "clip": clip}, "a second training of the model: ")
     wanted, drives = (numbers["optimizer"], numbers.pop("moments", "fp32")), init.drives_of(drives) or [run]

@@ -9,7 +9,7 @@ from .. import native
 from ..errors import BudgetError
 from ..native import lib
 
-_current: budget | None = None
+_current: budget | lent | None = None
 
 
 class budget:
@@ -66,6 +66,10 @@ class budget:
         """Bytes of the budget that no open engine holds."""
         return max(0, self.memory - sum(_held(core) for core, _ in self._open()))
 
+    def add(self, core: Any, who: str) -> None:
+        """Counts the memory of an engine."""
+        self.shares[core] = who
+
     def _open(self) -> list[tuple[Any, str]]:
         return [(core, who) for core, who in list(self.shares.items()) if core.state is not None]
 
@@ -88,6 +92,65 @@ class budget:
             "budget() more, the others less with memory=, or close() one",
             lib.SHORE_EBUDGET,
         )
+
+
+class lent:
+    """A context in which an engine gets memory of another open engine's, whose state in memory gives way. It goes back
+    when the new engine is closed."""
+
+    def __init__(self, core: Any, who: str):
+        """core: the open engine's. who: its name in messages."""
+        self.core, self.who, self.given = core, who, None
+
+    def __enter__(self) -> None:
+        global _current
+        _current = self
+
+    def __exit__(self, *_: object) -> None:
+        global _current
+        _current = None
+        self._end()
+
+    @property
+    def left(self) -> int:
+        return max(self.core.plan.free_bytes - self.core.gradients.shown.most_bytes, 0)
+
+    def share(self, who: str, wanted: int | None, least: int) -> int:
+        """Bytes for the new engine: half of what is left. Raises BudgetError."""
+        share = max(least, self.left // 2)
+        if least > self.left:
+            both = native.readable(2 * max(least, self.core.plan.least_bytes), up=True)
+            raise BudgetError(
+                f"{self.who} can give {native.readable(self.left)} of its {native.readable(self.core.plan.most_bytes)} "
+                f"of memory, and {who} needs {native.readable(least, up=True)}: give this one memory= of its own, or "
+                f"make both in `with longshore.budget(memory=...):`, minimum {both}",
+                lib.SHORE_EBUDGET,
+            )
+        self.given = self._take(share)
+        return share
+
+    def _take(self, nbytes):
+        plan = self.core.plan
+        given = nbytes, plan.take(nbytes)
+        self.core.gradients.shrink_state()
+        return given
+
+    def _end(self):
+        given, self.given = self.given, None
+        if given is not None:
+            self.core.plan.give_back(*given)
+
+    def add(self, core: Any, who: str) -> None:
+        """Lends an engine what it holds."""
+        self._end()
+        core.lent = self.core.plan, self._take(_held(core))
+
+
+def give_back(core: Any) -> None:
+    """An engine is closed: returns what another one has lent it."""
+    lent, core.lent = core.lent, None
+    if lent is not None:
+        lent[0].give_back(*lent[1])
 
 
 def _held(core: Any) -> int:
@@ -116,4 +179,4 @@ def share(who: str, wanted: int | None, least: int) -> int | None:
 def add(core: Any, who: str) -> None:
     """Counts an engine's memory in the open budget, if there is one. who: its name in messages."""
     if _current is not None:
-        _current.shares[core] = who
+        _current.add(core, who)

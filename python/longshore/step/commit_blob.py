@@ -254,8 +254,7 @@ def _putting(model, names):
 
     @torch.no_grad()
     def put(name, value):
-        b = there.get(name)
-        value = value.clone() if b is None else value.to(b.device, copy=True)
+        b, value = there.get(name), value.clone()
         aliases = [other for other in same.get(id(b), ()) if other not in names]
         if b is None or b.dtype != value.dtype or len(aliases) + 1 < len(same[id(b)]):
             for full in (name, *aliases):
@@ -335,5 +334,5 @@ def restore(core, saved, state, at=None):
         restore_followed(saved, name, thing)
     restore_groups(saved, core.optimizer)
     restore_buffers(core, saved, state)
-    if "random" in saved:
+    if "random" in saved and core.trains:
         set_random_states(saved["random"])

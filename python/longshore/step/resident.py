@@ -103,6 +103,7 @@ def _resident(streams, parameters, write):
     """The context of resident() for parameters of one engine. write: True or False."""
     blocks = sorted({p.longshore.block for p in parameters}, key=lambda block: block.number)
     if write:
+        streams.core().refuse_frozen("resident(write=True)")
         hooks.before_step(streams, "resident(write=True)")
     _refuse_sharing(blocks)
     pinned, sums = [], {}
