@@ -1,7 +1,10 @@
 """The examples run as a reader would run them."""
 
+import json
+import math
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -108,6 +111,37 @@ def test_lora(tmp_path, seed):
     adapted = peft.PeftModel.from_pretrained(base, tmp_path / "out").state_dict()
     assert any(value.abs().sum() > 0 for name, value in adapted.items() if "lora_B" in name)
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_distill(tmp_path, seed):
+    """The divergence from a teacher falls."""
+    transformers, directory, text = prepared(tmp_path, qwen2())
+    qwen2().save_pretrained(tmp_path / "teacher")
+    said = run(
+        EXAMPLES / "distill.py",
+        *(directory, tmp_path / "teacher", text, tmp_path / "out", "--run", tmp_path / "run"),
+        *("--steps", 4, "--seq-len", 16, "--memory", "64MiB"),
+    )
+    losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step ")]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").config.model_type == "qwen2"
+
+
+def test_dpo(tmp_path, seed):
+    """Its first step finds the policy equal to the reference: a loss of log 2. It goes on with the same reference."""
+    pytest.importorskip("trl")
+    _, directory, _ = prepared(tmp_path, qwen2())
+    texts = [{"prompt": "the quick ", "chosen": f"brown fox {c}", "rejected": "lazy dog"} for c in "abcdefgh"]
+    (tmp_path / "pairs.json").write_text(json.dumps(texts))
+    command = EXAMPLES / "dpo.py", directory, tmp_path / "pairs.json", tmp_path / "out", "--memory", "64MiB"
+    said = run(*command, "--steps", 2, "--lr", 1e-3)
+    losses = [float(loss) for loss in re.findall(r"'loss': '?([0-9.]+)", said)]
+    assert abs(losses[0] - math.log(2)) < 1e-4 and losses[1] < losses[0]
+    (volume,) = tmp_path.glob("out/reference/*.volume")
+    before = volume.stat().st_ino
+    again = run(*command, "--steps", 3, "--lr", 1e-3, "--resume")
+    (volume,) = tmp_path.glob("out/reference/*.volume")
+    assert volume.stat().st_ino == before and again.splitlines()[-1] != said.splitlines()[-1]
 
 
 def test_plain_loop_goes_on(tmp_path, seed):
