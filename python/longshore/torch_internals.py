@@ -81,6 +81,11 @@ def carry_hooks(p: torch.Tensor, new: torch.Tensor) -> None:
             setattr(new, name, getattr(p, name))
 
 
+def may_get(p: torch.Tensor, data: torch.Tensor) -> bool:
+    """Whether p.data = data keeps the object: not from the meta device, and not to devices unlike CUDA."""
+    return torch._has_compatible_shallow_copy_type(p, data)
+
+
 # ---- autograd
 
 
@@ -107,6 +112,11 @@ def accumulation_node(leaf: torch.Tensor) -> Any:
     return leaf.view_as(leaf).grad_fn.next_functions[0][0]
 
 
+def leaf_of(node: Any) -> torch.Tensor | None:
+    """The leaf whose gradient a node of a graph adds up; None for any other node."""
+    return getattr(node, "variable", None)
+
+
 def is_captured(leaf: torch.Tensor) -> bool:
     """Whether the backward pass that runs returns a leaf's gradient, as torch.autograd.grad() does, and adds nothing to
     its .grad."""
@@ -125,7 +135,12 @@ def current_node() -> Any:
 
 def in_scripts_function() -> bool:
     """Whether the backward() of a torch.autograd.Function runs."""
-    return isinstance(current_node(), torch.autograd.function.BackwardCFunction)
+    return is_of_function(current_node())
+
+
+def is_of_function(node: Any) -> bool:
+    """Whether a node of a graph is a torch.autograd.Function's, which may lead where the graph does not show."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def next_sequence_number() -> int:

@@ -217,7 +217,7 @@ class Trainer(transformers.Trainer):
         if resumes:
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
-            engine = resume(place, self.model, memory=said.get("memory"))
+            engine = resume(place, self.model, memory=said.get("memory"), device=args.device)
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
@@ -236,7 +236,7 @@ class Trainer(transformers.Trainer):
                 instead = "train(resume_from_checkpoint=True)", "TrainingArguments(overwrite_run=True)"
                 init.refuse_run(place, overwrite or getattr(made_in, "overwrite", False), *instead)
                 kind = args.torch_compile and {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode}
-                engine = wrap(self.model, run=run, compile=kind, **how)
+                engine = wrap(self.model, run=run, compile=kind, device=args.device, **how)
             else:
                 engine = retrain.again(engine, place, **how)
         if bool(args.torch_compile) != bool(core_of(engine).how.get("compile")):

@@ -78,6 +78,12 @@ def step(engine, batches, together):
     return engine.step()
 
 
+def waits_of(engine):
+    """How often the script's threads have waited so far: for the device, and for its watch."""
+    device = core_of(engine).streams.device
+    return standin.waits() + (device.c.waits if device else 0)
+
+
 def trained(where, path, slots=9, pages=9, together=True, checkpoints=False, cast=False, **how):
     """Of four steps, the last two of which a second engine makes."""
     torch.manual_seed(7)
@@ -91,21 +97,21 @@ def trained(where, path, slots=9, pages=9, together=True, checkpoints=False, cas
                 torch.randint(16, (2, 5), generator=torch.Generator().manual_seed(PARTS * n + i)).to(where)
                 for i in range(PARTS)
             ]
-            before = standin.waits()
+            before = waits_of(engine)
             with torch.autocast(where, torch.bfloat16, enabled=cast, cache_enabled=False):
                 result = step(engine, batches, together)
-            waits.append(standin.waits() - before)
+            waits.append(waits_of(engine) - before)
         random.append(torch.mtia.get_rng_state().tolist())
         return result
 
     with sizes(slots, pages):
         with longshore.wrap(
-            Net(checkpoints).to(where), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how
+            Net(checkpoints), run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", device=where, **how
         ) as engine:
             torch.mtia.set_rng_state(torch.arange(8, dtype=torch.uint8))
             steps(engine, 0)
         torch.mtia.manual_seed_all(1)
-        with longshore.resume(path, Net(checkpoints).to(where)) as engine:
+        with longshore.resume(path, Net(checkpoints)) as engine:
             random.append(torch.mtia.get_rng_state().tolist())
             result = steps(engine, 2)
             return {
@@ -123,7 +129,7 @@ def by_a_script(where, path):
     torch.manual_seed(7)
     os.mkdir(f"{path}-drive")
     with longshore.wrap(
-        Net(False).to(where), run=path, drives=[f"{path}-drive"], memory="1GiB", **ON_DRIVES, compress="top5%"
+        Net(False), run=path, drives=[f"{path}-drive"], memory="1GiB", device=where, **ON_DRIVES, compress="top5%"
     ) as engine:
         net = engine.module
         with longshore.resident(net.layers[0], write=True), torch.no_grad():
@@ -255,13 +261,14 @@ def of_model(make, where, path, together, slots, pages, stream=False, **how):
             entered.enter_context(own)
         entered.enter_context(sizes(slots, pages))
         engine = entered.enter_context(
-            longshore.wrap(model, run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", **how)
+            longshore.wrap(
+                model, run=path, drives=[f"{path}-drive"], lr=1e-2, clip=0.5, memory="1GiB", device=where, **how
+            )
         )
-        device = core_of(engine).streams.device
         standin.pinned_most()
-        pinned = standin.pinned_most() + sum(8192 + b.nbytes for b in model.buffers())
+        pinned = standin.pinned_most() + 4096 + sum(8192 + b.nbytes for b in model.buffers())
         for _ in range(2):
-            before = standin.waits() + (device.c.waits if device else 0)
+            before = waits_of(engine)
             if together:
                 result = engine.train_batch(batches, loss_of)
             else:
@@ -271,7 +278,7 @@ def of_model(make, where, path, together, slots, pages, stream=False, **how):
                     engine.backward(loss)
                     loss.item()
                 result = engine.step()
-            waits.append(standin.waits() + (device.c.waits if device else 0) - before)
+            waits.append(waits_of(engine) - before)
         out = {"digest": engine.digest(), "loss": result.loss, "norm": result.grad_norm}
     loss = None
     gc.collect()

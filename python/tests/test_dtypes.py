@@ -3,6 +3,9 @@ nobody has rounded."""
 
 import copy
 import dataclasses
+import os
+import shutil
+import subprocess
 import types
 from unittest import mock
 
@@ -12,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpoint_of
+from transformers import MambaConfig, MambaForCausalLM
 
 import longshore
 from longshore.drives.layout import Layout
@@ -22,6 +26,7 @@ from models import deepseek, gpt2, llama, tokens
 from test_loop import engine_for
 
 BF16, FP32 = torch.bfloat16, torch.float32
+PROGRAM = os.environ.get("LONGSHORE") or shutil.which("longshore")
 
 
 class Layer(nn.Module):
@@ -148,11 +153,28 @@ def test_two_dtypes_as_in_pytorch_whatever_is_kept(most, few, storage, tmp_path,
         same((result.loss, result.grad_norm), plain.step(*tokens(2)), False)
 
 
-def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
-    """Snapshots, checkpoints, values in memory and files, moments for another run."""
+@pytest.mark.parametrize(
+    "how",
+    [{"compress": 0.05}, {"moments": "8bit"}, {"optimizer": "sgd", "momentum": 0.9}],
+    ids=lambda how: next(iter(how)),
+)
+def test_the_bits_are_the_same_whatever_is_kept(how, tmp_path, seed, monkeypatch):
+    digests, how = set(), {"weight_decay": 0.0, **how}
+    for n, (slots, gradients) in enumerate([(None, None), (1, 0)]):
+        torch.manual_seed(seed)
+        with engine_for(Mixed(BF16, FP32), tmp_path, f"run{n}", slots, gradients, monkeypatch, **how) as engine:
+            for batch in tokens(3):
+                step(engine, batch)
+            digests.add(engine.digest())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("slots", [1, None])
+def test_what_is_done_with_a_run_of_two_dtypes(slots, tmp_path, seed, monkeypatch):
+    """Snapshots, checkpoints, gradients, values in memory and files, moments for another run."""
     model = Mixed(BF16, FP32)
     plain, before, batches = Plain(model), dtypes(model), tokens(8)
-    with engine_for(model, tmp_path) as engine:
+    with engine_for(model, tmp_path, "run", slots, None, monkeypatch) as engine:
         step(engine, batches[0])
         plain.step(batches[0])
         checkpoint.save(engine, tmp_path / "checkpoint")
@@ -168,6 +190,16 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
             router.mul_(1.001)  # which bf16 does not have
             changed = router.clone()
         assert torch.equal(router.detach(), changed)
+        engine.backward(engine(**batches[2]).loss)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        assert {p.grad.dtype for p in trained} == {BF16, FP32} and all(p.grad.dtype == p.dtype for p in trained)
+        engine.drop_gradients()
+        values = {name: value.clone() for name, value in engine.module.state_dict().items()}
+        assert {name: before[name] for name in values if name in before} == {
+            name: value.dtype for name, value in values.items() if name in before
+        }
+        model.load_state_dict({name: value * 1.25 for name, value in values.items()})
+        assert all(torch.equal(value, values[name] * 1.25) for name, value in model.state_dict().items())
         engine.save_pretrained(tmp_path / "out", moments=True)
     saved = load_file(tmp_path / "out" / "model.safetensors")
     assert {name: t.dtype for name, t in saved.items()} == {name: before[name] for name in saved} and len(saved) == len(
@@ -183,12 +215,12 @@ def test_what_is_done_with_a_run_of_two_dtypes(tmp_path, seed):
             assert p.dtype == q.dtype and torch.equal(parameter_state.read(p, "v"), parameter_state.read(q, "v"))
 
 
-def least(model, **how):
+def least(model, device=None, **how):
     """The least memory that works for a model, in bytes."""
     parts = blocks.partition(model)
     blocks.mark_rest(parts, model)
     how = {"optimizer": "adamw", "moments": "fp32", "storage": blocks.NAME_OF[blocks.dtype_of(model)], **how}
-    return memory_plan.plan(Layout(parts), ["/nowhere"], 1 << 30, how).least_bytes
+    return memory_plan.plan(Layout(parts), ["/nowhere"], 1 << 30, how, device=device).least_bytes
 
 
 @pytest.mark.parametrize("most, few", [(BF16, FP32), (FP32, BF16)], ids=str)
@@ -267,6 +299,15 @@ def adapted():
     return peft.get_peft_model(llama().bfloat16(), config)
 
 
+def routed():
+    """A mixture of experts whose layers have a bias of the router in fp32."""
+    model = deepseek(layers=4).bfloat16()
+    for name, t in model.state_dict(keep_vars=True).items():
+        if "e_score_correction_bias" in name or name.endswith("mlp.gate.weight"):
+            t.data = t.data.float()
+    return model
+
+
 @pytest.mark.parametrize("plenty", [True, False], ids=["plenty", "least"])
 def test_adapters_in_fp32_on_a_bf16_base(plenty, tmp_path, seed):
     model = adapted()
@@ -308,3 +349,31 @@ def test_routers_that_transformers_keeps_in_fp32(slots, tmp_path, seed, monkeypa
             logits = engine(tokens(1)[0]["input_ids"]).logits
     loaded = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "out", dtype=BF16)
     assert dtypes(loaded) == before and torch.equal(loaded(tokens(1)[0]["input_ids"]).logits, logits)
+
+
+def mamba():
+    """What transformers' Mamba computes in fp32 is fp32."""
+    config = MambaConfig(
+        vocab_size=96, hidden_size=32, state_size=8, num_hidden_layers=3, time_step_rank=4, use_cache=False
+    )
+    model = MambaForCausalLM(config).bfloat16()
+    for name, p in model.named_parameters():
+        if name.endswith(("A_log", ".D")):
+            p.data = p.data.float()
+    return model
+
+
+@pytest.mark.skipif(not PROGRAM, reason="the program is not installed")
+def test_a_state_space_model_at_the_least_memory(tmp_path, seed):
+    """And the program exports it as it is."""
+    model = mamba()
+    plain, before = Plain(model), dtypes(model)
+    with engine_for(model, tmp_path, memory=least(model)) as engine:
+        assert {s.block.dtype for s in engine._core.streams.blocks if s.block.layer} == {BF16, FP32}
+        for n, batch in enumerate(tokens(3)):
+            same(step(engine, batch), plain.step(batch), n == 0)
+        engine.save_pretrained(tmp_path / "saved")
+    subprocess.run([PROGRAM, "export", tmp_path / "run", "--out", tmp_path / "out"], check=True)
+    saved, exported = (load_file(tmp_path / name / "model.safetensors") for name in ("saved", "out"))
+    assert {name: t.dtype for name, t in exported.items()} == {name: before[name] for name in exported}
+    assert saved.keys() == exported.keys() and all(torch.equal(t, exported[name]) for name, t in saved.items())

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import longshore
 from longshore import deepspeed
@@ -69,16 +70,49 @@ def test_after_gradients_were_dropped(tmp_path, seed):
 
 @pytest.mark.parametrize("slots", [1, None])
 def test_passes_that_bring_nothing_make_a_step_as_in_pytorch(slots, tmp_path, seed, monkeypatch):
-    """Gradients that were dropped after they had come, and a loss of other parameters."""
+    """Gradients that were dropped after they had come."""
     with engine_for(layers(), tmp_path, slots=slots, monkeypatch=monkeypatch) as engine:
         before = [p.detach().clone() for p in engine.module.parameters()]
         engine(X).sum().backward()
         engine.optimizer.zero_grad()
         engine.optimizer.step()
-        engine.backward(torch.ones(1, requires_grad=True).sum())
-        engine.step()
-        assert engine.step_number == 2
+        assert engine.step_number == 1
         assert all(torch.equal(p.detach() + 0, q) for p, q in zip(engine.module.parameters(), before))
+
+
+def test_a_loss_of_another_graph(tmp_path, seed):
+    """Is refused before anything is dropped."""
+    model = layers()
+    same_model = copy.deepcopy(model)
+    with engine_for(model, tmp_path, "a") as engine, engine_for(layers(), tmp_path, "b") as other:
+        engine.accumulate = 2
+        engine.backward(engine(X).sum())
+        for loss, said in (
+            (torch.ones(1, requires_grad=True).sum(), "no trained parameter of this engine's model is in the graph"),
+            (other(X).sum(), "no trained parameter of this engine's model"),
+            (other.module[0].weight.square().sum(), "no trained parameter of this engine's model"),
+            (engine(X).sum().detach(), "the loss has no graph"),
+        ):
+            with pytest.raises(longshore.LongshoreError, match=said):
+                engine.backward(loss)
+        engine.backward(engine.module[0].weight.square().sum())
+        engine.step()
+        expected = engine.digest()
+    with engine_for(same_model, tmp_path, "c") as engine:
+        engine.accumulate = 2
+        engine.backward(engine(X).sum())
+        engine.backward(engine.module[0].weight.square().sum())
+        engine.step()
+        assert engine.digest() == expected
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_loss_whose_graph_a_checkpoint_hides(reentrant, tmp_path, seed):
+    """Only the recomputation of the checkpoint leads to the parameters."""
+    with engine_for(layers(), tmp_path) as engine:
+        x = X.clone().requires_grad_()
+        engine.backward(checkpoint(engine, x, use_reentrant=reentrant).sum())
+        assert engine.step().grad_norm > 0
 
 
 @pytest.mark.parametrize("slots", [1, None])

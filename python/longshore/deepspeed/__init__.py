@@ -167,6 +167,7 @@ def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_d
             options: dict[str, Any] = {**settings.said, "overwrite": settings.overwrite}
             options.update(run=settings.run or places[0], drives=settings.drives or places or None)
             options.update({**how, "groups": groups} if optimizer is None else {"optimizer": optimizer})
+            options["device"] = get_accelerator().device_name()
             engine = wrap(model, clip=settings.clip, on_nonfinite="skip", **options)
         return _finish(engine, settings, given, monitor, there, trains, lr_scheduler, training_data, collate_fn)
     except BaseException:
@@ -181,7 +182,7 @@ def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_d
 def _resumed(model, settings):
     """The engine of a run that exists."""
     try:
-        engine = resume(settings.run, model, memory=settings.memory)
+        engine = resume(settings.run, model, memory=settings.memory, device=get_accelerator().device_name())
     except BusyError as e:
         several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"
         raise BusyError(f"longshore.run: {e}; {several}", e.code) from None

@@ -192,6 +192,11 @@ class _Read(torch.autograd.Function):
         return tangent.view_as(tangent)
 
 
+def is_read(node):
+    """Whether a node of a graph is that of reading an absent parameter."""
+    return type(node).__name__ == "_ReadBackward"
+
+
 def _listed(inputs):
     """The inputs of torch.autograd.grad(), which takes one or several."""
     if isinstance(inputs, (torch.Tensor, torch.autograd.graph.GradientEdge)):
@@ -306,7 +311,9 @@ class Absent(StandIn, nn.Parameter):
                 if args[1] is first:  # module.to() that changes nothing
                     return None
                 first.set_()
-            if name in ("to", "cpu", "float", "bfloat16") and is_that_already(name, first, args[1:], kwargs):
+            if name in ("to", "cpu", "float", "bfloat16", first.device.type) and is_that_already(
+                name, first, args[1:], kwargs
+            ):
                 return first
             if name == "copy_" and first.longshore.streams.loading.takes(first, args[1]):
                 return first
@@ -379,7 +386,7 @@ def _advice(p):
 
 def is_that_already(name, p, args, kwargs):
     """Whether Tensor.to() or the like would return the parameter itself."""
-    asked = [{"float": torch.float32, "bfloat16": torch.bfloat16, "cpu": "cpu"}.get(name), *args]
+    asked = [{"float": torch.float32, "bfloat16": torch.bfloat16, "to": None}.get(name, name), *args]
     asked += [v for k, v in kwargs.items() if k not in ("copy", "non_blocking")]
     flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy
     if kwargs.get("copy", len(flags) > 1 and flags[1]):
@@ -392,7 +399,7 @@ def is_that_already(name, p, args, kwargs):
         elif isinstance(a, torch.memory_format):
             same = a is torch.preserve_format
         else:
-            same = a is None or isinstance(a, bool) or torch.device(a) == p.device
+            same = a is None or isinstance(a, bool) or torch.device(a) in (p.device, torch.device(p.device.type))
         if not same:
             return False
     return True

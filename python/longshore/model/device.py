@@ -34,33 +34,17 @@ def set_random_states(states):
             getattr(torch, kind).set_rng_state(state, n)
 
 
-def of(model):
-    """The device that a model lies on, where its modules then compute; None: the CPU. Raises LongshoreError if nothing
-    can compute there."""
-    places = {p.device for p in model.parameters() if p.device.type != "meta"}
-    where = next((place for place in places if place.type != "cpu"), None)
-    if where is None:
-        return None
-    names = ", ".join(sorted(map(str, places)))
-    if len(places) > 1:
-        raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
-    if accelerator().type != where.type:
-        raise LongshoreError(
-            f"the model lies on {names}, and the accelerator of this PyTorch is {accelerator().type}: move the model "
-            'there, or to the CPU with model.to("cpu")'
-        )
-    if not hasattr(torch, "accelerator") or not hasattr(torch.Stream, "__enter__"):
-        raise LongshoreError(
-            f"the model lies on {names}, for which PyTorch {torch.__version__} is too old: install 2.7 or newer, or "
-            'move the model to the CPU with model.to("cpu")'
-        )
-    return where
-
-
 def refuse_timeout(who, value):
     """Raises ValueError for a device_timeout that is no time."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
         raise ValueError(f"{who}: device_timeout must be a number of seconds, more than 0, and is {value!r}")
+
+
+def numbers(tensors, device=None):
+    """The values of tensors of one element, waited for as to_host() does."""
+    there = [t.reshape(()) for t in tensors if t.device.type != "cpu"]
+    read = iter(to_host({0: torch.stack(there)}, device)[0].tolist() if there else ())
+    return [t.item() if t.device.type == "cpu" else next(read) for t in tensors]
 
 
 def to_host(tensors, device=None):
@@ -90,7 +74,7 @@ class Pinned:
         except (RuntimeError, MemoryError) as failure:
             raise LongshoreError(
                 f"{native.readable(nbytes)} of pinned memory, which a device copies from and to, are refused "
-                f"({_first_line(failure)}); raise the limit of locked memory (ulimit -l), or give less memory="
+                f"({first_line(failure)}); raise the limit of locked memory (ulimit -l), or give less memory="
             ) from failure
         before = -found.data_ptr() % ALIGN
         self.nbytes, self.bytes = nbytes, found[before : before + nbytes]
@@ -101,7 +85,8 @@ class Pinned:
         return self.bytes.view(dtype)
 
 
-def _first_line(failure):
+def first_line(failure):
+    """The first line of an exception's message."""
     return str(failure).strip().partition("\n")[0]
 
 
@@ -150,8 +135,8 @@ class Device:
             self.copying = self.new_stream()
         except (RuntimeError, NotImplementedError) as failure:
             raise LongshoreError(
-                f"{device} has no streams that copies can run on ({_first_line(failure)}): move the model to the CPU "
-                'with model.to("cpu")'
+                f"{device} has no streams that copies can run on ({first_line(failure)}): compute on the CPU, "
+                'with device="cpu"'
             ) from failure
 
     # ---- memory
@@ -168,7 +153,7 @@ class Device:
             there = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         except (RuntimeError, MemoryError) as failure:
             raise LongshoreError(
-                f"{native.readable(nbytes)} for parameters are refused on {self.device} ({_first_line(failure)})"
+                f"{native.readable(nbytes)} for parameters are refused on {self.device} ({first_line(failure)})"
             ) from failure
         self._memory.append((there.data_ptr(), there))
         return there
@@ -287,7 +272,7 @@ class Device:
         if self.failure is None:
             return failure
         out = LongshoreError(
-            f"{failure} ({_first_line(self.failure)}); the committed state is good: continue with longshore.resume()",
+            f"{failure} ({first_line(self.failure)}); the committed state is good: continue with longshore.resume()",
             failure.code,
         )
         out.__cause__ = self.failure
@@ -364,5 +349,5 @@ def _wait(ctx, event, timeout_ns, diag):
 
     code = device.tried(wait)
     if code and diag != ffi.NULL:
-        diag.text = f"the device has failed: {_first_line(device.failure)}".encode()[:1000]
+        diag.text = f"the device has failed: {first_line(device.failure)}".encode()[:1000]
     return code or (0 if passed[0] else -errno.ETIMEDOUT)

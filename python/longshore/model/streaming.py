@@ -19,7 +19,7 @@ from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
 from ..native import SEGMENT, lib
-from ..torch_internals import carry_hooks, in_backward, parameters_of, storage_users, version_of
+from ..torch_internals import carry_hooks, in_backward, may_get, parameters_of, storage_users, version_of
 from . import hooks, write_tracking
 from .absent import Absent, Handle
 from .activations import Stayed
@@ -138,7 +138,8 @@ class Streams:
         return self.places.view(at, tensor.dtype, torch.Size(tensor.shape))
 
     def bind(self, model):
-        """Points the model's parameters into the slots, and frees their memory. Replaces those on the meta device."""
+        """Points the model's parameters into the slots, and frees their memory. Replaces those that cannot
+        stay the same objects (see may_get())."""
         owners = {}
         for module_name, module in model.named_modules(remove_duplicate=False):
             for name, p in parameters_of(module).items():
@@ -150,7 +151,7 @@ class Streams:
                 module, name = owners[tensor.name]
                 p = parameters_of(module)[name]
                 view = self.view_of(streamed, index)
-                if p.device != view.device or p.dtype != view.dtype:
+                if not may_get(p, view):
                     new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
                     new.data = view  # keeps a version counter of its own, which a view of the memory would not
                     carry_hooks(p, new)
@@ -160,6 +161,8 @@ class Streams:
                     p = new
                 else:
                     p.data = view
+                    if p.grad is not None and p.grad.device != view.device:
+                        p.grad.data = p.grad.data.to(view.device)
                 p.longshore = handle = Handle(self, streamed, index, tensor.name, type(p))
                 handle.view = view
                 streamed.parameters.append((p, handle))

@@ -10,10 +10,11 @@ import torch
 
 from ..drives import recovery
 from ..interrupts import whole
-from ..model import hooks
+from ..model import hooks, placement
 from ..progress import Progress
 from ..step import commit_blob, param_groups
 from ..step.gradients import parts_of
+from ..step.loss_graph import refuse_other_graph
 from ..step.step_cycle import Phase, StepResult
 from . import checkpoint, export, memory, open_engines
 from .core import Core
@@ -48,6 +49,11 @@ class Engine(Face):
 
     # ---- forward and backward
 
+    @property
+    def device(self) -> torch.device:
+        """The device that forward and backward compute on. Batches belong there."""
+        return self._core.streams.places.device
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model, with the hooks of its modules. Call the engine itself, which also runs the engine's hooks."""
         try:
@@ -55,6 +61,9 @@ class Engine(Face):
         except BaseException as failure:
             self._core.leave_forward()
             recovery.say_closed(self._core, failure, "forward")
+            mixed = placement.explained(failure, self.module, self.device, args, kwargs)
+            if mixed is not None:
+                raise mixed from failure
             raise
 
     @property
@@ -93,24 +102,27 @@ class Engine(Face):
                 costs time, and changes no result.
             divide: whether to divide the loss by ``accumulate`` first.
 
-        Raises: ValueError if the loss is not a tensor of one element; LongshoreError if the engine is closed. After
-        any exception the engine drops the step's gradients, and is as it was after the last step.
+        Raises: ValueError if the loss is not a tensor of one element; LongshoreError if the engine is closed, or if no
+        parameter of the engine is in the loss's graph. After any other exception the engine drops the step's gradients,
+        and is as it was after the last step.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ValueError("engine.backward(loss): the loss must be a tensor of one element")
         core, cycle = self._core, self._core.cycle
         cycle.open_state("backward")
+        refuse_other_graph(loss, core.streams)
         parts = parts_of(self.accumulate) if divide else 1
         try:
             cycle.flush()
             core.leave_forward()
             cycle.expect(cycle.backwards + 1 == self.accumulate if last is None else last)
             cycle.begin_pass()
+            value = loss.detach().clone()  # as it is now, on its device
             with core.streams.inside.differentiating(), core.gradients.own_pass():
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
                 core.gradients.end_of_backward()
-                cycle.end_pass(float(loss.detach()) / parts)
+                cycle.end_pass(value, parts)
         except BaseException as failure:
             core.drop_gradients()
             recovery.say_closed(core, failure, "backward")

@@ -125,7 +125,7 @@ def again(model, run, drives, how, options, spool):
     if made.get("contents") == how["contents"]:
         from .resume import resume  # which imports wrap.py, and that this module
 
-        own = {name: getattr(options, name) for name in ("memory", *BUDGETS, "device_timeout")}
+        own = {name: getattr(options, name) for name in ("memory", *BUDGETS, "device", "device_timeout")}
         try:
             return resume(run, model, **own)
         except (BusyError, BudgetError):
@@ -145,7 +145,7 @@ def again(model, run, drives, how, options, spool):
 
 def _contents_of(model, drives, how, spool):
     """A digest of all that a frozen model's run is made of."""
-    made = {name: value for name, value in how.items() if name not in ("seed", "default_memory", *BUDGETS)}
+    made = {name: value for name, value in how.items() if name not in ("seed", "default_memory", "device", *BUDGETS)}
     out = hashlib.sha256(json.dumps([made, [os.path.realpath(drive) for drive in drives]]).encode())
     for name, value in (*model.named_parameters(), *tree.persistent_buffers(model).items()):
         out.update(f"{name} {value.dtype} {list(value.shape)}".encode())

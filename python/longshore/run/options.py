@@ -28,14 +28,14 @@ SECTION = """run drives memory storage moments overwrite activations activation_
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
 BUDGETS = ("gpu_memory", "pinned_memory")  # those that a run remembers if they were given, beside memory
-_START_ONLY = {"run", "drives", "memory", *BUDGETS, "overwrite", "moments_from", "device_timeout"}
+_START_ONLY = {"run", "drives", "memory", *BUDGETS, "overwrite", "moments_from", "device", "device_timeout"}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
     weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
-    activation_room, compress, compress_after, moments_from, compile, device_timeout, trains."""
+    activation_room, compress, compress_after, moments_from, compile, device, device_timeout, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""

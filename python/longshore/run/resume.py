@@ -15,7 +15,7 @@ from torch import nn
 from .. import native
 from ..drives.state import State
 from ..errors import LongshoreError
-from ..model import adapters, blocks as tree, device
+from ..model import adapters, blocks as tree, device as devices, placement
 from ..model.init_on_disk import replaced
 from ..other_names import answered
 from ..progress import Progress
@@ -49,7 +49,8 @@ def resume(
     gpu_memory: int | str | None = None,
     pinned_memory: int | str | None = None,
     accept_step: int | None = None,
-    device_timeout: float = device.TIMEOUT_SECONDS,
+    device: str | torch.device | None = None,
+    device_timeout: float = devices.TIMEOUT_SECONDS,
 ) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
@@ -68,6 +69,8 @@ def resume(
         gpu_memory, pinned_memory: As for wrap(). Default: as before.
         accept_step: A whole step to go on from although the newest one is damaged, or the drives were put back from a
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
+        device: Where forward and backward compute, as for wrap(). Default: as before. A run of a GPU goes on on a CPU
+            with device="cpu", and the other way round.
         device_timeout: As for wrap().
 
     Returns:
@@ -82,7 +85,7 @@ def resume(
     run = os.fspath(run)
     if accept_step is not None and (type(accept_step) is not int or not 0 <= accept_step < 2**63):
         raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
-    device.refuse_timeout("resume", device_timeout)
+    devices.refuse_timeout("resume", device_timeout)
     own = budgets(gpu_memory, pinned_memory)
     note_imports()
     open_engines.refuse_second(run)
@@ -102,23 +105,25 @@ def resume(
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
     budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
-    where = device.of(model)
+    asked = how.get("device") if device is None else device
+    asks = f"{run}: was made with device={asked!r}" if device is None else f"resume: device={asked!r}"
+    where = placement.of(model, asked, asks, otherwise="cpu")
     if where is not None:
         own = {**{name: how[name] for name in BUDGETS if name in how}, **own}
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
     chosen = memory_plan.plan(layout, drives, budget, planned, who(model, run), device=where, **own)
     with Progress(f"opening {run}"):
-        return _open(run, model, program, layout, given, chosen, accept_step, device_timeout)
+        return _open(run, model, program, layout, given, chosen, accept_step, where, device_timeout)
 
 
-def _open(run, model, program, layout, given, chosen, accept_step, device_timeout):
+def _open(run, model, program, layout, given, chosen, accept_step, where, device_timeout):
     """Opens the run's state and makes the engine of a model that matches it."""
-    how = program["engine"]
+    how = {**program["engine"], "device": placement.recorded(where)}
     state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
         _refuse_others(run, commit_blob.unfit_buffers(model, commit_blob.of(state), state))
-        core = core_of(open_engine(model, state, how, given, chosen, device_timeout))
+        core = core_of(open_engine(model, state, how, given, chosen, where, device_timeout))
     except BaseException:
         state.close()
         raise

@@ -15,7 +15,7 @@ from .. import native, openmp_wait
 from ..drives.layout import Layout
 from ..drives.state import State
 from ..errors import LongshoreError
-from ..model import adapters, blocks as tree, compiled, device
+from ..model import adapters, blocks as tree, compiled, device as devices, placement
 from ..model.activations import Activations
 from ..model.streaming import Streams
 from ..native import lib
@@ -65,7 +65,8 @@ def wrap(
     compress_after: int = 0,
     moments_from: str | os.PathLike | None = None,
     compile: bool | str | dict = False,
-    device_timeout: float = device.TIMEOUT_SECONDS,
+    device: str | torch.device | None = None,
+    device_timeout: float = devices.TIMEOUT_SECONDS,
     trains: bool = True,
 ) -> Engine:
     """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
@@ -78,8 +79,7 @@ def wrap(
 
     Args:
         model: Any nn.Module, made inside ``longshore.init(...)`` or already in memory. Its parameters are float32 or
-            bfloat16; each is fetched, computed with and saved in its own dtype, with a master in float32. A model
-            that lies on an accelerator of PyTorch's computes there.
+            bfloat16; each is fetched, computed with and saved in its own dtype, with a master in float32.
         run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
@@ -125,7 +125,11 @@ def wrap(
             optimizer continues with its moments and step counts. Parameters that are not in it start from zero.
         compile: True compiles each layer with torch.compile. A string names the backend; a dict gives backend, mode,
             dynamic, fullgraph or options. The last bits of results may change.
-        device_timeout: Seconds that the device of a model may take for one copy. One that does not go on for so long
+        device: Where forward and backward compute, such as "cuda" or "cpu". The model may lie there or on the CPU:
+            wrap() moves it. Parameters stay the same objects, and buffers go along. Batches are yours to move, to
+            ``engine.device``. Default: where the model lies, if that is an accelerator of PyTorch's; else the
+            accelerator that PyTorch has here; else the CPU.
+        device_timeout: Seconds that the device may take for one copy. One that does not go on for so long
             is lost: the step raises LongshoreError, and the last committed state is good. Default: 300.
         trains: False for a model that is only read: the reference of DPO, a teacher, a reward model. The drives hold
             its parameters alone, which get no gradient; a loss may go back through them. It stays in train() or eval()
@@ -161,8 +165,9 @@ def _wrap(model, options):
     numbers, groups, handed = told(model, options.optimizer, options.groups, options.numbers())
     options.take(numbers)
     options.check(numbers)
+    where = placement.of(model, options.device, f"wrap: device={options.device!r}")
     layout, compute = _layout_of(model, options), tree.dtype_of(model)
-    how = options.record(numbers, compute)
+    how = {**options.record(numbers, compute), "device": placement.recorded(where)}
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how.update({"default_memory": True} if budget is None else {})
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
@@ -177,7 +182,7 @@ def _wrap(model, options):
     lineage = [how["seed"], old.updates] if old else None
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
     own = {name: how[name] for name in BUDGETS if name in how}
-    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, device.of(model), **own)
+    chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
@@ -189,7 +194,7 @@ def _wrap(model, options):
         nbytes = sum(4 * layout.elems(b) for b in range(len(layout.blocks)))
         with Progress("writing the initial state", nbytes, head=_say(model, state, chosen)) as shown:
             fill(state, model, making.spool if making else None, shown, old)
-            core = core_of(open_engine(model, state, how, given, chosen, options.device_timeout, state.seal))
+            core = core_of(open_engine(model, state, how, given, chosen, where, options.device_timeout, state.seal))
             core.open(state)
         if old:
             core.cycle.go_on_from({}, lineage, counts)
@@ -248,18 +253,18 @@ def _say(model, state, chosen):
     )
 
 
-def open_engine(model, state, how, groups, chosen, device_timeout, seal=None):
-    """Binds a model to a run's state and returns its Engine.
+def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=None):
+    """Binds a model to a run's state and returns its Engine. where: as placement.of() returns it.
 
     seal() makes the new run permanent. It is called before the model gives up its parameters, so that a crash in
     between loses nothing.
     """
     compiling = compiled.compile_blocks(model, how["layers"], how.get("compile"))
-    where, dtypes = device.of(model), (DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]])
+    dtypes = (DTYPE_OF[how["compute"]], DTYPE_OF[how["storage"]])
     if where is None:
         streams = Streams(state.layout, *dtypes, chosen.pages)
     else:
-        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, device.Device(where, device_timeout))
+        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, devices.Device(where, device_timeout))
     streams.progress.compiles(compiling)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
@@ -267,10 +272,12 @@ def open_engine(model, state, how, groups, chosen, device_timeout, seal=None):
         streams.make_activations = lambda state: Activations(
             state, how["activations"], chosen.pool_bytes, state.scratch_bytes, streams.device
         )
+    beside = placement.copies_beside(model, streams.places.device)
     if seal is not None:
         seal()
     init.take(model)
     streams.bind(model)
+    placement.put(model, beside)
     streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)
     now = dict(model.named_parameters(remove_duplicate=False))

@@ -254,7 +254,8 @@ def _putting(model, names):
 
     @torch.no_grad()
     def put(name, value):
-        b, value = there.get(name), value.clone()
+        b = there.get(name)
+        value = value.clone() if b is None else value.to(b.device, copy=True)
         aliases = [other for other in same.get(id(b), ()) if other not in names]
         if b is None or b.dtype != value.dtype or len(aliases) + 1 < len(same[id(b)]):
             for full in (name, *aliases):

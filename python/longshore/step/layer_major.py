@@ -22,7 +22,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import random_numbers
 from ..model.absent import ONE_BY_ONE
-from ..model.device import accelerators
+from ..model.device import accelerators, numbers
 from ..model.forward_scope import checkpoint_that_saves
 from ..torch_internals import enter_mode, in_backward, modes
 from .micro_batch_graphs import Graphs
@@ -449,8 +449,8 @@ class Together:
                 turns.finish()
             with whole:
                 gradients.end_of_backward()
-                losses = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
-                cycle.end_pass(sum(losses) / parts, count)
+                losses = numbers(losses, streams.device)
+                cycle.end_pass(torch.tensor(sum(losses), dtype=torch.float64), parts, count)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
             core.drop_gradients()

@@ -19,6 +19,7 @@ from typing import Any
 from ..drives import recovery
 from ..errors import LongshoreError, NotFiniteError
 from ..interrupts import whole
+from ..model import device
 from ..native import lib
 from . import commit_blob
 
@@ -62,7 +63,8 @@ class StepCycle:
         self.counts_before = self.counts  # the same at the step before the last one
         self.backwards = 0  # backward passes of the step that gathers
         self.forwards = 0  # its forward passes in training
-        self.losses, self.last = 0.0, False  # sum of its losses; whether make() follows the current pass
+        self.losses: list = []  # of its passes: (loss, how many of them make the step's), still on their device
+        self.last = False  # whether make() follows the current pass
         self.several = False  # whether the step before had more than one pass
         # where random numbers and counts begin: the seed, and the number of steps made before this run
         self.lineage = [core.how["seed"], 0]
@@ -104,11 +106,12 @@ class StepCycle:
 
     def count_anew(self):
         """The next pass is the first one of the step."""
-        self.backwards, self.forwards, self.losses, self.last = 0, 0, 0.0, False
+        self.backwards, self.forwards, self.losses, self.last = 0, 0, [], False
 
-    def end_pass(self, loss, count=1):
-        """A backward pass of this many micro-batches has gathered the gradients of this part of the loss."""
-        self.losses += loss
+    def end_pass(self, loss, parts, count=1):
+        """A backward pass of this many micro-batches has gathered the gradients of a loss, a tensor of one element of
+        which the step's has 1 / parts."""
+        self.losses.append((loss, parts))
         self.backwards += count
 
     def expect(self, last, count=1):
@@ -157,7 +160,7 @@ class StepCycle:
         clipping = self.decide()
         before, grouped = self.counts, self.core.optimizer.group_of
         self.counts_before = before
-        loss = self.losses if self.backwards else math.nan
+        loss = self._loss() if self.backwards else math.nan
         gradients.step.tell(lib.shore_step_remember, clipping.norm)
         if not clipping.finite:
             return self._skip(loss, clipping.norm)
@@ -172,6 +175,13 @@ class StepCycle:
             if self.phase is not Phase.MADE:
                 self.counts = before
             raise
+
+    def _loss(self):
+        """The sum of the losses of the step's passes, with one wait for their device."""
+        values, total = device.numbers([loss for loss, _ in self.losses], self.core.streams.device), 0.0
+        for value, (_, parts) in zip(values, self.losses):
+            total += value / parts
+        return total
 
     def _skip(self, loss, norm):
         """Drops gradients that are not finite. Raises NotFiniteError, or makes a step that changes nothing."""

@@ -1,0 +1,149 @@
+"""Where a model computes: which device wrap() and resume() choose, what goes there beside the parameters, and what is
+said of tensors that lie elsewhere."""
+
+import re
+
+import torch
+
+from ..errors import LongshoreError
+from ..torch_internals import accelerator, buffers_of, may_get, tree_leaves
+from .device import first_line
+
+_ON_THE_CPU = 'device="cpu" computes on the CPU'
+# what PyTorch says of tensors on several devices
+_MIXED = re.compile(r"same device|Input type .* and weight type")
+
+
+def usable_accelerator():
+    """The kind of device that PyTorch has beside the CPU, and can use here; None: there is none."""
+    usable = _has_streams() and torch.accelerator.is_available()
+    return torch.device(torch.accelerator.current_accelerator().type) if usable else None
+
+
+def _has_streams():
+    return hasattr(torch, "accelerator") and hasattr(torch.Stream, "__enter__")
+
+
+def of(model, asked, who, otherwise=None):
+    """The device that a model's modules compute on, with its number; None: the CPU.
+
+    asked: a torch.device or its name. None: where the model lies, if that is not the CPU, then otherwise, then the
+    accelerator that there is. who: begins a message about asked. Raises LongshoreError if nothing can compute there,
+    and ValueError for what is no device.
+    """
+    places = {p.device for p in model.parameters() if p.device.type != "meta"}
+    lies = next((place for place in places if place.type != "cpu"), torch.device("cpu"))
+    if len(places) > 1:
+        names = ", ".join(sorted(map(str, places)))
+        raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
+    there = usable_accelerator()
+    if asked is None:
+        who, asked = f"the model lies on {lies}", lies if lies.type != "cpu" else otherwise or there or lies
+    where = _parsed(asked, who)
+    if where.type == "cpu":
+        return None
+    if where.index is None and where.type == lies.type:
+        where = lies
+    why, count = None, 0 if there is None else torch.accelerator.device_count()
+    if there is None or where.type != there.type:
+        why = _why_not(where)
+    elif where.index is not None and where.index >= count:
+        why = "there is none of that number"
+    if why is None:
+        try:
+            return torch.empty(0, device=where).device  # from here on PyTorch uses it: it has random states, too
+        except RuntimeError as failure:
+            why = first_line(failure)
+    has = ", ".join(f"{there}:{n}" for n in range(count)) or "no accelerator that PyTorch can use"
+    raise LongshoreError(f"{who}: {why}; this machine has {has}, and {_ON_THE_CPU}")
+
+
+def recorded(where):
+    """What a run records of the device that of() returned."""
+    return "cpu" if where is None else where.type
+
+
+def _parsed(asked, who):
+    try:
+        if isinstance(asked, (str, torch.device)):
+            return torch.device(asked)
+        why = f"of type {type(asked).__name__}"
+    except RuntimeError as failure:
+        why = first_line(failure)
+    raise ValueError(
+        f'{who}: is no torch.device nor the name of one ({why}); the accelerator is "cuda", say, and {_ON_THE_CPU}'
+    )
+
+
+def _why_not(where):
+    """Why PyTorch cannot use a device that is not its accelerator here, in its own words if it has any."""
+    if accelerator().type == where.type and not _has_streams():
+        return f"PyTorch {torch.__version__} is too old for it: install 2.7 or newer"
+    try:
+        torch.empty(0, device=where)
+    except Exception as failure:
+        return first_line(failure).partition(". ")[0]
+    return "it is no accelerator of this PyTorch"
+
+
+# ---- what goes along
+
+
+def copies_beside(model, where):
+    """[(tensor, its data on a device)] of what is on no drive: buffers, and parameters without elements."""
+    beside = [*model.buffers(), *(p for p in model.parameters() if not p.numel())]
+    return [(t, t.detach().to(where)) for t in beside if t.device != where and not t.is_meta]
+
+
+def put(model, copies):
+    """Gives tensors of copies_beside() their data. They stay the same objects where PyTorch allows it."""
+    for t, data in copies:
+        if may_get(t, data):
+            t.data = data
+            continue
+        for module in model.modules():
+            for name, b in buffers_of(module).items():
+                if b is t:
+                    buffers_of(module)[name] = data
+
+
+# ---- what lies elsewhere
+
+
+def explained(failure, model, where, args, kwargs):
+    """The library's error if a forward pass has failed because tensors lie on several devices; else None.
+
+    where: the device that the model computes on. args, kwargs: of its forward.
+    """
+    if isinstance(failure, LongshoreError) or not isinstance(failure, RuntimeError) or not _MIXED.search(str(failure)):
+        return None
+
+    def elsewhere(value):
+        """The device of the first tensor in a value that lies elsewhere. Numbers of the host may."""
+        tensors = (t for t in tree_leaves(value) if isinstance(t, torch.Tensor))
+        return next((t.device for t in tensors if t.device != where and (t.dim() or t.device.type != "cpu")), None)
+
+    said = f"the model computes on {where}, and"
+    or_cpu = "" if where.type == "cpu" else '; or compute on the CPU, with device="cpu"'
+    given = {**{f"argument {n + 1}": value for n, value in enumerate(args)}, **kwargs}
+    batch = {name: device for name, value in given.items() if (device := elsewhere(value)) is not None}
+    if batch:
+        named = ", ".join(f"{name} on {device}" for name, device in batch.items())
+        return LongshoreError(f"{said} the batch lies elsewhere ({named}): batch.to(engine.device) moves it{or_cpu}")
+    own = [(f"buffer {name}", b) for name, b in model.named_buffers()]
+    own += [
+        (f"{n}.{key}".lstrip("."), t)
+        for n, m in model.named_modules()
+        for key, t in vars(m).items()
+        if torch.is_tensor(t)
+    ]
+    for name, t in own:
+        if elsewhere(t) is not None:
+            return LongshoreError(
+                f"{said} {name} of the model lies on {t.device}: move it with .to(engine.device), or make it a buffer "
+                f"(register_buffer), which wrap() moves{or_cpu}"
+            )
+    return LongshoreError(
+        f"{said} its code makes a tensor elsewhere ({first_line(failure)}): make it with device=, that of another "
+        f"tensor{or_cpu}"
+    )
