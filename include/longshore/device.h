@@ -124,8 +124,8 @@ int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, voi
 void shore_shown_want(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
 /* No further calls compute with the page. Earlier ones may still run: what is put into its buffer next follows them, on
- * each stream that the page was given on. Until then the page stays in its buffer, and a get of the same step puts
- * nothing. */
+ * each stream that the page was given on. Until then the page stays in its buffer, and a get of the same step, or of a
+ * later one into which the page was carried, puts nothing. */
 void shore_shown_leave(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
 /* Leaves the page and forgets it, once it has been put: it may be updated. */

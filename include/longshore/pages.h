@@ -126,7 +126,7 @@ void shore_pages_update_end(struct shore_pages *pages, uint32_t page);
 void shore_pages_updated(struct shore_pages *pages, uint32_t page, uint64_t step);
 
 /* The segments of a page were carried into `step` (shore_fleet_carry()): if it held the step before, it now holds this
- * one. */
+ * one. So do copies of it on a device (longshore/device.h). */
 void shore_pages_carried(struct shore_pages *pages, uint32_t page, uint64_t step);
 
 /* Waits until nothing is being fetched into a page. Call it before you put something there. */

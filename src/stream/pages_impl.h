@@ -29,7 +29,8 @@ struct page {
     uint32_t from, to; /* range of segments that the update has touched */
     uint64_t step;     /* the step whose parameters it holds, or SHORE__NO_STEP */
     uint64_t next_step;
-    uint64_t touched; /* the step towards which an update has changed segments of it */
+    uint64_t touched;            /* the step towards which an update has changed segments of it */
+    uint64_t same_from, same_to; /* steps in which its parameters are known to be the same */
     struct shore_wait load, update;
     struct shore_completion then; /* the caller's, called after update */
     struct page *next_read;       /* in the reader's queue */
@@ -60,6 +61,15 @@ struct shore_pages {
 
 static inline size_t pages_bytes(enum shore_fetch_kind kind, uint32_t segments) {
     return (size_t)segments * SHORE_SEGMENT_ELEMS * (kind == SHORE_FETCH_MASTER ? 4 : 2);
+}
+/* Its parameters of this step are those of no other step. */
+static inline void page_changes(struct page *page, uint64_t step) {
+    page->same_from = page->same_to = step;
+}
+/* Whether a copy of its parameters of one step has those of another step. */
+static inline bool page_is_same(const struct page *page, uint64_t copied, uint64_t step) {
+    return copied == step ||
+           (page->same_from <= copied && copied <= page->same_to && page->same_from <= step && step <= page->same_to);
 }
 /* Whether the page has memory of its own. */
 static inline bool page_stays(const struct page *page) {

@@ -73,11 +73,13 @@ static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint3
     if (page->from == page->to || from < page->from) page->from = from;
     if (to > page->to) page->to = to;
     page->touched = page->next_step;
+    page_changes(page, page->next_step);
     for (uint32_t i = 0; page->shares && i < p->npages; i++) {
         struct page *other = &p->pages[i];
         if (other == page || !page_meets(other, page->block, from, to)) continue;
         other->step = SHORE__NO_STEP;
         other->touched = page->next_step;
+        page_changes(other, page->next_step);
         other->handed_back = false;
     }
 }
@@ -123,7 +125,10 @@ void shore_pages_carried(struct shore_pages *p, uint32_t number, uint64_t step) 
     struct page *page = &p->pages[number];
     bool pending;
     if (page->updating && !page->in_parts) shore__page_end_update(p, page, false, &pending, NULL);
-    if (!page->updating && page->step + 1 == step && page->touched != step) page->step = step;
+    if (page->touched == step) return;
+    if (!page->updating && page->step + 1 == step) page->step = step;
+    if (page->same_to + 1 != step) page->same_from = step - 1;
+    page->same_to = step;
 }
 
 bool shore__pages_hands_back(const struct shore_pages *p, uint32_t number) {
@@ -141,6 +146,7 @@ void shore_pages_discarded(struct shore_pages *p) {
         if (page->updating || page->step > info.step) page->step = SHORE__NO_STEP;
         page->updating = false;
         page->touched = SHORE__NO_STEP;
+        if (page->same_to > info.step) page->same_to = info.step; /* the next attempt may change it */
     }
 }
 
@@ -170,6 +176,7 @@ void shore__pages_hold(struct shore_pages *p, uint64_t step) {
         assert(!page->users && !page->updating);
         end_fetch(page);
         page->step = holds_all(p, page) ? step : SHORE__NO_STEP;
+        page_changes(page, step);
     }
 }
 

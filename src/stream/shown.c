@@ -238,10 +238,14 @@ static int fill(struct shore_shown *s, struct turns *pool, struct slot *slot, ui
     return rc;
 }
 
-/* Finds the slot of a page in its current step. Nobody computes with slots of earlier steps any more. */
+/* Finds the slot of a page in its current step. Nobody computes any more with slots that hold other parameters. */
 static struct slot *find(struct shore_shown *s, struct turns *pool, uint32_t page) {
     struct slot *slot = slot_of(pool, page);
-    if (!slot || slot->step == s->pages->step) return slot;
+    if (!slot) return NULL;
+    if (page_is_same(&s->pages->pages[page], slot->step, s->pages->step)) {
+        slot->step = s->pages->step;
+        return slot;
+    }
     if (slot->state == GIVEN) leave(s, slot);
     empty(s, slot);
     return NULL;

@@ -113,7 +113,8 @@ struct world {
     void *buffer[BUFFERS];
     bool widens;
     uint32_t nbuffers, ngiven, given[BUFFERS]; /* pages */
-    _Atomic uint64_t step;                     /* of the pages, which a thread reads */
+    uint64_t step;                             /* of the pages */
+    _Atomic uint64_t changed[PAGES];           /* the step that has changed each one last, which a thread reads */
     struct sample {
         bool wide;
         uint16_t expected;
@@ -130,7 +131,7 @@ static uint16_t content(uint32_t page, uint64_t step) {
 static int read_page(void *ctx, uint32_t block, uint32_t segment, uint32_t count, void *dst, struct shore_diag *diag) {
     const struct world *w = ctx;
     for (uint32_t i = 0; i < SHORE_SEGMENT_ELEMS; i++)
-        ((uint16_t *)dst)[i] = content(block, w->step);
+        ((uint16_t *)dst)[i] = content(block, w->changed[block]);
     return 0;
 }
 
@@ -153,6 +154,8 @@ static struct world *open_world(uint32_t host, uint32_t buffers, bool widens) {
                                               .read = read_page,
                                               .read_ctx = w};
     w->step = 1;
+    for (uint32_t i = 0; i < PAGES; i++)
+        w->changed[i] = 1;
     w->nbuffers = buffers;
     w->widens = widens;
     assert_int_equal(shore_pages_open(NULL, &pages, &w->pages, &w->diag), 0);
@@ -235,7 +238,7 @@ static void compute_with(struct world *w, uint32_t page, int stream) {
     for (uint32_t i = pick(1, 3); i && w->nresults < RESULTS; i--) {
         uint64_t offset = pick(0, (uint32_t)(SHORE_SEGMENT_ELEMS / SAMPLE - 1)) * sample_bytes;
         struct sample *result = &w->result[w->nresults];
-        *result = (struct sample){.wide = value_bytes == 4, .expected = content(page, w->step)};
+        *result = (struct sample){.wide = value_bytes == 4, .expected = content(page, w->changed[page])};
         w->nresults++;
         if (at)
             late_get(&w->late, w->computing[stream], result->values, at + offset, sample_bytes);
@@ -251,6 +254,17 @@ static bool is_free(struct world *w, uint32_t page) {
     free(out);
     assert_true(rc == 0 || rc == -EBUSY);
     return rc == 0;
+}
+
+/* Begins the next step, which carries some pages over (bit i of `carried`: page i), and changes the others. */
+static void go_on(struct world *w, uint32_t carried) {
+    w->step++;
+    for (uint32_t i = 0; i < PAGES; i++)
+        if (carried >> i & 1)
+            shore_pages_carried(w->pages, i, w->step);
+        else
+            w->changed[i] = w->step;
+    shore_pages_set_step(w->pages, w->step);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
@@ -275,9 +289,10 @@ static void what_is_computed_with_is_the_page(void **state) {
                     if (w->given[i] == page) w->given[i--] = w->given[--w->ngiven];
                 shore_shown_release(w->shown, 0, page);
             } else {
-                w->ngiven = 0; /* nobody computes with pages of another step */
-                shore_shown_release_all(w->shown);
-                if (what > 93) shore_pages_set_step(w->pages, ++w->step);
+                while (w->ngiven) /* nobody computes with pages of another step */
+                    leave(w, 0);
+                if (pick(0, 1)) shore_shown_release_all(w->shown);
+                if (what > 93) go_on(w, pick(0, (1 << PAGES) - 1));
             }
         }
         close_world(w);
@@ -306,9 +321,26 @@ static void the_next_page_is_put_while_this_one_is_computed_with(void **state) {
     assert_int_equal(w->late.nputs, 3);
     shore_shown_release_all(w->shown);
     w->ngiven = 0;
-    shore_pages_set_step(w->pages, ++w->step);
+    go_on(w, 0);
     compute_with(w, 1, 0);
     assert_int_equal(w->late.nputs, 4);
+    close_world(w);
+}
+
+static void a_page_that_no_step_changes_is_put_once(void **state) {
+    struct world *w = open_world(1, 2, false);
+    compute_with(w, 0, 0);
+    for (int step = 0; step < 3; step++) {
+        leave(w, 0);
+        go_on(w, 1);
+        compute_with(w, 0, 0);
+        assert_int_equal(w->late.nputs, 1);
+    }
+    leave(w, 0);
+    go_on(w, 0);
+    go_on(w, 1);
+    compute_with(w, 0, 0);
+    assert_int_equal(w->late.nputs, 2);
     close_world(w);
 }
 
@@ -433,6 +465,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_computed_with_is_the_page),
         cmocka_unit_test(the_next_page_is_put_while_this_one_is_computed_with),
+        cmocka_unit_test(a_page_that_no_step_changes_is_put_once),
         cmocka_unit_test(pages_that_stay_are_not_waited_for),
         cmocka_unit_test(what_is_put_next_follows_every_stream_that_reads),
         cmocka_unit_test(a_page_is_in_use_until_it_has_been_put),
