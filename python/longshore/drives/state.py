@@ -60,6 +60,7 @@ class State:
         self.layout = layout
         self.step = step
         self.pending = False
+        self.is_written = True  # whether drives have more of the last step than its commit, which a skip is
         self.made_with = None  # the blob of the run's start, once commit_blob.py has read it
         self.kept_images = {}  # {block: (images, pending request)} of the blocks that begin_store() stores each step
         forks.leave_in_children(self)
@@ -162,7 +163,8 @@ class State:
         """Begins to read segments of a block into memory. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
         why = f"the parameters of {self.layout.blocks[block].name} cannot be fetched"
-        return Wait(lib.shore_fleet_fetch, self.fleet, self.step, block, segment, count, kind, pointer, what=why)
+        step = self.step if self.is_written else self.step - 1
+        return Wait(lib.shore_fleet_fetch, self.fleet, step, block, segment, count, kind, pointer, what=why)
 
     def gather(self, block, gradients):
         """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""

@@ -219,6 +219,7 @@ class StepCycle:
         core.gradients.end_step(changed, made and (stored or not skipped))
         self.phase, self.commits = Phase.MADE, (skipped and not stored, metrics, noted)
         core.state.step += 1
+        core.state.is_written = not self.commits[0]
         core.meter.restart(core.state)
         self.begin(keep=True)
         core.streams.after_step(changed)
@@ -254,6 +255,8 @@ class StepCycle:
             commits = skipped, metrics, commit_blob.finish(self.core, noted)
             recovery.persist(self.core, lambda: self.core.state.commit(*commits))
             self.phase, self.commits = Phase.COMMITTING, commits
+            if skipped:
+                self.settle()  # so that pages find it
 
     @whole
     def settle(self):
@@ -265,6 +268,7 @@ class StepCycle:
     def durable(self):
         """The last step is durable."""
         self.phase, self.commits, self.stored = Phase.DURABLE, None, []
+        self.core.state.is_written = True
         self.core.gradients.durable()
 
     def found_committed(self):
@@ -317,6 +321,7 @@ class StepCycle:
         streams = self.core.streams
         self.phase, self.commits, self.stored = Phase.DURABLE, None, []
         self.core.state.step -= 1
+        self.core.state.is_written = True
         self.counts = self.counts_before
         for streamed in streams.blocks:
             streams.hide(streamed)
