@@ -13,13 +13,12 @@ from unittest import mock
 import torch
 from torch import nn
 
+import longshore
 import models
 import standin
-from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes
-
-import longshore
 from longshore.model import activations, device
 from longshore.run.engine_surface import core_of
+from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes
 
 PLACES = "cpu", standin.NAME
 ACCUMULATED = 4
@@ -30,7 +29,7 @@ def wrapped(model, path, slots=99, pages=99, **how):
     """An engine with that many layers on the device, and pages of layers on the host."""
     os.mkdir(f"{path}-drive")
     with sizes(slots, pages):
-        how = {"lr": 1e-2, "memory": "1GiB", **how}
+        how = {"lr": 1e-2, "memory": "1GiB", "device": next(model.parameters()).device, **how}
         with longshore.wrap(model, run=path, drives=[f"{path}-drive"], **how) as engine:
             yield engine
 
