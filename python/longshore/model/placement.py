@@ -1,6 +1,7 @@
 """Where a model computes: which device wrap() and resume() choose, what goes there beside the parameters, and what is
 said of tensors that lie elsewhere."""
 
+import contextlib
 import re
 
 import torch
@@ -9,7 +10,6 @@ from ..errors import LongshoreError
 from ..torch_internals import accelerator, buffers_of, may_get, tree_leaves
 from .device import first_line
 
-_ON_THE_CPU = 'device="cpu" computes on the CPU'
 # what PyTorch says of tensors on several devices
 _MIXED = re.compile(r"same device|Input type .* and weight type")
 
@@ -37,42 +37,40 @@ def of(model, asked, who, otherwise=None):
         names = ", ".join(sorted(map(str, places)))
         raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
     there = usable_accelerator()
+    count = 0 if there is None else torch.accelerator.device_count()
+    has = ", ".join(f"{there}:{n}" for n in range(count)) or "no accelerator that PyTorch can use"
+    advice = f'this machine has {has}, and device="cpu" computes on the CPU'
     if asked is None:
         who, asked = f"the model lies on {lies}", lies if lies.type != "cpu" else otherwise or there or lies
-    where = _parsed(asked, who)
+    where = _parsed(asked)
+    if where is None:
+        raise ValueError(f"{who}: must be a torch.device or the name of one; {advice}")
     if where.type == "cpu":
         return None
     if where.index is None and where.type == lies.type:
         where = lies
-    why, count = None, 0 if there is None else torch.accelerator.device_count()
     if there is None or where.type != there.type:
         why = _why_not(where)
     elif where.index is not None and where.index >= count:
         why = "there is none of that number"
-    if why is None:
+    else:
         try:
             return torch.empty(0, device=where).device  # from here on PyTorch uses it: it has random states, too
         except RuntimeError as failure:
             why = first_line(failure)
-    has = ", ".join(f"{there}:{n}" for n in range(count)) or "no accelerator that PyTorch can use"
-    raise LongshoreError(f"{who}: {why}; this machine has {has}, and {_ON_THE_CPU}")
+    raise LongshoreError(f"{who}: {why}; {advice}")
+
+
+def _parsed(asked):
+    """The torch.device that was asked for; None: it is none."""
+    with contextlib.suppress(RuntimeError):
+        return torch.device(asked) if isinstance(asked, (str, torch.device)) else None
+    return None
 
 
 def recorded(where):
     """What a run records of the device that of() returned."""
     return "cpu" if where is None else where.type
-
-
-def _parsed(asked, who):
-    try:
-        if isinstance(asked, (str, torch.device)):
-            return torch.device(asked)
-        why = f"of type {type(asked).__name__}"
-    except RuntimeError as failure:
-        why = first_line(failure)
-    raise ValueError(
-        f'{who}: is no torch.device nor the name of one ({why}); the accelerator is "cuda", say, and {_ON_THE_CPU}'
-    )
 
 
 def _why_not(where):
@@ -130,19 +128,13 @@ def explained(failure, model, where, args, kwargs):
     if batch:
         named = ", ".join(f"{name} on {device}" for name, device in batch.items())
         return LongshoreError(f"{said} the batch lies elsewhere ({named}): batch.to(engine.device) moves it{or_cpu}")
-    own = [(f"buffer {name}", b) for name, b in model.named_buffers()]
-    own += [
-        (f"{n}.{key}".lstrip("."), t)
-        for n, m in model.named_modules()
-        for key, t in vars(m).items()
-        if torch.is_tensor(t)
-    ]
-    for name, t in own:
+    own = [(f"buffer {name}", b, "move it there") for name, b in model.named_buffers()]
+    for module, m in model.named_modules():
+        tensors = [(f"{module}.{key}".lstrip("."), t) for key, t in vars(m).items() if torch.is_tensor(t)]
+        own += [(name, t, "make it a buffer, which wrap() moves, with register_buffer()") for name, t in tensors]
+    for name, t, advice in own:
         if elsewhere(t) is not None:
-            return LongshoreError(
-                f"{said} {name} of the model lies on {t.device}: move it with .to(engine.device), or make it a buffer "
-                f"(register_buffer), which wrap() moves{or_cpu}"
-            )
+            return LongshoreError(f"{said} {name} of the model lies on {t.device}: {advice}{or_cpu}")
     return LongshoreError(
         f"{said} its code makes a tensor elsewhere ({first_line(failure)}): make it with device=, that of another "
         f"tensor{or_cpu}"
