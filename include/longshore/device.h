@@ -102,11 +102,18 @@ struct shore_shown_options {
     void *copying; /* the stream for putting pages, if there are buffers */
     uint32_t npools;
     const struct shore_shown_pool *pools;
+    /* Where the device does not reach all memory of pages ("pinned"): the range that it reaches, and a ring elsewhere
+     * in memory that it reaches. Pages outside of the range are copied into the ring by the caller's thread, in parts
+     * of a quarter of it, and put from there. NULL: it reaches all. */
+    const void *reached;
+    uint64_t reached_bytes;
+    void *ring;
+    uint64_t ring_bytes;
 };
 
 /* Begins to show pages to a device. Ownership: *out is the caller's, for shore_shown_close(); pages, device and streams
- * are borrowed until then, options and their lists during the call. Errors: -EINVAL (options.size; a pool widens, and
- * the device cannot), -ENOMEM. */
+ * are borrowed until then, as is the ring; options and their lists during the call. Errors: -EINVAL (options.size; a
+ * pool widens, and the device cannot; a ring of less than 256 bytes), -ENOMEM. */
 int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options *options, struct shore_shown **out,
                      struct shore_diag *diag);
 
@@ -120,7 +127,7 @@ int shore_shown_get(struct shore_shown *shown, uint32_t pool, uint32_t page, voi
                     uint64_t *there, struct shore_diag *diag);
 
 /* Begins to fetch a page and, if it is there, to put it into a buffer that is not given, as far as this needs no
- * waiting. */
+ * waiting but for a part of the ring that is being put. */
 void shore_shown_want(struct shore_shown *shown, uint32_t pool, uint32_t page);
 
 /* No further calls compute with the page. Earlier ones may still run: what is put into its buffer next follows them, on

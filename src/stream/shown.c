@@ -21,6 +21,7 @@
 #include "base/events.h"
 #include "base/sized.h"
 #include "stream/pages_impl.h"
+#include "stream/staging.h"
 
 #define NO_PAGE UINT32_MAX
 
@@ -62,6 +63,7 @@ struct shore_shown {
     struct turns *pools;
     struct slot *slots; /* of all pools */
     struct shore__fifo putting;
+    struct shore__staging staging;
 };
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
@@ -90,11 +92,14 @@ int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options
     struct shore_shown_options o;
     *out = NULL;
     int rc = shore__sized_in(&o, sizeof o, options, "shore_shown_options", diag);
+    struct shore__staging staging = {0};
     if (!rc) rc = check(&o, diag);
+    if (!rc) rc = shore__staging_open(&staging, &o, diag);
     if (rc) return rc;
     struct shore_shown *s = calloc(1, sizeof *s);
     if (s) {
-        *s = (struct shore_shown){.pages = pages, .device = o.device, .copying = o.copying, .npools = o.npools};
+        *s = (struct shore_shown){
+            .pages = pages, .device = o.device, .copying = o.copying, .npools = o.npools, .staging = staging};
         for (uint32_t i = 0; i < o.npools; i++)
             s->nslots += o.pools[i].nbuffers ? o.pools[i].nbuffers : 1;
         s->pools = calloc(s->npools ? s->npools : 1, sizeof *s->pools);
@@ -112,6 +117,7 @@ int shore_shown_open(struct shore_pages *pages, const struct shore_shown_options
 void shore_shown_close(struct shore_shown *s) {
     if (!s) return;
     if (s->pools && s->slots) shore_shown_release_all(s);
+    shore__staging_close(&s->staging);
     for (uint32_t i = 0; s->slots && i < s->nslots; i++)
         free(s->slots[i].readers);
     free(s->putting.items);
@@ -204,7 +210,8 @@ static void empty(struct shore_shown *s, struct slot *slot) {
     slot->state = EMPTY;
 }
 
-/* Puts the host's page into the slot. Whatever fails, the page stays in use as long as its copy may be under way. */
+/* Puts the host's page into the slot. Whatever fails, the page stays in use as long as its copy may be under way. What
+ * goes through the ring is not in use any more. */
 static int put(struct shore_shown *s, const struct turns *pool, struct slot *slot, struct shore_diag *diag) {
     struct shore_device *d = s->device;
     const struct page *page = &s->pages->pages[slot->page];
@@ -215,15 +222,18 @@ static int put(struct shore_shown *s, const struct turns *pool, struct slot *slo
     for (uint32_t i = 0; !rc && i < slot->nreaders; i++)
         if (slot->readers[i].last.stream) rc = d->follow(d->ctx, s->copying, slot->readers[i].last);
     if (!rc) slot->nreaders = 0;
-    if (!rc) rc = d->put(d->ctx, s->copying, to, slot->host, bytes);
-    bool under_way = !rc;
+    bool staged = shore__staging_takes(&s->staging, slot->host, bytes);
+    if (!rc && staged) rc = shore__staging_put(&s->staging, to, slot->host, bytes, diag);
+    if (!rc && !staged) rc = d->put(d->ctx, s->copying, to, slot->host, bytes);
+    bool under_way = !rc && !staged;
     if (!rc && widens) rc = d->widen(d->ctx, s->copying, slot->buffer, to, bytes / 2);
     slot->put = d->record(d->ctx, s->copying);
     if (under_way)
         add_putting(s, slot->page, slot->put);
     else
         shore_pages_release(s->pages, slot->page);
-    return rc ? shore__fail(diag, rc, "parameters cannot be put on the device: %s", shore_error_text(rc)) : 0;
+    if (!rc || rc == -ETIMEDOUT) return rc; /* the ring has said that the device is lost */
+    return shore__fail(diag, rc, "parameters cannot be put on the device: %s", shore_error_text(rc));
 }
 
 static int fill(struct shore_shown *s, struct turns *pool, struct slot *slot, uint32_t page, struct shore_diag *diag) {
@@ -257,6 +267,13 @@ static struct slot *next_slot(struct turns *pool) {
     for (uint32_t i = 0; i < pool->nslots; i++)
         if (pool->slots[i].state != GIVEN && (!next || pool->slots[i].used < next->used)) next = &pool->slots[i];
     return next;
+}
+
+/* Whether a put into the slot begins at once: nobody reads it, and nothing is being put. */
+static bool is_idle(struct shore_shown *s, const struct slot *slot) {
+    for (uint32_t i = 0; i < slot->nreaders; i++)
+        if (!shore_device_passed(s->device, slot->readers[i].last)) return false;
+    return !s->putting.count && shore__staging_is_free(&s->staging);
 }
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
@@ -296,6 +313,7 @@ void shore_shown_want(struct shore_shown *s, uint32_t number, uint32_t page) {
     end_passed(s);
     if (find(s, pool, page) || shore_pages_want(s->pages, page) != SHORE_PAGE_THERE) return;
     struct slot *slot = pool->copies ? next_slot(pool) : NULL;
+    if (slot && s->staging.ring && !is_idle(s, slot)) slot = NULL; /* the ring would wait for what comes before */
     if (slot && !fill(s, pool, slot, page, NULL)) slot->used = ++s->clock;
 }
 

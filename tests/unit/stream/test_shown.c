@@ -12,11 +12,13 @@
 
 #include "base/prng.h"
 #include "longshore/device.h"
+#include "longshore/memory.h"
 #include "longshore/pages.h"
 #include "number/bf16.h"
 #include "seed.h"
 
 enum { PAGES = 7, STAYING = 3, CALLS = 1 << 14, OPS = 400, SAMPLE = 64, RESULTS = 512, BUFFERS = 5, STREAMS = 3 };
+enum { RING_BYTES = 4 * 40000 }; /* a page goes through it in four parts, the last of which is smaller */
 #define PAGE_BYTES ((size_t)SHORE_SEGMENT_ELEMS * 2)
 
 static uint64_t seed, drawn;
@@ -42,8 +44,9 @@ struct stream {
 
 /* What a stream was called runs when it is waited for; sometimes also when it is looked at. */
 struct late {
+    const char *reached, *ring; /* all that puts may read; NULL: they may read all */
     bool hangs, only_if_waited_for, refuses_put, refuses_widen;
-    uint32_t nputs, nstands; /* waits that had to wait */
+    uint32_t nputs, nstaged, nstands; /* waits that had to wait */
     struct stream *put_on;
     uint64_t timeout_ns; /* of the last one */
 };
@@ -70,6 +73,11 @@ static void run(struct shore_event until) {
 static int late_put(void *ctx, void *stream, uint64_t to, const void *from, size_t bytes) {
     struct late *l = ctx;
     if (l->refuses_put) return -EIO;
+    if (l->ring) {
+        size_t in_ring = (size_t)((const char *)from - l->ring), in_range = (size_t)((const char *)from - l->reached);
+        assert_true(in_ring + bytes <= RING_BYTES || in_range + bytes <= STAYING * PAGE_BYTES);
+        l->nstaged += in_ring < RING_BYTES;
+    }
     l->nputs++;
     l->put_on = stream;
     return call(stream, (struct call){.to = (void *)(uintptr_t)to, .from = from, .bytes = bytes});
@@ -111,6 +119,7 @@ struct world {
     struct shore_pages *pages;
     struct shore_shown *shown;
     void *buffer[BUFFERS];
+    void *reached, *ring; /* NULL: the device reaches all memory */
     bool widens;
     uint32_t nbuffers, ngiven, given[BUFFERS]; /* pages */
     uint64_t step;                             /* of the pages */
@@ -135,14 +144,19 @@ static int read_page(void *ctx, uint32_t block, uint32_t segment, uint32_t count
     return 0;
 }
 
-/* Of pages, some stay and the others share `host` buffers; on the device all share `buffers`. */
-static struct world *open_world(uint32_t host, uint32_t buffers, bool widens) {
+/* Of pages, some stay and the others share `host` buffers; on the device all share `buffers`. ring: the device reaches
+ * the pages that stay alone. */
+static struct world *open_world_with(uint32_t host, uint32_t buffers, bool widens, bool ring) {
     struct world *w = calloc(1, sizeof *w);
     struct shore_pages_range ranges[PAGES];
     uint64_t there[BUFFERS];
     const struct shore_shown_pool shown = {there, buffers, widens};
+    if (ring) w->late.reached = w->reached = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, STAYING * PAGE_BYTES);
+    if (ring) w->late.ring = w->ring = malloc(RING_BYTES);
     for (uint32_t i = 0; i < PAGES; i++)
         ranges[i] = (struct shore_pages_range){.block = i, .count = 1, .pool = i < STAYING ? SHORE_PAGES_STAYS : 0};
+    for (uint32_t i = 0; ring && i < STAYING; i++)
+        ranges[i].memory = (char *)w->reached + i * PAGE_BYTES;
     for (uint32_t i = 0; i < buffers; i++)
         there[i] = (uintptr_t)(w->buffer[i] = calloc(2, PAGE_BYTES));
     const struct shore_pages_pool pool = {.nbuffers = host};
@@ -171,10 +185,21 @@ static struct world *open_world(uint32_t host, uint32_t buffers, bool widens) {
                                       .follow = late_follow,
                                       .wait = late_wait,
                                       .widen = late_widen};
-    const struct shore_shown_options options = {
-        .size = sizeof options, .device = &w->device, .copying = w->copying, .pools = &shown, .npools = 1};
+    const struct shore_shown_options options = {.size = sizeof options,
+                                                .device = &w->device,
+                                                .copying = w->copying,
+                                                .pools = &shown,
+                                                .npools = 1,
+                                                .reached = w->reached,
+                                                .reached_bytes = ring ? STAYING * PAGE_BYTES : 0,
+                                                .ring = w->ring,
+                                                .ring_bytes = ring ? RING_BYTES : 0};
     assert_int_equal(shore_shown_open(w->pages, &options, &w->shown, &w->diag), 0);
     return w;
+}
+
+static struct world *open_world(uint32_t host, uint32_t buffers, bool widens) {
+    return open_world_with(host, buffers, widens, false);
 }
 
 static void check_results(struct world *w) {
@@ -198,6 +223,8 @@ static void close_world(struct world *w) {
     for (int i = 0; i < STREAMS; i++)
         free(w->computing[i]);
     free(w->copying);
+    free(w->reached);
+    free(w->ring);
     free(w);
 }
 
@@ -270,9 +297,9 @@ static void go_on(struct world *w, uint32_t carried) {
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void what_is_computed_with_is_the_page(void **state) {
-    for (uint32_t turn = 0; turn < 4 * (BUFFERS + 1); turn++) {
-        uint32_t buffers = turn / 4;
-        struct world *w = open_world(turn % 2 ? 3 : 1, buffers, turn % 4 / 2);
+    for (uint32_t turn = 0; turn < 8 * (BUFFERS + 1); turn++) {
+        uint32_t buffers = turn / 8;
+        struct world *w = open_world_with(turn % 2 ? 3 : 1, buffers, turn % 4 / 2, turn % 8 / 4);
         for (int op = 0; op < OPS; op++) {
             uint32_t page = pick(0, PAGES - 1), what = pick(0, 99);
             w->late.refuses_put = w->late.refuses_widen = false;
@@ -295,8 +322,45 @@ static void what_is_computed_with_is_the_page(void **state) {
                 if (what > 93) go_on(w, pick(0, (1 << PAGES) - 1));
             }
         }
+        assert_int_equal(w->late.nstaged != 0, buffers && w->ring);
         close_world(w);
     }
+}
+
+/* The host waits for parts of the ring alone, and prefetches only where the ring would wait for nothing else. */
+static void pages_that_the_device_does_not_reach(void **state) {
+    struct world *w = open_world_with(2, 2, false, true);
+    const void *host;
+    w->late.only_if_waited_for = true;
+    given(w, STAYING, 0, &host);
+    assert_int_equal(w->late.nstaged, 4);
+    assert_int_equal(w->late.nstands, 0);
+    assert_true(is_free(w, STAYING)); /* the ring has it */
+    given(w, STAYING + 1, 0, &host);
+    assert_int_equal(w->late.nstands, 4);
+    leave(w, 0);
+    for (int i = 0; i < 2; i++) {
+        while (shore_pages_want(w->pages, STAYING + 2) != SHORE_PAGE_THERE) {
+        }
+        w->late.nstaged = 0;
+        shore_shown_want(w->shown, 0, STAYING + 2);
+        assert_int_equal(w->late.nstaged, i ? 4 : 0);
+        run(late_record(&w->late, w->computing[0]));
+    }
+    given(w, 0, 0, &host);
+    assert_int_equal(w->late.nstaged, 4); /* that one is reached */
+    close_world(w);
+}
+
+static void a_lost_device_with_a_ring(void **state) {
+    struct world *w = open_world_with(2, 2, false, true);
+    const void *host;
+    uint64_t there;
+    given(w, STAYING, 0, &host);
+    w->late.hangs = true;
+    assert_int_equal(shore_shown_get(w->shown, 0, STAYING + 1, w->computing[0], &host, &there, &w->diag), -ETIMEDOUT);
+    assert_non_null(strstr(w->diag.text, "lost"));
+    close_world(w);
 }
 
 static void the_next_page_is_put_while_this_one_is_computed_with(void **state) {
@@ -457,6 +521,10 @@ static void what_cannot_be_is_refused(void **state) {
     w->device.widen = NULL;
     assert_int_equal(shore_shown_open(w->pages, &options, &shown, &w->diag), -EINVAL);
     assert_non_null(strstr(w->diag.text, "widen"));
+    char ring[255];
+    options =
+        (struct shore_shown_options){.size = sizeof options, .device = &w->device, .ring = ring, .ring_bytes = 255};
+    assert_int_equal(shore_shown_open(w->pages, &options, &shown, &w->diag), -EINVAL);
     close_world(w);
 }
 
@@ -464,6 +532,8 @@ int main(void) {
     seed = test_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_computed_with_is_the_page),
+        cmocka_unit_test(pages_that_the_device_does_not_reach),
+        cmocka_unit_test(a_lost_device_with_a_ring),
         cmocka_unit_test(the_next_page_is_put_while_this_one_is_computed_with),
         cmocka_unit_test(a_page_that_no_step_changes_is_put_once),
         cmocka_unit_test(pages_that_stay_are_not_waited_for),
