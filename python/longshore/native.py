@@ -170,5 +170,10 @@ def readable(number, up=False):
     return text(lib.shore_size_say(int(number), up, out, len(out)))
 
 
+def first_line(failure):
+    """What an exception of PyTorch's says, without the places in its code that follow."""
+    return str(failure).strip().partition("\n")[0]
+
+
 def path_bytes(path):
     return os.fsencode(os.fspath(path))

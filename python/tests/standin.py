@@ -96,6 +96,21 @@ def live():
     return torch.ops.standin.live()
 
 
+def pinned():
+    """Bytes of pinned memory."""
+    return torch.ops.standin.pinned()
+
+
+def pin(address, nbytes):
+    """As cudaHostRegister() does."""
+    torch.ops.standin.pin(address, nbytes)
+
+
+def unpin(address):
+    """As cudaHostUnregister() does."""
+    torch.ops.standin.unpin(address)
+
+
 def pinned_most():
     """The most bytes of pinned memory since it was asked last."""
     return torch.ops.standin.pinned_most()
@@ -107,7 +122,7 @@ def hang(on=True):
 
 
 def limit(nbytes=-1, pinned=-1):
-    """Memory of the device, beyond which torch.OutOfMemoryError is raised, and of one pinned allocation; -1: as at the
-    start, 8 GiB and no limit."""
+    """Memory of the device, beyond which torch.OutOfMemoryError is raised, and all pinned memory; -1: as at the start,
+    8 GiB and no limit."""
     torch.ops.standin.limit(nbytes)
     torch.ops.standin.limit_pinned(pinned)

@@ -123,7 +123,7 @@ struct Memory : c10::DeviceAllocator {
 struct PinnedMemory : c10::Allocator {
     c10::DataPtr allocate(size_t nbytes) override {
         Locked locked(lock);
-        TORCH_CHECK(nbytes <= pinned_limit, "stand-in: this memory cannot be pinned");
+        TORCH_CHECK(pinned_bytes + rounded(nbytes) <= pinned_limit, "stand-in: this memory cannot be pinned");
         void *p = aligned_alloc(PAGE, rounded(nbytes) + PAGE);
         TORCH_CHECK(p);
         pinned[(char *)p] = rounded(nbytes) + PAGE;
@@ -140,6 +140,24 @@ struct PinnedMemory : c10::Allocator {
     c10::DeleterFnPtr raw_deleter() const override { return &release; }
     void copy_data(void *to, const void *from, size_t nbytes) const override { memcpy(to, from, nbytes); }
 } pinned_memory;
+
+// Memory that the process has mapped, as cudaHostRegister() pins it
+void pin(int64_t address, int64_t nbytes) {
+    Locked locked(lock);
+    TORCH_CHECK(!range_of(pinned, (char *)address).first, "stand-in: this memory is pinned already");
+    TORCH_CHECK(pinned_bytes + rounded(nbytes) <= pinned_limit, "stand-in: this memory cannot be pinned");
+    pinned[(char *)address] = rounded(nbytes);
+    pinned_bytes += rounded(nbytes);
+    pinned_most = std::max(pinned_most, pinned_bytes);
+}
+
+void unpin(int64_t address) {
+    Locked locked(lock);
+    auto it = pinned.find((char *)address);
+    TORCH_CHECK(it != pinned.end(), "stand-in: this memory is not pinned");
+    pinned_bytes -= it->second;
+    pinned.erase(it);
+}
 
 // ---- streams
 
@@ -531,6 +549,9 @@ TORCH_LIBRARY(standin, m) {
     });
     m.def("resize_storage(Tensor t, int nbytes) -> ()",
           [](const at::Tensor &t, int64_t nbytes) { resize_storage(t.storage(), (size_t)nbytes); });
+    m.def("pin(int address, int nbytes) -> ()", pin);
+    m.def("unpin(int address) -> ()", unpin);
+    m.def("pinned() -> int", [] { return (int64_t)pinned_bytes; });
     m.def("pinned_most() -> int", [] { return (int64_t)std::exchange(pinned_most, pinned_bytes); });
     m.def("hang(bool on) -> ()", [](bool on) {
         Locked locked(lock);

@@ -31,13 +31,6 @@ def plan(layout, memory, device=CUDA, storage="bf16", activations="memory", **mo
     return memory_plan.plan(layout, ["ram:"] * 2, memory, how, device=device, **more)
 
 
-def pinned(layout, pages, chosen):
-    def page_bytes(block):
-        return layout.page_bytes(block, torch.float32, torch.bfloat16)
-
-    return layout.memory_bytes(pages, page_bytes) + chosen.aside_bytes + chosen.pool_bytes
-
-
 def refused(layout, memory, **how):
     """(place, minimum) of each budget that is too little."""
     with pytest.raises(BudgetError) as said:
@@ -53,8 +46,6 @@ def test_slots_and_pages_have_numbers_of_their_own(seed):
     assert (everything.slots, everything.pages) == (6, 6)
     few_slots = plan(layout, 1 << 30, gpu_memory=layout.memory_bytes(2))
     assert (few_slots.slots, few_slots.pages) == (2, 6)
-    few_pages = plan(layout, 1 << 30, pinned_memory=pinned(layout, 2, everything))
-    assert (few_pages.slots, few_pages.pages) == (6, 2)
     # a device's memory is beside the budget, and pages have the size in which they are fetched
     assert few_slots.total_bytes == everything.total_bytes
     assert plan(layout, 1 << 30, device=None).slots == 0
@@ -74,10 +65,27 @@ def test_a_place_that_is_short_is_named_with_its_minimum(seed):
         chosen = plan(layout, least, **how)
         assert (chosen.slots, chosen.pages) == (6, 1)
         assert list(refused(layout, least - 1, **how)) == ["memory"]
-        of_pinned = pinned(layout, 1, chosen)
-        assert plan(layout, 1 << 30, pinned_memory=of_pinned, **how).pages == 1
-        assert list(refused(layout, 1 << 30, pinned_memory=of_pinned - 1, **how)) == ["pinned memory"]
-        assert len(refused(layout, 1 << 30, pinned_memory=of_pinned - 1, gpu_memory=device - 1, **how)) == 2
+
+
+def test_pinned_memory_is_a_part_of_memory(seed):
+    """Its least is named and works; it decides what of the host's memory is pinned, not how much of that there is."""
+    chance = random.Random(seed)
+    for activations in ("memory", "drives"):
+        layout, how = layout_of(chance, torch.float32), {"activations": activations}
+        with pytest.raises(BudgetError) as said:
+            plan(layout, 1 << 30, pinned_memory=1, **how)
+        told = re.search(r"pinned_memory=1 B is too little for this model: minimum ([0-9.]+ \w+)", str(said.value))
+        least, free = native.size(told.group(1)), plan(layout, 1 << 30, **how)
+        for given in (least, least + chance.randint(1, 64 << 20), 1 << 30):
+            chosen = plan(layout, 1 << 30, pinned_memory=given, **how)
+            parts = chosen.pinned
+            fixed = parts["ring"] + parts["landing"][0] + parts["pool"]
+            assert parts["pages"] >= 0 and fixed + parts["pages"] == given
+            assert (chosen.pages, chosen.slots) == (free.pages, free.slots) and chosen.total_bytes <= 1 << 30
+            assert chosen.staging_bytes == parts["ring"] and chosen.pool_bytes == parts["pool"]
+            assert parts["landing"][1] <= parts["landing"][0] == chosen.landing_bytes
+        with pytest.raises(BudgetError, match="pinned_memory="):
+            plan(layout, 1 << 30, pinned_memory=max(least - (1 << 20), 1), **how)
 
 
 @pytest.mark.parametrize("name", ["gpu_memory", "pinned_memory"])

@@ -27,6 +27,10 @@ class Buffer:
         self.bytes = torch.frombuffer(self.whole, dtype=torch.uint8)
         forks.leave_in_children(self)
 
+    @property
+    def address(self):
+        return int(ffi.cast("uintptr_t", self.pointer))
+
     def leave_to_parent(self):
         ffi.gc(self.pointer, None)  # a forked child does not have the memory, and must not free it
 

@@ -26,7 +26,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib
 from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
-from .device import ALIGN
+from .pinned import ALIGN
 
 KINDS = ("memory", "drives", "auto")
 LEAST_BYTES = 1 << 20  # smaller storages stay in memory: they are not worth a request
@@ -85,9 +85,10 @@ class _Mark:
 class Activations:
     """The offloaded activations of one engine. Thread-safe."""
 
-    def __init__(self, state, kind, pool_bytes, scratch_bytes, device=None, least=None):
+    def __init__(self, state, kind, pool_bytes, scratch_bytes, device=None, pool=None, least=None):
         """kind: where the pool is full, "drives" waits for the drives, and "auto" leaves the tensor in memory. device:
-        the Device that modules compute on; None: the CPU. least: the smallest storage to offload, in bytes."""
+        the Device that modules compute on; None: the CPU. pool: its Pinned memory for them. least: the smallest storage
+        to offload, in bytes."""
         self.state, self.waits = state, kind == "drives"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
@@ -96,7 +97,7 @@ class Activations:
         if device is None:
             options.pool_bytes = pool_bytes
         else:
-            self.pool, self.stream = device.pinned(pool_bytes // ALIGN * ALIGN), device.new_stream()
+            self.pool, self.stream = pool, device.new_stream()
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
         self.leaving = {}  # by key: (the event of its copy, its bytes on the device), in order

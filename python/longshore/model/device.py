@@ -9,6 +9,7 @@ from .. import native
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from ..torch_internals import accelerator
+from .pinned import Pinned
 
 TIMEOUT_SECONDS = lib.SHORE_DEVICE_TIMEOUT_NS // 10**9  # how long a device may take for a copy
 WIDENED_AT_ONCE = 4096  # elements: so many are widened through a copy of them
@@ -50,10 +51,7 @@ def numbers(tensors, device=None):
 def to_host(tensors, device=None):
     """{name: the tensor in host memory} of {name: tensor}, with one wait for all that lie on a device. device: the
     Device, whose limit holds; None: there is no limit."""
-    out = {
-        name: t if t.device.type == "cpu" else torch.empty_like(t, device="cpu", pin_memory=True)
-        for name, t in tensors.items()
-    }
+    out = {name: t if t.device.type == "cpu" else _host_copy_of(t) for name, t in tensors.items()}
     copied = [out[name].copy_(t, non_blocking=True) for name, t in tensors.items() if t is not out[name]]
     if copied and device is None:
         torch.accelerator.current_stream().synchronize()
@@ -62,32 +60,12 @@ def to_host(tensors, device=None):
     return out
 
 
-ALIGN = lib.SHORE_BUFFER_ALIGN_BYTES
-
-
-class Pinned:
-    """A Buffer in pinned host memory, which a device copies asynchronously."""
-
-    def __init__(self, nbytes):
-        try:
-            found = torch.zeros(nbytes + ALIGN, dtype=torch.uint8, pin_memory=True)
-        except (RuntimeError, MemoryError) as failure:
-            raise LongshoreError(
-                f"{native.readable(nbytes)} of pinned memory, which a device copies from and to, are refused "
-                f"({first_line(failure)}); raise the limit of locked memory (ulimit -l), or give less memory="
-            ) from failure
-        before = -found.data_ptr() % ALIGN
-        self.nbytes, self.bytes = nbytes, found[before : before + nbytes]
-        self.pointer = ffi.cast("void *", self.bytes.data_ptr())
-        self.whole = ffi.buffer(self.pointer, nbytes)
-
-    def view(self, dtype):
-        return self.bytes.view(dtype)
-
-
-def first_line(failure):
-    """The first line of an exception's message."""
-    return str(failure).strip().partition("\n")[0]
+def _host_copy_of(t):
+    """Memory for a copy of a tensor: pinned, if there is any left."""
+    try:
+        return torch.empty_like(t, device="cpu", pin_memory=True)
+    except RuntimeError:
+        return torch.empty_like(t, device="cpu")
 
 
 _unfinished: list = []  # memory of lost devices, which nobody else may get
@@ -118,7 +96,7 @@ class Device:
         self.failure = None  # the first exception of a callback: nothing that was called after it has run for sure
         self._lock = threading.Lock()
         self._numbers, self._streams = {}, []  # {what PyTorch knows a stream by: its number}; from number 1 on
-        self._memory = []  # (address of a range, its tensor of bytes), here and there
+        self._memory, self._pinned = [], []  # (address of a range, its tensor of bytes), here and there; what is here
         self._handle = ffi.new_handle(self)
         self.c = native.new(
             "struct shore_device",
@@ -135,7 +113,7 @@ class Device:
             self.copying = self.new_stream()
         except (RuntimeError, NotImplementedError) as failure:
             raise LongshoreError(
-                f"{device} has no streams that copies can run on ({first_line(failure)}): compute on the CPU, "
+                f"{device} has no streams that copies can run on ({native.first_line(failure)}): compute on the CPU, "
                 'with device="cpu"'
             ) from failure
 
@@ -143,9 +121,16 @@ class Device:
 
     def pinned(self, nbytes):
         """Pinned memory that the library may copy from and to."""
-        pinned = Pinned(nbytes)
-        self._memory.append((pinned.bytes.data_ptr(), pinned.bytes))
+        pinned = Pinned(nbytes, self.device)
+        self._pinned.append(pinned)
+        self._memory.append((pinned.address, pinned.bytes))
         return pinned
+
+    def unpin(self, pinned):
+        """Gives pinned memory back that nothing was copied from or to."""
+        self._pinned.remove(pinned)
+        self._memory.remove((pinned.address, pinned.bytes))
+        pinned.release()
 
     def bytes(self, nbytes):
         """Memory of the device, as a tensor of bytes, that the library may copy from and to."""
@@ -153,7 +138,7 @@ class Device:
             there = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         except (RuntimeError, MemoryError) as failure:
             raise LongshoreError(
-                f"{native.readable(nbytes)} for parameters are refused on {self.device} ({first_line(failure)})"
+                f"{native.readable(nbytes)} for parameters are refused on {self.device} ({native.first_line(failure)})"
             ) from failure
         self._memory.append((there.data_ptr(), there))
         return there
@@ -179,9 +164,16 @@ class Device:
         """Lets go of all memory, once no stream reads it. Nothing is called on it any more."""
         self._settle()
         lib.shore_device_unwatch(self.c)
+        self.give_back()
+
+    def give_back(self):
+        """Gives all memory back. No stream uses it any more, unless the device is lost."""
         if self.c.lost:
-            _unfinished.append(self._memory)  # the device may still write there
-        self._memory, self.rest = [], None
+            _unfinished.append((self._memory, self._pinned))  # the device may still write there
+        else:
+            for pinned in self._pinned:
+                pinned.release()
+        self._memory, self._pinned, self.rest = [], [], None
 
     def leave_to_parent(self):
         """In a forked process: it has no watch."""
@@ -272,7 +264,8 @@ class Device:
         if self.failure is None:
             return failure
         out = LongshoreError(
-            f"{failure} ({first_line(self.failure)}); the committed state is good: continue with longshore.resume()",
+            f"{failure} ({native.first_line(self.failure)}); the committed state is good: continue with "
+            "longshore.resume()",
             failure.code,
         )
         out.__cause__ = self.failure
@@ -349,5 +342,5 @@ def _wait(ctx, event, timeout_ns, diag):
 
     code = device.tried(wait)
     if code and diag != ffi.NULL:
-        diag.text = f"the device has failed: {first_line(device.failure)}".encode()[:1000]
+        diag.text = f"the device has failed: {native.first_line(device.failure)}".encode()[:1000]
     return code or (0 if passed[0] else -errno.ETIMEDOUT)

@@ -7,8 +7,8 @@ import re
 import torch
 
 from ..errors import LongshoreError
+from ..native import first_line
 from ..torch_internals import accelerator, buffers_of, may_get, tree_leaves
-from .device import first_line
 
 # what PyTorch says of tensors on several devices
 _MIXED = re.compile(r"same device|Input type .* and weight type")

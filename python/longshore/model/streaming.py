@@ -51,10 +51,11 @@ class Streamed:
 class Streams:
     """All blocks of one model, and the slots that they share."""
 
-    def __init__(self, layout, compute, storage, slots, pages=0, device=None):
+    def __init__(self, layout, compute, storage, slots, pages=0, device=None, pinned=None):
         """compute: the dtype that most parameters have in modules; storage: the dtype in which they are fetched. slots:
         how many repeated layers modules can compute with at once. device: the Device with the slots; None: they are
-        the host's, as pages are. pages: of how many repeated layers the host holds pages for a device."""
+        the host's, as pages are. pages: of how many repeated layers the host holds pages for a device.
+        pinned: sizes of a device's HostMemory."""
         self.layout, self.compute = layout, compute
         self.state = None  # the State of the open run
         self.gradients = None  # until open()
@@ -72,7 +73,7 @@ class Streams:
             self.tier = OneTier(layout, shared, at)
         else:
             page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
-            self.tier = TwoTiers(layout, shared, at, pages, device, page_bytes)
+            self.tier = TwoTiers(layout, shared, at, pages, device, page_bytes, pinned)
         self.device = device
         self.places = Places(self.tier, self)
         self.inside = Running(self._pack, self._unpack, {})

@@ -1,12 +1,15 @@
 """Where modules compute with blocks: in slots of host memory, each the buffer of a page of the library (OneTier), or in
 slots on a device, to which the library copies pages (TwoTiers, ``device.h``)."""
 
+import itertools
+
 import torch
 
 from .. import native
 from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..native import ffi, lib
+from .pinned import ALIGN, HostMemory
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 
@@ -21,8 +24,8 @@ class OneTier:
         """slots: those that layers share."""
         self.layout, self.slots, self.pages = layout, slots, None
         self.memory = Buffer(max(nbytes, 4096))
-        self.bytes, self.whole = self.memory.bytes, self.memory.whole
-        self.base = int(ffi.cast("uintptr_t", self.memory.pointer))
+        self.bytes, self.whole, self.pages_bytes = self.memory.bytes, self.memory.whole, self.memory.nbytes
+        self.base = self.memory.address
 
     def _buffers(self):
         """The addresses of the buffers of each pool of pages."""
@@ -61,6 +64,10 @@ class OneTier:
         self.pages = ffi.gc(
             native.made("struct shore_pages *", lib.shore_pages_open, state.fleet, options), lib.shore_pages_close
         )
+
+    def pool(self):
+        """Memory that activations pass through, where a device copies from and to it."""
+        return None
 
     def parts(self):
         """What closing needs, and the garbage collector must not free before."""
@@ -113,22 +120,22 @@ class OneTier:
 
 
 class TwoTiers(OneTier):
-    """Slots on a device, and pages in pinned host memory, in numbers and sizes of their own. What is copied into a slot
+    """Slots on a device, and pages in host memory, in numbers and sizes of their own. What is copied into a slot
     follows the streams that the script computed on, whoever leaves the block."""
 
     whole = None
 
-    def __init__(self, layout, slots, nbytes, pages, device, page_bytes):
-        """pages: how many layers' pages host memory holds. page_bytes(number): bytes of a block's page."""
+    def __init__(self, layout, slots, nbytes, pages, device, page_bytes, pinned):
+        """pages: how many layers' pages host memory holds. page_bytes(number): bytes of a block's page. pinned: sizes
+        of the HostMemory."""
         self.layout, self.slots, self.device = layout, slots, device
         self.pages = self.shown = None
         layers = layout.layers()
         sides = layout.sides()
         count = min(pages, len(layers))
         rest = [b for b, block in enumerate(layout.blocks) if not block.layer and not block.buffers]
-        self.sizes = max(layout.memory_bytes(count, page_bytes), 4096), max(nbytes, 4096)  # here and there
-        self.memory = self.bytes = None
-        self.take()
+        self.nbytes = max(nbytes, 4096)  # there
+        self.bytes, self.host = None, HostMemory(device, **pinned)
         at = 0
         self.turns = []  # of each turn: where each side's buffer begins in memory
         for _ in range(count):
@@ -141,25 +148,35 @@ class TwoTiers(OneTier):
         for b in rest:
             self.own[b] = at
             at += page_bytes(b)
+        self.pages_bytes = max(at, ALIGN)
+        self.starts = sorted({*itertools.chain(*self.turns), *self.own.values()})
         for place, numbers in enumerate(layers) if count == len(layers) else ():
             self.own.update({b: self.turns[place][self.side[b]] for b in numbers})
+        self.take()
 
     def take(self):
         if self.bytes is not None:
             return False
-        here, there = self.sizes
-        self.memory = self.device.pinned(here)
-        self.bytes = self.device.bytes(there)
+        try:
+            self.host.take([*self.starts[1:], self.pages_bytes])
+            self.bytes = self.device.bytes(self.nbytes)
+        except LongshoreError:
+            self._give_back()
+            raise
         self.base = self.bytes.data_ptr()
         return True
 
+    def _give_back(self):
+        self.bytes = None
+        self.host.drop()
+        self.device.give_back()
+
     def _buffers(self):
-        here = int(ffi.cast("uintptr_t", self.memory.pointer))
-        return [[here + at for at in of] for of in zip(*self.turns)]
+        return [[self.host.page(at) for at in of] for of in zip(*self.turns)]
 
     def _page_of(self, streamed):
-        b, here = streamed.number, int(ffi.cast("uintptr_t", self.memory.pointer))
-        return (lib.SHORE_PAGES_STAYS, here + self.own[b]) if b in self.own else (self.side[b], 0)
+        b = streamed.number
+        return (lib.SHORE_PAGES_STAYS, self.host.page(self.own[b])) if b in self.own else (self.side[b], 0)
 
     def change(self, slots, nbytes, blocks):
         """Takes other memory for these slots, once no stream reads what is there. Nobody computes with blocks."""
@@ -191,10 +208,14 @@ class TwoTiers(OneTier):
             copying=self.device.copying,
             pools=pools,
             npools=len(buffers),
+            **self.host.reached(),
         )
         self.shown = ffi.gc(
             native.made("struct shore_shown *", lib.shore_shown_open, self.pages, options), lib.shore_shown_close
         )
+
+    def pool(self):
+        return self.host.pool
 
     def parts(self):
         return [self.pages, self.shown, self.device]
@@ -242,7 +263,7 @@ class TwoTiers(OneTier):
         ffi.release(shown)
         super().close()
         self.device.close()
-        self.memory.bytes = self.memory.whole = self.bytes = None
+        self._give_back()
 
     def leave_to_parent(self):
         if self.shown is not None:

@@ -34,7 +34,7 @@ class Core:
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
         self.streams, streams.core = streams, weakref.ref(self)
         self.cycle = StepCycle(self, state)
-        self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes, plan.aside_bytes)
+        self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
         self.compression = (
             Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
         )

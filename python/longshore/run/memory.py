@@ -101,14 +101,14 @@ def measure(core: Any) -> Memory:
     """The Memory of an engine, now."""
     if allocator.held()[1] >= allocator.LEAST_BYTES:
         allocator.give_back()
-    plan, parameters, copies = core.plan, core.streams.tier.memory.nbytes, core.streams.copies_bytes
-    beside = plan.compression_bytes + core.gradients.landing_bytes
+    plan, parameters, copies = core.plan, core.streams.tier.pages_bytes, core.streams.copies_bytes
+    beside = plan.compression_bytes + plan.landing_bytes
     # the engine keeps state in what gradients do not use
     gradients = plan.gradient_bytes + plan.aside_bytes + beside
-    drives = plan.total_bytes - parameters - gradients - plan.pool_bytes
+    drives = plan.total_bytes - parameters - gradients - plan.pool_bytes - plan.staging_bytes
     return Memory(
         min(plan.budget_bytes, plan.most_bytes - plan.taken_bytes + copies),
-        parameters + copies,
+        parameters + copies + plan.staging_bytes,
         core.gradients.held_bytes + beside,
         gradients,
         core.gradients.step.tell(native.lib.shore_step_state_bytes),

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from .. import native
 from ..drives.state import fleet_options
+from ..model.pinned import ALIGN
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from . import shared_budget
 from .options import DTYPE_OF
+from .pinned_parts import divide
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
@@ -34,6 +36,9 @@ class Plan:
     spare_bytes: int  # state that stays in memory, beyond total_bytes
     total_bytes: int
     compression_bytes: int = 0
+    landing_bytes: int = 0  # where gradients land that come from a device
+    staging_bytes: int = 0  # of the ring for pages that a device does not reach, if there are any
+    pinned: dict | None = None  # sizes of a device's HostMemory
     least_bytes: int = 0  # the smallest budget that works for this model
     budget_bytes: int = 0
     most_bytes: int = 0  # what may become of the budget: half of the machine's memory, if none was given
@@ -63,7 +68,7 @@ class _Program:
         """page_bytes(block): bytes of a block as it is fetched. drives: their number."""
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
         self._layout, self._page_bytes, self._drives, self._device = layout, page_bytes, drives, device
-        # what a device copies from and to
+        # what a device copies from and to, and is pinned whatever the budget
         self.pinned = lib.SHORE_PLACE_PLAIN if device is None else lib.SHORE_PLACE_PINNED
         numbers = [b for b, block in enumerate(layout.blocks) if not block.buffers]
         self.forward = {b: self._operation("forward", b) for b in numbers}
@@ -130,16 +135,15 @@ class _Program:
         )
         return buffers
 
-    def plan(self, memory, gpu_memory=None, pinned_memory=None):
-        """(plan, error code, diagnostic) for this many bytes, and budgets of their own for a device and for pinned
-        memory: None: a device has room for everything, and what is pinned counts in memory."""
+    def plan(self, memory, gpu_memory=None):
+        """(plan, error code, diagnostic) for this many bytes, and a budget of a device's own: None: it has room for
+        everything. What is pinned counts in memory."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
         options.one_memory = self._device is None
         if self._device is not None:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = ALL_BYTES if gpu_memory is None else gpu_memory
-            options.place_bytes[lib.SHORE_PLACE_PINNED] = pinned_memory or 0
         code = lib.shore_plan_open(self._program, options, out, diag)
         if out[0] == ffi.NULL:
             native.fail(code, diag)
@@ -157,7 +161,7 @@ def _sums(plan):
 class _Needs:
     """What a model needs of memory: the sizes from which its _Program follows."""
 
-    def __init__(self, layout, drives, memory, how, device):
+    def __init__(self, layout, drives, memory, how, device, pinned_memory):
         """The arguments are those of plan()."""
         self.layout, self.device, self.ndrives = layout, device, len(drives)
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
@@ -179,6 +183,8 @@ class _Needs:
         if device is not None:
             dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
             self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
+            page = max(self.page_bytes(b) for b, block in enumerate(layout.blocks) if not block.buffers)
+            self.pinned = divide(pinned_memory, self.block, page, POOL_BYTES if self.offloads else ())
 
     def described(self):
         """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
@@ -188,12 +194,15 @@ class _Needs:
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
         program.add("compression", lib.SHORE_ROLE_FIXED, self.compression, by=backward)
         if self.device is not None:
-            program.add("landing gradients", lib.SHORE_ROLE_FIXED, self.block, place=program.pinned, **passing)
+            how = {"place": program.pinned}
+            program.add("landing gradients", lib.SHORE_ROLE_FIXED, self.pinned.landing, **passing, **how)
+            program.add("staging", lib.SHORE_ROLE_FIXED, self.pinned.ring, by=program.all, **how)
             rows["slots"] = program.parameters(self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
-        rows["pages"] = program.parameters(self.page_bytes, program.pinned, "pages")
+        rows["pages"] = program.parameters(self.page_bytes, lib.SHORE_PLACE_PLAIN, "pages")
         if self.offloads:
             how = {"place": program.pinned, "by": program.all, "stays": False}
-            rows["pool"] = program.add("activations", lib.SHORE_ROLE_POOL, *POOL_BYTES, **how)
+            pool = POOL_BYTES if self.device is None else self.pinned.pool
+            rows["pool"] = program.add("activations", lib.SHORE_ROLE_POOL, *pool, **how)
         rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, *self.rings, by=program.all)
         rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, self.gradients, **passing)
         rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, self.spare, by=backward)
@@ -208,8 +217,8 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     who: the engine's name in messages about a shared budget.
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     device: what modules compute on; None: the CPU.
-    gpu_memory, pinned_memory: bytes, of budgets of their own. gpu_memory None: no limit is known; pinned_memory None:
-    it counts in memory.
+    gpu_memory: bytes of the device's; None: no limit is known.
+    pinned_memory: bytes, a part of memory; None: what can be had.
     """
     for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
         if size is not None and device is None:
@@ -217,7 +226,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
                 f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
                 f"memory= is the only budget: leave out {name}="
             )
-    needs = _Needs(layout, drives, memory, how, device)
+    needs = _Needs(layout, drives, memory, how, device, pinned_memory)
     program, rows, least = needs.described()
     given = [size for size in (memory, shared_budget.left()) if size is not None]
     if min(given, default=least) < least and layout.share_rest():
@@ -225,17 +234,21 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     memory = shared_budget.share(who, memory, least)
     budget = memory or 0
     memory, shared = shared_budget.within(memory, least), shared_budget.left() is not None
-    made, code, diag = program.plan(memory, gpu_memory, pinned_memory)
+    made, code, diag = program.plan(memory, gpu_memory)
     native.check(code, diag)
     fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
     kept, total, pool = fates["spare"].bytes, _sums(made).total_bytes, fates.get("pool")
+    pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
+    if device is not None:
+        parts, pool_bytes = needs.pinned, pool_bytes // ALIGN * ALIGN
+        pinned = {"landing_bytes": parts.landing, "staging_bytes": parts.ring, "pinned": parts.sizes(pool_bytes)}
     slots, pages = (1 if fate is None else fate.count for fate in (fates.get("slots"), fates["pages"]))
     return Plan(
         ring_bytes=0 if fates["rings"].full else needs.rings[0],
         pages=pages,
         slots=0 if device is None else slots,
         gradient_bytes=fates["gradients"].bytes,
-        pool_bytes=0 if pool is None else pool.bytes,
+        pool_bytes=pool_bytes,
         room_bytes=0 if pool is None else min(4 * memory, ROOM_BYTES) if room is None else room,
         aside_bytes=needs.block,
         spare_bytes=kept,
@@ -244,4 +257,5 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         least_bytes=least,
         budget_bytes=budget if budget and not shared else total,
         most_bytes=total if shared else shared_budget.within() if how.get("default_memory") else memory,
+        **pinned,
     )

@@ -88,8 +88,10 @@ def wrap(
             parameters, gradients, activations, batches, and what PyTorch's operations need. The engine measures what
             the first step needs, and holds as many layers there as the rest has room for. Default: what is useful, at
             most nine tenths of what is free.
-        pinned_memory: Most bytes of memory that an accelerator copies from and to, a part of memory. Default: what is
-            useful.
+        pinned_memory: Most bytes of pinned memory, which an accelerator copies from and to: a part of memory. It holds
+            gradients and activations on their way, and as many parameters as it has room for. The accelerator gets the
+            others through a small ring of it, which is slower; a line in the log says so. Default: what is useful, as
+            far as the system gives it.
         lr: Learning rate. This and the next four are torch.optim's. Default: that of torch.optim's class, which for
             AdamW is 1e-3.
         betas: Decay rates of the moments. Default: torch.optim's; for AdamW (0.9, 0.999).
@@ -264,13 +266,14 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
     if where is None:
         streams = Streams(state.layout, *dtypes, chosen.pages)
     else:
-        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, devices.Device(where, device_timeout))
+        there = devices.Device(where, device_timeout)
+        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, there, chosen.pinned)
     streams.progress.compiles(compiling)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}
     if chosen.pool_bytes:
         streams.make_activations = lambda state: Activations(
-            state, how["activations"], chosen.pool_bytes, state.scratch_bytes, streams.device
+            state, how["activations"], chosen.pool_bytes, state.scratch_bytes, streams.device, streams.tier.pool()
         )
     beside = placement.copies_beside(model, streams.places.device)
     if seal is not None:

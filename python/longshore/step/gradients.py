@@ -55,11 +55,10 @@ class Gradients(ScriptSide):
 
     speculate = lib.SHORE_SPECULATE_AUTO
 
-    def __init__(self, streams, room_bytes, landing_bytes):
-        """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives. landing_bytes: of
-        pinned memory for gradients on their way from a device."""
+    def __init__(self, streams, room_bytes):
+        """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives."""
         self.step = None  # the open run's Step
-        self.landing = None if streams.device is None else Landing(streams.device, landing_bytes)
+        self.landing = None if streams.device is None else Landing(streams.device)
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
         self.trains = [{h.index for p, h in s.parameters if p.requires_grad} for s in streams.blocks]
@@ -106,10 +105,6 @@ class Gradients(ScriptSide):
     def held_bytes(self):
         shown = self.made.values() if self.shows_made else ()
         return sum(bytes_of(g) for block in (*self.blocks, *shown) for g in block.held.values())
-
-    @property
-    def landing_bytes(self):
-        return 0 if self.landing is None else self.landing.memory.nbytes
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
@@ -224,11 +219,14 @@ class Gradients(ScriptSide):
 
     def _landed(self, tag):
         """Something has come from the device: a gradient, or the end of a pass."""
-        p, g, last = self.landing.take(tag)
+        landed = self.landing.take(tag)
+        if landed is None:
+            return
+        p, g, last = landed
         if p is None:
             self._end_pass(last)
-            return
-        self._add(p, g, last)
+        else:
+            self._add(p, g, last)
 
     def land(self):
         """Waits for gradients on their way from the device."""
@@ -410,6 +408,8 @@ class Gradients(ScriptSide):
         """Opens the C step of a run's state, whose pages are open."""
         self.end()
         core, self.has_pass = self.streams.core(), False
+        if self.landing is not None:
+            self.landing.open(self.streams.tier.host.landing)
         self.step = Step(
             self.streams,
             state,
@@ -417,7 +417,7 @@ class Gradients(ScriptSide):
             room_bytes=self.room,
             speculate=self.speculate,
             landed=self._landed if self.landing else None,
-            landing_bytes=self.landing_bytes,
+            landing_bytes=self.landing.memory.nbytes if self.landing else 0,
         )
         self.begin(keep=True)  # p.grad from before wrap() is one that the script has set
 

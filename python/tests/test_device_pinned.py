@@ -1,0 +1,95 @@
+"""A device with little pinned memory (standin.py): the bits are the CPU's, and the promise holds."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import standin
+from longshore import native
+from models import HANGS_SECONDS
+
+pytestmark = pytest.mark.skipif(
+    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
+)
+MIB, LOSSES = 1 << 20, 4096  # PyTorch's pinned memory, through which a step's losses are read
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pinned")
+    script = pathlib.Path(__file__).with_name("on_standin_pinned.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((directory / "told.json").read_text())
+
+
+def same(here, there):
+    names = ("digest", "again", "loss", "norm")
+    return here["norm"] > 0 and [here[name] for name in names] == [there[name] for name in names]
+
+
+def test_bits_are_those_of_the_cpu(told):
+    for run in told["grid"]:
+        assert same(told["cpu"][run["name"]], run), run
+    assert same(told["bf16"], told["short"]) and same(told["bf16"], told["very short"])
+
+
+def test_pinned_memory_stays_within_its_budget(told):
+    for run in told["grid"]:
+        assert 0 < run["most"] <= run["pinned_memory"] + LOSSES, run
+        assert run["after_close"] == run["kept"] == 0, run
+    assert 0 < told["short"]["most"] <= 4 * MIB
+    assert any(run["most"] > 0.9 * run["pinned_memory"] for run in told["grid"])
+
+
+def test_the_least_works_and_is_named(told):
+    for run in told["grid"]:
+        assert run["least"].startswith("pinned_memory=64.00 KiB is too little for this model: minimum ")
+        assert run["below"] is not None and "pinned_memory=" in run["below"] and "minimum" in run["below"]
+        if not run["more"]:
+            assert run["pinned_pages"] == 0 and run["landing"] < MIB < run["pages"]
+        if run["more"] == 3:
+            assert 0 < run["pinned_pages"] < run["pages"]
+        if run["more"] == 64:
+            assert run["pinned_pages"] == run["pages"]
+
+
+def test_what_it_costs_is_said_once(told):
+    for run in (*told["grid"], told["short"], told["very short"]):
+        if run["pinned_pages"] == run["pages"]:
+            assert run["logged"] == []
+            continue
+        assert len(run["logged"]) == 2, run  # of the first engine, and of the one that goes on
+        for said in run["logged"]:
+            assert "through a ring of 100.00 KiB of pinned memory" in said and "copies them once more" in said
+            assert ("pinned_memory= leaves" in said) == ("pinned_memory" in run), said
+    assert "cannot be pinned" in told["short"]["logged"][0] and "doctor" in told["short"]["logged"][0]
+    assert told["short"]["pinned_pages"] > told["very short"]["pinned_pages"] == 0
+    assert told["very short"]["landing"] < told["short"]["landing"]
+
+
+def test_where_no_pinned_memory_can_be_had(told):
+    said, kept = told["refused"]
+    assert "are refused" in said and "cannot be pinned" in said and "python -m longshore doctor" in said
+    assert kept == 0
+
+
+def test_memory_of_an_engine_that_is_dropped(told):
+    """It is unregistered, but never by a forked process."""
+    assert told["dropped"]["held"] > 4 * MIB and told["dropped"]["kept"] == 0
+    assert told["dropped"]["child"] == 0
+
+
+def test_memory_is_counted(told):
+    for run in told["grid"]:
+        held = run["memory"].partition("of which ")[2].partition(" are held")[0]
+        assert native.size(held) < native.size("1GiB") and "drives" in run["memory"]
