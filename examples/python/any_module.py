@@ -50,14 +50,14 @@ def main(run):
     torch.manual_seed(0)
     with longshore.wrap(Network(), run=run, lr=3e-3, weight_decay=0.01) as engine:
         for step in range(30):
-            x, y = images(step)
+            x, y = (t.to(engine.device) for t in images(step))
             loss = F.cross_entropy(engine(x), y)
             engine.backward(loss)
             result = engine.step()
             if result.step % 10 == 0:
                 print(f"step {result.step} loss {result.loss:.4f}")
         engine.eval()
-        x, y = images(1000, 256)
+        x, y = (t.to(engine.device) for t in images(1000, 256))
         with torch.no_grad():
             print(f"right: {(engine(x).argmax(1) == y).float().mean():.0%}")
 

@@ -42,7 +42,7 @@ def main():
         while engine.step_number < args.steps:
             generator = torch.Generator().manual_seed(engine.step_number)
             at = torch.randint(0, len(ids) - args.seq_len, (4,), generator=generator)
-            x = torch.stack([ids[i : i + args.seq_len] for i in at])
+            x = torch.stack([ids[i : i + args.seq_len] for i in at]).to(engine.device)
             with torch.no_grad():
                 wanted = teacher(input_ids=x).logits.float().log_softmax(-1).flatten(0, 1)
             said = engine(input_ids=x).logits.log_softmax(-1).flatten(0, 1)

@@ -39,7 +39,7 @@ def main():
         while engine.step_number < args.steps:
             generator = torch.Generator().manual_seed(engine.step_number)
             at = torch.randint(0, len(ids) - args.seq_len, (4,), generator=generator)
-            x = torch.stack([ids[i : i + args.seq_len] for i in at])
+            x = torch.stack([ids[i : i + args.seq_len] for i in at]).to(engine.device)
             engine.backward(engine(input_ids=x, labels=x).loss)
             result = engine.step()
             print(f"step {result.step} loss {result.loss:.4f}", flush=True)

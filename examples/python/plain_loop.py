@@ -56,7 +56,7 @@ def main():
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     with open(args.text, encoding="utf-8") as f:
-        ids = tokenizer(f.read(), return_tensors="pt").input_ids[0]
+        ids = tokenizer(f.read(), return_tensors="pt").input_ids[0].to(engine.device)
     with engine:
         engine.train()
         while engine.step_number < args.steps:

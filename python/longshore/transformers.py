@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import send_to_device
 from transformers.trainer_utils import HubStrategy
 
 from . import progress
@@ -29,7 +30,7 @@ from .integrations.trainer_position import TrainerPosition
 from .model import adapters, blocks, precision
 from .run import checkpoint, init, retrain
 from .run.engine_surface import core_of, refuse_engine
-from .run.options import ARGUMENTS, DTYPE_OF, NAME_OF, that_stay
+from .run.options import ARGUMENTS, BUDGETS, DTYPE_OF, NAME_OF, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
@@ -63,6 +64,8 @@ class TrainingArguments(transformers.TrainingArguments):
         run: Directory of the run. Default: output_dir/run.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``. Default: the run's directory.
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
+        gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
+            accelerator, or with use_cpu=True the CPU.
         storage, activations, activation_room, compress, compress_after, moments_from: As longshore.wrap() takes them.
         overwrite_run: True replaces an existing run.
         layer_major: True fetches each layer once for all micro-batches of a step; False computes them one after the
@@ -73,6 +76,8 @@ class TrainingArguments(transformers.TrainingArguments):
     run: str = _option("directory of the run; by default OUTPUT_DIR/run")
     drives: list[str] = _option("directories, files, block devices, ssh://HOST/PATH; by default the run's directory")
     memory: str = _option("what Longshore may hold, as 8GiB; by default half of the machine's")
+    gpu_memory: str = _option("what the run may take on the accelerator, as 20GiB; by default what is useful")
+    pinned_memory: str = _option("the part of memory that may be pinned, as 4GiB; by default what can be had")
     storage: str = _option("bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype")
     activations: str = _option("memory, drives or auto: where activations wait for backward")
     activation_room: str = _option("on the drives for activations, as 64GiB")
@@ -97,7 +102,6 @@ class TrainingArguments(transformers.TrainingArguments):
                 "Trainer with it"
             )
         self.bf16 = False  # the model itself becomes bfloat16, without autocast
-        self.use_cpu = True
         super().__post_init__()
 
     @property
@@ -131,6 +135,7 @@ class Trainer(transformers.Trainer):
         refuse_engine(model, "Trainer", f"{instead}its run (train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
         self.args.read_by_longshore = True
+        self.args._n_gpu = min(self.args.n_gpu, 1)  # noqa: SLF001 - transformers would copy the model to all of them
         # the engine holds parameters and gradients, so Accelerate must not move or clip them
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
         self.accelerator.clip_grad_norm_ = self._clip
@@ -217,7 +222,8 @@ class Trainer(transformers.Trainer):
         if resumes:
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
-            engine = resume(place, self.model, memory=said.get("memory"), device=args.device)
+            budgets: dict = {key: said.get(key) for key in ("memory", *BUDGETS)}
+            engine = resume(place, self.model, device=args.device, **budgets)
             try:
                 refuse_other_groups(given, engine.optimizer, place)
             except LongshoreError:
@@ -265,6 +271,12 @@ class Trainer(transformers.Trainer):
         if dtype is not None:
             precision.cast(self.model, dtype, spool=getattr(made_in, "spool", None))
         return other
+
+    def _prepare_inputs(self, inputs):
+        """Moves a batch to where the model computes: before train() that is where it lies."""
+        inputs = super()._prepare_inputs(inputs)
+        here = next((p.device for p in self.model.parameters()), self.args.device)
+        return inputs if self.engine is not None else send_to_device(inputs, here)
 
     # ---- a step
 

@@ -35,10 +35,8 @@ OTHERS = {
     "on_nonfinite": (None, None),  # as in DeepSpeed, a step whose gradients are not finite is left out
     "layers": (None, None),
     "compile": ("torch_compile", None),  # the compile() of its engine does it
-    "device": (None, None),  # both compute on the CPU
+    "device": ("use_cpu", None),  # DS_ACCELERATOR says it, as in DeepSpeed
     "device_timeout": (None, None),
-    "gpu_memory": (None, None),
-    "pinned_memory": (None, None),
     "trains": (None, None),  # what they make trains
 }
 

@@ -27,6 +27,7 @@ from ..model import precision
 from ..run import init
 from ..run.checkpoint import same_optimizer
 from ..run.engine_surface import core_of, refuse_engine
+from ..run.options import BUDGETS
 from ..run.resume import resume
 from ..run.retrain import engine_of
 from ..run.wrap import wrap
@@ -182,7 +183,8 @@ def _engine(model, settings, given, monitor, optimizer, lr_scheduler, training_d
 def _resumed(model, settings):
     """The engine of a run that exists."""
     try:
-        engine = resume(settings.run, model, memory=settings.memory, device=get_accelerator().device_name())
+        budgets = {name: settings.said.get(name) for name in ("memory", *BUDGETS)}
+        engine = resume(settings.run, model, device=get_accelerator().current_device(), **budgets)
     except BusyError as e:
         several = "if the script has several models, leave longshore.run out: nvme_path gives each a directory"
         raise BusyError(f"longshore.run: {e}; {several}", e.code) from None

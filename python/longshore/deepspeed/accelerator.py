@@ -1,28 +1,55 @@
-"""deepspeed.accelerator: describes the device of forward and backward, the CPU."""
+"""deepspeed.accelerator: the device of forward and backward. It is what Accelerate chose, or torch.accelerator's; the
+CPU if DS_ACCELERATOR names it, as in DeepSpeed, or if there is no other."""
+
+import os
+import sys
 
 import torch
 
 from ..run.memory import process_bytes
-from .comm import always
+from ..torch_internals import accelerator
+from .comm import always, backend
+
+
+def _chosen():
+    """The torch.device on which engines of this process compute."""
+    if os.environ.get("DS_ACCELERATOR", "").lower() == "cpu":
+        return torch.device("cpu")
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    shared = getattr(state, "_shared_state", {})  # where Accelerate keeps what use_cpu=True and --use_cpu have said
+    return torch.device(shared.get("device") or accelerator())
 
 
 class Accelerator:
-    """DeepSpeed's accelerator for the CPU."""
+    """DeepSpeed's accelerator."""
 
-    _name = "cpu"
-    _communication_backend_name = "gloo"
-
-    device_name = current_device_name = always(_name)
-    communication_backend_name = always(_communication_backend_name)
     device_count = always(1)
     is_available = is_synchronized_device = is_bf16_supported = is_pinned = always(True)
     is_fp16_supported = always(False)
-    set_device = synchronize = empty_cache = reset_peak_memory_stats = always(None)
+    set_device = always(None)
+
+    @property
+    def _name(self):
+        return _chosen().type
+
+    @property
+    def _module(self):
+        """PyTorch's module of the device; None: it is the CPU, which has no memory of its own."""
+        return None if self._name == "cpu" else torch.get_device_module(self._name)
+
+    def communication_backend_name(self):
+        return backend(self._name)
 
     def device(self, device_index=None):
-        return torch.device(self._name)
+        return _chosen() if device_index is None else torch.device(self._name, device_index)
 
     current_device = device
+
+    def device_name(self, device_index=None):
+        return str(self.device(device_index))
+
+    def current_device_name(self):
+        return str(_chosen())
 
     def supported_dtypes(self):
         return [torch.float32, torch.bfloat16]
@@ -36,19 +63,34 @@ class Accelerator:
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device_index=None):
-        return torch.get_rng_state()
+        return (self._module or torch).get_rng_state()
 
     def set_rng_state(self, state, device_index=None):
-        torch.set_rng_state(state)
+        (self._module or torch).set_rng_state(state)
 
     def pin_memory(self, tensor, align_bytes=1):
-        return tensor
+        return tensor if self._module is None else tensor.pin_memory()
+
+    def synchronize(self, device_index=None):
+        if self._module is not None:
+            self._module.synchronize()
+
+    def empty_cache(self):
+        if self._module is not None:
+            self._module.empty_cache()
+
+    def reset_peak_memory_stats(self, device_index=None):
+        if self._module is not None:
+            self._module.reset_peak_memory_stats()
 
     def memory_allocated(self, device_index=None):
-        """Resident memory of this process, in bytes."""
-        return process_bytes()
+        """Bytes that PyTorch holds on the device; of the CPU: the resident memory of this process."""
+        return process_bytes() if self._module is None else self._module.memory_allocated()
 
-    max_memory_allocated = memory_reserved = memory_allocated
+    def max_memory_allocated(self, device_index=None):
+        return process_bytes() if self._module is None else self._module.max_memory_allocated()
+
+    memory_reserved = memory_allocated
 
 
 _accelerator = Accelerator()

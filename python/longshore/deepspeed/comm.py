@@ -10,6 +10,14 @@ from ..errors import LongshoreError
 ReduceOp = getattr(distributed, "ReduceOp", None)
 
 
+def backend(kind):
+    """The name of torch.distributed's backend for tensors of a kind of device."""
+    try:
+        return distributed.get_default_backend_for_device(kind)
+    except (AttributeError, ValueError):  # an older PyTorch, a device that no backend knows
+        return "gloo"
+
+
 def init_distributed(dist_backend=None, *others, **more):
     """Initializes torch.distributed for one process, without a port. None of DeepSpeed's arguments has an effect."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -17,7 +25,11 @@ def init_distributed(dist_backend=None, *others, **more):
             "WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py"
         )
     if distributed.is_available() and not distributed.is_initialized():
-        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+        from .accelerator import get_accelerator
+
+        kind = get_accelerator().current_device().type
+        both = "gloo" if backend(kind) == "gloo" else f"cpu:gloo,{kind}:{backend(kind)}"
+        distributed.init_process_group(both, store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def always(value):

@@ -70,7 +70,7 @@ class DeepSpeedEngine(nn.Module):
         self.training_dataloader = None
         # modules whose gradients go to other processes as sparse tensors: none
         self.sparse_tensor_module_names = set()
-        self.device = torch.device("cpu")
+        self.device = engine.device
         self.local_rank = self.global_rank = 0
         self.world_size = self.dp_world_size = self.mp_world_size = 1
         self.monitor = monitor

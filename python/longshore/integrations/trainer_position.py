@@ -211,7 +211,7 @@ class TrainerPosition(transformers.TrainerCallback):
         """The loss of the next micro-batch of the step that is made again."""
         losses, number = self.saved["losses"], len(self.losses)
         self.losses.append(0.0)
-        return torch.tensor(losses[number] if number < len(losses) else 0.0)
+        return torch.tensor(losses[number] if number < len(losses) else 0.0, device=self.trainer.args.device)
 
     def _made(self, *args, **kwargs):
         """In place of optimizer.step(): everything is as it was after the step that the run has."""

@@ -22,8 +22,8 @@ from ..step.param_groups import NUMBERS, refuse_numbers
 from . import open_engines
 
 # in DeepSpeed's configuration, under "longshore"
-SECTION = """run drives memory storage moments overwrite activations activation_room compress compress_after
-    moments_from""".split()
+SECTION = """run drives memory gpu_memory pinned_memory storage moments overwrite activations activation_room compress
+    compress_after moments_from""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others

@@ -14,7 +14,7 @@ from ..step.optimizers import share, told
 from ..step.param_groups import defaults_of, refuse_numbers, uses_momentum
 from . import init, open_engines
 from .engine_surface import core_of
-from .options import recorded, that_stay
+from .options import BUDGETS, recorded, that_stay
 from .wrap import name_groups, program_of
 
 
@@ -85,6 +85,13 @@ def _refuse_others(core, run, wanted, memory, others):
             f"a second training of the model: memory={memory!r}, and its engine has "
             f"{native.readable(core.state.memory_bytes)} until it is closed; {instead}"
         )
+    for name in BUDGETS:
+        if (asked := others.get(name)) is not None and native.size(asked, name) != core.how.get(name):
+            had = native.readable(core.how[name]) if name in core.how else "none of its own"
+            raise LongshoreError(
+                f"a second training of the model: {name}={asked!r}, and its engine has {had} until it is closed; "
+                f"{instead}"
+            )
 
 
 def _copy(model, before, state):

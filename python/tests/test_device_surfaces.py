@@ -1,0 +1,50 @@
+"""transformers' Trainer, DeepSpeed's API and the examples on a device that PyTorch has and the machine has not
+(standin.py): nothing of theirs is changed for it."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import standin
+from models import HANGS_SECONDS
+
+pytest.importorskip("accelerate")
+pytestmark = pytest.mark.skipif(
+    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
+)
+THERE = f"{standin.NAME}:0"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("surfaces")
+    script = pathlib.Path(__file__).with_name("on_standin_surfaces.py")
+    command = [sys.executable, str(script), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((directory / "told.json").read_text())
+
+
+def test_a_trainer(told):
+    """It trains, evaluates before and in between, saves and goes on, with the bits of the CPU."""
+    here, there = told["trainer here"], told["trainer there"]
+    assert (here.pop("device"), there.pop("device")) == ("cpu", THERE)
+    assert (here.pop("gpu_memory"), there.pop("gpu_memory")) == (None, 1 << 30)
+    assert here == there and len(here["losses"]) == 10 and len(here["evaluated"]) == 4
+
+
+def test_deepspeed(told):
+    here, there = told["deepspeed here"], told["deepspeed there"]
+    assert (here.pop("device"), there.pop("device")) == ("cpu", THERE)
+    assert (here.pop("name"), there.pop("name")) == ("cpu", standin.NAME)
+    assert here == there
+
+
+def test_examples(told):
+    assert int(told["any module"][-1].split("right: ")[1].split("%")[0]) > 70
+    assert told["plain loop"][-2].startswith("step 3 ") and told["plain loop goes on"][-2].startswith("step 5 ")
+    for name in ("lora", "distill"):
+        assert any(line.startswith("step 2 ") for line in told[name]), name
