@@ -28,6 +28,7 @@ WAYS = {
     "compressed": (functools.partial(Mixed, BF16, FP32), {"together": False, "slots": 2, "pages": 1, "compress": 0.05}),
     "activations": (CHECKPOINTED, {"together": False, "slots": 1, "pages": 1, **on_standin.ON_DRIVES}),
     "adapters": (adapted, {"together": False, "slots": 1, "pages": 1}),
+    "adapters in plenty": (adapted, {"together": True, "slots": 2, "pages": 9}),
     "router": (routed, {"together": True, "slots": 1, "pages": 2}),
 }
 

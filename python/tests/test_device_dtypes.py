@@ -34,7 +34,7 @@ def told(tmp_path_factory):
 def test_bits_are_those_of_the_cpu(told):
     """Slots that pages of both dtypes are put into, some of which the device widens."""
     names = {name.rpartition(" ")[0] for name in told} - {""}
-    assert len(names) == 8
+    assert len(names) == 9
     for name in names:
         cpu, there = told[f"{name} cpu"], told[f"{name} {standin.NAME}"]
         assert {key: cpu[key] for key in ("digest", "loss", "norm")} == {

@@ -299,6 +299,33 @@ def adapted():
     return peft.get_peft_model(llama().bfloat16(), config)
 
 
+@pytest.mark.parametrize("trained, few", [(FP32, FP32), (BF16, FP32)], ids=str)
+def test_state_of_what_is_trained_stays_in_memory(trained, few, tmp_path, seed):
+    """Updates hand back the dtype of most trained parameters, whatever that of the others is."""
+    model = nn.Sequential(
+        *[nn.ModuleDict({"base": nn.Linear(640, 1280), "more": nn.Linear(640, 640)}) for _ in range(2)]
+    )
+    for layer in model:
+        layer["base"].to(BF16).requires_grad_(trained == BF16)
+        layer["more"].to(few)
+    digests = set()
+    for memory in ("1GiB", least(copy.deepcopy(model))):
+        with engine_for(copy.deepcopy(model), tmp_path, str(memory), memory=memory) as engine:
+            for _ in range(3):
+                outputs = [
+                    layer[name](torch.ones(1, 640, dtype=layer[name].weight.dtype)).float().square().mean()
+                    for layer in engine.module
+                    for name in layer
+                ]
+                engine.backward(sum(outputs))
+                engine.step()
+            digests.add(engine.digest())
+            held = engine.memory().state
+            state = 12 * sum(s.block.tensors[0].elems for s in engine._core.streams.blocks if s.block.dtype == trained)
+            assert held >= state if memory == "1GiB" else held < state
+    assert len(digests) == 1
+
+
 def routed():
     """A mixture of experts whose layers have a bias of the router in fp32."""
     model = deepseek(layers=4).bfloat16()

@@ -81,6 +81,13 @@ class Layout:
         dtype = self.blocks[block].dtype
         return storage if dtype == compute else dtype
 
+    def handed_back(self, compute, storage):
+        """The dtype in which updates hand parameters back: that in which most trained elements are fetched."""
+        elems = Counter({storage: 0})
+        for b, block in enumerate(self.blocks):
+            elems[self.fetched(b, compute, storage)] += self.elems(b) * block.trains
+        return max(elems, key=lambda dtype: elems[dtype])
+
     def page_bytes(self, block, compute, storage):
         """Bytes of a block as it is fetched."""
         return self.elems(block) * self.fetched(block, compute, storage).itemsize

@@ -165,7 +165,8 @@ class _Needs:
         """The arguments are those of plan()."""
         self.layout, self.device, self.ndrives = layout, device, len(drives)
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
-        options, _ = fleet_options(drives, number, how["moments"], how["storage"] == "fp32", residual=bool(compress))
+        fp32 = how.get("handed_back", how["storage"]) == "fp32"
+        options, _ = fleet_options(drives, number, how["moments"], fp32, residual=bool(compress))
         self.rings = (
             lib.shore_fleet_memory_least_bytes(layout.c, options),
             lib.shore_fleet_memory_bytes(layout.c, options),

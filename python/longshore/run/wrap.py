@@ -172,6 +172,7 @@ def _wrap(model, options):
     how = {**options.record(numbers, compute), "device": placement.recorded(where)}
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how.update({"default_memory": True} if budget is None else {})
+    how["handed_back"] = tree.NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
     with_momentum = uses_momentum(numbers, given)
@@ -188,7 +189,7 @@ def _wrap(model, options):
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
-    kind.update(fp32=options.storage == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
+    kind.update(fp32=how["handed_back"] == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
     kind.update(ring_bytes=chosen.ring_bytes, scratch_bytes=chosen.room_bytes, overwrite=bool(overwrite))
     program, memory = program_of(model, how, layout, lineage, counts), budget or chosen.total_bytes + chosen.spare_bytes
     state = State.create(run, layout, drives, program, memory, **kind)
