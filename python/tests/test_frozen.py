@@ -469,6 +469,14 @@ def test_bad_options(tmp_path, seed):
             pass
 
 
+def test_a_dropped_engine_is_not_counted(tmp_path, seed):
+    dropped = policy(tmp_path, "a")
+    dropped.module.itself = [dropped]  # goes with the garbage collector
+    del dropped
+    with policy(tmp_path, "b"), longshore.wrap(gpt2(), trains=False) as frozen:
+        assert "/b/frozen-" in repr(frozen)
+
+
 @pytest.mark.parametrize("order", ["frozen first", "frozen last"])
 def test_engines_end_in_any_order(order, tmp_path, seed):
     engine = policy(tmp_path)
@@ -531,7 +539,8 @@ def test_a_kill_loses_nothing(tmp_path, seed, capsys, monkeypatch):
         return None
 
     monkeypatch.setattr(sys, "argv", ["life.py", str(tmp_path / "whole")])
-    runpy.run_path(str(tmp_path / "life.py"))["frozen"].close()
+    for engine in map(runpy.run_path(str(tmp_path / "life.py")).get, ("engine", "frozen")):
+        engine.close()
     want = capsys.readouterr().out.splitlines(True)[-1]
     for step_number in (0, 2):  # 0: before the frozen model is made, or while
         assert live(tmp_path / "run", f"at {step_number}") is None

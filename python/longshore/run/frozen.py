@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 import hashlib
 import inspect
 import itertools
@@ -76,6 +77,8 @@ def _taking_from_another(model, options):
     if options.trains:
         return contextlib.nullcontext()
     options.optimizer = "sgd"  # which has no moments
+    if len(open_engines.training()) > 1:
+        gc.collect()  # which closes dropped engines
     cores = open_engines.training()
     options.beside = options.run is None and init.of(model) is None
     lends = options.memory is None and shared_budget.left() is None
@@ -93,6 +96,9 @@ def _taking_from_another(model, options):
     if options.beside:
         options.run = _free_name(model, cores[0].state)
         options.drives = _drives_of(cores[0].state) if options.drives is None else options.drives
+    if cores and options.device is None and all(p.device.type == "cpu" for p in model.parameters()):
+        there = cores[-1].streams.device
+        options.device = "cpu" if there is None else there.device
     if lends and cores:
         return shared_budget.lent(cores[0], f"the engine of {cores[0].state.path}")
     return contextlib.nullcontext()

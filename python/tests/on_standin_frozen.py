@@ -1,0 +1,97 @@
+"""wrap(trains=False) on the CPU and on the device of standin.py, in a process of its own. python on_standin_frozen.py
+DIRECTORY; writes JSON: {name: what came of it}."""
+
+import copy
+import gc
+import json
+import os
+import pathlib
+import sys
+
+import torch
+from torch.nn import functional as F
+
+import models
+import standin
+
+standin.make()
+
+import longshore  # noqa: E402
+from on_standin import sizes  # noqa: E402
+from test_budget import held  # noqa: E402
+
+
+def eager(model):
+    """With attention of single operations, which are the CPU's there."""
+    model.config._attn_implementation = "eager"
+    return model
+
+
+def trained(where, path, slots, together):
+    """A student with dropout learns from a teacher, and from a judge that its output goes through, in two lives. All
+    three compute on one device, which only the student is told."""
+    out = {"losses": []}
+    for life in range(2):
+        torch.manual_seed(7)
+        student, teacher, judge = map(eager, (models.gpt2(dropout=0.1), models.llama(), models.gpt2()))
+        with sizes(slots, slots):
+            if life:
+                engine = longshore.resume(path, student, memory="64MiB")
+            else:
+                engine = longshore.wrap(student, run=path, device=where, lr=1e-2, memory="64MiB")
+            teacher, judge = (longshore.wrap(model, trains=False) for model in (teacher, judge))
+
+        def loss_of(output, batch, teacher=teacher, judge=judge):
+            with torch.no_grad():
+                wanted = teacher(**batch).logits.log_softmax(-1)
+            soft = output.logits.softmax(-1) @ judge.transformer.wte.weight.detach()
+            kept = judge(inputs_embeds=soft, labels=batch["labels"]).loss
+            return kept + F.kl_div(output.logits.log_softmax(-1), wanted, log_target=True)
+
+        engine.train()
+        for batch in models.tokens(2, seed=life):
+            batch = {name: value.to(where) for name, value in batch.items()}
+            if together:
+                out["losses"].append(engine.train_batch([batch, batch], loss_of).loss)
+            else:
+                engine.backward(loss_of(engine(**batch), batch))
+                out["losses"].append(engine.step().loss)
+        out["digest"] = engine.digest()
+        out["devices"] = sorted({p.device.type for e in (engine, teacher, judge) for p in e.parameters()})
+        out["held"] = sum(map(held, (engine, teacher, judge)))
+        out["gradients"] = sum(p.grad is not None for p in (*teacher.parameters(), *judge.parameters()))
+        for e in (engine, teacher, judge)[:: 1 if life else -1]:
+            e.close()
+        del engine, teacher, judge, student, loss_of
+    return out
+
+
+def soft_prompt(where, path):
+    """The way back through a frozen model alone, and its values as they were."""
+    torch.manual_seed(3)
+    model = eager(models.llama())
+    values = copy.deepcopy(model.state_dict())
+    prompt = torch.randn(2, 12, 48)
+    with sizes(1, 1), longshore.wrap(model, run=path, device=where, memory="64MiB", trains=False) as frozen:
+        there = prompt.to(where).requires_grad_(True)
+        frozen(inputs_embeds=there, labels=models.tokens(1)[0]["labels"].to(where)).loss.backward()
+        same = all(torch.equal(value.cpu() + 0, values[name]) for name, value in frozen.state_dict().items())
+        return {"gradient": there.grad.cpu().tolist(), "same": same}
+
+
+def main(directory):
+    torch.set_num_threads(1)
+    told = {}
+    for where in ("cpu", standin.NAME):
+        told[f"prompt {where}"] = soft_prompt(where, os.path.join(directory, f"prompt-{where}"))
+        gc.collect()
+        told[f"live {where}"] = standin.live()
+        for slots in (1, 9):
+            for together in (False, True):
+                name = f"{where} {slots} {together}"
+                told[name] = trained(where, os.path.join(directory, name.replace(" ", "-")), slots, together)
+    pathlib.Path(directory, "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,45 @@
+"""wrap(trains=False) beside a model that trains, on a device that the machine has not (standin.py): bits of the CPU."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import standin
+from models import HANGS_SECONDS
+
+pytestmark = pytest.mark.skipif(
+    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
+)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("standin")
+    script = pathlib.Path(__file__).with_name("on_standin_frozen.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(directory)], capture_output=True, text=True, timeout=HANGS_SECONDS
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((directory / "told.json").read_text())
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("slots", [1, 9])
+def test_bits_are_those_of_the_cpu(slots, together, told):
+    here, there = (told[f"{where} {slots} {together}"] for where in ("cpu", standin.NAME))
+    assert here["digest"] == there["digest"] and here["losses"] == there["losses"] and len(set(here["losses"])) == 4
+    assert here["devices"] == ["cpu"] and there["devices"] == [standin.NAME]
+    assert here["gradients"] == there["gradients"] == 0
+    assert max(here["held"], there["held"]) <= 64 << 20
+
+
+def test_the_way_back_through_it(told):
+    here, there = told["prompt cpu"], told[f"prompt {standin.NAME}"]
+    assert here["gradient"] == there["gradient"] and here["same"] and there["same"]
+
+
+def test_nothing_of_it_stays_there(told):
+    assert told[f"live {standin.NAME}"] == 0
