@@ -6,10 +6,12 @@ import sys
 import sysconfig
 
 import longshore
+from longshore.run import doctor
 
 _HELP = """longshore {version}: {program}
 
 python -m longshore COMMAND ...                     as the program: `python -m longshore inspect RUN`, `... --help`
+python -m longshore doctor                          what this machine has for training: accelerator, memory, drives
 python -m longshore.deepspeed SCRIPT ...            runs a script for DeepSpeed, or for a Trainer with --deepspeed
 python -m longshore.deepspeed.zero_to_fp32 DIR OUT  makes a checkpoint's weights files
 import longshore                                    init, wrap, resume, resident, verify
@@ -25,6 +27,8 @@ def _program():
 
 def main():
     program, arguments = _program(), sys.argv[1:]
+    if arguments[:1] == ["doctor"] and not {"--help", "-h"} & {*arguments}:
+        sys.exit(doctor.main(program, arguments[1:]))
     if program is not None and arguments:
         os.execv(program, ["longshore", *arguments])
     if arguments == ["--version"]:

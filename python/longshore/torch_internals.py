@@ -262,6 +262,11 @@ def accelerator() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def cuda_of_driver() -> int:
+    """The newest CUDA that the driver knows: 13020 is 13.2."""
+    return torch._C._cuda_getDriverVersion()
+
+
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 

@@ -162,7 +162,7 @@ void shore__doctor_machine(struct shore__report *r) {
 
 /* ---- graphics ---------------------------------------------------------------------------------------------------- */
 
-#define NOT_USED "not used: the GPU backend is being built"
+#define NOT_USED "the program does not use it; `python -m longshore doctor` says what the package has of it"
 
 /* said: "NAME, MEMORY, DRIVER", one line each. */
 static void report_nvidia(struct shore__report *r, char *said) {

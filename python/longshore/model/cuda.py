@@ -1,8 +1,13 @@
 """What CUDA alone has, and ROCm under the same names. Every function has an answer for other devices."""
 
 import contextlib
+import os
+import re
 
 import torch
+
+from ..native import first_line
+from ..torch_internals import cuda_of_driver
 
 
 def registers(device):
@@ -28,3 +33,54 @@ def unregister(address):
 def is_unified(device):
     """Whether a device has no memory of its own, but the host's."""
     return device.type == "cuda" and bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
+
+
+def driver():
+    """What is known of the driver, as people say it; None: there is none."""
+    if not torch.cuda.is_available():
+        return None
+    if torch.version.hip:
+        return f"ROCm {torch.version.hip}"
+    newest = cuda_of_driver()
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as said:  # WSL2 has none
+            release = re.search(r"\d+\.\d[\d.]*", said.readline())
+    except OSError:
+        release = None
+    return f"{release[0] if release else 'of unknown release'}, for CUDA up to {newest // 1000}.{newest % 1000 // 10}"
+
+
+def why_none():
+    """Why PyTorch sees no GPU though the machine may have one; None: nothing says that it has."""
+    devices = [path for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd") if os.path.exists(path)]
+    if not devices:
+        return None
+    if not torch.backends.cuda.is_built():
+        return f"{devices[0]} is there, and this PyTorch is built for CPUs alone"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as failure:
+        return f"{devices[0]} is there, and CUDA says: {first_line(failure)}"
+    return None
+
+
+def memory(device):
+    """(free, all) bytes of a device; None: it does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    try:
+        return torch.accelerator.get_memory_info(device)
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def users(device):
+    """{number of a process: bytes of the device's memory that it uses}, as far as pynvml or amdsmi is installed."""
+    if device.type != "cuda":
+        return {}
+    try:
+        said = torch.cuda.list_gpu_processes(device)
+    except Exception:  # of a library that need not be there, and of every kind
+        return {}
+    found = re.findall(r"process +(\d+) +uses +([\d.]+) MB", said)
+    return {int(process): int(float(size) * (1 << 20)) for process, size in found}
