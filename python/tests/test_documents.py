@@ -59,6 +59,10 @@ OF_PAGE = {
 def make():
     return torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
 data = [torch.randn(4, 16) for _ in range(4)]
+from unittest import mock
+sampler = mock.Mock(generate=lambda prompts: data[:2])
+def policy_loss(output, rollout):
+    return output.square().mean()
 import subprocess
 subprocess.run(["longshore", "train", "--init", "gpt2-tiny", "--data", "book.txt", "--seq-len", "16", "--steps", "1",
                 "--drive", PLACE + "nvme0", "--memory", "512MiB", "--out", "runs/c"], check=True)

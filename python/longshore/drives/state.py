@@ -13,6 +13,7 @@ from ..native import Wait, ffi, lib
 from . import run_json
 from .layout import DTYPES, PIECE, Layout
 
+FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
 
 
@@ -169,6 +170,17 @@ class State:
         why = f"the parameters of {self.layout.blocks[block].name} cannot be fetched"
         step = self.step if self.is_written else self.step - 1
         return Wait(lib.shore_fleet_fetch, self.fleet, step, block, segment, count, kind, pointer, what=why)
+
+    def values(self, block, first, out, fetched):
+        """Reads parameters of a block, from an element on, into a flat tensor of any dtype, a piece at a time. fetched:
+        the dtype that they are read in."""
+        begin, end = first // native.SEGMENT, -(-(first + out.numel()) // native.SEGMENT)
+        buffer = Buffer(min(PIECE, end - begin) * native.SEGMENT * fetched.itemsize)
+        for segment in range(begin, end, PIECE):
+            count, at = min(PIECE, end - segment), segment * native.SEGMENT - first
+            self.fetch(block, FETCH[fetched], buffer.pointer, segment, count).result()
+            to = out[max(at, 0) : at + count * native.SEGMENT]
+            to.copy_(buffer.view(fetched)[max(-at, 0) :][: to.numel()])
 
     def gather(self, block, gradients):
         """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""

@@ -112,7 +112,8 @@ class Activations:
 
     def leave_to_parent(self):
         """In a forked process: forgets the store, whose memory and threads the process does not have."""
-        ffi.gc(self.store, None)
+        if self.store is not None:
+            ffi.gc(self.store, None)
         self.store = None
 
     @property
@@ -290,9 +291,13 @@ class Activations:
         self.broken, self.leaving = False, {}
 
     def end(self):
-        """Releases the drives. Entries in memory can still be read."""
+        """Releases the drives, and pinned memory. Nobody reads an entry from here on: of a device, backward has
+        copies."""
         lib.shore_store_end(self.store)
         self.leaving = {}
+        if self.device is not None:
+            store, self.store, self.pool = self.store, None, None
+            ffi.release(store)
 
 
 def _is_plain(tensor):

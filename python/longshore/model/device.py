@@ -68,6 +68,13 @@ def _host_copy_of(t):
         return torch.empty_like(t, device="cpu")
 
 
+def empty_caches():
+    """Gives memory that PyTorch keeps for later back to the devices and the system, as far as this PyTorch can."""
+    for kind in accelerators():
+        getattr(torch.accelerator, "empty_cache", getattr(torch, kind).empty_cache)()
+        getattr(torch.accelerator, "empty_host_cache", lambda: None)()
+
+
 _unfinished: list = []  # memory of lost devices, which nobody else may get
 
 

@@ -54,8 +54,8 @@ def _check(streamed, updates):
     """Raises LongshoreError if a step has changed the block since, as PyTorch does after a change in place."""
     if streamed.updates != updates:
         raise LongshoreError(
-            f"backward: {streamed.block.name} has been updated since the forward pass; call step() "
-            "after backward() of every loss, or compute the loss again"
+            f"backward: {streamed.block.name} has been updated since the forward pass, or the engine has slept; "
+            "call step() after backward() of every loss, or compute the loss again"
         )
 
 
@@ -72,9 +72,13 @@ class Places:
         self.nbytes = self.tier.bytes.numel()
         self.slots = sorted({streamed.slot for streamed in blocks}, key=lambda slot: slot.base)
         self.bases = [slot.base for slot in self.slots]
+        self.nothing = {}  # by dtype and shape: a tensor without memory, which needs some as it is made
 
     def view(self, at, dtype, shape):
         """Makes a tensor at an offset. On the host it has a storage of its own, whose users can be counted."""
+        if (dtype, shape) not in self.nothing:
+            self.nothing[dtype, shape] = torch.empty((), dtype=dtype, device=self.device).expand(shape)
+            self.nothing[dtype, shape].untyped_storage().resize_(0)
         if self.tier.whole is None:
             return self.tier.bytes[at : at + shape.numel() * dtype.itemsize].view(dtype).view(shape)
         memory = memoryview(self.tier.whole)[at : at + shape.numel() * dtype.itemsize]
@@ -100,11 +104,8 @@ class Places:
 
     def detach_all(self, parameters):
         """Lets go of the memory of these parameters, which keep their shapes."""
-        one = {
-            dtype: torch.empty((), dtype=dtype, device=self.device) for dtype in {h.view.dtype for _, h in parameters}
-        }
         for p, handle in parameters:
-            handle.view = one[handle.view.dtype].expand(handle.view.shape)
+            handle.view = self.nothing[handle.view.dtype, handle.view.shape]
             with DisableTorchFunctionSubclass():
                 p.data = handle.view
 

@@ -15,10 +15,9 @@ from torch import nn
 
 from .. import forks, progress
 from ..drives import recovery
-from ..drives.state import Buffer
 from ..errors import AbsentParameterError, LongshoreError
 from ..interrupts import whole
-from ..native import SEGMENT, lib
+from ..native import lib
 from ..torch_internals import carry_hooks, in_backward, may_get, parameters_of, storage_users, version_of
 from . import hooks, write_tracking
 from .absent import Absent, Handle
@@ -26,7 +25,9 @@ from .activations import Stayed
 from .forward_scope import Running, checkpoint_that_saves
 from .slot_memory import Place, Places, SavedAbsent
 from .slots import bind, divide
-from .tiers import FETCH, OneTier, TwoTiers
+from .tiers import OneTier, TwoTiers
+
+CLOSED = "the engine is closed; longshore.resume() opens its run again"
 
 
 class Streamed:
@@ -83,8 +84,8 @@ class Streams:
         self.make_activations = None  # makes the Activations of an opened state; None: activations stay in memory
         self.activations = None
         self.copies_bytes = 0  # bytes of copies that resident(write="temporary") holds
-        # why nothing can be fetched while state is None
-        self.why = "the engine is closed; longshore.resume() opens its run again"
+        self.why = CLOSED  # why nothing can be fetched while state is None
+        self.asleep = None  # what a sleeping engine goes on with: run/sleep.py
         forks.leave_in_children(self)
 
     def open(self, state):
@@ -92,7 +93,7 @@ class Streams:
         if self.tier.take():
             bind(self)
         self.tier.open(state, self.blocks)
-        self.state = state
+        self.state, self.asleep = state, None
         for streamed in self.blocks:  # memory may hold blocks of another state
             streamed.step, streamed.slot.holds = -1, None
             streamed.updates += 1
@@ -326,15 +327,11 @@ class Streams:
                     self.hide(streamed)
                 return value
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
-            segment = first // SEGMENT
-            count = (first + n - 1) // SEGMENT - segment + 1
             # waits for the block's update; if that failed, the commit raises the cause
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)
-            buffer = Buffer(count * SEGMENT * streamed.storage.itemsize)
-            fetch, kind = self.state.fetch, FETCH[streamed.storage]
-            recovery.persist(self.core(), lambda: fetch(streamed.number, kind, buffer.pointer, segment, count).result())
-            values = buffer.view(streamed.storage)[first - segment * SEGMENT :][:n]
-            return values.to(handle.view.device, handle.view.dtype, copy=True).view(handle.view.shape)
+            value, read = torch.empty(n, dtype=handle.view.dtype), self.state.values
+            recovery.persist(self.core(), lambda: read(streamed.number, first, value, streamed.storage))
+            return value.to(handle.view.device).view(handle.view.shape)
 
     # ---- a step
 
@@ -365,6 +362,8 @@ class Streams:
     def after_drive_loss(self):
         """Cancels requests to lost drives. Present blocks stay as they are. Returns whether gradients were spilled to
         the lost drives."""
+        if self.state is None:
+            return False
         with self.lock:
             self.tier.after_drive_loss(self.blocks)
             spilled = self.gradients.step.tell(lib.shore_step_lost)
@@ -375,23 +374,24 @@ class Streams:
 
     @whole
     def end(self):
-        """Closes the pages: every parameter is absent from here on."""
-        self.state = None
-        if self.pages is None:
+        """Closes the pages and lets go of their memory: every parameter is absent from here on."""
+        self.asleep = self.state = None
+        self.why = CLOSED
+        if self.tier.bytes is None and self.pages is None:
             return
         self._mark_absent()
         if self.activations is not None:
             self.activations.end()
             self.activations = None
         self.gradients.end()
-        if self.device is not None:  # parameters keep their shapes, and no memory there, if it has room for one value
-            with contextlib.suppress(RuntimeError):
-                self.places.detach_all([named for streamed in self.blocks for named in streamed.parameters])
+        for streamed in self.blocks:  # parameters keep their shapes alone
+            self.places.detach_views(streamed.parameters)
+            self.places.detach_all(streamed.parameters)
         self.tier.close()
 
     def leave_to_parent(self):
         """In a forked process: forgets the run, whose memory the process does not have."""
-        self.lock, self.why = threading.RLock(), forks.WHY
+        self.lock, self.why, self.asleep = threading.RLock(), forks.WHY, None
         self._mark_absent()
         self.state = self.activations = None
         self.tier.leave_to_parent()
@@ -449,8 +449,9 @@ class Streams:
             return self.places.value(packed)
         if type(packed) in (Stayed, SavedAbsent):
             return packed.value()
-        if self.activations is None:
+        if packed.entry.store is not self.activations:
             raise LongshoreError(
-                "backward: the engine of this graph is closed, and so are the drives that its activations went to"
+                "backward: the engine of this graph is closed, or has slept since, and the activations of the graph, "
+                "which went to the drives, are gone; compute the loss again"
             )
         return self.activations.unpack(packed)

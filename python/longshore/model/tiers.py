@@ -3,15 +3,13 @@ slots on a device, to which the library copies pages (TwoTiers, ``device.h``).""
 
 import itertools
 
-import torch
-
 from .. import native
-from ..drives.state import Buffer
+from ..drives.state import FETCH, Buffer
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from .pinned import ALIGN, HostMemory
 
-FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
+NOWHERE = 1 << 64  # behind every address
 
 
 class OneTier:
@@ -23,9 +21,9 @@ class OneTier:
     def __init__(self, layout, slots, nbytes):
         """slots: those that layers share."""
         self.layout, self.slots, self.pages = layout, slots, None
-        self.memory = Buffer(max(nbytes, 4096))
-        self.bytes, self.whole, self.pages_bytes = self.memory.bytes, self.memory.whole, self.memory.nbytes
-        self.base = self.memory.address
+        self.nbytes = self.pages_bytes = max(nbytes, 4096)
+        self.memory = self.bytes = None
+        self.take()
 
     def _buffers(self):
         """The addresses of the buffers of each pool of pages."""
@@ -38,8 +36,17 @@ class OneTier:
         return streamed.slot.number, 0
 
     def take(self):
-        """Takes the memory, unless it is there: a close() lets go of a device's. Returns whether it did."""
-        return False
+        """Takes the memory, unless it is there: close() lets go of it. Returns whether it did."""
+        if self.bytes is not None:
+            return False
+        self.memory = Buffer(self.nbytes)
+        self.bytes, self.whole = self.memory.bytes, self.memory.whole
+        self.base = self.memory.address
+        return True
+
+    def _let_go(self):
+        self.memory = self.bytes = self.whole = None
+        self.base = NOWHERE
 
     def open(self, state, blocks):
         """Opens the pages of a run's state."""
@@ -110,7 +117,9 @@ class OneTier:
 
     def close(self):
         pages, self.pages, self.state = self.pages, None, None
-        ffi.release(pages)
+        if pages is not None:
+            ffi.release(pages)
+        self._let_go()
 
     def leave_to_parent(self):
         """In a forked process: forgets the pages."""
@@ -161,15 +170,15 @@ class TwoTiers(OneTier):
             self.host.take([*self.starts[1:], self.pages_bytes])
             self.bytes = self.device.bytes(self.nbytes)
         except LongshoreError:
-            self._give_back()
+            self._let_go()
+            self.device.give_back()
             raise
         self.base = self.bytes.data_ptr()
         return True
 
-    def _give_back(self):
-        self.bytes = None
+    def _let_go(self):
+        super()._let_go()
         self.host.drop()
-        self.device.give_back()
 
     def _buffers(self):
         return [[self.host.page(at) for at in of] for of in zip(*self.turns)]
@@ -184,8 +193,8 @@ class TwoTiers(OneTier):
         if shown is not None:
             ffi.release(shown)
             self.device.free(self.base)
-        self.slots, self.sizes = slots, (self.sizes[0], max(nbytes, 4096))
-        self.bytes = self.device.bytes(self.sizes[1])
+        self.slots, self.nbytes = slots, max(nbytes, 4096)
+        self.bytes = self.device.bytes(self.nbytes)
         self.base = self.bytes.data_ptr()
         self._show(blocks)
 
@@ -260,10 +269,10 @@ class TwoTiers(OneTier):
 
     def close(self):
         shown, self.shown = self.shown, None
-        ffi.release(shown)
+        if shown is not None:
+            ffi.release(shown)
         super().close()
         self.device.close()
-        self._give_back()
 
     def leave_to_parent(self):
         if self.shown is not None:

@@ -279,7 +279,8 @@ def _remove_with(path):
         for engine, state in open_engines.states():
             names = [name for run, name in found if run == state.path]
             if names:
-                engine.settle()
+                if core_of(engine).streams.asleep is None:
+                    engine.settle()
                 weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": names})
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, FILE))  # the directory stops being a checkpoint
@@ -289,6 +290,8 @@ def _remove_with(path):
 def reopen(engine, run, snapshot=None):
     """Closes the engine and opens a run in its place, rolled back to a snapshot if one is named: Engine.reopen()."""
     core = core_of(engine)
+    if core.streams.asleep is not None:
+        core.cycle.open_state("reopen")  # raises
     if snapshot is not None:
         if core.state is not None and os.path.realpath(run) == os.path.realpath(core.state.path):
             engine.close()

@@ -8,7 +8,7 @@ import torch
 from .. import forks, native
 from ..errors import LongshoreError
 from ..interrupts import whole
-from ..model import random_numbers
+from ..model import placement, random_numbers
 from ..model.forward_scope import Hook
 from ..step import commit_blob, layer_major
 from ..step.compression import Compression
@@ -80,8 +80,9 @@ class Core:
 
     @property
     def state(self) -> Any:
-        """The State of the open run; None: the engine is closed."""
-        return self.streams.state
+        """The State of the open run, also while the engine sleeps; None: the engine is closed."""
+        asleep = self.streams.asleep
+        return self.streams.state if asleep is None else asleep.state
 
     @property
     def layout(self):
@@ -92,6 +93,7 @@ class Core:
         """Opens the pages of a run: the parameters can be used from here on."""
         self.streams.layout = state.layout
         self.streams.open(state)
+        placement.put(self.module, placement.copies_beside(self.module, self.streams.places.device))
 
     def go_on(self, state, run):
         """Opens a run of this model in place of the one before, and goes on from its committed step. If that fails, the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..step import commit_blob, param_groups
 from ..step.gradients import parts_of
 from ..step.loss_graph import refuse_other_graph
 from ..step.step_cycle import Phase, StepResult
-from . import checkpoint, export, memory, open_engines
+from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core
 from .engine_surface import Face, with_signature
 
@@ -272,6 +272,20 @@ class Engine(Face):
         with export.streamed(self._core):
             return self.module.push_to_hub(*args, **kwargs)
 
+    def weights(self, dtype: str | torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields (name, tensor) of the last step, with the names and the order of state_dict(), for a sampler.
+
+        Tied tensors come once, under their first name. Each tensor lies on the host in memory of its own. It is read
+        when it is asked for, also while the engine sleeps.
+
+        Args:
+            dtype: "fp32", "bf16", "fp16" or a dtype of PyTorch, for all floating-point tensors, as save_pretrained()
+                rounds them; by default each has its own dtype and the value of state_dict().
+
+        Raises: ValueError for another dtype; LongshoreError if the engine has made a step since, or is closed.
+        """
+        return weights.weights(self._core, dtype)
+
     # ---- what goes with it
 
     @whole
@@ -300,6 +314,25 @@ class Engine(Face):
         return memory.measure(self._core)
 
     @whole
+    def sleep(self) -> None:
+        """Settles, and gives memory of the device, pinned memory and slots back, for a sampler or another engine.
+
+        The model's buffers go to the host. The run stays open, with the buffers of its drives. A sleeping engine can
+        be woken, closed and asked for weights(); everything else raises LongshoreError.
+
+        Raises: LongshoreError between backward() and step(), within a pass, or while resident() holds parameters.
+        """
+        sleep.sleep(self._core)
+
+    @whole
+    def wake(self) -> None:
+        """Takes the memory again that sleep() gave back. Training goes on with the same bits.
+
+        Raises: LongshoreError if there is too little memory; the engine then still sleeps.
+        """
+        sleep.wake(self._core)
+
+    @whole
     def close(self) -> None:
         """Waits for requests under way, and releases the run. The parameters cannot be used afterwards."""
         core = self._core
@@ -307,7 +340,7 @@ class Engine(Face):
             return
         core.together.stop()
         try:
-            if not core.gone:
+            if not core.gone and core.streams.asleep is None:
                 core.cycle.drop()
                 core.cycle.settle()
         finally:

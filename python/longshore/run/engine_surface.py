@@ -48,8 +48,9 @@ class Face(LoadsChild):
         elements = sum(t.elems for block in core.layout.blocks if not block.buffers for t in block.tensors)
         drives = ", ".join(state.drives)
         memory = native.readable(core.plan.budget_bytes)
+        now = "open" if core.streams.asleep is None else "asleep"
         return (
-            f"<Engine of {type(self.module).__name__}, open: run {state.path}, step {state.step}, {elements:,} "
+            f"<Engine of {type(self.module).__name__}, {now}: run {state.path}, step {state.step}, {elements:,} "
             f"parameters on {drives}, memory {memory}>"
         )
 

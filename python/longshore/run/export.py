@@ -21,7 +21,7 @@ from ..native import ffi, lib
 from ..step import commit_blob
 from . import hub_names, weights_files
 
-_TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # safetensors' names of dtypes: those of PyTorch, in short
 _NAMES = {
     getattr(torch, name): re.sub("float|complex|uint|int", lambda found: found[0][0], name).upper()
@@ -40,7 +40,7 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
     overwrite: replaces weights that are there, once the new ones are complete.
     """
     directory = os.path.realpath(directory)
-    if dtype is not None and dtype not in _TORCH:
+    if dtype is not None and dtype not in TORCH:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
     core.cycle.open_state("save_pretrained")
     hooks.before_step(core.streams, "engine.save_pretrained")
@@ -65,7 +65,7 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
-            adapters.save(core.module, partial, dtype and _TORCH[dtype], most)
+            adapters.save(core.module, partial, dtype and TORCH[dtype], most)
         elif not whole and _is_diffusers(core.module) and getattr(core.module, "_hf_peft_config_loaded", False):
             _save_lora(core, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(core.module):
@@ -126,7 +126,7 @@ def export(core, directory, dtype=None, max_shard_size=None, moments=False):
     """Writes parameters and buffers as model.safetensors or shards of it, and the moments if asked."""
     extras, keep = _extras(commit_blob.small_buffers(core.module, core.layout, core.streams.device))
     most = 0 if max_shard_size is None else native.size(max_shard_size, "max_shard_size")
-    kind = {"converted": dtype is not None, "dtype": DTYPES[_TORCH[dtype or "fp32"]], "moments": moments}
+    kind = {"converted": dtype is not None, "dtype": DTYPES[TORCH[dtype or "fp32"]], "moments": moments}
     how = native.new("struct shore_run_exporting", **kind, shard_bytes=most, nextras=len(extras), extras=extras)
     with progress.Progress(f"saving {os.path.basename(directory).removeprefix('.').removesuffix('.saving')}") as shown:
         work, interrupts, callback = progress.of_work(shown)
@@ -168,7 +168,7 @@ def _describe(core, directory, dtype):
     if hasattr(config, "save_pretrained"):
         config = copy.deepcopy(config)
         config.architectures = [type(model).__name__]
-        config.dtype = str(_TORCH[dtype or core.how["compute"]]).removeprefix("torch.")
+        config.dtype = str(TORCH[dtype or core.how["compute"]]).removeprefix("torch.")
         config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if hasattr(generation, "save_pretrained"):

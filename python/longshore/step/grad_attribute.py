@@ -44,6 +44,8 @@ class Gathered(StandIn):
             key = _dtype_of(p), p.device
             if key not in _zeros:
                 _zeros[key] = torch.zeros((), dtype=key[0], device=key[1])
+                if key[1].type != "cpu":
+                    _zeros[key].untyped_storage().resize_(0)
                 refuse_access(
                     _zeros[key],
                     "p.grad: a function that PyTorch does not announce asks for its memory; clone() it first",

@@ -500,7 +500,7 @@ class Gradients(ScriptSide):
     def end(self):
         if self.step is not None:
             self.step.close()
-        self.step, self.made = None, {}
+        self.step, self.made, self._buffer = None, {}, None
 
     def abandon(self):
         """Forgets everything, in a forked process."""

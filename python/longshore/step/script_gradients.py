@@ -93,6 +93,12 @@ class ScriptSide:
         if sum is None or not shows(g, sum) or written and not self.has(p):
             self.change(p, g)
 
+    def rest(self):
+        """Ends p.grad of the last step as the next pass does, unless that adds to it."""
+        if not self.adds:
+            self.shown.end_last(self)
+            self.made, self.shows_made = {}, False
+
     def look(self):
         """Takes over what a script has made of p.grad. If it has removed all of the step's, the step starts over."""
         if self.shown.look(self) and not any(block.arrived for block in self.blocks):
