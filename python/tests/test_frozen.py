@@ -511,6 +511,9 @@ run = sys.argv[1]
 there = os.path.exists(run + "/run.json")
 engine = longshore.resume(run, student) if there else longshore.wrap(student, run=run, memory="64MiB")
 print("at", engine.step_number, flush=True)
+if "dies" in sys.argv:  # as all is written, and the run is not there yet
+    from longshore.drives.state import State
+    State.seal = lambda state: os.kill(os.getpid(), 9)
 frozen = longshore.wrap(teacher, trains=False)
 while engine.step_number < 6:
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(engine.step_number))
@@ -527,24 +530,25 @@ def test_a_kill_loses_nothing(tmp_path, seed, capsys, monkeypatch):
     (tmp_path / "life.py").write_text(LIFE)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
-    def live(run, until=None):
-        command = [sys.executable, str(tmp_path / "life.py"), str(run)]
+    def live(run, *how, until=None):
+        command = [sys.executable, str(tmp_path / "life.py"), str(run), *how]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
             for line in process.stdout:
                 if line.strip() == until:
                     process.kill()
                 if line.startswith("digest"):
                     return line
-            assert until is not None and process.wait(HANGS_SECONDS) == -9
+            assert (until or how) and process.wait(HANGS_SECONDS) == -9
         return None
 
     monkeypatch.setattr(sys, "argv", ["life.py", str(tmp_path / "whole")])
     for engine in map(runpy.run_path(str(tmp_path / "life.py")).get, ("engine", "frozen")):
         engine.close()
     want = capsys.readouterr().out.splitlines(True)[-1]
-    for step_number in (0, 2):  # 0: before the frozen model is made, or while
-        assert live(tmp_path / "run", f"at {step_number}") is None
+    for how, until in ((["dies"], None), ([], "at 2")):
+        assert live(tmp_path / "run", *how, until=until) is None
         assert longshore.verify(tmp_path / "run")
+        assert (tmp_path / "run" / "frozen-Sequential" / "run.json").exists() is (until is not None)
     assert live(tmp_path / "run") == want
 
 
