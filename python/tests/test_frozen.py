@@ -491,6 +491,7 @@ def test_engines_end_in_any_order(order, tmp_path, seed):
         engine.close()
         assert torch.equal(frozen(**batch).logits, want)
         with longshore.resume(tmp_path / "policy", gpt2()) as engine:
+            assert engine.memory().budget + frozen.memory().budget == 64 << 20
             step(engine, batch)
             assert torch.equal(frozen(**batch).logits, want)
         frozen.close()

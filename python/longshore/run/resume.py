@@ -104,6 +104,7 @@ def resume(
     _give_buffers(model, program, run)
     _match(layout, model, how, program, run)
     given = _groups_of(model, how["groups"])
+    budget = budget and max(1, budget - shared_budget.still_lent(run))
     budget = native.size(memory) if memory is not None else None if shared_budget.left() is not None else budget
     asked = how.get("device") if device is None else device
     asks = f"{run}: was made with device={asked!r}" if device is None else f"resume: device={asked!r}"

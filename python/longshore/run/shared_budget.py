@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..errors import BudgetError
 from ..native import lib
 
 _current: budget | lent | None = None
+_borrowers: weakref.WeakSet[Any] = weakref.WeakSet()  # the Core of each open engine that another one has lent memory
 
 
 class budget:
@@ -143,14 +145,21 @@ class lent:
     def add(self, core: Any, who: str) -> None:
         """Lends an engine what it holds."""
         self._end()
-        core.lent = self.core.plan, self._take(_held(core))
+        core.lent = self.core.plan, self._take(_held(core)), self.core.state.path
+        _borrowers.add(core)
 
 
 def give_back(core: Any) -> None:
     """An engine is closed: returns what another one has lent it."""
     lent, core.lent = core.lent, None
+    _borrowers.discard(core)
     if lent is not None:
         lent[0].give_back(*lent[1])
+
+
+def still_lent(run: str) -> int:
+    """Bytes that an engine of this run had lent before it was closed, to engines that are open."""
+    return sum(core.lent[1][0] for core in _borrowers if os.path.realpath(core.lent[2]) == os.path.realpath(run))
 
 
 def _held(core: Any) -> int:
