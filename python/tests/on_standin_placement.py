@@ -119,6 +119,9 @@ def chosen(path):
             places = {t.device for t in (*engine.module.parameters(), *engine.module.buffers())}
             out[name] = [str(engine.device), sorted(map(str, places)), core_of(engine).how["device"]]
             step(engine)
+            if "cpu" in name:
+                with longshore.wrap(models.gpt2(), trains=False) as beside:
+                    out[f"beside {name}"] = str(beside.device)
     with longshore.init(f"{path}-init", memory="1GiB"):
         model = models.gpt2()
     with longshore.wrap(model) as engine:
@@ -242,7 +245,7 @@ def absent(path):
             "expected": plain.generate(batch["input_ids"][:1, :4], max_new_tokens=3, do_sample=False).tolist(),
             "moved": [model.to(place) is model for place in (THERE, f"{THERE}:0", torch.device(THERE))],
             "by its name": [model.mtia() is model, engine.mtia() is engine],
-            "away": said_of(lambda: model.cpu()) is not None,
+            "away": said_of(lambda: model.cpu()),
         }
         model.gradient_checkpointing_enable({"use_reentrant": True})
         loss = engine(**batch).loss

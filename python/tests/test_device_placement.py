@@ -52,6 +52,7 @@ def test_what_is_chosen(told):
         assert chosen[name] == [f"{THERE}:0", [f"{THERE}:0"], THERE], name
     for name in ("cpu", "back to the cpu"):
         assert chosen[name] == ["cpu", ["cpu"], "cpu"], name
+        assert chosen[f"beside {name}"] == "cpu", "a frozen model computes where the one beside it does"
 
 
 def test_a_run_goes_on_on_another_device(told):
@@ -83,7 +84,8 @@ def test_an_absent_parameter_says_its_device(told):
     assert absent["all"] == absent["grads"] == [f"{THERE}:0"]
     assert absent["model"] == absent["closed"] == absent["a gradient"] == [f"{THERE}:0"] * 2
     assert absent["like"] == absent["assigned"] == f"{THERE}:0"
-    assert absent["generated"] == absent["expected"] and absent["away"]
+    assert absent["generated"] == absent["expected"]
+    assert "before longshore.wrap(), whose device= moves them" in absent["away"]
     assert all(absent["moved"]) and all(absent["by its name"])
 
 

@@ -16,7 +16,10 @@ from ..torch_internals import DisableTorchFunctionSubclass, has_storage, storage
 from .write_tracking import CHANGE, IN_PASS, watch
 
 _ADVICE = "use it inside `with longshore.resident(parameter):` (write=True to change it)"
-_BEFORE = f"convert, resize and replace parameters before longshore.wrap(); to give one other values, {CHANGE}"
+_BEFORE = (
+    "convert, resize and replace parameters before longshore.wrap(), whose device= moves them; to give one other "
+    f"values, {CHANGE}"
+)
 
 # what to do instead where micro-batches cannot be computed together
 ONE_BY_ONE = "call backward() for each of them, and then step() (in a Trainer: layer_major=False)"

@@ -154,7 +154,9 @@ class Streams:
                 p = parameters_of(module)[name]
                 view = self.view_of(streamed, index)
                 if not may_get(p, view):
-                    new = nn.Parameter(torch.empty(0, dtype=view.dtype), requires_grad=p.requires_grad)
+                    new = nn.Parameter(
+                        torch.empty(0, dtype=view.dtype, device=view.device), requires_grad=p.requires_grad
+                    )
                     new.data = view  # keeps a version counter of its own, which a view of the memory would not
                     carry_hooks(p, new)
                     for full in tensor.names:
