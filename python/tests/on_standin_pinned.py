@@ -124,6 +124,19 @@ def dropped(path):
     return {"held": held, "kept": standin.pinned() - before, "child": alive}
 
 
+def beside(path):
+    """Pinned bytes of two engines in one pinned_memory=, and what is said where it leaves too little for the second."""
+    gc.collect()
+    before, out = standin.pinned(), {"given": 16 * MIB}
+    with wrapped(standin.NAME, path, pinned_memory=out["given"]), longshore.wrap(Wide(), trains=False) as frozen:
+        with torch.no_grad():
+            frozen(torch.arange(8).view(1, 8).to(standin.NAME))
+        out["both"] = standin.pinned() - before
+    with wrapped(standin.NAME, f"{path}-short", pinned_memory=300 << 10):
+        out["short"] = said_of(lambda: longshore.wrap(Wide(), trains=False))
+    return out
+
+
 def main(directory):
     out, names = {"grid": []}, (f"{directory}/{n}" for n in itertools.count())
     handler = logging.Handler()
@@ -160,7 +173,7 @@ def main(directory):
         before = standin.pinned()
         out["refused"] = said_of(lambda: wrapped(standin.NAME, next(names))), standin.pinned() - before
         standin.limit()
-        out["dropped"] = dropped(next(names))
+        out["dropped"], out["beside"] = dropped(next(names)), beside(next(names))
     out["bf16"] = trained("cpu", next(names), storage="bf16")
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 

@@ -101,7 +101,7 @@ def pinned():
     return torch.ops.standin.pinned()
 
 
-def pin(address, nbytes):
+def pin(address, nbytes, device=NAME):
     """As cudaHostRegister() does."""
     torch.ops.standin.pin(address, nbytes)
 

@@ -89,6 +89,12 @@ def test_memory_of_an_engine_that_is_dropped(told):
     assert told["dropped"]["child"] == 0
 
 
+def test_a_frozen_model_takes_what_the_other_leaves(told):
+    beside = told["beside"]
+    assert 12 * MIB < beside["both"] <= beside["given"]
+    assert "which the engine beside it leaves, is too little for this model: minimum" in beside["short"]
+
+
 def test_memory_is_counted(told):
     for run in told["grid"]:
         held = run["memory"].partition("of which ")[2].partition(" are held")[0]

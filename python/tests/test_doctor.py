@@ -1,5 +1,6 @@
 """python -m longshore doctor, with and without an accelerator, and what the package asks CUDA."""
 
+import contextlib
 import gc
 import json
 import os
@@ -116,7 +117,11 @@ class Cudart:
 
 def test_cuda_registers_what_was_mapped():
     cudart = Cudart(MIB)
-    with mock.patch.object(torch.cuda, "cudart", lambda: cudart), mock.patch.object(torch, "ones") as looks:
+    with (
+        mock.patch.object(torch.cuda, "cudart", lambda: cudart),
+        mock.patch.object(torch.cuda, "device", contextlib.nullcontext),
+        mock.patch.object(torch, "ones") as looks,
+    ):
         pinned = Pinned(5000, CUDA)
         held = {pinned.address: 5000}
         assert cudart.held == held and pinned.address % 4096 == 0 and pinned.bytes.numel() == 5000

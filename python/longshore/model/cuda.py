@@ -9,19 +9,22 @@ import torch
 from ..native import first_line
 from ..torch_internals import cuda_of_driver
 
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device
+
 
 def registers(device):
     """Whether memory that this process has mapped can be registered with a device: it is pinned from then on."""
     return device.type == "cuda"
 
 
-def register(address, nbytes):
+def register(address, nbytes, device):
     """Pins memory that this process has mapped, where registers() says so. Raises RuntimeError if that is refused."""
-    code = torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)
+    with torch.cuda.device(device):  # which then has a context, and no other one
+        code = torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE)
     if int(code) == 0:
         return
     with contextlib.suppress(RuntimeError):
-        torch.ones(1, device="cuda")  # reports the refusal in place of the script's next operation, which would
+        torch.ones(1, device=device)  # reports the refusal in place of the script's next operation, which would
     raise RuntimeError(torch.cuda.cudart().cudaGetErrorString(code))
 
 

@@ -25,7 +25,7 @@ class Pinned(Buffer):
         try:
             if cuda.registers(device):
                 super().__init__(nbytes)
-                cuda.register(self.address, nbytes)
+                cuda.register(self.address, nbytes, device)
                 self._unregister = weakref.finalize(self, cuda.unregister, self.address)
                 self._unregister.atexit = False
             else:
@@ -110,6 +110,11 @@ class HostMemory:
                 *(self.device.device, native.readable(self.ring.nbytes)),
             )
         self._said = True
+
+    @property
+    def nbytes(self):
+        """Bytes of it that are pinned now."""
+        return sum(part.nbytes for part in (self.ring, self.pool, self.landing, self._pinned) if part is not None)
 
     def page(self, at):
         """The address of a page that begins there in the memory of all."""

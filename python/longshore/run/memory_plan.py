@@ -13,9 +13,9 @@ from ..model.pinned import ALIGN
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
-from . import shared_budget
+from . import open_engines, shared_budget
 from .options import DTYPE_OF
-from .pinned_parts import divide
+from .pinned_parts import divide, left
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
@@ -161,8 +161,8 @@ def _sums(plan):
 class _Needs:
     """What a model needs of memory: the sizes from which its _Program follows."""
 
-    def __init__(self, layout, drives, memory, how, device, pinned_memory):
-        """The arguments are those of plan()."""
+    def __init__(self, layout, drives, memory, how, device, pinned_memory, lent):
+        """The arguments are those of plan(). lent: pinned_memory is what other engines leave."""
         self.layout, self.device, self.ndrives = layout, device, len(drives)
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
         fp32 = how.get("handed_back", how["storage"]) == "fp32"
@@ -185,7 +185,7 @@ class _Needs:
             dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
             self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
             page = max(self.page_bytes(b) for b, block in enumerate(layout.blocks) if not block.buffers)
-            self.pinned = divide(pinned_memory, self.block, page, POOL_BYTES if self.offloads else ())
+            self.pinned = divide(pinned_memory, self.block, page, POOL_BYTES if self.offloads else (), lent)
 
     def described(self):
         """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
@@ -219,7 +219,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
     device: what modules compute on; None: the CPU.
     gpu_memory: bytes of the device's; None: no limit is known.
-    pinned_memory: bytes, a part of memory; None: what can be had.
+    pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     """
     for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
         if size is not None and device is None:
@@ -227,7 +227,10 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
                 f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
                 f"memory= is the only budget: leave out {name}="
             )
-    needs = _Needs(layout, drives, memory, how, device, pinned_memory)
+    lends = device is not None and pinned_memory is None and not how.get("trains", True)
+    if lends:
+        pinned_memory = left(open_engines.training())
+    needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends)
     program, rows, least = needs.described()
     given = [size for size in (memory, shared_budget.left()) if size is not None]
     if min(given, default=least) < least and layout.share_rest():

@@ -1,5 +1,7 @@
 """How an engine divides pinned memory: what a device copies from and to."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from .. import native
@@ -20,7 +22,7 @@ def _whole(nbytes):
 class PinnedParts:
     """What pinned memory is for, in bytes. Pages of parameters have what the others leave."""
 
-    given: int  # pinned_memory=; 0: what can be had
+    given: int | None  # pinned_memory=; None: what can be had
     ring: int
     landing: int
     landing_least: int
@@ -32,25 +34,31 @@ class PinnedParts:
 
     def sizes(self, pool):
         """The sizes of a HostMemory. pool: bytes of the pool."""
-        pages = self.given - self.ring - self.landing - pool if self.given else 2**63
+        pages = self.given - self.ring - self.landing - pool if self.given is not None else 2**63
         return {"landing": (self.landing, self.landing_least), "pool": pool, "ring": self.ring, "pages": pages}
 
 
-def divide(given, block, page, pool, what="this model"):
+def left(cores):
+    """What the pinned_memory= of open engines leaves for one beside them; None: none has any."""
+    there = [core for core in cores if core.streams.device is not None and "pinned_memory" in core.how]
+    return sum(max(core.how["pinned_memory"] - core.streams.tier.host.nbytes, 0) for core in there) if there else None
+
+
+def divide(given, block, page, pool, lent):
     """The PinnedParts of a budget. Raises BudgetError with the least that works.
 
     given: bytes; None: what can be had. block, page: bytes of the largest block's gradients, and of the largest page.
-    pool: bytes that activations pass through, (least, most) or ().
+    pool: bytes that activations pass through, (least, most) or (). lent: the budget is what other engines leave.
     """
     landing = _whole(block)
-    parts = PinnedParts(given or 0, min(_whole(page), RING_BYTES), landing, min(landing, LANDING_BYTES // 2), pool)
+    parts = PinnedParts(given, min(_whole(page), RING_BYTES), landing, min(landing, LANDING_BYTES // 2), pool)
     if given is None:
         return parts
     beyond = given - parts.least
     if beyond < 0:
         raise BudgetError(
-            f"pinned_memory={native.readable(given)} is too little for {what}: minimum "
-            f"{native.readable(parts.least, up=True)}",
+            f"pinned_memory={native.readable(given)}{', which the engine beside it leaves,' if lent else ''} is too "
+            f"little for this model: minimum {native.readable(parts.least, up=True)}",
             lib.SHORE_EBUDGET,
         )
     parts.landing = min(landing, parts.landing_least + beyond // 4 // ALIGN * ALIGN)
