@@ -228,6 +228,30 @@ def changing(path):
         return [[str(b.device), str(b.dtype), b.tolist()] for b in engine.module.buffers()]
 
 
+def by_a_script(path, where):
+    """What a script loads, writes, reads and computes of a model that computes there."""
+    torch.manual_seed(1)
+    with wrapped(Net(), path, device=where, lr=1e-2) as engine:
+        step(engine)
+        torch.manual_seed(5)
+        engine.load_state_dict(Net().state_dict())  # of the CPU
+        engine.optimizer.load_state_dict(copy.deepcopy(engine.optimizer.state_dict()))
+        first = engine.module.layers[0]
+        with longshore.resident(first, write=True), torch.no_grad():
+            first[0].weight.copy_(torch.ones(8, 8))
+        for _ in range(2):
+            engine(IDS.to(where)).backward()
+            norm = torch.nn.utils.clip_grad_norm_(engine.parameters(), 1.0).item()
+            engine.optimizer.step()
+            engine.optimizer.zero_grad()
+        loss = engine(IDS.to(where))
+        given = torch.autograd.grad(loss, [p for p in engine.parameters() if p.numel()])
+        places = {
+            t.device.type for t in (*given, *engine.state_dict().values(), *copy.deepcopy(engine.module).parameters())
+        }
+        return [engine.digest(), norm, loss.item(), sum(g.sum().item() for g in given), sorted(places) == [where]]
+
+
 def absent(path):
     """What an absent parameter says of its device, and what goes by it."""
     torch.manual_seed(7)
@@ -357,6 +381,7 @@ def main(directory):
         "moves back": moves(f"{directory}/back", "cpu", lies=THERE),
         "chosen": chosen(f"{directory}/chosen"),
         "resumed": resumed(f"{directory}/resumed"),
+        "by a script": [by_a_script(f"{directory}/script-{where}", where) for where in ("cpu", THERE)],
         "changing": changing(f"{directory}/changing"),
         "absent": absent(f"{directory}/absent"),
         "elsewhere": elsewhere(f"{directory}/elsewhere"),

@@ -78,6 +78,11 @@ def test_buffers_that_change_their_size_and_dtype(told):
     assert told["changing"] == [[f"{THERE}:0", "torch.float32", [1.0] * 3], [f"{THERE}:0", "torch.float64", [1.0] * 2]]
 
 
+def test_what_scripts_load_write_and_read(told):
+    here, there = told["by a script"]
+    assert here == there and there[-1]
+
+
 def test_an_absent_parameter_says_its_device(told):
     absent = told["absent"]
     assert absent["device"] == [f"{THERE}:0", 0, False, False, True]

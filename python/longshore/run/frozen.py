@@ -131,9 +131,9 @@ def again(model, run, drives, how, options, spool):
     if made.get("contents") == how["contents"]:
         from .resume import resume  # which imports wrap.py, and that this module
 
-        own = {name: getattr(options, name) for name in ("memory", *BUDGETS, "device", "device_timeout")}
+        own = {name: getattr(options, name) for name in ("memory", *BUDGETS, "device_timeout")}
         try:
-            return resume(run, model, **own)
+            return resume(run, model, device=how["device"], **own)
         except (BusyError, BudgetError):
             raise
         except LongshoreError:  # its volume is gone or damaged
