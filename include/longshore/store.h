@@ -67,6 +67,7 @@ struct shore_store_options {
     uint32_t npool;
     uint64_t scratch_offset, scratch_bytes; /* the store's part of the fleet's scratch, in multiples of 4096 */
     bool adapts;     /* entries that the drives do not keep up with are SHORE_STORE_FULL: see shore_store_begin() */
+    bool keeps;      /* entries are written only where the pool is short of room, and stay there if scratch has none */
     uint32_t writes; /* under way together; 0: 4 */
     struct shore_device *device; /* that copies to and from entries; NULL: none */
 };
@@ -112,6 +113,13 @@ int shore_store_want(struct shore_activation_store *store, uint64_t key, struct 
  * shore_store_read(). Ownership: *memory stays as it is until it was released as often as it was got. Errors: -ENOENT,
  * -EINVAL (being filled), those of shore_fleet_scratch_get(), SHORE_EMISSING (it went with the fleet). */
 int shore_store_get(struct shore_activation_store *store, uint64_t key, void **memory, struct shore_diag *diag);
+
+/* The same for a device, which copies from the memory after an event: *after is the one behind which a device has
+ * filled the entry. The call waits for the drives alone. *after has no stream if it has passed. */
+int shore_store_get_after(struct shore_activation_store *store, uint64_t key, void **memory, struct shore_event *after,
+                          struct shore_diag *diag);
+/* Whether shore_store_get_after() would not wait. */
+bool shore_store_has(struct shore_activation_store *store, uint64_t key);
 
 /* Ends one use of an entry. Errors: -ENOENT, -EINVAL (it is not in use). */
 int shore_store_release(struct shore_activation_store *store, uint64_t key, struct shore_diag *diag);

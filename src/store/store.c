@@ -58,6 +58,7 @@ int shore_store_open(struct shore_fleet *fleet, const struct shore_store_options
     s->fleet = fleet;
     s->writes_most = o.writes ? o.writes : WRITES;
     s->adapts = o.adapts;
+    s->keeps = o.keeps;
     s->device = o.device;
     shore__round_open(&s->round);
     rc = fill(s, &o, diag);
@@ -163,6 +164,16 @@ static int enroll(struct shore_activation_store *s, uint64_t key, uint64_t bytes
     return rc < 0 ? shore__fail(diag, rc, "out of memory for a store") : rc;
 }
 
+/* Whether memory comes back once something that is under way has ended. */
+static bool will_free(const struct shore_activation_store *s) {
+    for (size_t i = 0; i < s->nentries; i++) {
+        const struct entry *e = s->entry[i];
+        bool leaves = e->has_scratch || (!e->taken && !e->uses);
+        if (e->memory && leaves && (e->late || e->state == ENTRY_WRITING || e->state == ENTRY_READING)) return true;
+    }
+    return false;
+}
+
 /* Finds memory for a new entry, by evicting entries that are written. */
 static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
     struct shore_activation_store *s = e->store;
@@ -170,7 +181,10 @@ static int find_memory(struct entry *e, bool waits, struct shore_diag *diag) {
         shore__store_write_some(s);
         if (shore__entry_give_memory(e, true)) return 0;
         if (s->failed) break;
-        if (!waits || !wait_for_any(s, &s->counts.waited_take_ns)) return SHORE_STORE_FULL;
+        if (s->keeps && !s->presses)
+            s->presses = true;
+        else if (!waits || !will_free(s) || !wait_for_any(s, &s->counts.waited_take_ns))
+            return SHORE_STORE_FULL;
     }
     if (diag) *diag = s->why;
     return s->failed;
@@ -185,6 +199,7 @@ int shore_store_take(struct shore_activation_store *s, uint64_t key, uint64_t by
     int rc = enroll(s, key, bytes, true, &e, diag);
     if (!rc) {
         rc = find_memory(e, wait, diag);
+        s->presses = false;
         if (rc) shore__entry_free(e);
     }
     if (!rc) {
@@ -214,6 +229,7 @@ int shore_store_put_after(struct shore_activation_store *s, uint64_t key, struct
     if (!rc && (e->put || !e->memory)) rc = say_key(s, -EINVAL, key, "was put already", diag);
     if (!rc) {
         e->put = true;
+        e->filled = until;
         rc = until.stream ? shore__late_add(e, until, true) : 0;
         if (rc) e->put = false;
     }
@@ -235,7 +251,7 @@ int shore_store_write(struct shore_activation_store *s, uint64_t key, const void
     pthread_mutex_lock(&s->lock);
     int rc = enroll(s, key, bytes, false, &e, diag);
     if (!rc) {
-        rc = shore__entry_pass(e, true, (void *)(uintptr_t)src, diag);
+        rc = e->has_scratch ? shore__entry_pass(e, true, (void *)(uintptr_t)src, diag) : SHORE_STORE_FULL;
         if (rc) {
             shore__entry_free(e);
         } else {
@@ -310,17 +326,25 @@ static int bring(struct entry *e, struct shore_diag *diag) {
     return 0;
 }
 
-int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memory, struct shore_diag *diag) {
+static bool is_being_filled(const struct entry *e) {
+    return e->state == ENTRY_FILLING && e->put && e->late;
+}
+
+/* after: NULL: whoever asks wants to read the memory at once. */
+static int get(struct shore_activation_store *s, uint64_t key, void **memory, struct shore_event *after,
+               struct shore_diag *diag) {
     struct entry *e;
     pthread_mutex_lock(&s->lock);
     shore__late_look(s);
     int rc = known(s, key, true, &e, diag);
     if (!rc) {
+        bool late = after && is_being_filled(e);
         s->pauses = true;
         e->uses++; /* from here on it stays */
-        rc = bring(e, diag);
+        if (after) *after = late ? e->filled : (struct shore_event){NULL, 0};
+        rc = late ? 0 : bring(e, diag);
         *memory = e->memory;
-        assert(rc || (e->memory && is_there(e)));
+        assert(rc || (e->memory && (late || is_there(e))));
         if (!rc && !e->came_back) s->counts.forwarded_bytes += e->bytes;
         if (!rc) e->asked = true;
         if (rc) e->uses--;
@@ -328,6 +352,23 @@ int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memor
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
+}
+
+int shore_store_get(struct shore_activation_store *s, uint64_t key, void **memory, struct shore_diag *diag) {
+    return get(s, key, memory, NULL, diag);
+}
+
+int shore_store_get_after(struct shore_activation_store *s, uint64_t key, void **memory, struct shore_event *after,
+                          struct shore_diag *diag) {
+    return get(s, key, memory, after, diag);
+}
+
+bool shore_store_has(struct shore_activation_store *s, uint64_t key) {
+    pthread_mutex_lock(&s->lock);
+    const struct entry *e = shore__store_find(s, key);
+    bool has = e && (is_being_filled(e) || is_there(e));
+    pthread_mutex_unlock(&s->lock);
+    return has;
 }
 
 int shore_store_read(struct shore_activation_store *s, uint64_t key, void *dst, struct shore_diag *diag) {

@@ -19,7 +19,7 @@ void shore__entry_enter(struct entry *e, enum entry_state state) {
     struct shore_activation_store *s = e->store;
     assert(next[e->state] & 1u << state);
     assert(!e->memory == (state == ENTRY_AWAY));
-    s->waiting += (state == ENTRY_WAITING) - (e->state == ENTRY_WAITING);
+    if (e->has_scratch) s->waiting += (state == ENTRY_WAITING) - (e->state == ENTRY_WAITING);
     s->writing += (state == ENTRY_WRITING) - (e->state == ENTRY_WRITING);
     assert(s->waiting <= s->nentries && s->writing <= s->writes_most);
     e->state = state;
@@ -56,16 +56,19 @@ static int reserve(struct shore_activation_store *s) {
 
 int shore__store_add(struct shore_activation_store *s, uint64_t key, uint64_t bytes, struct entry **out) {
     size_t index = shore__store_index(s, key);
-    uint64_t at;
+    uint64_t at = 0;
     if (reserve(s)) return -ENOMEM;
-    if (!shore__extents_take(&s->scratch, bytes, &at)) return SHORE_STORE_FULL;
-    struct entry *e = calloc(1, sizeof *e + (size_t)shore__fleet_scratch_parts(s->fleet, at, bytes) * 16);
+    bool has_scratch = shore__extents_take(&s->scratch, bytes, &at);
+    if (!has_scratch && !s->keeps) return SHORE_STORE_FULL;
+    size_t seals = has_scratch ? (size_t)shore__fleet_scratch_parts(s->fleet, at, bytes) * 16 : 0;
+    struct entry *e = calloc(1, sizeof *e + seals);
     if (!e) {
-        shore__extents_give(&s->scratch, at, bytes);
+        if (has_scratch) shore__extents_give(&s->scratch, at, bytes);
         return -ENOMEM;
     }
     e->store = s;
     e->key = key;
+    e->has_scratch = has_scratch;
     e->at = at;
     e->bytes = bytes;
     e->taken = 1;
@@ -129,9 +132,9 @@ void shore__entry_free(struct entry *e) {
     size_t index = shore__store_index(s, e->key);
     assert(index < s->nentries && s->entry[index] == e && !e->late);
     assert(e->state != ENTRY_WRITING && e->state != ENTRY_READING);
-    s->waiting -= e->state == ENTRY_WAITING;
+    s->waiting -= e->has_scratch && e->state == ENTRY_WAITING;
     shore__entry_take_memory(e);
-    shore__extents_give(&s->scratch, e->at, e->bytes);
+    if (e->has_scratch) shore__extents_give(&s->scratch, e->at, e->bytes);
     memmove(s->entry + index, s->entry + index + 1, (--s->nentries - index) * sizeof *s->entry);
     free(e->why);
     free(e);

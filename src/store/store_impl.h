@@ -17,15 +17,17 @@ struct entry {
     struct shore_activation_store *store;
     uint64_t key, bytes; /* bytes: rounded up to whole pages */
     enum entry_state state;
-    uint32_t taken, uses;   /* takes without a drop; uses without a release */
-    uint32_t late;          /* events that are to pass before it may move: see struct late */
-    bool put;               /* filled by now, or once its event has passed */
-    bool came_back, asked;  /* from the drives; requested since it was put or came back */
-    unsigned char *memory;  /* in the pool; NULL: it is away, or passes beside the pool */
-    uint64_t at;            /* offset in scratch */
-    int rc;                 /* result of its last read, or of the device that should have filled it */
-    struct shore_diag *why; /* why that failed; NULL: no reason was given */
-    unsigned char seals[];  /* seals of its parts in scratch */
+    uint32_t taken, uses;      /* takes without a drop; uses without a release */
+    uint32_t late;             /* events that are to pass before it may move: see struct late */
+    struct shore_event filled; /* after which the device has filled it, where that is late */
+    bool put;                  /* filled by now, or once its event has passed */
+    bool came_back, asked;     /* from the drives; requested since it was put or came back */
+    unsigned char *memory;     /* in the pool; NULL: it is away, or passes beside the pool */
+    bool has_scratch;          /* otherwise it stays in the pool to its end, in a store that keeps */
+    uint64_t at;               /* offset in scratch */
+    int rc;                    /* result of its last read, or of the device that should have filled it */
+    struct shore_diag *why;    /* why that failed; NULL: no reason was given */
+    unsigned char seals[];     /* seals of its parts in scratch */
 };
 
 /* What takes effect once an event has passed: a put, or the end of a use. */
@@ -58,9 +60,10 @@ struct shore_activation_store {
     void *memory;                        /* from the system */
     uint64_t memory_bytes, step;
     uint32_t waiting, writing, writes_most;
-    uint32_t under_way; /* requests */
-    bool pauses;        /* nothing is written, so that reads go first */
-    int failed;         /* first failure of a write since the last settle */
+    uint32_t under_way;  /* requests */
+    bool pauses;         /* nothing is written, so that reads go first */
+    bool keeps, presses; /* nothing is written that the pool has room for; somebody waits for room */
+    int failed;          /* first failure of a write since the last settle */
     struct shore_diag why;
     struct shore_device *device;
     struct shore__fifo late; /* in the order in which they are waited for */

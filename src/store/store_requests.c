@@ -7,6 +7,8 @@
 #include "drive/fleet/fleet.h"
 #include "store/store_impl.h"
 
+#define KEPT_PARTS 4u /* while one of them is free, a store that keeps writes nothing */
+
 void shore__store_wait(struct shore_activation_store *s, uint64_t *waited_ns) {
     uint64_t start = shore__now_ns();
     pthread_cond_wait(&s->changed, &s->lock);
@@ -85,10 +87,16 @@ static void begin(struct entry *e, bool put) {
     if (rc) end(e, rc, NULL);
 }
 
+/* Whether the pool needs what a write gives back. A store that keeps begins to write while a part of it is free, so
+ * that nobody waits. */
+static bool is_short(const struct shore_activation_store *s) {
+    return !s->keeps || s->presses || s->pool.used_bytes > s->pool.total_bytes / KEPT_PARTS * (KEPT_PARTS - 1);
+}
+
 void shore__store_write_some(struct shore_activation_store *s) {
-    while (s->waiting && !s->pauses && s->writing < s->writes_most && !s->failed && s->fleet) {
+    while (s->waiting && !s->pauses && s->writing < s->writes_most && !s->failed && s->fleet && is_short(s)) {
         size_t i = 0;
-        while (i < s->nentries && s->entry[i]->state != ENTRY_WAITING)
+        while (i < s->nentries && (s->entry[i]->state != ENTRY_WAITING || !s->entry[i]->has_scratch))
             i++;
         assert(i < s->nentries);
         begin(s->entry[i], true);

@@ -117,6 +117,40 @@ static void nobody_waits_who_need_not(void **state) {
     close_beside(&w);
 }
 
+/* A device that still writes an entry copies it back behind the event. */
+static void what_is_being_filled_is_given_to_the_device(void **state) {
+    struct world w;
+    void *memory;
+    struct shore_event after;
+    open_beside(&w);
+    for (uint64_t key = 0; key < POOL; key++)
+        assert_ok(&w, leave(&w, key));
+    for (uint64_t key = POOL; key--;) {
+        assert_true(shore_store_has(w.store, key));
+        assert_ok(&w, shore_store_get_after(w.store, key, &memory, &after, &w.diag));
+        assert_int_equal(after.position, key + 1);
+        memset(back[key], 0, EACH);
+        struct shore_event until = moments_copy(&m, back[key], memory, EACH);
+        assert_ok(&w, shore_store_release_after(w.store, key, until, &w.diag));
+        assert_ok(&w, shore_store_drop(w.store, key, &w.diag));
+    }
+    assert_int_equal(m.waits, 0);
+    assert_false(shore_store_has(w.store, KEYS));
+    moments_pass(&m, m.called);
+    for (uint64_t key = 0; key < POOL; key++)
+        assert_holds(back[key], key, EACH);
+    m.by_itself = true;
+    for (uint64_t key = 0; key < 2 * POOL; key++)
+        assert_ok(&w, leave(&w, key));
+    assert_ok(&w, shore_store_settle(w.store, &w.diag));
+    assert_false(shore_store_has(w.store, 0)); /* it is away */
+    assert_ok(&w, shore_store_get_after(w.store, 0, &memory, &after, &w.diag));
+    assert_null(after.stream);
+    assert_holds(memory, 0, EACH);
+    assert_ok(&w, shore_store_release(w.store, 0, &w.diag));
+    close_beside(&w);
+}
+
 static void a_device_that_fails_is_told(void **state) {
     struct world w;
     void *memory;
@@ -163,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_comes_back_whenever_events_pass),
         cmocka_unit_test(nobody_waits_who_need_not),
+        cmocka_unit_test(what_is_being_filled_is_given_to_the_device),
         cmocka_unit_test(a_device_that_fails_is_told),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

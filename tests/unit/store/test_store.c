@@ -115,6 +115,35 @@ static void room_that_is_used_up_is_an_answer(void **state) {
     close_world(&w);
 }
 
+/* A store that keeps writes nothing that the pool has room for, and takes what scratch has no room for. */
+static void what_stays_as_long_as_there_is_room(void **state) {
+    struct world w;
+    open_world(&w);
+    w.keeps = true;
+    for (uint64_t scratch = 0; scratch <= 2; scratch += 2) {
+        shore_store_close(w.store);
+        assert_ok(&w, open_store(&w, (uint64_t)POOL * EACH, scratch * EACH));
+        uint64_t taken = POOL + scratch;
+        for (uint64_t key = 0; key < POOL - 1; key++)
+            assert_ok(&w, try_store(&w, key, true));
+        assert_ok(&w, shore_store_settle(w.store, &w.diag));
+        assert_int_equal(count(&w).written_bytes, 0);
+        for (uint64_t key = POOL - 1; key < taken; key++)
+            assert_ok(&w, try_store(&w, key, true));
+        assert_int_equal(try_store(&w, taken, true), SHORE_STORE_FULL);
+        assert_ok(&w, shore_store_settle(w.store, &w.diag));
+        assert_int_equal(count(&w).written_bytes, scratch * EACH);
+        assert_int_equal(shore_store_write(w.store, taken, &w, PAGE, &w.diag), SHORE_STORE_FULL);
+        for (uint64_t key = taken; key--;) {
+            check(&w, key);
+            assert_ok(&w, shore_store_drop(w.store, key, &w.diag));
+        }
+        struct shore_store_counts counts = count(&w);
+        assert_int_equal(counts.entries + counts.pool_used_bytes + counts.scratch_used_bytes, 0);
+    }
+    close_world(&w);
+}
+
 static void a_key_that_is_known_counts(void **state) {
     struct world w;
     void *memory;
@@ -266,6 +295,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_written_yet_is_given_from_memory),
         cmocka_unit_test(what_is_needed_last_gives_its_memory),
         cmocka_unit_test(room_that_is_used_up_is_an_answer),
+        cmocka_unit_test(what_stays_as_long_as_there_is_room),
         cmocka_unit_test(a_key_that_is_known_counts),
         cmocka_unit_test(what_is_beside_the_pool),
         cmocka_unit_test(less_goes_where_drives_do_not_keep_up),

@@ -29,6 +29,7 @@ struct world {
     struct shore_fleet *fleet;
     struct shore_activation_store *store;
     struct shore_device *device;
+    bool keeps;
     struct shore_diag diag;
 };
 
@@ -84,6 +85,7 @@ static inline int open_store(struct world *w, uint64_t pool, uint64_t scratch) {
         .scratch_offset = PAGE,
         .scratch_bytes = scratch,
         .device = w->device,
+        .keeps = w->keeps,
     };
     return shore_store_open(w->fleet, &options, &w->store, &w->diag);
 }
