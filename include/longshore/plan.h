@@ -62,7 +62,8 @@ enum shore_role {
                          moves, or is computed again */
     SHORE_ROLE_PIECE, /* a gradient made in a buffer; it moves */
     SHORE_ROLE_HOST,  /* of updates on the host: one for each segment of a chunk */
-    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of its one place's budget, bytes up to full_bytes */
+    SHORE_ROLE_POOL,  /* activations pass through it: an eighth of its one place's budget, or one in `most` parts of it,
+                         bytes up to full_bytes */
     SHORE_ROLE_GRADIENTS, /* waiting gradients: from bytes up to full_bytes, as far as there is room */
     SHORE_ROLE_SPARE,     /* the same, from memory that is left in the end */
     SHORE_ROLE_BUFFERS,   /* a group's tensors pass through them: least to most of them, each as large as the largest
@@ -82,7 +83,8 @@ struct shore_tensor {
     uint64_t bytes;       /* of one */
     uint64_t full_bytes;  /* see its role; 0: as bytes */
     uint64_t again;       /* operations for computing it again */
-    uint32_t least, most; /* of buffers and of SHORE_ROLE_HOST: how many; most 0: any number of the latter */
+    uint32_t least, most; /* of buffers and of SHORE_ROLE_HOST: how many; most 0: any number of the latter. Of a pool:
+                             see there */
     bool there;           /* of buffers: the index-th of a device's buffers, also for tensors that stay */
     bool grows;           /* its row takes the idle memory around it */
     uint64_t with;        /* 1 + a tensor: this one exists only if that one stays */

@@ -10,6 +10,8 @@
 #define HOST_BUFFERS_LEAST 2u
 #define HOST_SEGMENTS 32u
 
+#define POOL_PARTS 8u /* of a place's budget; a pool takes one of them */
+
 /* This many buffers keep the drives busy while speculative updates run beside backward. More buffers save only replays,
  * and spilling of waiting gradients: 8 bytes moved for 4 held, no more than parameters that stay save in every step. */
 #define PIECE_BUFFERS_FIRST 3u
@@ -246,8 +248,8 @@ static void raise_pool(struct shore_plan *plan) {
     const struct shore_tensor *pool = shore__plan_nth(plan, SHORE_ROLE_POOL, 0);
     size_t most = amount_of(plan, SHORE_ROLE_POOL);
     if (!pool) return;
-    uint64_t eighth = plan->limit.of[shore__plan_budget(plan, pool->place)] / 8;
-    if (eighth < pool->bytes + most) most = eighth > pool->bytes ? eighth - pool->bytes : 0;
+    uint64_t part = plan->limit.of[shore__plan_budget(plan, pool->place)] / (pool->most ? pool->most : POOL_PARTS);
+    if (part < pool->bytes + most) most = part > pool->bytes ? part - pool->bytes : 0;
     raise_to(plan, &plan->choice.pool, most);
 }
 
