@@ -39,6 +39,39 @@ constexpr size_t PAGE = 4096;
 std::recursive_mutex lock;
 using Locked = std::lock_guard<std::recursive_mutex>;
 
+// ---- what streams are to do
+
+bool hangs = false;  // nothing runs any more
+std::condition_variable_any goes_on;
+
+// What has run: to let go of a tensor may need the lock of Python's, which others hold who want ours. Never destroyed, since tensors need what is below
+auto &over = *new std::vector<std::function<void()>>;
+void bury() {
+    std::vector<std::function<void()>> all;
+    Locked locked(lock);
+    all.swap(over);
+}
+
+struct Queue {
+    long begun = 0, done = 0;
+    std::deque<std::function<void()>> waiting;
+    void run_to(long number) {
+        while (!hangs && done < number) {
+            auto next = std::move(waiting.front());
+            waiting.pop_front();
+            done++;
+            next();
+            over.push_back(std::move(next));
+        }
+    }
+    void add(std::function<void()> what) {
+        begun++;
+        waiting.push_back(std::move(what));
+    }
+};
+
+auto &queues = *new std::map<StreamId, Queue>;
+
 // ---- memory
 
 using Ranges = std::map<const char *, size_t>;
@@ -91,8 +124,17 @@ struct Memory : c10::DeviceAllocator {
         Locked locked(lock);
         auto it = away.find((char *)p);
         if (it == away.end()) return;
-        munmap(p, it->second);
         live -= it->second;
+        // Its stream gets it back, once it has done all that it is to do by now
+        Queue &queue = queues[born[(char *)p]];
+        if (queue.waiting.empty())
+            unmap(p);
+        else
+            queue.add([p] { unmap(p); });
+    }
+    static void unmap(void *p) {
+        auto it = away.find((char *)p);
+        munmap(p, it->second);
         lent.erase(lent.lower_bound({(char *)p, INT64_MIN}), lent.upper_bound({(char *)p, INT64_MAX}));
         away.erase(it);
     }
@@ -161,40 +203,11 @@ void unpin(int64_t address) {
 
 // ---- streams
 
-bool hangs = false;  // nothing runs any more
-std::condition_variable_any goes_on;
-
-std::vector<std::function<void()>> over;  // what has run: to let go of a tensor may need the lock of Python's, which others hold who want ours
-void bury() {
-    std::vector<std::function<void()>> all;
-    Locked locked(lock);
-    all.swap(over);
-}
-
-struct Queue {
-    long begun = 0, done = 0;
-    std::deque<std::function<void()>> waiting;
-    void run_to(long number) {
-        while (!hangs && done < number) {
-            auto next = std::move(waiting.front());
-            waiting.pop_front();
-            done++;
-            next();
-            over.push_back(std::move(next));
-        }
-    }
-    void add(std::function<void()> what) {
-        begun++;
-        waiting.push_back(std::move(what));
-    }
-};
-
 struct Event {
     StreamId stream;
     long number;
 };
 
-std::map<StreamId, Queue> queues;
 StreamId last_stream = 0;
 
 // What a thread that computes on the device waits for. One that only waits for events does not keep it from computing.
