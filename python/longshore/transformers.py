@@ -79,7 +79,7 @@ class TrainingArguments(transformers.TrainingArguments):
     gpu_memory: str = _option("what the run may take on the accelerator, as 20GiB; by default what is useful")
     pinned_memory: str = _option("the part of memory that may be pinned, as 4GiB; by default what can be had")
     storage: str = _option("bf16 or fp32: dtype on the drives that is fetched; by default the parameters' dtype")
-    activations: str = _option("memory, drives or auto: where activations wait for backward")
+    activations: str = _option("memory, host, drives or auto: where activations wait for backward")
     activation_room: str = _option("on the drives for activations, as 64GiB")
     compress: str = _option("such as top1%%: the share of each block's gradients that is sent to the drives")
     compress_after: int = _option("steps with whole gradients before compress")

@@ -1,14 +1,17 @@
-"""Activation offload: keeps what autograd saves in forward on the drives until backward needs it.
+"""Activation offload: keeps what autograd saves in forward in host memory or on the drives until backward needs it.
 
 When autograd saves a tensor, Longshore copies its storage into the C library's store (``store.h``), which writes it to
-the drives. The graph keeps only its place, so that PyTorch can free the memory. All tensors in one storage at one
-version share one copy; each gets its own offset, shape, strides and dtype back. Backward reads ahead.
+the drives, or keeps it as long as it has room. The graph keeps only its place, so that PyTorch can free the memory. All
+tensors in one storage at one version share one copy; each gets its own offset, shape, strides and dtype back. Backward
+reads ahead.
+
+Inputs of checkpoints, from which layers are computed again, leave as others do, and are counted apart.
 
 These stay in memory: small tensors, inputs and buffers of the model, leaves, tensor subclasses and layouts that are
 more than bytes, what backward recomputes, and whatever the store has no room for.
 
-What lies on a device leaves and comes back on a stream of its own. The host waits only where backward asks for what has
-not left yet.
+What lies on a device leaves and comes back on streams of its own, for which computing waits, and the host does not. As
+long as it is on the device still, backward gets it from there.
 
 If a script changes a tensor through ``.data`` between two saves, neither autograd nor this module sees it.
 """
@@ -25,10 +28,19 @@ from ..drives.state import Buffer
 from ..errors import LongshoreError
 from ..interrupts import whole
 from ..native import ffi, lib
-from ..torch_internals import base, in_backward, storage_id, tree_leaves, version_of
+from ..torch_internals import (
+    base,
+    graph_task,
+    in_backward,
+    saves_checkpoints_input,
+    storage_id,
+    tree_leaves,
+    version_of,
+)
+from .offload_streams import Crossing, OffloadStreams
 from .pinned import ALIGN
 
-KINDS = ("memory", "drives", "auto")
+KINDS = ("memory", "host", "drives", "auto")
 LEAST_BYTES = 1 << 20  # smaller storages stay in memory: they are not worth a request
 POOL_PARTS = 2  # a storage takes at most 1/POOL_PARTS of the pool
 TOGETHER = 4  # how many tensors an operation may save after one that it needs first in backward
@@ -37,13 +49,27 @@ TOGETHER = 4  # how many tensors an operation may save after one that it needs f
 class Entry:
     """A storage in the store, as it was when it was saved. Lives as long as a graph refers to it."""
 
-    __slots__ = ("store", "key", "what", "size", "source", "given", "crossed", "watches", "__weakref__")
+    __slots__ = (
+        "store",
+        "key",
+        "what",
+        "size",
+        "source",
+        "given",
+        "crossing",
+        "origin",
+        "asked",
+        "watches",
+        "__weakref__",
+    )
 
     def __init__(self, store, key, what, size, source):
         self.store, self.key, self.what, self.size = store, key, what, size
         self.source = source  # a weak reference to the storage, so that no other storage gets its identity
         self.given = None  # a weak reference to the bytes that backward has
-        self.crossed = None  # on a device: the struct shore_event after which it has them
+        self.crossing = None  # on a device: the Crossing after which it has them
+        self.origin = None  # on a device, which copies late: a tensor that counts changes of the storage, and its count
+        self.asked = None  # the backward pass that asked last
         self.watches = []  # for each copy that backward got: a tensor that shares its version counter
 
     def __del__(self):
@@ -86,21 +112,21 @@ class Activations:
     """The offloaded activations of one engine. Thread-safe."""
 
     def __init__(self, state, kind, pool_bytes, scratch_bytes, device=None, pool=None, least=None):
-        """kind: where the pool is full, "drives" waits for the drives, and "auto" leaves the tensor in memory. device:
-        the Device that modules compute on; None: the CPU. pool: its Pinned memory for them. least: the smallest storage
-        to offload, in bytes."""
-        self.state, self.waits = state, kind == "drives"
+        """kind: "host" keeps them in the pool as far as it has room. Where it is full, "auto" leaves the tensor in
+        memory, and the others wait for the drives. device: the Device that modules compute on; None: the CPU. pool: its
+        Pinned memory for them. least: the smallest storage to offload, in bytes."""
+        self.state, self.waits = state, kind != "auto"
         self.least = LEAST_BYTES if least is None else least
         self.pool_bytes = pool_bytes
-        options = native.new("struct shore_store_options", scratch_bytes=scratch_bytes, adapts=not self.waits)
+        options = native.new("struct shore_store_options", scratch_bytes=scratch_bytes)
+        options.adapts, options.keeps = kind == "auto", kind == "host"
         self.device = device
         if device is None:
             options.pool_bytes = pool_bytes
         else:
-            self.pool, self.stream = pool, device.new_stream()
+            self.pool, self.streams = pool, OffloadStreams(device)
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
-        self.leaving = {}  # by key: (the event of its copy, its bytes on the device), in order
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
         self.store = ffi.gc(store, lib.shore_store_close)
         self.lock = threading.RLock()
@@ -108,6 +134,10 @@ class Activations:
         self.keys = itertools.count(1)  # rising: backward needs the last one first
         self.local = threading.local()
         self.broken = False  # whether storing failed
+        self.boundaries, self.most_boundaries = (
+            {},
+            (0, 0),
+        )  # inputs of checkpoints: {key: bytes}; (number, bytes) at most
         forks.leave_in_children(self)
 
     def leave_to_parent(self):
@@ -141,7 +171,7 @@ class Activations:
             if type(entry) is _Mark:
                 return Stayed(tensor, entry)
             if entry is None:
-                entry = self._take(tensor, storage)
+                entry = self._take(tensor, storage, saves_checkpoints_input())
                 if entry is None:
                     mark = self.known[key] = _Mark()
                     return Stayed(tensor, mark)
@@ -176,7 +206,7 @@ class Activations:
         return storage.data_ptr() not in self.local.held
 
     @whole
-    def _take(self, tensor, storage):
+    def _take(self, tensor, storage, is_boundary):
         """Copies a storage into the store. Returns its Entry, or None if there is no room."""
         nbytes, key, memory = storage.nbytes(), next(self.keys), ffi.new("void **")
         try:
@@ -189,6 +219,13 @@ class Activations:
         what = f"{'x'.join(map(str, tensor.shape))} {str(tensor.dtype).removeprefix('torch.')}"
         source = torch.multiprocessing.reductions.StorageWeakRef(storage)
         entry = Entry(self, key, what, -(-nbytes // ALIGN) * ALIGN, source)
+        if is_boundary:
+            self.boundaries[key] = entry.size
+            together = sum(list(self.boundaries.values()))
+            if together > self.most_boundaries[1]:
+                self.most_boundaries = len(self.boundaries), together
+        if tensor.device.type != "cpu":
+            entry.origin = _counter(tensor), version_of(tensor)
         try:
             with torch.no_grad():
                 there = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -196,25 +233,20 @@ class Activations:
                 torch.frombuffer(ffi.buffer(memory[0], nbytes), dtype=torch.uint8).copy_(there)
                 native.call(lib.shore_store_put, self.store, key)
             else:
-                until = self.device.copy(self.stream, self.device.at_pointer(memory[0], nbytes), there)
-                self.leaving[key] = until, there
+                until = self.streams.leave(key, there, self.device.at_pointer(memory[0], nbytes))
                 native.call(lib.shore_store_put_after, self.store, key, until)
+                self.streams.let_go(keeps=False)
         finally:
             self._release(key)
-        self._forget_left()
         return entry
-
-    def _forget_left(self):
-        """Lets go of what has left its device."""
-        for key, (until, _) in list(self.leaving.items()):
-            if self.device.event_of(until) is not None:
-                return
-            del self.leaving[key]
 
     def drop(self, key):
         # from wherever an entry ends
+        self.boundaries.pop(key, None)
         if self.store is not None:
             lib.shore_store_drop(self.store, key, ffi.NULL)
+            if self.device is not None:
+                self.streams.drop(key)
 
     def _release(self, key):
         if self.store is not None:
@@ -233,44 +265,66 @@ class Activations:
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: {entry.what}, as backward got it before"
                 )
+            if entry.origin is not None and version_of(entry.origin[0]) != entry.origin[1]:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{entry.what} is at version {version_of(entry.origin[0])}; expected version {entry.origin[1]}"
+                )
             memory = entry.given and entry.given()
             if memory is None:
                 memory = self._bring(entry, saved.device)
-                watch = memory.detach()  # counts changes together with what backward is given
-                watch.data = torch.empty(0, dtype=torch.uint8, device=memory.device)
-                entry.watches.append(watch)
+                entry.watches.append(_counter(memory))
                 entry.given = weakref.ref(memory)
-            if entry.crossed is not None:
-                self.device.follow(entry.crossed)
-        self._ahead(saved)
+            if entry.crossing is not None:
+                entry.crossing.use(memory)
+            entry.asked = graph_task()
+            self._ahead(saved)
+        if memory.numel() % saved.dtype.itemsize:  # of the storage itself, which ends where it likes
+            memory = memory[: memory.numel() // saved.dtype.itemsize * saved.dtype.itemsize]
         return torch.as_strided(memory.view(saved.dtype), saved.shape, saved.stride, saved.offset)
 
     @whole
     def _bring(self, entry, where):
         """Returns an entry's bytes. They stay in the pool until nothing uses them any more, or come to a device."""
         out = ffi.new("void **")
-        self._forget_left()
         try:
-            full = native.ask(lib.shore_store_get, self.store, entry.key, out) == lib.SHORE_STORE_FULL
-            if not full and where.type != "cpu":
-                there = torch.empty(entry.size, dtype=torch.uint8, device=where)
-                here = self.device.at_pointer(out[0], entry.size)
-                entry.crossed = self.device.copy(self.stream, there, here)
-                native.call(lib.shore_store_release_after, self.store, entry.key, entry.crossed)
-                return there.data  # whose changes are counted from here on
-            if not full:
-                buffer = ffi.buffer(out[0], entry.size)
-                weakref.finalize(buffer, self._release, entry.key).atexit = False
-                return torch.frombuffer(buffer, dtype=torch.uint8)
-            own = Buffer(entry.size)  # all of the pool is in use
-            native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
-            return own.bytes.to(where)
+            if where.type != "cpu":
+                self.streams.let_go(keeps=True)
+                entry.crossing = self.streams.taken(entry.key) or self._cross(entry)
+                memory, entry.crossing.memory = entry.crossing.memory, None
+                return memory.data  # whose changes are counted from here on
+            if native.ask(lib.shore_store_get, self.store, entry.key, out) == lib.SHORE_STORE_FULL:
+                return self._read(entry)
+            buffer = ffi.buffer(out[0], entry.size)
+            weakref.finalize(buffer, self._release, entry.key).atexit = False
+            return torch.frombuffer(buffer, dtype=torch.uint8)
         except LongshoreError as failure:
             raise LongshoreError(
                 f"what forward has saved, {entry.what}, cannot be read back: {failure}; drop the "
                 "gradients of this step and make it again",
                 failure.code,
             ) from failure
+
+    def _read(self, entry):
+        """Returns an entry's bytes in memory of their own: all of the pool is in use."""
+        own = Buffer(entry.size)
+        native.call(lib.shore_store_read, self.store, entry.key, own.pointer)
+        return own.bytes
+
+    @whole
+    def _cross(self, entry):
+        """Begins to bring an entry's bytes to its device. Returns their Crossing."""
+        there = torch.empty(entry.size, dtype=torch.uint8, device=self.device.device)
+        out, after = ffi.new("void **"), ffi.new("struct shore_event *")
+        if native.ask(lib.shore_store_get_after, self.store, entry.key, out, after) == lib.SHORE_STORE_FULL:
+            return Crossing(there.copy_(self._read(entry)), None)
+        try:
+            until, crossing = self.streams.come(there, self.device.at_pointer(out[0], entry.size), after[0])
+        except BaseException:
+            self._release(entry.key)
+            raise
+        native.call(lib.shore_store_release_after, self.store, entry.key, until)
+        return crossing
 
     def _ahead(self, saved):
         """Prefetches what backward needs next: entries that were saved together with this one, and before it."""
@@ -282,22 +336,41 @@ class Activations:
             ahead += entry.size
             if ahead > self.pool_bytes * 3 // 4 or lib.shore_store_want(self.store, entry.key, ffi.NULL):
                 return
+            if self.device is not None and entry.asked != graph_task() and self.streams.may_come(entry.key, entry.size):
+                if not lib.shore_store_has(self.store, entry.key):
+                    continue
+                try:
+                    self.streams.coming[entry.key] = self._cross(entry)
+                except torch.OutOfMemoryError:
+                    return
 
     # ---- the end
 
     def settle(self):
         """Waits for requests under way. If storing had failed, later tensors are stored again."""
         lib.shore_store_settle(self.store, ffi.NULL)
-        self.broken, self.leaving = False, {}
+        self.broken = False
+        self._leave_device()
 
     def end(self):
         """Releases the drives, and pinned memory. Nobody reads an entry from here on: of a device, backward has
         copies."""
         lib.shore_store_end(self.store)
-        self.leaving = {}
+        self._leave_device()
         if self.device is not None:
             store, self.store, self.pool = self.store, None, None
             ffi.release(store)
+
+    def _leave_device(self):
+        if self.device is not None:
+            self.streams.clear()
+
+
+def _counter(tensor):
+    """A tensor without memory that counts changes together with another one."""
+    counter = tensor.detach()
+    counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return counter
 
 
 def _is_plain(tensor):

@@ -158,7 +158,7 @@ class Device:
     def _settle(self):
         """Waits until all streams have run, unless the device has failed."""
         for number in self._numbers.values():
-            if self.failure is None and not self.c.lost:
+            if self.works():
                 lib.shore_device_wait(self.c, self.record(number), ffi.NULL)
 
     def free(self, address):
@@ -249,13 +249,18 @@ class Device:
             to.copy_(source, non_blocking=True)
         return self.record(number)
 
-    def follow(self, event):
-        """What this thread computes from here on begins when a struct shore_event has passed."""
-        before = self.event_of(event)
+    def follow(self, event, number=None):
+        """What a stream does from here on begins when a struct shore_event has passed. number: the stream's; None: the
+        one that this thread computes on."""
+        before = self.event_of(event) if event.stream else None
         if before is not None:
-            torch.accelerator.current_stream(self.device).wait_event(before)
+            stream = torch.accelerator.current_stream(self.device) if number is None else self.on(number)
+            stream.wait_event(before)
 
     # ---- failures
+
+    def works(self):
+        return self.failure is None and not self.c.lost
 
     def tried(self, what):
         """Calls what() for a callback of the library, through which no exception may pass."""

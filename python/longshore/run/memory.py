@@ -59,6 +59,8 @@ class Memory:
         budget: The memory that Longshore may hold.
         parameters, gradients, state, activations, drives: What it holds now, by purpose.
         gradients_most: The most that gradients may take.
+        boundaries: The most that inputs of checkpointed layers have taken where activations go: a part of activations
+            and of the room on the drives.
         process_at_wrap, process_now: Resident memory of the process when the engine was made, and now. It includes the
             interpreter, PyTorch, and activations in PyTorch's memory.
         allocated: The part of process_now that PyTorch's tensors and Python's objects use, such as activations and
@@ -73,6 +75,7 @@ class Memory:
     gradients_most: int
     state: int
     activations: int
+    boundaries: int
     drives: int
     process_at_wrap: int
     process_now: int
@@ -89,12 +92,19 @@ class Memory:
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
         return (
             f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); "
+            f"{f'inputs of checkpoints left, {native.readable(self.boundaries)}; ' if self.boundaries else ''}"
             f"the process takes {native.readable(self.process_now)} ({native.readable(self.allocated)} for "
             f"PyTorch's tensors and Python's objects, {native.readable(self.kept)} kept by their allocator), and "
             f"took {native.readable(self.process_at_wrap)} when it was wrapped"
         )
 
     __repr__ = __str__
+
+
+def boundaries(core: Any) -> tuple[int, int]:
+    """(number, bytes) of inputs of checkpointed layers that were away from PyTorch's memory at once, at most."""
+    activations = core.streams.activations
+    return (0, 0) if activations is None else activations.most_boundaries
 
 
 def measure(core: Any) -> Memory:
@@ -113,6 +123,7 @@ def measure(core: Any) -> Memory:
         gradients,
         core.gradients.step.tell(native.lib.shore_step_state_bytes),
         plan.pool_bytes,
+        boundaries(core)[1],
         drives,
         core.process_at_wrap_bytes,
         process_bytes(),

@@ -17,7 +17,9 @@ from . import open_engines, shared_budget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
 
-POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations pass through on their way to drives
+POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
+PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's, or that they stay in: a part of the budget decides
+HOST_PARTS = 2  # activations that stay in host memory take at most one of so many parts of it
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
@@ -176,7 +178,9 @@ class _Needs:
         # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
         self.block = 4 * max(trained, default=0)
         self.compression = compression_bytes(layout, compress)
-        self.offloads = how.get("activations", "memory") != "memory"
+        # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
+        self.activations = how.get("activations", "memory")
+        self.offloads = self.activations not in ("memory", "host" if device is None else "memory")
         self.spare = 16 * sum(trained)  # the state of all trained parameters takes no more than this
         if memory is None:  # leaves memory for activations
             self.spare = min(self.spare, shared_budget.within() // 2)
@@ -185,7 +189,7 @@ class _Needs:
             dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
             self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
             page = max(self.page_bytes(b) for b, block in enumerate(layout.blocks) if not block.buffers)
-            self.pinned = divide(pinned_memory, self.block, page, POOL_BYTES if self.offloads else (), lent)
+            self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
 
     def described(self):
         """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
@@ -203,6 +207,7 @@ class _Needs:
         if self.offloads:
             how = {"place": program.pinned, "by": program.all, "stays": False}
             pool = POOL_BYTES if self.device is None else self.pinned.pool
+            how["most"] = HOST_PARTS if self.activations == "host" else 0
             rows["pool"] = program.add("activations", lib.SHORE_ROLE_POOL, *pool, **how)
         rows["rings"] = program.add("drives", lib.SHORE_ROLE_DRIVES, *self.rings, by=program.all)
         rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, self.gradients, **passing)
@@ -216,7 +221,8 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
     how: options of wrap(), as the run records them.
     who: the engine's name in messages about a shared budget.
-    room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES.
+    room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES, and none for those that
+    stay in host memory.
     device: what modules compute on; None: the CPU.
     gpu_memory: bytes of the device's; None: no limit is known.
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
@@ -231,6 +237,8 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     if lends:
         pinned_memory = left(open_engines.training())
     needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends)
+    if room is None and needs.activations == "host":
+        room = 0
     program, rows, least = needs.described()
     given = [size for size in (memory, shared_budget.left()) if size is not None]
     if min(given, default=least) < least and layout.share_rest():

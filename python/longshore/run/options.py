@@ -56,7 +56,7 @@ class Options(SimpleNamespace):
             raise ValueError(f"wrap: activations must be one of {', '.join(KINDS)}, and is {self.activations!r}")
         if self.activation_room is not None and self.activations == "memory":
             warnings.warn(
-                f'wrap: activation_room={self.activation_room!r} is for activations="drives" or "auto"; '
+                f'wrap: activation_room={self.activation_room!r} is for activations="drives", "auto" or "host"; '
                 "activations stay in memory, so no room is reserved",
                 stacklevel=5,
             )
@@ -71,6 +71,14 @@ class Options(SimpleNamespace):
         refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
+
+    def check_place(self, device):
+        """device: what the model computes on; None: the CPU."""
+        if device is None and self.activations == "host":
+            raise ValueError(
+                'wrap: activations="host" brings activations from an accelerator to host memory, and this model '
+                'computes on the CPU, where they are in host memory: leave it out, or give activations="drives"'
+            )
 
     def check_storage(self, compute):
         """Sets storage to its default, the parameters' dtype `compute`, or checks it."""

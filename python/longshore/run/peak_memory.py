@@ -48,6 +48,9 @@ class Peak:
         if forward:
             said += f"; forward brought {size(forward)} of activations"
             said += f" (its output, such as logits, has {size(self.output_bytes)})" if self.output_bytes else ""
+        number, nbytes = memory.boundaries(core)
+        if number:
+            said += f"; {number} inputs of checkpoints left, {size(nbytes)}"
         if backward:
             said += f"; backward brought {size(backward)}{' more' if forward else ''} of gradients"
         return said + _advice(core, forward, backward) if known and most - imports > held.budget * 5 // 4 else said

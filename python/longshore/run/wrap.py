@@ -115,11 +115,13 @@ def wrap(
         overwrite: True replaces an existing run, which stays until the new one is written. Where the drives have no
             room for both, a warning names it before it goes.
         activations: Where activations that autograd saves wait for backward. "memory" (default) is PyTorch's memory,
-            beside the budget. "drives" writes them to the drives, up to activation_room. "auto" writes as much as the
-            drives keep up with, and leaves the rest in memory. The default is "memory" because the room depends on
-            batches that wrap() does not know, and small activations gain nothing.
+            beside the budget: that of the device that computes. "host" brings them from an accelerator to host memory,
+            up to half of memory=, and what that has no room for to the drives, up to activation_room. "drives" writes
+            them to the drives, up to activation_room. "auto" writes as much as the drives keep up with, and leaves the
+            rest where PyTorch has it. The default is "memory" because the room depends on batches that wrap() does not
+            know, and small activations gain nothing.
         activation_room: Bytes on the drives for activations, such as "64GiB", reserved when the run is made. Default:
-            four times memory, at most 64 GiB.
+            four times memory, at most 64 GiB; with "host" none.
         compress: Share of each block's gradients that is sent to the drives, the largest ones: "top1%" or 0.01. The
             rest waits on the drives and is added to the next gradients. Default: None, which sends all.
         compress_after: Number of first steps that send whole gradients, about a tenth of all steps. Default: 0.
@@ -168,6 +170,7 @@ def _wrap(model, options):
     options.take(numbers)
     options.check(numbers)
     where = placement.of(model, options.device, f"wrap: device={options.device!r}")
+    options.check_place(where)
     layout, compute = _layout_of(model, options), tree.dtype_of(model)
     how = {**options.record(numbers, compute), "device": placement.recorded(where)}
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
