@@ -228,6 +228,12 @@ def test_when_it_may_not_sleep(tmp_path, seed):
         with pytest.raises(longshore.LongshoreError, match="is still running"):
             engine.backward(engine(**batch).loss)
         handle.remove()
+
+        def asks(output, batch):
+            engine.sleep()
+
+        with pytest.raises(longshore.LongshoreError, match="a pass of the model is running"):
+            engine.train_batch([batch, batch], asks)
         engine.sleep()
         engine.wake()
         engine.train_batch([batch])
@@ -429,6 +435,10 @@ def test_weights_are_of_one_step(tmp_path, seed):
         step(engine)
         with pytest.raises(longshore.LongshoreError, match="step 1 is not the engine's last one any more"):
             next(some)
+        some = engine.weights()
+        next(some)
+    with pytest.raises(longshore.LongshoreError, match="engine.weights: the engine is closed"):
+        next(some)
 
 
 @pytest.mark.parametrize("dtype", ["int8", torch.int32, 16, "float"])
@@ -446,10 +456,37 @@ def test_values_that_fp16_has_not(tmp_path, seed):
             dict(engine.weights("fp16"))
 
 
+class SavesItself(Parts):
+    def save_pretrained(self, directory):
+        os.mkdir(directory)
+        torch.save(self.state_dict(), os.path.join(directory, "all.pt"))
+
+
+def adapted():
+    import peft
+
+    return peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, task_type="CAUSAL_LM", fan_in_fan_out=True))
+
+
+@pytest.mark.parametrize("make", [gpt2, Cnn, adapted, SavesItself])
+def test_saved_asleep(make, tmp_path, seed):
+    """The files are those of an engine that is awake."""
+    pytest.importorskip("peft")
+    with engine_for(make(), tmp_path) as engine:
+        engine.save_pretrained(tmp_path / "awake")
+        engine.sleep()
+        engine.save_pretrained(tmp_path / "asleep")
+        engine.wake()
+    awake, asleep = (
+        {path.relative_to(tmp_path / place): path.read_bytes() for path in sorted((tmp_path / place).rglob("*.*"))}
+        for place in ("awake", "asleep")
+    )
+    assert awake == asleep and any(path.suffix in (".safetensors", ".pt") for path in awake)
+
+
 def test_weights_of_adapters(tmp_path, seed):
-    peft = pytest.importorskip("peft")
-    model = peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, task_type="CAUSAL_LM", fan_in_fan_out=True))
-    with engine_for(model, tmp_path) as engine:
+    pytest.importorskip("peft")
+    with engine_for(adapted(), tmp_path) as engine:
         engine.train_batch(tokens(1))
         engine.sleep()
         found = dict(engine.weights())

@@ -317,10 +317,10 @@ class Streams:
         """Returns a copy of a parameter's value, for a use outside of forward and backward."""
         streamed = handle.block
         with self.lock:
-            if self.state is None:
-                raise AbsentParameterError(f"{handle.name}: {self.why}")
             if self.mapped is not None:
                 return self.mapped[handle.name]
+            if self.state is None:
+                raise AbsentParameterError(f"{handle.name}: {self.why}")
             if streamed.present or streamed.stays:
                 was = streamed.present
                 self.ensure(streamed)

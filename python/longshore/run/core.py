@@ -95,6 +95,12 @@ class Core:
         self.streams.open(state)
         placement.put(self.module, placement.copies_beside(self.module, self.streams.places.device))
 
+    def settle_for(self, asked):
+        """Settles for what a sleeping engine can do, too, which has settled. asked: the engine's name of it."""
+        if self.streams.asleep is None:
+            self.cycle.open_state(asked)
+            self.cycle.settle()
+
     def go_on(self, state, run):
         """Opens a run of this model in place of the one before, and goes on from its committed step. If that fails, the
         run is closed. run: named in messages."""

@@ -20,8 +20,8 @@ from ..model import adapters, hooks
 from ..native import ffi, lib
 from ..step import commit_blob
 from . import hub_names, weights_files
+from .weights import TORCH, readable
 
-TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # safetensors' names of dtypes: those of PyTorch, in short
 _NAMES = {
     getattr(torch, name): re.sub("float|complex|uint|int", lambda found: found[0][0], name).upper()
@@ -42,7 +42,7 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
     directory = os.path.realpath(directory)
     if dtype is not None and dtype not in TORCH:
         raise ValueError(f"save_pretrained: dtype={dtype!r}; it must be fp32, bf16 or fp16")
-    core.cycle.open_state("save_pretrained")
+    core.settle_for("save_pretrained")
     hooks.before_step(core.streams, "engine.save_pretrained")
     there = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     weights = [name for name in there if re.fullmatch(_WEIGHTS, name)]
@@ -60,12 +60,12 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
             "save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
             "and resume() continues with them"
         )
-    core.cycle.settle()
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
         if adapted:
-            adapters.save(core.module, partial, dtype and TORCH[dtype], most)
+            with readable(core):
+                adapters.save(core.module, partial, dtype and TORCH[dtype], most)
         elif not whole and _is_diffusers(core.module) and getattr(core.module, "_hf_peft_config_loaded", False):
             _save_lora(core, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
         elif not whole and _saves_itself(core.module):

@@ -74,7 +74,7 @@ def _refuse(core):
     held = next((streamed.block.name for streamed in streams.blocks if streamed.resident_pins), None)
     if held is not None:
         raise LongshoreError(f"engine.sleep: longshore.resident() holds {held}: leave it first")
-    if streams.inside.modules or streams.inside.others_compute():
+    if streams.inside.modules or streams.inside.others_compute() or core.together.turns is not None:
         raise LongshoreError(
             "engine.sleep: a pass of the model is running; call it after the pass has ended (engine.drop_gradients() "
             "ends one that was interrupted)"
