@@ -22,6 +22,7 @@ standin.make()
 import longshore  # noqa: E402
 from longshore import native  # noqa: E402
 from longshore.model import activations, cuda  # noqa: E402
+from longshore.model.device import to_host  # noqa: E402
 from longshore.run import memory_plan, pinned_parts  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
 
@@ -172,6 +173,9 @@ def main(directory):
         standin.limit(pinned=standin.pinned() + (100 << 10))
         before = standin.pinned()
         out["refused"] = said_of(lambda: wrapped(standin.NAME, next(names))), standin.pinned() - before
+        standin.limit(pinned=standin.pinned())
+        there = torch.arange(4).to(standin.NAME)
+        out["without"] = to_host({"a": there})["a"].tolist()
         standin.limit()
         out["dropped"], out["beside"] = dropped(next(names)), beside(next(names))
     out["bf16"] = trained("cpu", next(names), storage="bf16")

@@ -81,6 +81,7 @@ def test_where_no_pinned_memory_can_be_had(told):
     said, kept = told["refused"]
     assert "are refused" in said and "cannot be pinned" in said and "python -m longshore doctor" in said
     assert kept == 0
+    assert told["without"] == [0, 1, 2, 3]  # what a commit copies to the host comes through ordinary memory
 
 
 def test_memory_of_an_engine_that_is_dropped(told):

@@ -67,7 +67,7 @@ class HostMemory:
         """landing: (bytes, the least that works). pool, ring: bytes. pages: bytes of pages that may be pinned."""
         self.device, self._sizes = device, (landing, pool, ring, pages)
         self.landing = self.pool = self.ring = self._pinned = self._rest = None
-        self._said = False
+        self._said, self.nbytes = False, 0  # bytes that are pinned; those of a sleeping engine, until it wakes
 
     def take(self, ends):
         """ends: where pages end in the memory of all, rising."""
@@ -90,6 +90,8 @@ class HostMemory:
         else:
             self._rest = Buffer(total - self.cut)
             self._say(total, why)
+        parts = self.ring, self.pool, self.landing, self._pinned
+        self.nbytes = sum(part.nbytes for part in parts if part is not None)
 
     def _had(self, most, least):
         """Pinned memory of so many bytes, or of as many as can be had."""
@@ -110,11 +112,6 @@ class HostMemory:
                 *(self.device.device, native.readable(self.ring.nbytes)),
             )
         self._said = True
-
-    @property
-    def nbytes(self):
-        """Bytes of it that are pinned now."""
-        return sum(part.nbytes for part in (self.ring, self.pool, self.landing, self._pinned) if part is not None)
 
     def page(self, at):
         """The address of a page that begins there in the memory of all."""
