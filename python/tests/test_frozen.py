@@ -566,3 +566,45 @@ def test_forked_workers_leave_it_alone(tmp_path, seed):
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
         assert torch.equal(frozen(**tokens(1)[0]).logits, want)
+
+
+@pytest.mark.parametrize("extra", [0, 8 << 20])
+def test_slots_of_the_other_give_way(extra, tmp_path, seed):
+    """And its memory of gradients, where it holds no state. extra: bytes beyond the least of both."""
+
+    def layers():
+        return nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)])
+
+    def minimum(model, name, **how):
+        with pytest.raises(longshore.BudgetError) as said:
+            longshore.wrap(model, run=tmp_path / name, memory="1KiB", **how)
+        return native.size(re.search(r"minimum ([0-9.]+ \w+)", str(said.value))[1])
+
+    least = minimum(layers(), "b", trains=False)
+    memory = minimum(layers(), "a") + least + extra
+    digests = []
+    for n in range(2):
+        torch.manual_seed(seed)
+        model, teacher = layers(), layers()
+        with longshore.wrap(model, run=tmp_path / f"run{n}", memory=memory, lr=1e-2) as engine:
+            plan = engine._core.plan
+            before = plan.pages, plan.gradient_bytes
+            assert plan.free_bytes < least - (1 << 20)
+            for i, x in enumerate(torch.randn(5, 4, 512)):
+                if n == 1 and i == 2:
+                    engine.backward(engine(x).sum())
+                    with pytest.raises(longshore.LongshoreError, match="wrap: an engine gives memory away between"):
+                        longshore.wrap(copy.deepcopy(teacher), trains=False)
+                    engine.drop_gradients()
+                    frozen = longshore.wrap(copy.deepcopy(teacher), trains=False)
+                    assert (plan.pages, plan.gradient_bytes) < before and engine._core.streams.slots == plan.pages
+                    assert held(engine) + held(frozen) <= memory
+                    assert engine.memory().held + frozen.memory().held <= memory
+                wanted = frozen(x) if n == 1 and i >= 2 else teacher(x).detach()
+                engine.backward((engine(x) - wanted).square().mean())
+                engine.step()
+                if n == 1 and i == 3:
+                    frozen.close()
+                    frozen = longshore.wrap(copy.deepcopy(teacher), trains=False)
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]

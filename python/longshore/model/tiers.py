@@ -20,10 +20,15 @@ class OneTier:
 
     def __init__(self, layout, slots, nbytes):
         """slots: those that layers share."""
-        self.layout, self.slots, self.pages = layout, slots, None
-        self.nbytes = self.pages_bytes = max(nbytes, 4096)
+        self.layout, self.pages = layout, None
         self.memory = self.bytes = None
+        self.resize(slots, nbytes)
         self.take()
+
+    def resize(self, slots, nbytes):
+        """Layers share these slots from the next take() on."""
+        self.slots = slots
+        self.nbytes = self.pages_bytes = max(nbytes, 4096)
 
     def _buffers(self):
         """The addresses of the buffers of each pool of pages."""

@@ -9,6 +9,7 @@ from typing import Any
 from .. import native
 from ..errors import BudgetError
 from ..native import lib
+from . import room
 
 _current: budget | lent | None = None
 _borrowers: weakref.WeakSet[Any] = weakref.WeakSet()  # the Core of each open engine that another one has lent memory
@@ -97,8 +98,8 @@ class budget:
 
 
 class lent:
-    """A context in which an engine gets memory of another open engine's, whose state in memory gives way. It goes back
-    when the new engine is closed."""
+    """A context in which an engine gets memory of another open engine's, whose state in memory gives way, and then its
+    slots. What it takes can have state again once it is closed."""
 
     def __init__(self, core: Any, who: str):
         """core: the open engine's. who: its name in messages."""
@@ -119,8 +120,7 @@ class lent:
 
     def share(self, who: str, wanted: int | None, least: int) -> int:
         """Bytes for the new engine: half of what is left. Raises BudgetError."""
-        share = max(least, self.left // 2)
-        if least > self.left:
+        if least > self.left and not room.make(self.core, least - self.left):
             both = native.readable(2 * max(least, self.core.plan.least_bytes), up=True)
             raise BudgetError(
                 f"{self.who} can give {native.readable(self.left)} of its {native.readable(self.core.plan.most_bytes)} "
@@ -128,6 +128,7 @@ class lent:
                 f"make both in `with longshore.budget(memory=...):`, minimum {both}",
                 lib.SHORE_EBUDGET,
             )
+        share = max(least, self.left // 2)
         self.given = self._take(share)
         return share
 
