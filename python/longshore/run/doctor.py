@@ -20,6 +20,7 @@ RATE_BYTES = 256 << 20  # of one copy that is measured
 RATE_SECONDS = 0.5  # for which copies of one way are repeated
 PINNED_SECONDS = 3.0  # after which no more pinned memory is asked for
 PINNED_BYTES = 64 << 20  # asked for first; the least that is asked for is a quarter of that
+PINNED_MOST = 1 << 30  # asked for at once
 SLOW_BYTES = 6 << 30  # a second: half of what 16 lanes of PCIe 3 carry
 _WORDS = {"ok": "OK", "warn": "WARN", "fail": "FAIL"}
 
@@ -50,7 +51,7 @@ def is_wsl():
 def _software(report):
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     built = f"built for {built}" if torch.version.cuda or torch.version.hip else "built without CUDA and ROCm"
-    old = accelerator().type != "cpu" and not hasattr(torch, "accelerator")
+    old = accelerator().type != "cpu" and not hasattr(getattr(torch, "accelerator", None), "current_device_index")
     report.add(
         "PyTorch", f"{torch.__version__}, {built}", "computing on an accelerator needs 2.7 or newer" if old else None
     )
@@ -112,7 +113,7 @@ def pinned_bytes(device, most):
         try:
             had.append(Pinned(min(size, most - total), device))
             total += had[-1].nbytes
-            size = size if why else total
+            size = size if why else min(total, PINNED_MOST)
         except LongshoreError as failure:
             why, size = native.first_line(failure.__cause__ or failure), size // 2
     for pinned in had:
