@@ -336,6 +336,9 @@ def named(path):
     full = Net()
     standin.limit(nbytes=standin.live() + 4096)
     out["memory"] = said_of(lambda: wrapped(full, f"{path}-full"))
+    full.register_buffer("large", torch.zeros(16 << 20), persistent=False)
+    standin.limit(nbytes=standin.live() + (48 << 20))
+    out["buffers"] = said_of(lambda: wrapped(full, f"{path}-buffers"))
     standin.limit()
     out["stays"] = sorted({str(t.device) for t in (*full.parameters(), *full.buffers())})
     out["made"] = os.path.exists(path)
@@ -359,6 +362,8 @@ def losses(path):
                     with torch.no_grad():
                         loss.zero_()  # it counts as it was
                 found.append(engine.step().loss)
+            batches = [IDS.to(where) + n for n in range(3)]
+            found.append(engine.train_batch(batches, lambda loss, batch: loss.cpu()).loss)
             out[where] = {"losses": found, "digest": engine.digest(), "waits": waits}
     return out
 

@@ -7,7 +7,7 @@ import re
 import torch
 
 from ..errors import LongshoreError
-from ..native import first_line
+from ..native import first_line, readable
 from ..torch_internals import accelerator, buffers_of, may_get, tree_leaves
 
 # what PyTorch says of tensors on several devices
@@ -36,17 +36,18 @@ def of(model, asked, who, otherwise=None):
     if len(places) > 1:
         names = ", ".join(sorted(map(str, places)))
         raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
+    if asked is None:
+        who = f"the model lies on {lies}"
+        asked = lies if lies.type != "cpu" else otherwise or usable_accelerator() or lies
+    where = _parsed(asked)
+    if where is not None and where.type == "cpu":
+        return None
     there = usable_accelerator()
     count = 0 if there is None else torch.accelerator.device_count()
     has = ", ".join(f"{there}:{n}" for n in range(count)) or "no accelerator that PyTorch can use"
     advice = f'this machine has {has}, and device="cpu" computes on the CPU'
-    if asked is None:
-        who, asked = f"the model lies on {lies}", lies if lies.type != "cpu" else otherwise or there or lies
-    where = _parsed(asked)
     if where is None:
         raise ValueError(f"{who}: must be a torch.device or the name of one; {advice}")
-    if where.type == "cpu":
-        return None
     if where.index is None and where.type == lies.type:
         where = lies
     if there is None or where.type != there.type:
@@ -90,7 +91,11 @@ def _why_not(where):
 def copies_beside(model, where):
     """[(tensor, its data on a device)] of what is on no drive: buffers, and parameters without elements."""
     beside = [*model.buffers(), *(p for p in model.parameters() if not p.numel())]
-    return [(t, t.detach().to(where)) for t in beside if t.device != where and not t.is_meta]
+    try:
+        return [(t, t.detach().to(where)) for t in beside if t.device != where and not t.is_meta]
+    except torch.OutOfMemoryError as failure:
+        nbytes = readable(sum(t.nbytes for t in beside))
+        raise LongshoreError(f"{nbytes} of buffers are refused on {where} ({first_line(failure)})") from failure
 
 
 def put(model, copies):
