@@ -148,7 +148,7 @@ def main(directory):
     small = (
         mock.patch.object(pinned_parts, "RING_BYTES", 100 << 10),
         mock.patch.object(pinned_parts, "LANDING_BYTES", 200 << 10),
-        mock.patch.object(memory_plan, "POOL_BYTES", (MIB, 4 * MIB)),
+        mock.patch.object(memory_plan, "PINNED_POOL_BYTES", (MIB, 1 << 40)),
     )
     out["cpu"] = {name: trained("cpu", next(names), **how) for name, how in (("", {}), ("drives", on_drives))}
     with small[0], small[1], small[2]:
@@ -170,6 +170,8 @@ def main(directory):
         for name, there in (("short", 4 * MIB), ("very short", 400 << 10)):
             standin.limit(pinned=standin.pinned() + there)
             out[name] = trained(standin.NAME, next(names), storage="bf16")
+        standin.limit(pinned=standin.pinned() + 4 * MIB)
+        out["few activations"] = trained(standin.NAME, next(names), **on_drives)
         standin.limit(pinned=standin.pinned() + (100 << 10))
         before = standin.pinned()
         out["refused"] = said_of(lambda: wrapped(standin.NAME, next(names))), standin.pinned() - before

@@ -68,13 +68,20 @@ def test_what_it_costs_is_said_once(told):
         if run["pinned_pages"] == run["pages"]:
             assert run["logged"] == []
             continue
-        assert len(run["logged"]) == 2, run  # of the first engine, and of the one that goes on
-        for said in run["logged"]:
+        of_parameters = [said for said in run["logged"] if "for parameters" in said]
+        assert len(of_parameters) == 2, run  # of the first engine, and of the one that goes on
+        for said in of_parameters:
             assert "through a ring of 100.00 KiB of pinned memory" in said and "copies them once more" in said
             assert ("pinned_memory= leaves" in said) == ("pinned_memory" in run), said
-    assert "cannot be pinned" in told["short"]["logged"][0] and "doctor" in told["short"]["logged"][0]
+    assert "cannot be pinned" in told["short"]["logged"][0] and "doctor" in told["short"]["logged"][-1]
     assert told["short"]["pinned_pages"] > told["very short"]["pinned_pages"] == 0
     assert told["very short"]["landing"] < told["short"]["landing"]
+
+
+def test_a_pool_of_activations_takes_what_can_be_had(told):
+    run = told["few activations"]
+    assert same(told["cpu"]["drives"], run) and 0 < run["most"] <= 4 * MIB
+    assert any("for activations are pinned" in said for said in run["logged"])
 
 
 def test_where_no_pinned_memory_can_be_had(told):

@@ -117,7 +117,7 @@ class Activations:
         Pinned memory for them. least: the smallest storage to offload, in bytes."""
         self.state, self.waits = state, kind != "auto"
         self.least = LEAST_BYTES if least is None else least
-        self.pool_bytes = pool_bytes
+        self.pool_bytes = pool_bytes if device is None else pool.nbytes
         options = native.new("struct shore_store_options", scratch_bytes=scratch_bytes)
         options.adapts, options.keeps = kind == "auto", kind == "host"
         self.device = device

@@ -64,18 +64,19 @@ class HostMemory:
     and pages of parameters. As many pages are pinned as can be had. The device reaches the others through a ring."""
 
     def __init__(self, device, landing, pool, ring, pages):
-        """landing: (bytes, the least that works). pool, ring: bytes. pages: bytes of pages that may be pinned."""
+        """landing, pool: (bytes, the least that works); pool None: there is none. ring: bytes. pages: bytes of pages
+        that may be pinned."""
         self.device, self._sizes = device, (landing, pool, ring, pages)
         self.landing = self.pool = self.ring = self._pinned = self._rest = None
-        self._said, self.nbytes = False, 0  # bytes that are pinned; those of a sleeping engine, until it wakes
+        self._said, self.nbytes = set(), 0  # bytes that are pinned; those of a sleeping engine, until it wakes
 
     def take(self, ends):
         """ends: where pages end in the memory of all, rising."""
         landing, pool, ring, most = self._sizes
         total = ends[-1]
         self.ring = self.device.pinned(ring)
-        self.pool = self.device.pinned(pool) if pool else None
-        self.landing = self._had(*landing)
+        self.pool = self._had(*pool, "activations") if pool else None
+        self.landing = self._had(*landing, "gradients that land")
         why = f"pinned_memory= leaves {native.readable(max(most, 0))} for them"
         at = bisect.bisect_right(ends, min(most, total))
         while at and self._pinned is None:
@@ -89,29 +90,33 @@ class HostMemory:
             self.ring = None
         else:
             self._rest = Buffer(total - self.cut)
-            self._say(total, why)
+            self._say(
+                f"{native.readable(self.cut)} of {native.readable(total)} for parameters are pinned: {why}. The others "
+                f"reach {self.device.device} through a ring of {native.readable(ring)} of pinned memory: the script's "
+                "thread copies them once more each time"
+            )
         parts = self.ring, self.pool, self.landing, self._pinned
         self.nbytes = sum(part.nbytes for part in parts if part is not None)
 
-    def _had(self, most, least):
+    def _had(self, most, least, purpose):
         """Pinned memory of so many bytes, or of as many as can be had."""
+        nbytes, why = most, None
         while True:
             try:
-                return self.device.pinned(most)
-            except LongshoreError:
-                if most <= least:
+                had = self.device.pinned(nbytes)
+                break
+            except LongshoreError as failure:
+                if nbytes <= least:
                     raise
-                most = max(most // 2 // ALIGN * ALIGN, least)
+                nbytes, why = max(nbytes // 2 // ALIGN * ALIGN, least), failure
+        if why is not None:
+            self._say(f"{native.readable(nbytes)} of {native.readable(most)} for {purpose} are pinned: {why}")
+        return had
 
-    def _say(self, total, why):
-        if not self._said:
-            logging.getLogger("longshore").warning(
-                "%s of %s for parameters are pinned: %s. The others reach %s through a ring of %s of pinned memory: "
-                "the script's thread copies them once more each time",
-                *(native.readable(self.cut), native.readable(total), why),
-                *(self.device.device, native.readable(self.ring.nbytes)),
-            )
-        self._said = True
+    def _say(self, what):
+        if what not in self._said:
+            logging.getLogger("longshore").warning("%s", what)
+        self._said.add(what)
 
     def page(self, at):
         """The address of a page that begins there in the memory of all."""

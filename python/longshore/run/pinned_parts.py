@@ -35,6 +35,7 @@ class PinnedParts:
     def sizes(self, pool):
         """The sizes of a HostMemory. pool: bytes of the pool."""
         pages = self.given - self.ring - self.landing - pool if self.given is not None else 2**63
+        pool = (pool, min(pool, self.pool[0])) if pool else None
         return {"landing": (self.landing, self.landing_least), "pool": pool, "ring": self.ring, "pages": pages}
 
 
