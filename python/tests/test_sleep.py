@@ -121,6 +121,48 @@ def test_objects_hooks_and_buffers_stay(tmp_path, seed):
         assert all(a is b for a, b in zip(tensors, (*model.parameters(), *model.buffers())))
 
 
+def test_a_view_from_before(tmp_path, seed):
+    """Its memory is not the parameter's any more."""
+    model = gpt2()
+    with engine_for(model, tmp_path) as engine:
+        with longshore.resident(model.lm_head):
+            view = model.lm_head.weight.detach()
+        engine.sleep()
+        engine.wake()
+        with pytest.raises(RuntimeError, match="a view of it"):
+            view.sum()
+
+
+def test_what_a_closed_engine_says(tmp_path, seed):
+    """Also why it is closed, if it was woken or closed in its sleep."""
+    for wakes in (True, False):
+        engine = engine_for(nn.Linear(2, 2), tmp_path, f"{wakes}")
+        engine.sleep()
+        if wakes:
+            engine.wake()
+        engine.close()
+        with pytest.raises(longshore.LongshoreError, match=r"the engine is closed; longshore.resume\(\)"):
+            engine(torch.ones(2))
+
+
+def test_a_scaled_loss(tmp_path, seed):
+    digests = set()
+    for sleeps in (False, True):
+        torch.manual_seed(seed)
+        with engine_for(gpt2(), tmp_path, f"{sleeps}") as engine:
+            scaler = torch.amp.GradScaler("cpu")
+            for batch in tokens(3):
+                scaler.scale(engine(**batch).loss).backward()
+                scaler.step(engine.optimizer)
+                scaler.update()
+                if sleeps:
+                    engine.sleep()
+                    engine.wake()
+                engine.optimizer.zero_grad()
+            digests.add((engine.digest(), scaler.get_scale()))
+    assert len(digests) == 1
+
+
 def test_memory_goes(tmp_path, seed):
     model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(16)])
     with engine_for(model, tmp_path, memory="1GiB") as engine:

@@ -377,8 +377,9 @@ class Streams:
     @whole
     def end(self):
         """Closes the pages and lets go of their memory: every parameter is absent from here on."""
-        self.asleep = self.state = None
-        self.why = CLOSED
+        self.state = None
+        if self.asleep is not None:
+            self.asleep, self.why = None, CLOSED
         if self.tier.bytes is None and self.pages is None:
             return
         self._mark_absent()

@@ -11,6 +11,7 @@ from .. import native
 from ..drives.state import State
 from ..errors import LongshoreError
 from ..model import device, hooks, placement
+from ..model.streaming import CLOSED
 from ..native import lib
 from . import allocator, open_engines
 
@@ -61,6 +62,7 @@ def wake(core):
             f"engine.wake: {native.first_line(failure)}; the engine sleeps on, and nothing is lost: "
             "call engine.wake() again when there is memory"
         ) from failure
+    streams.why = CLOSED
     core.gradients.has_pass, core.gradients.made = rest.has_pass, rest.made
     open_engines.add(core)
     if core.meter.state is rest.state:
