@@ -24,6 +24,8 @@ from longshore.transformers import Trainer, TrainingArguments  # noqa: E402
 from test_examples import EXAMPLES, prepared, qwen2  # noqa: E402
 from test_trainer import Sentences, arguments, losses  # noqa: E402
 
+BENCH = pathlib.Path(__file__).parents[2] / "bench" / "gpu.py"
+
 
 def a_model():
     torch.manual_seed(5)
@@ -76,6 +78,16 @@ def by_example(name, *words):
     return said.getvalue().splitlines()
 
 
+def by_bench(directory, row):
+    """A row of bench/gpu.py, with tiny shapes."""
+    said = io.StringIO()
+    how = {"SIZE": "tiny", "DEVICE": standin.NAME, "DRIVE": str(directory)}
+    with mock.patch.object(sys, "argv", ["gpu.py", row]), mock.patch.dict(os.environ, how):
+        with contextlib.redirect_stdout(said):
+            runpy.run_path(str(BENCH), run_name="__main__")
+    return [json.loads(line) for line in said.getvalue().splitlines()]
+
+
 def main(directory):
     told = {"trainer there": by_trainer(directory / "there", gpu_memory="1GiB")}
     told["trainer here"] = by_trainer(directory / "here", use_cpu=True)
@@ -93,6 +105,7 @@ def main(directory):
     told["lora"] = by_example("lora.py", *lora)
     distill = [made, made, text, directory / "student", "--run", directory / "distill", "--steps", 2, "--seq-len", 16]
     told["distill"] = by_example("distill.py", *distill)
+    told["bench"] = {row: by_bench(directory, row) for row in ("losses", "memory-3b", "long-1b")}
     (directory / "told.json").write_text(json.dumps(told))
 
 

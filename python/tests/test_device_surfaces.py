@@ -48,3 +48,10 @@ def test_examples(told):
     assert told["plain loop"][-2].startswith("step 3 ") and told["plain loop goes on"][-2].startswith("step 5 ")
     for name in ("lora", "distill"):
         assert any(line.startswith("step 2 ") for line in told[name]), name
+
+
+def test_figures_of_a_gpu(told):
+    """bench/gpu.py measures: losses are PyTorch's, and the device's memory is counted."""
+    figures = {row: lines[-1] for row, lines in told["bench"].items()}
+    assert figures["losses"]["value"] <= 2e-6
+    assert 0 < figures["memory-3b"]["value"] < 1 and 0 < figures["long-1b"]["value"] < 1
