@@ -6,9 +6,11 @@ import gc
 import json
 import os
 import pathlib
+import re
 import sys
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import models
@@ -17,6 +19,8 @@ import standin
 standin.make()
 
 import longshore  # noqa: E402
+from longshore import native  # noqa: E402
+from longshore.run.engine_surface import core_of  # noqa: E402
 from on_standin import sizes  # noqa: E402
 from test_budget import held  # noqa: E402
 
@@ -79,6 +83,37 @@ def soft_prompt(where, path):
         return {"gradient": there.grad.cpu().tolist(), "same": same}
 
 
+def beside_a_full_one(where, path):
+    """An engine whose memory holds gradients, and no state: it gives of that memory between two steps."""
+
+    def layers():
+        return nn.Sequential(*[nn.Linear(512, 512) for _ in range(6)])
+
+    def least(**how):
+        try:
+            longshore.wrap(layers(), run=f"{path}-none", device=where, memory="1KiB", **how)
+        except longshore.BudgetError as said:
+            return native.size(re.search(r"minimum ([0-9.]+ \w+)", str(said))[1])
+
+    memory, out = least() + least(trains=False) + (2 << 20), {}
+    for n in range(2):
+        torch.manual_seed(5)
+        model, teacher = layers(), layers()
+        with longshore.wrap(model, run=f"{path}-{n}", device=where, memory=memory, lr=1e-2) as engine:
+            plan = core_of(engine).plan
+            before, full, frozen = plan.gradient_bytes, plan.free_bytes < least(trains=False), teacher.to(where)
+            for i, x in enumerate(torch.randn(4, 4, 512).to(where)):
+                if i == 2 and n:
+                    frozen = longshore.wrap(teacher, trains=False)
+                    out.update(less=before - plan.gradient_bytes, full=full, memory=memory)
+                    out["held"] = held(engine) + held(frozen)
+                engine.backward((engine(x) - frozen(x).detach()).square().mean())
+                engine.step()
+            out[f"digest {n}"] = engine.digest()
+    frozen.close()
+    return out
+
+
 def main(directory):
     torch.set_num_threads(1)
     told = {}
@@ -86,6 +121,7 @@ def main(directory):
         told[f"prompt {where}"] = soft_prompt(where, os.path.join(directory, f"prompt-{where}"))
         gc.collect()
         told[f"live {where}"] = standin.live()
+        told[f"full {where}"] = beside_a_full_one(where, os.path.join(directory, f"full-{where}"))
         for slots in (1, 9):
             for together in (False, True):
                 name = f"{where} {slots} {together}"

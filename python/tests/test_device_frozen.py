@@ -41,5 +41,12 @@ def test_the_way_back_through_it(told):
     assert here["gradient"] == there["gradient"] and here["same"] and there["same"]
 
 
+def test_an_engine_gives_memory_between_two_steps(told):
+    for full in (told["full cpu"], told[f"full {standin.NAME}"]):
+        assert full["full"] and full["held"] <= full["memory"] and full["digest 0"] == full["digest 1"]
+    assert told[f"full {standin.NAME}"]["less"] > 0
+    assert told["full cpu"]["digest 0"] == told[f"full {standin.NAME}"]["digest 0"]
+
+
 def test_nothing_of_it_stays_there(told):
     assert told[f"live {standin.NAME}"] == 0
