@@ -89,6 +89,10 @@ void shore_store_close(struct shore_activation_store *store);
  * shore_ledger), decides how much the next round may store. */
 void shore_store_begin(struct shore_activation_store *store, uint64_t step);
 
+/* Counts nanoseconds for which a device stood because of copies of entries: a store that adapts takes them for time
+ * that callers waited. */
+void shore_store_waited(struct shore_activation_store *store, uint64_t ns);
+
 /* Gives memory for a new entry, for the caller to fill. wait: if the pool is full, waits for writes; otherwise a full
  * pool is SHORE_STORE_FULL. A key that exists is stored once and counted: drop it as often as it was taken. Units:
  * bytes are rounded up to SHORE_BUFFER_ALIGN_BYTES. Ownership: *memory is the caller's until shore_store_release().

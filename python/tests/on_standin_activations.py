@@ -63,7 +63,7 @@ def sizes(slots, pages, pool=None, least=16, in_flight=None):
         if pool is not None and out.pool_bytes:
             out.pool_bytes = pool
             if out.pinned:
-                out.pinned["pool"] = pool
+                out.pinned["pool"] = pool, pool
         return out
 
     with contextlib.ExitStack() as entered:
@@ -404,6 +404,41 @@ def of_transformers(where, path, kind, reentrant):
         return engine.digest(), result.loss, None if store is None else store.most_boundaries[0]
 
 
+def stands(path):
+    """Of "auto": bytes that left in each of six steps, in all of which but the first computing stands for copies; and
+    how long the store says that was waited, in seconds."""
+    taken = [0]
+    with sizes(2, 3, in_flight=16 << 10), wrapped(Deep(4), standin.NAME, path, "auto") as engine:
+        batch = there(1, ROWS, WIDTH)
+        store = core_of(engine).streams.activations
+        for _ in range(6):
+            engine.backward(engine(batch))
+            engine.step()
+            taken.append(store.counts.taken_bytes)
+            standin.elapse(1e6)
+        standin.elapse(0)
+        return [after - before for before, after in zip(taken, taken[1:])], store.counts.waited_take_ns / 1e9
+
+
+def lost(path):
+    """What is said of a device that does not go on while activations leave, and what the CPU then goes on from."""
+    with sizes(2, 3, **SMALL):
+        engine = wrapped(Deep(4), standin.NAME, path, "drives", device_timeout=0.2)
+    engine.backward(engine(there(1, ROWS, WIDTH)))
+    engine.step()
+    engine.digest()
+    batch, said = there(2, ROWS, WIDTH), []
+    standin.hang()
+    for call in (lambda: engine.backward(engine(batch)), engine.close):
+        try:
+            call()
+        except longshore.LongshoreError as failure:
+            said.append(str(failure))
+    standin.hang(False)
+    with longshore.resume(path, Deep(4), device="cpu") as engine:
+        return said, engine.step_number
+
+
 def resumed(path):
     """A run whose activations go to host memory goes on on a CPU."""
     with sizes(2, 3):
@@ -437,6 +472,8 @@ def main(directory):
         "graphs": graphs,
         "interrupted": interrupted,
         "resumed": resumed,
+        "stands": stands,
+        "lost": lost,
     }.items():
         out[name] = call(f"{directory}/{name.replace(' ', '-')}")
     for reentrant in (False, True):

@@ -121,6 +121,11 @@ def hang(on=True):
     torch.ops.standin.hang(on)
 
 
+def elapse(milliseconds):
+    """From here on this is the time between any two events."""
+    torch.ops.standin.elapse(milliseconds)
+
+
 def limit(nbytes=-1, pinned=-1):
     """Memory of the device, beyond which torch.OutOfMemoryError is raised, and all pinned memory; -1: as at the start,
     8 GiB and no limit."""

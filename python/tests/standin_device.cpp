@@ -203,6 +203,8 @@ void unpin(int64_t address) {
 
 // ---- streams
 
+double elapsed = 0;  // milliseconds between any two events
+
 struct Event {
     StreamId stream;
     long number;
@@ -259,6 +261,7 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
         goes_on.wait(locked, [] { return !hangs; });
         if (event) queues[((Event *)event)->stream].run_to(((Event *)event)->number);
     }
+    double elapsedTime(void *, void *, DeviceIndex) const override { return elapsed; }
     void destroyEvent(void *event, DeviceIndex) const noexcept override { delete (Event *)event; }
     bool queryStream(const c10::Stream &stream) const override {
         Locked locked(lock);
@@ -566,6 +569,7 @@ TORCH_LIBRARY(standin, m) {
     m.def("unpin(int address) -> ()", unpin);
     m.def("pinned() -> int", [] { return (int64_t)pinned_bytes; });
     m.def("pinned_most() -> int", [] { return (int64_t)std::exchange(pinned_most, pinned_bytes); });
+    m.def("elapse(float ms) -> ()", [](double ms) { elapsed = ms; });
     m.def("hang(bool on) -> ()", [](bool on) {
         Locked locked(lock);
         hangs = on;

@@ -113,7 +113,14 @@ void shore_store_close(struct shore_activation_store *s) {
 void shore_store_begin(struct shore_activation_store *s, uint64_t step) {
     pthread_mutex_lock(&s->lock);
     s->step = step;
+    shore__late_look(s); /* entries of the last round that a device used until now */
     if (!s->nentries) shore__round_begin(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void shore_store_waited(struct shore_activation_store *s, uint64_t ns) {
+    pthread_mutex_lock(&s->lock);
+    s->counts.waited_take_ns += ns;
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -124,7 +124,7 @@ class Activations:
         if device is None:
             options.pool_bytes = pool_bytes
         else:
-            self.pool, self.streams = pool, OffloadStreams(device)
+            self.pool, self.streams = pool, OffloadStreams(device, measures=kind == "auto")
             part = ffi.new("struct shore_store_memory *", {"at": self.pool.pointer, "bytes": self.pool.nbytes})
             options.pool, options.npool, options.device = part, 1, device.c
         store = native.made("struct shore_activation_store *", lib.shore_store_open, state.fleet, options)
@@ -158,6 +158,8 @@ class Activations:
         held = tree_leaves((args, kwargs)) + list(model.buffers())
         self.local.held = {t.untyped_storage().data_ptr() for t in held if _is_plain(t)}
         self.local.chain = []
+        if self.device is not None:
+            lib.shore_store_waited(self.store, self.streams.stood_ns())
         lib.shore_store_begin(self.store, self.state.step + 1)
 
     def pack(self, tensor):
@@ -276,7 +278,7 @@ class Activations:
                 entry.watches.append(_counter(memory))
                 entry.given = weakref.ref(memory)
             if entry.crossing is not None:
-                entry.crossing.use(memory)
+                self.streams.use(entry.crossing, memory)
             entry.asked = graph_task()
             self._ahead(saved)
         if memory.numel() % saved.dtype.itemsize:  # of the storage itself, which ends where it likes

@@ -1,7 +1,8 @@
 """Copies activations between a device and pinned memory, on two streams of its own, one each way.
 
 Computing waits for events of these streams, and the host for none. What leaves can be used on the device until its
-memory there is given up. What backward needs soon comes ahead of it. Both take a bounded part of the device.
+memory there is given up. What backward needs soon comes ahead of it. Both take a bounded part of the device. Where it
+matters, events on both sides of a wait say how long computing stood.
 """
 
 import contextlib
@@ -32,11 +33,9 @@ class Crossing:
         if self.event is not None:
             self.stream.wait_event(self.event)
 
-    def use(self, memory):
-        """What this thread computes from here on follows the copy, and uses its memory."""
+    def used(self, memory):
+        """The memory is used by what this thread computes from here on."""
         computing = torch.accelerator.current_stream(memory.device)
-        if self.event is not None:
-            computing.wait_event(self.event)
         if computing.stream_id != self.stream.stream_id:
             memory.record_stream(computing)
 
@@ -44,7 +43,9 @@ class Crossing:
 class OffloadStreams:
     """The streams, and what is on its way. Threading: one thread at a time, but for drop()."""
 
-    def __init__(self, device):
+    def __init__(self, device, measures):
+        """measures: how long computing stands where it follows a copy."""
+        self.measures, self.stood = measures, []  # pairs of events on both sides of a wait
         self.device, self.out, self.into = device, device.new_stream(), device.new_stream()
         self.leaving, self.coming = {}, {}  # {key: Crossing}, in order
         self.savers = set()  # numbers of the streams that activations were saved on
@@ -86,8 +87,34 @@ class OffloadStreams:
             if not crossing.has_passed():
                 if len(self.leaving) <= IN_FLIGHT or _bytes(self.leaving) <= IN_FLIGHT_BYTES:
                     return
-                crossing.give_up()
+                self._follow(crossing.stream, crossing)
             self.leaving.pop(key, None)
+
+    def use(self, crossing, memory):
+        """What this thread computes from here on follows the copy, and uses its memory."""
+        self._follow(torch.accelerator.current_stream(memory.device), crossing)
+        crossing.used(memory)
+
+    def _follow(self, stream, crossing):
+        if crossing.has_passed():
+            return
+        sides = [torch.Event(self.device.device, enable_timing=True) for _ in range(2 if self.measures else 0)]
+        for side in sides[:1]:
+            stream.record_event(side)
+        stream.wait_event(crossing.event)
+        for side in sides[1:]:
+            stream.record_event(side)
+            self.stood.append(sides)
+
+    def stood_ns(self):
+        """How long computing stood, as far as that is over, since this was asked last."""
+        over = [pair for pair in self.stood if pair[1].query()]
+        self.stood = [pair for pair in self.stood if pair not in over]
+        try:
+            return int(sum(before.elapsed_time(after) for before, after in over) * 1e6)
+        except RuntimeError:  # not every device can tell
+            self.measures, self.stood = False, []
+            return 0
 
     def drop(self, key):
         """Nobody will ask for an activation. Threading: any."""
