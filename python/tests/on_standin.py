@@ -58,12 +58,12 @@ class Net(nn.Module):
 
 
 def sizes(slots, pages):
-    """Layers on the device, and pages of layers on the host; a CPU computes in its pages."""
+    """Layers on the device, whatever its memory, and pages of layers on the host; a CPU computes in its pages."""
     plan = memory_plan.plan
 
     def chosen(*args, **how):
         out = plan(*args, **how)
-        out.pages, out.slots = pages, slots if out.slots else 0
+        out.pages, out.slots, out.device = pages, slots if out.slots else 0, None
         return out
 
     return mock.patch.object(memory_plan, "plan", chosen)

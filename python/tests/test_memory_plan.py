@@ -10,6 +10,7 @@ from longshore import native
 from longshore.drives.layout import Block, Layout, Tensor
 from longshore.errors import BudgetError
 from longshore.run import memory_plan
+from longshore.run.device_memory import DeviceBudget
 
 CUDA = torch.device("cuda")  # of which a plan knows only that it is there
 
@@ -26,7 +27,9 @@ def layout_of(chance, dtype):
     return Layout([block(n) for n in range(8)])
 
 
-def plan(layout, memory, device=CUDA, storage="bf16", activations="memory", **more):
+def plan(layout, memory, device=CUDA, storage="bf16", activations="memory", gpu_memory=None, **more):
+    if gpu_memory is not None:
+        more["gpu_memory"] = DeviceBudget(gpu_memory)
     how = {"compute": "fp32", "storage": storage, "activations": activations, "optimizer": "adamw", "moments": "fp32"}
     return memory_plan.plan(layout, ["ram:"] * 2, memory, how, device=device, **more)
 
@@ -35,7 +38,10 @@ def refused(layout, memory, **how):
     """(place, minimum) of each budget that is too little."""
     with pytest.raises(BudgetError) as said:
         plan(layout, memory, **how)
-    found = re.findall(r"of ((?:\w+ )?memory) is too little for this model: minimum ([0-9.]+ \w+)", str(said.value))
+    found = re.findall(
+        r"((?:pinned )?memory|gpu_memory)(?:=\S+ \w+)? is too little for this model: minimum ([0-9.]+ \w+)",
+        str(said.value),
+    )
     return {place: native.size(size) for place, size in found}
 
 
@@ -61,7 +67,7 @@ def test_a_place_that_is_short_is_named_with_its_minimum(seed):
         device = layout.memory_bytes(1)
         assert plan(layout, 1 << 30, gpu_memory=device, **how).slots == 1
         said = refused(layout, 1 << 30, gpu_memory=device - 1, **how)
-        assert list(said) == ["device memory"] and device <= said["device memory"] < device + (1 << 20)
+        assert list(said) == ["gpu_memory"] and device <= said["gpu_memory"] < device + (1 << 20)
         chosen = plan(layout, least, **how)
         assert (chosen.slots, chosen.pages) == (6, 1)
         assert list(refused(layout, least - 1, **how)) == ["memory"]

@@ -138,13 +138,26 @@ class Layout:
                 count[dtype] += 1
         return list(sides.values())
 
+    def sides_of_all(self):
+        """The same for one slot that blocks outside of layers share, too, if they may."""
+        sides = self.sides()
+        for b, block in enumerate(self.blocks):
+            if block.may_share and not block.layer:
+                own = next((side for side in sides if self.blocks[side[0]].dtype == block.dtype), None)
+                if own is None:
+                    sides.append([b])
+                else:
+                    own.append(b)
+        return sides
+
     def memory_bytes(self, slots, bytes_of=None):
-        """Bytes of parameters in memory with this number of layer slots. bytes_of(block): its bytes, nbytes() by
-        default."""
+        """Bytes of parameters in memory with this number of layer slots; 0: one, which blocks outside of layers share.
+        bytes_of(block): its bytes, nbytes() by default."""
         bytes_of = bytes_of or self.nbytes
-        slot = sum(max(map(bytes_of, side)) for side in self.sides())
-        rest = sum(bytes_of(b) for b, block in enumerate(self.blocks) if not block.layer and not block.buffers)
-        return slot * min(slots, len(self.layers())) + rest
+        sides = self.sides() if slots else self.sides_of_all()
+        apart = {b for b, block in enumerate(self.blocks) if not block.buffers}.difference(*sides)
+        slot = sum(max(map(bytes_of, side)) for side in sides)
+        return slot * max(1, min(slots, len(self.layers()))) + sum(map(bytes_of, apart))
 
     def continue_as(self, other, run):
         """Replaces the blocks by those of another layout, which know the model. Raises LongshoreError if they differ.

@@ -100,6 +100,8 @@ class Device:
     def __init__(self, device, timeout=TIMEOUT_SECONDS):
         """timeout: seconds after which a device that does not go on is lost."""
         self.device = device
+        # bytes that may be on their way from it at once, half of them gradients, half activations; None: any number
+        self.crossing_most, self.more_may_cross = None, lambda: False
         self.failure = None  # the first exception of a callback: nothing that was called after it has run for sure
         self._lock = threading.Lock()
         self._numbers, self._streams = {}, []  # {what PyTorch knows a stream by: its number}; from number 1 on
@@ -195,6 +197,11 @@ class Device:
 
     def at_pointer(self, pointer, nbytes):
         return self.at(int(ffi.cast("uintptr_t", pointer)), nbytes)
+
+    def crosses_too_much(self, nbytes):
+        """Whether somebody has to wait for what is on its way from the device: these bytes of gradients, or of
+        activations."""
+        return self.crossing_most is not None and nbytes > self.crossing_most // 2 and not self.more_may_cross()
 
     # ---- streams
 

@@ -161,7 +161,10 @@ class ModuleHook:
         self.streams, self.blocks = streams, blocks
         own = [streamed.number for streamed in blocks if streamed.block.layer and streamed.block.module == name]
         self.is_layer, self.first, self.last = bool(own), min(own, default=0), max(own, default=0)
-        self.shares_slots = any(not streamed.stays for streamed in blocks)
+
+    @property
+    def shares_slots(self):
+        return any(not streamed.stays for streamed in self.blocks)
 
     def attach(self, module):
         module.register_forward_pre_hook(Hook(self.pre_forward), prepend=True, with_kwargs=True)

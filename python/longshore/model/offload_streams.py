@@ -70,7 +70,7 @@ class OffloadStreams:
         """Whether an activation may come ahead of its use."""
         if key in self.coming or key in self.leaving:
             return False
-        return len(self.coming) < IN_FLIGHT or _bytes(self.coming) + nbytes <= IN_FLIGHT_BYTES
+        return self._may_be_on_their_way([*_sizes(self.coming), nbytes])
 
     def taken(self, key):
         """The Crossing of an activation that is on the device; None: it is not."""
@@ -85,7 +85,7 @@ class OffloadStreams:
             if keeps and not crossing.is_dropped:
                 continue
             if not crossing.has_passed():
-                if len(self.leaving) <= IN_FLIGHT or _bytes(self.leaving) <= IN_FLIGHT_BYTES:
+                if self._may_be_on_their_way(_sizes(self.leaving)):
                     return
                 self._follow(crossing.stream, crossing)
             self.leaving.pop(key, None)
@@ -116,6 +116,10 @@ class OffloadStreams:
             self.measures, self.stood = False, []
             return 0
 
+    def _may_be_on_their_way(self, sizes):
+        few = len(sizes) <= IN_FLIGHT or sum(sizes) <= IN_FLIGHT_BYTES
+        return few and not self.device.crosses_too_much(sum(sizes))
+
     def drop(self, key):
         """Nobody will ask for an activation. Threading: any."""
         came, leaves = self.coming.pop(key, None), self.leaving.get(key)
@@ -135,5 +139,5 @@ class OffloadStreams:
             crossings.clear()
 
 
-def _bytes(crossings):
-    return sum(crossing.memory.nbytes for crossing in list(crossings.values()))
+def _sizes(crossings):
+    return [crossing.memory.nbytes for crossing in list(crossings.values())]

@@ -1,5 +1,6 @@
 """The slots that layers share: layer n lies in slot `n modulo slots`, its blocks (frozen and trained, of each dtype)
 side by side.
+Embeddings, heads and the like have slots of their own, unless memory is short.
 
 A device's slots may become more or fewer between passes. Then parameters get other addresses, and stay the same
 objects."""
@@ -20,21 +21,23 @@ class Slot:
 
 
 def divide(streams, count):
-    """Gives each block its slot, where layers share so many. Returns (the slots that layers share, bytes of all)."""
+    """Gives each block its slot, where layers share so many; 0: one, which blocks outside of layers share, too, if they
+    may. Returns (the slots that are shared, bytes of all)."""
     layout, layers = streams.layout, streams.layers
-    streams.slots = max(1, min(count, len(layers))) if layers else 0
-    sides, shared, at = layout.sides(), [], 0
-    for side in sides * streams.slots:
+    streams.slots = min(count, max(1, len(layers)))
+    sides, shared, at = layout.sides() if count else layout.sides_of_all(), [], 0
+    for side in sides * max(1, streams.slots):
         shared.append(Slot(len(shared), at, max(map(layout.nbytes, side)), streams.blocks[side[0]]))
         at += shared[-1].nbytes
     number, side_of = len(shared), {b: n for n, side in enumerate(sides) for b in side}
     for streamed in streams.blocks:
-        if streamed.block.layer:
-            n = streams.place_of[streamed.number]
-            streamed.slot = shared[n % streams.slots * len(sides) + side_of[streamed.number]]
-            streamed.stays = streams.slots == len(layers)
+        b = streamed.number
+        if b in side_of:
+            n = streams.place_of.get(b, 0) % max(1, streams.slots)
+            streamed.slot = shared[n * len(sides) + side_of[b]]
+            streamed.stays = streams.slots == len(layers) if count else len(sides[side_of[b]]) == 1
         else:
-            streamed.slot = Slot(number, at, layout.nbytes(streamed.number), streamed)
+            streamed.slot, streamed.stays = Slot(number, at, layout.nbytes(b), streamed), True
             number, at = number + 1, at + streamed.slot.nbytes
     return shared, at
 
@@ -69,4 +72,4 @@ def change(streams, count):
                     raise
         streams.places.know(streams.blocks)
         bind(streams)
-        return streams.slots == count
+        return True

@@ -92,6 +92,7 @@ class Streams:
         """Opens the pages of a run's state: from here on blocks are fetched from its drives, at the committed step."""
         if self.tier.take():
             bind(self)
+            self.core().device_memory.begin()
         self.tier.open(state, self.blocks)
         self.state, self.asleep = state, None
         for streamed in self.blocks:  # memory may hold blocks of another state

@@ -18,6 +18,7 @@ from ..step.param_groups import NUMBERS, defaults_of
 from ..step.step_cycle import StepCycle
 from ..torch_internals import in_backward
 from . import memory, open_engines, shared_budget
+from .device_memory import DeviceMemory
 from .metrics import Meter
 
 
@@ -33,6 +34,7 @@ class Core:
         divided."""
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
         self.streams, streams.core = streams, weakref.ref(self)
+        self.device_memory = DeviceMemory(streams, plan)
         self.cycle = StepCycle(self, state)
         self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
         self.compression = (
@@ -133,6 +135,7 @@ class Core:
         self.cycle.open_state("forward")
         self.cycle.flush()
         self.gradients.look()
+        self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
         numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
@@ -150,6 +153,8 @@ class Core:
                 self.together.drew(drew)
                 self.cycle.forwards += 1
             self.meter.forward_ended(output)
+            if output is not None and not torch.is_grad_enabled():
+                self.device_memory.after_pass(False)
 
     # ---- the end of a step, and of the engine
 

@@ -122,6 +122,7 @@ class Engine(Face):
                 (loss / parts if parts != 1 else loss).backward()
             with whole:
                 core.gradients.end_of_backward()
+                core.device_memory.after_pass(True)
                 cycle.end_pass(value, parts)
         except BaseException as failure:
             core.drop_gradients()

@@ -67,6 +67,9 @@ class Memory:
             the gradients that autograd makes.
         kept: Free memory that their allocator keeps. 128 MiB or more of it goes back to the system before these numbers
             are taken, and between steps as long as that takes no more than a hundredth of the time.
+        gpu_memory: The accelerator's memory that the process may add from wrap() or resume() on; 0: no limit is known.
+        gpu_planned: The part of it that is planned for parameters, and for what is on its way to the host.
+        gpu_most: The most that the process has added, as PyTorch's allocator counts.
     """
 
     budget: int
@@ -81,6 +84,9 @@ class Memory:
     process_now: int
     allocated: int
     kept: int
+    gpu_memory: int = 0
+    gpu_planned: int = 0
+    gpu_most: int = 0
 
     @property
     def held(self) -> int:
@@ -95,7 +101,16 @@ class Memory:
             f"{f'inputs of checkpoints left, {native.readable(self.boundaries)}; ' if self.boundaries else ''}"
             f"the process takes {native.readable(self.process_now)} ({native.readable(self.allocated)} for "
             f"PyTorch's tensors and Python's objects, {native.readable(self.kept)} kept by their allocator), and "
-            f"took {native.readable(self.process_at_wrap)} when it was wrapped"
+            f"took {native.readable(self.process_at_wrap)} when it was wrapped{self._of_gpu()}"
+        )
+
+    def _of_gpu(self) -> str:
+        size = native.readable
+        if not self.gpu_memory:
+            return ""
+        return (
+            f"; gpu_memory {size(self.gpu_memory)}, of which {size(self.gpu_planned)} are planned, and "
+            f"{size(self.gpu_most)} were in use at the peak"
         )
 
     __repr__ = __str__
@@ -128,4 +143,5 @@ def measure(core: Any) -> Memory:
         core.process_at_wrap_bytes,
         process_bytes(),
         *allocator.held(),
+        *core.device_memory.told(),
     )

@@ -4,22 +4,28 @@ It describes a step as a program: forward and backward of each block, and what t
 does for `longshore train`.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import native
 from ..drives.state import fleet_options
+from ..errors import BudgetError
 from ..model.pinned import ALIGN
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from . import open_engines, shared_budget
+from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's, or that they stay in: a part of the budget decides
 HOST_PARTS = 2  # activations that stay in host memory take at most one of so many parts of it
+CROSSING_BYTES = 2 << 30  # so many of activations on their way from a device are enough to keep it busy
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
@@ -45,6 +51,11 @@ class Plan:
     budget_bytes: int = 0
     most_bytes: int = 0  # what may become of the budget: half of the machine's memory, if none was given
     taken_bytes: int = 0  # of the budget, by take()
+    device: DeviceBudget | None = None  # of a device's memory; None: no limit is known
+    least_slots: int = 1  # there: 0: one, which embeddings and heads share, too
+    least_slots_bytes: int = 0
+    crossing_bytes: int = 0  # the most that gradients and activations on their way take
+    slots_beside: Callable[[int], int] | None = None  # how many slots it has room for beside so many bytes
 
     @property
     def free_bytes(self):
@@ -132,20 +143,18 @@ class _Program:
             size = max(map(bytes_of, side))
             self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, size, ways=lib.SHORE_WAY_MOVE, **how)
             buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, **how)
-        self.add(
-            "parameters", lib.SHORE_ROLE_FIXED, self._layout.memory_bytes(0, bytes_of), place=place, by=self.of(rest)
-        )
+        self.add("parameters", lib.SHORE_ROLE_FIXED, sum(map(bytes_of, rest)), place=place, by=self.of(rest))
         return buffers
 
-    def plan(self, memory, gpu_memory=None):
-        """(plan, error code, diagnostic) for this many bytes, and a budget of a device's own: None: it has room for
-        everything. What is pinned counts in memory."""
+    def plan(self, memory, there=ALL_BYTES):
+        """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
+        memory."""
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
         options.one_memory = self._device is None
         if self._device is not None:
-            options.place_bytes[lib.SHORE_PLACE_DEVICE] = ALL_BYTES if gpu_memory is None else gpu_memory
+            options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
         code = lib.shore_plan_open(self._program, options, out, diag)
         if out[0] == ffi.NULL:
             native.fail(code, diag)
@@ -224,7 +233,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     room: bytes for activations on the drives; None: four times the budget, at most ROOM_BYTES, and none for those that
     stay in host memory.
     device: what modules compute on; None: the CPU.
-    gpu_memory: bytes of the device's; None: no limit is known.
+    gpu_memory: the DeviceBudget; None: no limit is known.
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     """
     for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
@@ -243,11 +252,24 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     given = [size for size in (memory, shared_budget.left()) if size is not None]
     if min(given, default=least) < least and layout.share_rest():
         program, rows, least = needs.described()
+    least_there, one_slot, there = layout.memory_bytes(0), layout.memory_bytes(1), ALL_BYTES
+    if gpu_memory is not None:
+        there = gpu_memory.limit
+        if there < least_there + gpu_memory.beside:
+            raise BudgetError(gpu_memory.too_little(least_there + gpu_memory.beside), lib.SHORE_EBUDGET)
     memory = shared_budget.share(who, memory, least)
     budget = memory or 0
     memory, shared = shared_budget.within(memory, least), shared_budget.left() is not None
-    made, code, diag = program.plan(memory, gpu_memory)
+    made, code, diag = program.plan(memory, max(there, one_slot))
     native.check(code, diag)
+    least_slots = int(least_there == one_slot)
+
+    def slots_beside(nbytes):
+        if there < nbytes + one_slot:
+            return least_slots
+        again = program.plan(memory, there - nbytes)[0]
+        return 1 if rows["slots"] is None else _fate(again, rows["slots"]).count
+
     fates = {name: None if tensor is None else _fate(made, tensor) for name, tensor in rows.items()}
     kept, total, pool = fates["spare"].bytes, _sums(made).total_bytes, fates.get("pool")
     pool_bytes, pinned = 0 if pool is None else pool.bytes, {}
@@ -270,4 +292,9 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         budget_bytes=budget if budget and not shared else total,
         most_bytes=total if shared else shared_budget.within() if how.get("default_memory") else memory,
         **pinned,
+        device=gpu_memory,
+        least_slots=least_slots,
+        least_slots_bytes=least_there,
+        crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),
+        slots_beside=slots_beside,
     )

@@ -21,7 +21,7 @@ from ..other_names import answered
 from ..progress import Progress
 from ..step import commit_blob
 from ..torch_internals import buffers_of, parameters_of
-from . import memory_plan, open_engines, shared_budget
+from . import device_memory, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
@@ -111,6 +111,7 @@ def resume(
     where = placement.of(model, asked, asks, otherwise="cpu")
     if where is not None:
         own = {**{name: how[name] for name in BUDGETS if name in how}, **own}
+    own = device_memory.counted(own, where, model)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
     chosen = memory_plan.plan(layout, drives, budget, planned, who(model, run), device=where, **own)
     with Progress(f"opening {run}"):

@@ -26,7 +26,7 @@ from ..step.load_state_dict import Loading
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
-from . import frozen, init, init_state, memory_plan, open_engines, shared_budget
+from . import device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of, refuse_engine
 from .init import Drives
@@ -187,7 +187,7 @@ def _wrap(model, options):
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
-    own = {name: how[name] for name in BUDGETS if name in how}
+    own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model)
     chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
@@ -270,8 +270,9 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
     if where is None:
         streams = Streams(state.layout, *dtypes, chosen.pages)
     else:
+        slots = chosen.slots if chosen.device is None else chosen.least_slots  # until it is known what is beside them
         there = devices.Device(where, device_timeout)
-        streams = Streams(state.layout, *dtypes, chosen.slots, chosen.pages, there, chosen.pinned)
+        streams = Streams(state.layout, *dtypes, slots, chosen.pages, there, chosen.pinned)
     streams.progress.compiles(compiling)
     named = dict(model.named_parameters(remove_duplicate=False))
     was = {id(p): name for name, p in named.items()}

@@ -211,6 +211,8 @@ class Gradients(ScriptSide):
             return
         block.arrived.add(p.longshore.index)
         self.landing.begin(self.step, p, g, self._is_last())
+        if self.landing.device.crosses_too_much(self.landing.there_bytes()):
+            self.land()
 
     def _add(self, p, g, last):
         self._sum(p, g)

@@ -66,6 +66,10 @@ class Landing:
         whole.view(-1)[end - here.numel() : end] = here
         return (p, whole, last) if end == whole.numel() else None
 
+    def there_bytes(self):
+        """Bytes on the device of the gradients that are on their way."""
+        return sum(g.nbytes for _, g, *_ in self.coming.values() if g is not None)
+
     def lent(self, g):
         """Whether a gradient lies in the memory that gets others."""
         return 0 <= g.data_ptr() - self.memory.bytes.data_ptr() < self.memory.nbytes

@@ -432,6 +432,7 @@ class Together:
         turns = Turns(core, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
         try:
             core.own_random.begin_step(core)
+            core.device_memory.before_pass(micro_batches, True)
             cycle.expect(True, count)
             cycle.begin_pass()
             self.turns = turns
@@ -449,6 +450,7 @@ class Together:
                 turns.finish()
             with whole:
                 gradients.end_of_backward()
+                core.device_memory.after_pass(True)
                 losses = numbers(losses, streams.device)
                 cycle.end_pass(torch.tensor(sum(losses), dtype=torch.float64), parts, count)
                 self.nodes = turns.graphs.turn_nodes

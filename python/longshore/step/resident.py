@@ -87,7 +87,9 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
         yield
 
 
-def _refuse_sharing(blocks):
+def _refuse_sharing(streams, blocks):
+    if len({b.slot for b in blocks}) < len(blocks):
+        streams.core().device_memory.make_room()
     slots: dict = {}
     for b in blocks:
         other = slots.setdefault(id(b.slot), b)
@@ -105,7 +107,7 @@ def _resident(streams, parameters, write):
     if write:
         streams.core().refuse_frozen("resident(write=True)")
         hooks.before_step(streams, "resident(write=True)")
-    _refuse_sharing(blocks)
+    _refuse_sharing(streams, blocks)
     pinned, sums = [], {}
     try:
         for b in blocks:

@@ -102,6 +102,7 @@ class StepCycle:
         core.streams.progress.end()
         self.count_anew()
         core.meter.drop()
+        core.device_memory.step_ended(keep)
         core.gradients.begin(keep)
 
     def count_anew(self):
@@ -158,6 +159,7 @@ class StepCycle:
                 "engine.backward(loss) or loss.backward() before it"
             )
         clipping = self.decide()
+        self.core.device_memory.after_pass(True)
         before, grouped = self.counts, self.core.optimizer.group_of
         self.counts_before = before
         loss = self._loss() if self.backwards else math.nan
@@ -203,6 +205,8 @@ class StepCycle:
         groups = core.optimizer.param_groups
         dropped = core.compression.dropped(changed or ()) if core.compression else math.nan
         metrics = core.meter.of_step(core.state, groups, loss, norm, dropped, speculated, skipped)
+        if (most := core.device_memory.told()[2]) > 0:
+            metrics["gpu_bytes"] = most
         core.meter.ended(core)
         self.close(metrics, changed or (), True, skipped)
         self.position = {}  # follow() restores nothing from here on
