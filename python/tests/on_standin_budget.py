@@ -250,10 +250,27 @@ def whole_model(directory):
     return {"same": read == [p.sum().item() for p in made(SIX).to(NAME).parameters()], "slots": slots}
 
 
+def beside_a_frozen(directory):
+    """The most that a distillation takes, whose teacher shares the budget, and the limit."""
+    limit, batches = 9 * MIB, batches_for(SIX, 4)
+    with peak() as most, engine_of(SIX, f"{directory}/beside", gpu_memory=limit, memory="64MiB") as engine:
+        for n in range(4):
+            if n == 1:
+                frozen = longshore.wrap(made(SIX), trains=False, device=NAME)
+            for batch in batches:
+                with torch.no_grad():
+                    taught = frozen(**batch).logits if n else 0
+                engine.backward((engine(**batch).logits - taught).square().mean())
+            engine.step()
+        slots = [core_of(each).streams.slots for each in (engine, frozen)]
+        frozen.close()
+    return {"most": most[0], "limit": limit, "slots": slots}
+
+
 def main(directory):
     on_standin.activations.LEAST_BYTES = 4096
     out = {"grid": grid(directory)}
-    for what in (grows, too_large, generates, remembers, refused, taken_by_others, whole_model):
+    for what in (grows, too_large, generates, remembers, refused, taken_by_others, whole_model, beside_a_frozen):
         out[what.__name__] = what(directory)
     pathlib.Path(directory, "told.json").write_text(json.dumps(out))
 

@@ -99,6 +99,11 @@ def test_a_script_that_reads_all_parameters_together(told):
     assert whole["same"] and whole["slots"][0] == 6 > whole["slots"][1]
 
 
+def test_a_frozen_model_shares_the_budget(told):
+    beside = told["beside_a_frozen"]
+    assert beside["most"] <= beside["limit"], beside
+
+
 def test_sizes_that_are_printed_are_enough():
     from longshore.run.device_memory import said
 

@@ -12,7 +12,7 @@ run: it is the peak that PyTorch's allocator counts. The number of slots changes
 import gc
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -67,9 +67,10 @@ def free_bytes(device):
     return info(device)[0] + max(0, counts.memory_reserved(device) - counts.memory_allocated(device))
 
 
-def counted(budgets, device, model):
+def counted(budgets, device, model, lenders=()):
     """Budgets as memory_plan.plan() takes them, before anything of a model is put on its device: gpu_memory is a
-    DeviceBudget there, if it is known. Raises BudgetError if it is more than what is free."""
+    DeviceBudget there, if it is known. lenders: Cores whose budget the model shares, if it is given none. Raises
+    BudgetError if it is more than what is free."""
     free, given = None if device is None else free_bytes(device), budgets.get("gpu_memory")
     if device is None or free is None and given is None:
         return budgets
@@ -82,6 +83,9 @@ def counted(budgets, device, model):
             lib.SHORE_EBUDGET,
         )
     beside = sum(b.nbytes for b in model.buffers()) + 2 * WIDENED_AT_ONCE
+    for core in lenders:
+        if given is None and core.device_memory.budget is not None and core.streams.places.device == device:
+            return {**budgets, "gpu_memory": replace(core.device_memory.budget, beside=beside)}
     limit = free * 9 // 10 if given is None else given
     before = _counts(device).memory_allocated(device)
     return {**budgets, "gpu_memory": DeviceBudget(limit, given is not None, before, beside)}

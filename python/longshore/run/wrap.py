@@ -187,7 +187,8 @@ def _wrap(model, options):
     counts = old.counts(layout) if old else None
     lineage = [how["seed"], old.updates] if old else None
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
-    own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model)
+    lenders = () if options.trains else open_engines.training()
+    own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model, lenders)
     chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
