@@ -21,18 +21,14 @@ from test_lost_drives import FarSide
 from test_program import PROGRAM
 
 ASLEEP = "the engine sleeps: engine.wake() wakes it"
-LOOPS = int(os.environ.get("LONGSHORE_LOOPS", 12))
+LOOPS = int(os.environ.get("LONGSHORE_LOOPS", 8))
 
 
-def sample(engine, chance):
-    """What a script may do between steps: sleeping, and what changes no bit."""
-    for _ in range(chance.randrange(1, 4)):
-        what = chance.choice(["sleep", "weights", "snapshot", "settle", "weights asleep", "twice", "zero", "zeros"])
-        if what == "zero":
-            engine.optimizer.zero_grad()
-        elif what == "zeros":
-            engine.optimizer.zero_grad(set_to_none=False)
-        elif what == "snapshot":
+def rest(engine, chance):
+    """What a script may do between steps at random, which changes no bit."""
+    for _ in range(chance.randrange(1, 5)):
+        what = chance.choice(["sleep", "sleep", "weights", "snapshot", "settle"])
+        if what == "snapshot":
             engine.snapshot(f"s{chance.getrandbits(40)}")
         elif what == "settle":
             engine.settle()
@@ -40,12 +36,13 @@ def sample(engine, chance):
             dict(engine.weights())
         else:
             engine.sleep()
-            if what == "weights asleep":
+            if chance.random() < 0.5:
                 dict(engine.weights("bf16"))
-            if what == "twice":
+            if chance.random() < 0.3:
                 engine.sleep()
-                engine.wake()
             engine.wake()
+            if chance.random() < 0.3:
+                engine.wake()
 
 
 def trained(engine, number, sleeps):
@@ -55,7 +52,7 @@ def trained(engine, number, sleeps):
     engine.train()
     numbers, batches = [], tokens(12)
     for n in range(6):
-        how = chance.choice(["together", "accumulated", "own", "own, adds"])
+        how = chance.choice(["together", "accumulated", "own", "own, zeros", "own, adds"])
         if how == "together":
             engine.train_batch(batches[2 * n : 2 * n + 2])
         elif how == "accumulated":
@@ -66,21 +63,12 @@ def trained(engine, number, sleeps):
         else:
             engine(**batches[n]).loss.backward()
             engine.optimizer.step()
-            if how == "own":
-                engine.optimizer.zero_grad()
+            if how != "own, adds":
+                engine.optimizer.zero_grad(set_to_none=how == "own")
         if sleeps == "sleeps":
-            for _ in range(chance.randrange(1, 3)):
-                engine.sleep()
-                if other.random() < 0.5:
-                    dict(engine.weights())
-                engine.wake()
-        else:
-            chance.randrange(1, 3)
+            rest(engine, other)
         scheduler.step()
         numbers.append(torch.rand(1).item())
-    engine.optimizer.zero_grad()
-    if sleeps == "sleeps":
-        sample(engine, other)
     return engine.digest(), numbers
 
 

@@ -318,7 +318,8 @@ class Engine(Face):
     def sleep(self) -> None:
         """Settles, and gives memory of the device, pinned memory and slots back, for a sampler or another engine.
 
-        The model's buffers go to the host. The run stays open, with the buffers of its drives. A sleeping engine can
+        The model's buffers go to the host. The run stays open, with the buffers of its drives. Step a scheduler
+        before: its state commits with the last step, as with settle(). A sleeping engine can
         be woken, closed and asked for weights(), or to save_pretrained(); everything else raises LongshoreError.
 
         Raises: LongshoreError between backward() and step(), within a pass, or while resident() holds parameters.
