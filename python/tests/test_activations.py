@@ -243,7 +243,7 @@ def test_dtypes_and_odd_lengths(store, dtype):
     assert store.counts.read_bytes > 0
 
 
-def test_what_stays(store):
+def test_what_stays(store, caplog):
     big = torch.randn(64, 64)
     leaf = torch.randn(64, 64, requires_grad=True)
     store.begin(nn.Module(), (big,), {})
@@ -259,6 +259,8 @@ def test_what_stays(store):
     ):
         saved = store.pack(t)
         assert type(saved) is Stayed and saved.value() is t
+    (said,) = caplog.messages
+    assert said.startswith("activations of 256.00 KiB stay where PyTorch has them: all others leave through 64.00 KiB")
     with torch.no_grad():
         huge.add_(1)
     store.pack(huge)

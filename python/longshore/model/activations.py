@@ -17,6 +17,7 @@ If a script changes a tensor through ``.data`` between two saves, neither autogr
 """
 
 import itertools
+import logging
 import threading
 import warnings
 import weakref
@@ -133,7 +134,7 @@ class Activations:
         self.known = weakref.WeakValueDictionary()  # by identity of a storage: its Entry, or the _Mark that it stays
         self.keys = itertools.count(1)  # rising: backward needs the last one first
         self.local = threading.local()
-        self.broken = False  # whether storing failed
+        self.broken = self.said = False  # whether storing failed; whether something was said to be too large
         self.boundaries, self.most_boundaries = (
             {},
             (0, 0),
@@ -194,7 +195,7 @@ class Activations:
             return False
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
-        if not self.least <= nbytes <= self.pool_bytes // POOL_PARTS or tensor.is_leaf and tensor.requires_grad:
+        if nbytes < self.least or tensor.is_leaf and tensor.requires_grad:
             return False
         if hasattr(base(tensor), "longshore"):
             return False  # a parameter's data may change without a new version
@@ -205,7 +206,22 @@ class Activations:
             and (storage_id(storage), storage.data_ptr(), version_of(tensor)) not in self.known
         ):
             return False  # a small part of a large storage, which may be in use anyway
-        return storage.data_ptr() not in self.local.held
+        if storage.data_ptr() in self.local.held:
+            return False
+        if nbytes > self.pool_bytes // POOL_PARTS:
+            self._say_large(nbytes)
+            return False
+        return True
+
+    def _say_large(self, nbytes):
+        """Says once that an activation stays because the pool is small."""
+        if not self.said:
+            logging.getLogger("longshore").warning(
+                "activations of %s stay where PyTorch has them: all others leave through %s of memory, of which one "
+                "takes at most half; more memory= lets them leave, too",
+                *(native.readable(size) for size in (nbytes, self.pool_bytes)),
+            )
+        self.said = True
 
     @whole
     def _take(self, tensor, storage, is_boundary):
