@@ -4,14 +4,17 @@ own. python on_standin_streams.py DIRECTORY; writes JSON: {name: what came of it
 import contextlib
 import copy
 import functools
+import gc
 import json
 import os
 import pathlib
 import sys
+import time
 from unittest import mock
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import longshore
 import models
@@ -138,10 +141,189 @@ WAITS = {
 }
 
 
+# ---- what scripts do
+
+
+def scaled(where, path):
+    """A loop with a GradScaler, one step of which overflows."""
+    torch.manual_seed(7)
+    scales, finite = [], []
+    with wrapped(made(models.gpt2).to(where), path) as engine:
+        scaler = torch.amp.GradScaler(where, init_scale=1024.0)
+        for n, batch in enumerate(batches_of(engine.module, where, 4)):
+            loss = computed(engine, batch) * (float("inf") if n == 1 else 1)
+            scaler.scale(loss).backward()
+            scaler.unscale_(engine.optimizer)
+            torch.nn.utils.clip_grad_norm_(engine.parameters(), 0.5)
+            scaler.step(engine.optimizer)
+            scaler.update()
+            engine.optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+            finite.append(engine.step_number)
+        return {"digest": engine.digest(), "scales": scales, "steps": finite}
+
+
+def edited(where, path):
+    """A loop that reads, changes and assigns p.grad, with hooks."""
+    torch.manual_seed(7)
+    with wrapped(made(models.gpt2).to(where), path, slots=1, pages=2) as engine:
+        seen, named = [], dict(engine.module.named_parameters())
+        first, second = list(named.values())[2:4]
+        first.register_hook(lambda g: g * 2)
+        second.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.sum().item()))
+        for n, batch in enumerate(batches_of(engine.module, where, 6)):
+            computed(engine, batch).backward()
+            if n % 2:
+                for p in named.values():
+                    p.grad.mul_(0.5)
+                seen.append(torch.nn.utils.clip_grad_norm_(engine.parameters(), 0.1).item())
+                first.grad = torch.ones_like(first.grad)
+                seen.append([str(p.grad.device.type) for p in named.values()] == [where] * len(named))
+                engine.optimizer.step()
+                engine.optimizer.zero_grad(set_to_none=n < 3)
+        return {"digest": engine.digest(), "seen": seen}
+
+
+def cast(path):
+    """Losses and gradients of PyTorch's and ours under the device's autocast, in one loop."""
+    torch.manual_seed(7)
+    plain = made(models.gpt2).to(standin.NAME)
+    with wrapped(copy.deepcopy(plain), path, slots=1, pages=2) as engine:
+        for batch in batches_of(plain, standin.NAME, 2):
+            losses = []
+            for model in (plain, engine):
+                with torch.autocast(standin.NAME, torch.bfloat16):
+                    losses.append(computed(model, batch))
+                losses[-1].backward()
+        pairs = zip(engine.module.parameters(), plain.parameters())
+        return {
+            "losses": [loss.item() for loss in losses],
+            "dtypes": [str(loss.dtype) for loss in losses],
+            "same": all(torch.equal(p.grad, q.grad) for p, q in pairs),
+        }
+
+
+class Random(nn.Module):
+    """Dropout, also from a generator that is the script's own."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.3)) for _ in range(3)])
+        self.reentrant, self.own = reentrant, None
+
+    def forward(self, x):
+        if self.own is not None:
+            x = x * torch.bernoulli(torch.full_like(x, 0.5), generator=self.own)
+        for layer in self.layers:
+            x = x + (layer(x) if self.reentrant is None else checkpoint(layer, x, use_reentrant=self.reentrant))
+        return x
+
+
+def random(where, path, step, reentrant=None, resumes=False, own=False):
+    torch.manual_seed(7)
+    model = Random(reentrant).to(where)
+    batches = [torch.ones(2, 16, device=where).requires_grad_() for _ in range(2)]
+    with wrapped(model, path, slots=1, pages=2) as engine:
+        if own:
+            engine.module.own = torch.Generator(device=where).manual_seed(3)
+        for n in range(3):
+            if n == 2 and resumes:
+                engine.close()
+                engine = longshore.resume(path, Random(reentrant).to(where), device=where)
+                engine.train()
+            step(engine, batches)
+        digest = engine.digest()
+        engine.close()
+    drawn = [] if not own else torch.rand(2, device=where, generator=model.own).tolist()
+    return {"digest": digest, "own": drawn}
+
+
+RANDOM = {
+    "loop": {"step": in_a_loop},
+    "together": {"step": together},
+    "reentrant": {"step": in_a_loop, "reentrant": True},
+    "not reentrant": {"step": in_a_loop, "reentrant": False},
+    "together, not reentrant": {"step": together, "reentrant": False},
+    "resumed": {"step": in_a_loop, "resumes": True},
+    "own": {"step": in_a_loop, "own": True},
+}
+
+
+# ---- compiled blocks
+
+
+def compiled(path, by, slots):
+    """Losses, and how many graphs there are after each of four steps of two micro-batches."""
+    torch.manual_seed(7)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model, losses, graphs = made(models.gpt2).to(standin.NAME), [], []
+    if by == "before":
+        for layer in model.transformer.h:
+            layer.compile(backend="aot_eager")
+    how = {"compile": "aot_eager"} if by == "wrap" else {}
+    with wrapped(model, path, slots, slots, **how) as engine:
+        if by == "model":
+            engine.module.compile(backend="aot_eager")
+        for _ in range(4):
+            losses.append(in_a_loop(engine, batches_of(model, standin.NAME, 2)).loss)
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        return {"losses": losses, "graphs": graphs, "digest": engine.digest()}
+
+
+# ---- too little memory in mid-step
+
+
+def returned(before):
+    """Whether memory is what it was, once threads have let go of theirs."""
+    late = time.monotonic() + models.HANGS_SECONDS
+    while standin.live() != before and time.monotonic() < late:
+        gc.collect()
+        time.sleep(0.001)
+    return standin.live() == before
+
+
+def short_of_memory(path, step, fails, **how):
+    """Three steps; the second one is tried with more and more memory."""
+    torch.manual_seed(7)
+    model, refused, kept = made(models.gpt2).to(standin.NAME), 0, 0
+    with wrapped(model, path, **how) as engine:
+        batches = batches_of(model, standin.NAME, 2)
+        step(engine, batches)
+        engine.settle()
+        gc.collect()
+        before = standin.live()
+        for more in range(0, 1 << 22, 1 << 15) if fails else ():
+            standin.limit(before + more)
+            try:
+                step(engine, batches)
+                break
+            except torch.OutOfMemoryError:
+                refused += 1
+            finally:
+                standin.limit()
+            kept += not returned(before)
+        if not fails:
+            step(engine, batches)
+        step(engine, batches)
+        return {"digest": engine.digest(), "refused": refused, "kept": kept, "steps": engine.step_number}
+
+
+SHORT = {
+    "loop": {"step": in_a_loop, "slots": 2, "pages": 2, "clip": 0.5},
+    "together": {"step": together},
+    "activations": {"step": together, "slots": 2, "pages": 3, **ON_DRIVES},
+    "compress": {"step": in_a_loop, "compress": "top5%", "storage": "bf16"},
+}
+
+
 # ---- all of them
 
 RUNS = {
-    **{f"frozen, {n} over {m}": functools.partial(of_frozen, slots=n, pages=m) for n, m in ((9, 9), (9, 2), (2, 9))}
+    **{f"frozen, {n} over {m}": functools.partial(of_frozen, slots=n, pages=m) for n, m in ((9, 9), (9, 2), (2, 9))},
+    "scaled": scaled,
+    "edited": edited,
+    **{f"random, {name}": functools.partial(random, **how) for name, how in RANDOM.items()},
 }
 
 
@@ -149,6 +331,15 @@ def main(directory):
     activations.LEAST_BYTES = 16
     out = {
         name: [run(where, f"{directory}/{n}-{where}") for where in PLACES] for n, (name, run) in enumerate(RUNS.items())
+    }
+    out["cast"] = cast(f"{directory}/cast")
+    out["compiled"] = {
+        f"{by}, {slots}": compiled(f"{directory}/compiled-{by}-{slots}", by, slots)
+        for by, slots in (("nobody", 1), ("wrap", 1), ("wrap", 9), ("before", 2), ("before", 9), ("model", 2))
+    }
+    out["short"] = {
+        name: [short_of_memory(f"{directory}/short-{n}-{fails}", fails=fails, **how) for fails in (False, True)]
+        for n, (name, how) in enumerate(SHORT.items())
     }
     out["waits"] = {
         name: waits_of_a_step(f"{directory}/waits-{n}", layers, step, **how)

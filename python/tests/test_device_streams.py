@@ -54,6 +54,48 @@ def test_in_few_slots_the_last_layers_are_put_once_for_two_passes(told):
     assert there["put"][0] == (there["trained"] + there["frozen"]) / 4 * (4 + 3 * 2)
 
 
+def test_a_gradient_scaler(told):
+    here, there = told["scaled"]
+    assert there == here and there["scales"] == [1024.0, 512.0, 512.0, 512.0] and there["steps"] == [1, 1, 2, 3]
+
+
+def test_gradients_that_a_script_changes(told):
+    here, there = told["edited"]
+    assert there == here and True in there["seen"] and False not in there["seen"]
+
+
+def test_autocast_has_the_bits_of_pytorch(told):
+    cast = told["cast"]
+    assert cast["same"] and len(set(cast["losses"])) == len(set(cast["dtypes"])) == 1
+
+
+def test_random_numbers_follow_from_the_run(told):
+    """In loop and train_batch(), where layers are computed again, and in a run that is resumed. A generator of the
+    script's own draws what it draws on the CPU."""
+    runs = {name: told[f"random, {name}"][1]["digest"] for name in ("loop", "together", "resumed")}
+    again = [told[f"random, {name}"][1]["digest"] for name in ("reentrant", "not reentrant", "together, not reentrant")]
+    assert len({*runs.values(), *again}) == 1
+    here, there = told["random, own"]
+    assert there == here and there["digest"] not in runs.values() and there["own"]
+
+
+def test_compiled_blocks_have_no_new_graphs(told):
+    """After the second step, whoever compiles them. The same bits in one slot and in all."""
+    found = told["compiled"]
+    for name, run in found.items():
+        assert run["graphs"][1:] == [run["graphs"][1]] * 3 and bool(run["graphs"][1]) == (not name.startswith("nobody"))
+        assert run["losses"] == pytest.approx(found["nobody, 1"]["losses"], rel=3e-6), name
+    for by in ("wrap", "before"):
+        assert len({run["digest"] for name, run in found.items() if name.startswith(by)}) == 1
+
+
+def test_too_little_memory_in_mid_step(told):
+    """The engine goes on once there is more, with the bits of one that had it from the start, and nothing is kept."""
+    for name, (had, had_not) in told["short"].items():
+        assert had_not["refused"] > 2 and had["refused"] == had_not["kept"] == 0, name
+        assert had_not["digest"] == had["digest"] and had_not["steps"] == had["steps"] == 3, name
+
+
 def test_the_host_waits_as_pytorch_does(told):
     """At most 4 times more in a step of 4 micro-batches, whose losses a script reads."""
     assert len(told["waits"]) == 10
