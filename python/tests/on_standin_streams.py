@@ -21,6 +21,7 @@ import models
 import standin
 from longshore.model import activations, device
 from longshore.run.engine_surface import core_of
+from longshore.step.gradient_step import Step
 from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes
 
 PLACES = "cpu", standin.NAME
@@ -97,6 +98,25 @@ def of_frozen(where, path, slots, pages):
         layout = core_of(engine).layout
         sizes = [sum(layout.nbytes(n) for n, b in enumerate(layout.blocks) if b.trains == it) for it in (True, False)]
         return {"put": out, "trained": sizes[0], "frozen": sizes[1], "digest": engine.digest()}
+
+
+# ---- what leaves it
+
+
+def left(path, dtype):
+    """Bytes of gradients that leave the device in a step of two micro-batches, and of the parameters."""
+    torch.manual_seed(7)
+    left, land_at = [], Step.land_at
+
+    def noting(step, nbytes):
+        left.append(nbytes)
+        return land_at(step, nbytes)
+
+    model = made(models.gpt2).to(standin.NAME, dtype)
+    with mock.patch.object(Step, "land_at", noting), wrapped(model, path) as engine:
+        nbytes = sum(p.nbytes for p in model.parameters())
+        in_a_loop(engine, batches_of(model, standin.NAME, 2))
+        return sum(left), nbytes
 
 
 # ---- waits
@@ -219,11 +239,12 @@ class Random(nn.Module):
         return x
 
 
-def random(where, path, step, reentrant=None, resumes=False, own=False):
+def random(where, path, step, reentrant=None, resumes=False, own=False, trains=True):
     torch.manual_seed(7)
     model = Random(reentrant).to(where)
     batches = [torch.ones(2, 16, device=where).requires_grad_() for _ in range(2)]
     with wrapped(model, path, slots=1, pages=2) as engine:
+        engine.train(trains)
         if own:
             engine.module.own = torch.Generator(device=where).manual_seed(3)
         for n in range(3):
@@ -246,6 +267,7 @@ RANDOM = {
     "together, not reentrant": {"step": together, "reentrant": False},
     "resumed": {"step": in_a_loop, "resumes": True},
     "own": {"step": in_a_loop, "own": True},
+    "nothing": {"step": in_a_loop, "trains": False},
 }
 
 
@@ -253,7 +275,8 @@ RANDOM = {
 
 
 def compiled(path, by, slots):
-    """Losses, and how many graphs there are after each of four steps of two micro-batches."""
+    """Losses, and how many graphs there are after each of four steps of two micro-batches. There are more slots after
+    the second one."""
     torch.manual_seed(7)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -265,7 +288,9 @@ def compiled(path, by, slots):
     with wrapped(model, path, slots, slots, **how) as engine:
         if by == "model":
             engine.module.compile(backend="aot_eager")
-        for _ in range(4):
+        for n in range(4):
+            if n == 2:
+                core_of(engine).streams.set_slots(3)
             losses.append(in_a_loop(engine, batches_of(model, standin.NAME, 2)).loss)
             graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         return {"losses": losses, "graphs": graphs, "digest": engine.digest()}
@@ -300,6 +325,7 @@ def short_of_memory(path, step, fails, **how):
                 break
             except torch.OutOfMemoryError:
                 refused += 1
+                engine.drop_gradients()  # of the micro-batch before, if forward has failed
             finally:
                 standin.limit()
             kept += not returned(before)
@@ -313,6 +339,7 @@ SHORT = {
     "loop": {"step": in_a_loop, "slots": 2, "pages": 2, "clip": 0.5},
     "together": {"step": together},
     "activations": {"step": together, "slots": 2, "pages": 3, **ON_DRIVES},
+    "activations, loop": {"step": in_a_loop, "slots": 2, "pages": 3, **ON_DRIVES},
     "compress": {"step": in_a_loop, "compress": "top5%", "storage": "bf16"},
 }
 
@@ -332,6 +359,7 @@ def main(directory):
     out = {
         name: [run(where, f"{directory}/{n}-{where}") for where in PLACES] for n, (name, run) in enumerate(RUNS.items())
     }
+    out["left"] = [left(f"{directory}/{dtype}", dtype) for dtype in (torch.float32, torch.bfloat16)]
     out["cast"] = cast(f"{directory}/cast")
     out["compiled"] = {
         f"{by}, {slots}": compiled(f"{directory}/compiled-{by}-{slots}", by, slots)

@@ -48,6 +48,12 @@ def test_what_does_not_change_is_put_once(pages, told):
     assert here["put"] == [0] * 5
 
 
+def test_gradients_leave_as_autograd_makes_them(told):
+    """Each micro-batch's in the dtype of the parameter: the sum becomes fp32 on the host."""
+    wide, narrow = told["left"]
+    assert wide[0] == 2 * wide[1] == 2 * narrow[0] and narrow[0] == 2 * narrow[1]
+
+
 def test_in_few_slots_the_last_layers_are_put_once_for_two_passes(told):
     """The first pass of a step finds none of them, and of the others each finds the two with which one before ended."""
     _, there = told["frozen, 2 over 9"]
@@ -74,19 +80,18 @@ def test_random_numbers_follow_from_the_run(told):
     script's own draws what it draws on the CPU."""
     runs = {name: told[f"random, {name}"][1]["digest"] for name in ("loop", "together", "resumed")}
     again = [told[f"random, {name}"][1]["digest"] for name in ("reentrant", "not reentrant", "together, not reentrant")]
-    assert len({*runs.values(), *again}) == 1
+    assert len({*runs.values(), *again}) == 1 and told["random, nothing"][1]["digest"] not in again
     here, there = told["random, own"]
     assert there == here and there["digest"] not in runs.values() and there["own"]
 
 
 def test_compiled_blocks_have_no_new_graphs(told):
-    """After the second step, whoever compiles them. The same bits in one slot and in all."""
+    """After the second step, whoever compiles them. With aot_eager, the bits of those that are not compiled."""
     found = told["compiled"]
     for name, run in found.items():
         assert run["graphs"][1:] == [run["graphs"][1]] * 3 and bool(run["graphs"][1]) == (not name.startswith("nobody"))
         assert run["losses"] == pytest.approx(found["nobody, 1"]["losses"], rel=3e-6), name
-    for by in ("wrap", "before"):
-        assert len({run["digest"] for name, run in found.items() if name.startswith(by)}) == 1
+    assert len({run["digest"] for run in found.values()}) == 1
 
 
 def test_too_little_memory_in_mid_step(told):

@@ -166,6 +166,8 @@ class Core:
         self.gradients.has_pass &= not passes
         self.cycle.drop()
         self.streams.hide_unused()
+        if self.streams.activations is not None:
+            self.streams.activations.settle()  # those of a pass that failed need no memory of the device any more
 
     def let_go(self):
         """Releases the run: the parameters cannot be used from here on."""
