@@ -20,6 +20,7 @@ import longshore
 import models
 import standin
 from longshore.model import activations, device
+from longshore.model.slots import change as change_slots
 from longshore.run.engine_surface import core_of
 from longshore.step.gradient_step import Step
 from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes
@@ -290,7 +291,7 @@ def compiled(path, by, slots):
             engine.module.compile(backend="aot_eager")
         for n in range(4):
             if n == 2:
-                core_of(engine).streams.set_slots(3)
+                assert change_slots(core_of(engine).streams, 3)
             losses.append(in_a_loop(engine, batches_of(model, standin.NAME, 2)).loss)
             graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         return {"losses": losses, "graphs": graphs, "digest": engine.digest()}
