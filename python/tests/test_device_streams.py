@@ -34,7 +34,7 @@ def told(tmp_path_factory):
 
 def test_bits_are_those_of_the_cpu(told):
     for name, runs in told.items():
-        if isinstance(runs, list):
+        if name.startswith(("frozen", "scaled", "edited", "random")):
             here, there = runs
             assert here["digest"] == there["digest"], name
 
