@@ -114,6 +114,20 @@ def beside_a_full_one(where, path):
     return out
 
 
+def device_budgets(path):
+    """Of an engine and a frozen model beside it, in two lives."""
+    out = []
+    for life in range(2):
+        torch.manual_seed(9)
+        model, reference = models.gpt2(), models.gpt2()
+        how = {"memory": "64MiB", "gpu_memory": "64MiB"}
+        made = longshore.resume(path, model) if life else longshore.wrap(model, run=path, device=standin.NAME, **how)
+        with made as engine, longshore.wrap(reference, trains=False) as frozen:
+            budgets = [core_of(each).device_memory.budget for each in (engine, frozen)]
+            out.append([(budget.limit, budget.before) for budget in budgets])
+    return out
+
+
 def main(directory):
     torch.set_num_threads(1)
     told = {}
@@ -126,6 +140,7 @@ def main(directory):
             for together in (False, True):
                 name = f"{where} {slots} {together}"
                 told[name] = trained(where, os.path.join(directory, name.replace(" ", "-")), slots, together)
+    told["device budgets"] = device_budgets(os.path.join(directory, "budgets"))
     pathlib.Path(directory, "told.json").write_text(json.dumps(told))
 
 

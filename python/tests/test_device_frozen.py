@@ -48,5 +48,11 @@ def test_an_engine_gives_memory_between_two_steps(told):
     assert told["full cpu"]["digest 0"] == told[f"full {standin.NAME}"]["digest 0"]
 
 
+def test_both_count_against_one_gpu_memory(told):
+    """Also where the frozen model is found again."""
+    for first, second in told["device budgets"]:
+        assert first == second and first[0] == 64 << 20
+
+
 def test_nothing_of_it_stays_there(told):
     assert told[f"live {standin.NAME}"] == 0

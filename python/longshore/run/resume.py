@@ -111,7 +111,8 @@ def resume(
     where = placement.of(model, asked, asks, otherwise="cpu")
     if where is not None:
         own = {**{name: how[name] for name in BUDGETS if name in how}, **own}
-    own = device_memory.counted(own, where, model)
+    lenders = () if how.get("trains", True) else open_engines.training()
+    own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
     chosen = memory_plan.plan(layout, drives, budget, planned, who(model, run), device=where, **own)
     with Progress(f"opening {run}"):
