@@ -43,7 +43,8 @@ def divide(streams, count):
 
 
 def bind(streams):
-    """Points all parameters into their slots."""
+    """Points all parameters into their slots, wherever these lie now."""
+    streams.places.know(streams.blocks)
     for streamed in streams.blocks:
         for index, (p, handle) in enumerate(streamed.parameters):
             handle.view = streams.view_of(streamed, index)
@@ -70,6 +71,5 @@ def change(streams, count):
             except LongshoreError:
                 if number == before:
                     raise
-        streams.places.know(streams.blocks)
         bind(streams)
         return True

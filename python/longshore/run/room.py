@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import LongshoreError
-from ..model.slots import bind, divide
+from ..model.slots import divide
 from .sleep import sleep, wake
 
 
@@ -30,7 +30,4 @@ def make(core: Any, nbytes: int) -> bool:
         plan.pages = slots
         streams.tier.resize(*divide(streams, slots))
     wake(core)
-    if of_slots:
-        streams.places.know(streams.blocks)
-        bind(streams)
     return True
