@@ -106,6 +106,24 @@ def test_a_loss_of_another_graph(tmp_path, seed):
         assert engine.digest() == expected
 
 
+def test_a_micro_batch_whose_loss_is_of_another_graph(tmp_path, seed):
+    """No step is made of it."""
+    with engine_for(layers(), tmp_path, "a") as engine, engine_for(layers(), tmp_path, "b") as other:
+        ones = torch.ones(1, requires_grad=True)
+        for loss, kind, said in (
+            (lambda output: other(X).sum(), longshore.LongshoreError, "no trained parameter of this engine's model"),
+            (lambda output: ones.sum(), longshore.LongshoreError, "no trained parameter of this engine's model"),
+            (lambda output: output.sum().detach(), longshore.LongshoreError, "the loss has no graph"),
+            (lambda output: output, ValueError, "a tensor of one element"),
+            (lambda output: None, ValueError, "a tensor of one element"),
+        ):
+            for batches in ([X], [X, X + 1], [X + 1, X]):
+                with pytest.raises(kind, match=f"^train_batch: .*{said}"):
+                    engine.train_batch(batches, lambda output, x, loss=loss: loss(output) if x is X else output.sum())
+        assert engine.step_number == 0
+        engine.train_batch([X, X], lambda output, x: output.sum())
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_loss_whose_graph_a_checkpoint_hides(reentrant, tmp_path, seed):
     """Only the recomputation of the checkpoint leads to the parameters."""

@@ -14,7 +14,7 @@ from ..model import hooks, placement
 from ..progress import Progress
 from ..step import commit_blob, param_groups
 from ..step.gradients import parts_of
-from ..step.loss_graph import refuse_other_graph
+from ..step.loss_graph import refuse_other
 from ..step.step_cycle import Phase, StepResult
 from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core
@@ -106,11 +106,9 @@ class Engine(Face):
         parameter of the engine is in the loss's graph. After any other exception the engine drops the step's gradients,
         and is as it was after the last step.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise ValueError("engine.backward(loss): the loss must be a tensor of one element")
         core, cycle = self._core, self._core.cycle
         cycle.open_state("backward")
-        refuse_other_graph(loss, core.streams)
+        refuse_other(loss, core.streams, "engine.backward(loss)")
         parts = parts_of(self.accumulate) if divide else 1
         try:
             cycle.flush()
@@ -201,8 +199,8 @@ class Engine(Face):
 
         Returns: a StepResult.
 
-        Raises: ValueError if there is no micro-batch; LongshoreError if backward() has begun a step; and what step()
-        raises.
+        Raises: ValueError if there is no micro-batch, or a loss is not a tensor of one element; LongshoreError if
+        backward() has begun a step, or if no parameter of the engine is in the graph of a loss; and what step() raises.
         """
         hooks.before_step(self._core.streams, "engine.train_batch")
         micro_batches = list(micro_batches)

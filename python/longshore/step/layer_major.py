@@ -25,6 +25,7 @@ from ..model.absent import ONE_BY_ONE
 from ..model.device import accelerators, numbers
 from ..model.forward_scope import checkpoint_that_saves
 from ..torch_internals import enter_mode, in_backward, modes
+from .loss_graph import refuse_other
 from .micro_batch_graphs import Graphs
 from .module_changes import ModuleChanges
 from .side_effects import Watch
@@ -426,6 +427,7 @@ class Together:
 
         def loss(number):
             loss = loss_of(micro_batches[number])
+            refuse_other(loss, streams, "train_batch")
             losses[number] = loss.detach()
             return loss / parts if parts > 1 else loss
 
