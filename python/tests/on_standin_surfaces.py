@@ -4,6 +4,7 @@ python on_standin_surfaces.py DIRECTORY; writes JSON: {name: what came of it}.""
 import contextlib
 import io
 import json
+import logging
 import os
 import pathlib
 import runpy
@@ -17,6 +18,7 @@ standin.make()
 
 import torch  # noqa: E402
 
+import longshore  # noqa: E402
 import longshore.deepspeed as deepspeed  # noqa: E402
 import models  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
@@ -60,12 +62,22 @@ def by_deepspeed(path):
         "longshore": {"run": str(path), "memory": "1GiB"},
     }
     engine, *_ = deepspeed.initialize(model=a_model(), config=config)
+    log, lost = io.StringIO(), None
+    shows = logging.StreamHandler(log)
+    logging.getLogger("longshore").addHandler(shows)
+    logging.getLogger("longshore").setLevel(logging.INFO)
+    try:
+        engine(**models.tokens(1)[0])
+    except longshore.LongshoreError as failure:
+        lost = str(failure)
     for batch in models.tokens(3):
         loss = engine(**{key: value.to(engine.device) for key, value in batch.items()}).loss
         engine.backward(loss)
         engine.step()
     told = {"loss": float(loss), "device": str(engine.device), "name": deepspeed.get_accelerator().device_name()}
     told["digest"] = engine.engine.digest()
+    told.update(lost=lost, log=log.getvalue(), shown=repr(engine.engine))
+    logging.getLogger("longshore").removeHandler(shows)
     engine.engine.close()
     return told
 

@@ -83,7 +83,7 @@ def test_what_is_said_of_a_device_that_others_use(told):
     refused = told["refused"]
     assert refused["default"] == refused["free"] * 9 // 10
     assert re.fullmatch(
-        r"gpu_memory=41.00 MiB is more than what is free on mtia:0, 4\d.\d\d MiB: others use the rest of it",
+        r"gpu_memory=41.00 MiB is more than what is free on mtia:0, 4\d.\d\d MiB: give less, or end what uses .*",
         refused["more"],
     ), refused["more"]
     assert "gpu_memory= is for a model that computes on an accelerator" in refused["cpu"]

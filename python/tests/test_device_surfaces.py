@@ -40,6 +40,11 @@ def test_deepspeed(told):
     here, there = told["deepspeed here"], told["deepspeed there"]
     assert (here.pop("device"), there.pop("device")) == ("cpu", THERE)
     assert (here.pop("name"), there.pop("name")) == ("cpu", standin.NAME)
+    logs = here.pop("log"), there.pop("log")
+    assert "forward brought" in logs[0] and " of gpu_memory " not in logs[0]
+    assert "forward brought" not in logs[1] and f"on {THERE} it took" in logs[1] and " of gpu_memory " in logs[1]
+    assert "computes on cpu>" in here.pop("shown") and f"computes on {THERE}>" in there.pop("shown")
+    assert here.pop("lost") is None and "the batch lies elsewhere" in there.pop("lost")
     assert here == there
 
 

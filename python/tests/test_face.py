@@ -53,7 +53,7 @@ def test_an_engine_shows_what_it_is(tmp_path, seed):
     assert repr(engine) == (
         f"<Engine of GPT2LMHeadModel, open: run {tmp_path}/run, step 1, {elements:,} parameters "
         f"on {', '.join(engine._core.state.drives)}, memory "
-        f"{longshore.native.readable(engine.memory().budget)}>"
+        f"{longshore.native.readable(engine.memory().budget)}, computes on cpu>"
     )
     memory = engine.memory()
     assert repr(memory) == str(memory)

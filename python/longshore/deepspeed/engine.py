@@ -153,7 +153,7 @@ class DeepSpeedEngine(nn.Module):
         """Runs the model's forward."""
         self._decide()
         with self._timed("forward"):
-            return self.module(*args, **kwargs)
+            return self.engine.forward(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Adds a loss's gradients, divided by gradient_accumulation_steps unless scale_wrt_gas=False. Returns the loss,

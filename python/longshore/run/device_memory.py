@@ -78,8 +78,8 @@ def counted(budgets, device, model, lenders=()):
         free += sum(p.nbytes for p in model.parameters() if p.device == device)  # wrap() frees it
     if given is not None and free is not None and given > free:
         raise BudgetError(
-            f"gpu_memory={native.readable(given)} is more than what is free on {device}, {native.readable(free)}: "
-            "others use the rest of it",
+            f"gpu_memory={native.readable(given)} is more than what is free on {device}, {native.readable(free)}: give "
+            "less, or end what uses the rest (`python -m longshore doctor` says what does)",
             lib.SHORE_EBUDGET,
         )
     beside = sum(b.nbytes for b in model.buffers()) + 2 * WIDENED_AT_ONCE

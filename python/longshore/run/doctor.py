@@ -126,7 +126,7 @@ def _pinned(report, device):
     most = shared_budget.within() // 2
     total, why = pinned_bytes(device, most)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    free = locked == resource.RLIM_INFINITY
+    free = locked == resource.RLIM_INFINITY or os.geteuid() == 0
     said = f"{native.readable(total)} can be had" if why else f"at least {native.readable(total)} can be had"
     said += f" ({'no more was asked for' if not why else f'then: {why}'}); the limit of locked memory is "
     said += "none" if free else native.readable(locked)

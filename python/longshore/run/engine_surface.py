@@ -51,7 +51,7 @@ class Face(LoadsChild):
         now = "open" if core.streams.asleep is None else "asleep"
         return (
             f"<Engine of {type(self.module).__name__}, {now}: run {state.path}, step {state.step}, {elements:,} "
-            f"parameters on {drives}, memory {memory}>"
+            f"parameters on {drives}, memory {memory}, computes on {core.streams.places.device}>"
         )
 
     def __enter__(self: _Engine) -> _Engine:

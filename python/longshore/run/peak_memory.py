@@ -45,6 +45,12 @@ class Peak:
         beyond = f" beyond its imports ({size(imports)})" if known else ""
         said += f"{size(most - imports if known else most)} at its peak{beyond}"
         said += f": the engine holds {size(held.held)} of memory {size(held.budget)}"
+        if core.streams.device is not None:
+            budget, _, on_device = core.device_memory.told()
+            said += f"; on {core.streams.device.device} it took {size(on_device)} of gpu_memory {size(budget)}" * (
+                budget > 0
+            )
+            forward = backward = 0  # what they brought is there
         if forward:
             said += f"; forward brought {size(forward)} of activations"
             said += f" (its output, such as logits, has {size(self.output_bytes)})" if self.output_bytes else ""
