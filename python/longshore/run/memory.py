@@ -109,8 +109,8 @@ class Memory:
         if not self.gpu_memory:
             return ""
         return (
-            f"; gpu_memory {size(self.gpu_memory)}, of which {size(self.gpu_planned)} are for parameters and transfers; "
-            f"all together, {size(self.gpu_most)} were in use at the peak"
+            f"; gpu_memory {size(self.gpu_memory)}, of which {size(self.gpu_planned)} are for parameters and "
+            f"transfers, and {size(self.gpu_most)} were in use at the peak"
         )
 
     __repr__ = __str__
