@@ -2,11 +2,23 @@
 the C library's step takes it in order. One that is larger than that memory comes in parts."""
 
 import itertools
+from typing import Any, NamedTuple
 
 import torch
 
 from ..interrupts import whole
 from ..native import ffi
+
+
+class _Coming(NamedTuple):
+    """A gradient on its way, or a part of one; without a parameter: the end of a pass."""
+
+    last: bool  # whether its pass is the step's last
+    p: Any = None
+    there: Any = None  # on the device
+    here: Any = None
+    together: Any = None  # the gradient of which this is a part, which ends before this element
+    end: int = 0
 
 
 class Landing:
@@ -16,8 +28,7 @@ class Landing:
         """device: a Device."""
         self.device, self.memory = device, None  # until open()
         self.stream = device.new_stream()
-        # by tag: (parameter, its gradient there, its copy here, whether its pass is the step's last, the rest of it)
-        self.coming = {}
+        self.coming = {}  # {tag: _Coming}
         self._tags = itertools.count()
 
     def open(self, memory):
@@ -28,47 +39,42 @@ class Landing:
     def begin(self, step, p, g, last):
         """Begins to copy a parameter's gradient. Once it is here, the step says so: see take()."""
         g = (g.to_dense() if g.is_sparse else g).contiguous()
-        number, whole, at = p.longshore.block.number, None, 0
         most = self.memory.nbytes if g.nbytes <= self.memory.nbytes else self.memory.nbytes // 2 // 64 * 64
         with step.streams.lock:
             parts = g.view(-1).split(most // g.itemsize)
-            if len(parts) > 1:
-                whole = torch.empty(g.shape, dtype=g.dtype)
+            together, end = torch.empty(g.shape, dtype=g.dtype) if len(parts) > 1 else None, 0
             for part in parts:
-                room = step.land_at(part.nbytes)
-                here = self.memory.bytes[room : room + part.nbytes].view(g.dtype)
-                at += part.numel()
-                rest = None if whole is None else (whole, at)
-                self._land(step, number, (p, part, here.view(g.shape) if rest is None else here, last, rest))
+                at, end = step.land_at(part.nbytes), end + part.numel()
+                here = self.memory.bytes[at : at + part.nbytes].view(g.dtype)
+                here = here.view(g.shape) if together is None else here
+                self._land(step, _Coming(last, p, part, here, together, end))
 
     @whole
     def end_pass(self, step, last):
         """Says in the same way that all gradients of a pass are here."""
         with step.streams.lock:
-            self._land(step, 0, (None, None, None, last, None))
+            self._land(step, _Coming(last))
 
-    def _land(self, step, number, what):
-        tag, (_, there, here, *_) = next(self._tags), what
-        if there is None:
-            until = ffi.new("struct shore_event *")[0]
-        else:
-            until = self.device.copy(self.stream, here.view(-1), there)
-        self.coming[tag] = what
+    def _land(self, step, coming):
+        number, until, tag = 0, ffi.new("struct shore_event *")[0], next(self._tags)
+        if coming.p is not None:
+            number = coming.p.longshore.block.number
+            until = self.device.copy(self.stream, coming.here.view(-1), coming.there)
+        self.coming[tag] = coming
         step.land(number, tag, until)
 
     def take(self, tag):
         """(parameter, its gradient, whether its pass is the step's last) of a tag. The gradient's memory gets others
         afterwards. Without a parameter: a pass has ended. None: a part of a gradient is here."""
-        p, _, here, last, rest = self.coming.pop(tag)
-        if rest is None:
+        last, p, _, here, together, end = self.coming.pop(tag)
+        if together is None:
             return p, here, last
-        whole, end = rest
-        whole.view(-1)[end - here.numel() : end] = here
-        return (p, whole, last) if end == whole.numel() else None
+        together.view(-1)[end - here.numel() : end] = here
+        return (p, together, last) if end == together.numel() else None
 
     def there_bytes(self):
         """Bytes on the device of the gradients that are on their way."""
-        return sum(g.nbytes for _, g, *_ in self.coming.values() if g is not None)
+        return sum(coming.there.nbytes for coming in self.coming.values() if coming.p is not None)
 
     def lent(self, g):
         """Whether a gradient lies in the memory that gets others."""
@@ -76,7 +82,7 @@ class Landing:
 
     def blocks(self):
         """The numbers of the blocks that have gradients on their way."""
-        return {p.longshore.block.number for p, *_ in self.coming.values() if p is not None}
+        return {coming.p.longshore.block.number for coming in self.coming.values() if coming.p is not None}
 
     def forget(self):
         """The step has forgotten all of them."""
