@@ -28,7 +28,7 @@ def stop():
 
 def _rest(rests):
     try:
-        torch.ones(_PARALLEL).add_(1)  # makes the team, which lives as long as this thread
+        torch.ones(_PARALLEL, device="cpu").add_(1)  # makes the team, which lives as long as this thread
     finally:
         rests.set()
     threading.Event().wait()

@@ -29,9 +29,9 @@ class Pinned(Buffer):
                 self._unregister = weakref.finalize(self, cuda.unregister, self.address)
                 self._unregister.atexit = False
             else:
-                found = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=True)
+                found = torch.zeros(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
                 if found.data_ptr() % ALIGN:
-                    found = torch.zeros(nbytes + ALIGN, dtype=torch.uint8, pin_memory=True)
+                    found = torch.zeros(nbytes + ALIGN, dtype=torch.uint8, device="cpu", pin_memory=True)
                 self._take(nbytes, found)
         except (RuntimeError, MemoryError) as failure:
             raise LongshoreError(

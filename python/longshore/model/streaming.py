@@ -332,7 +332,7 @@ class Streams:
             first, n = self.layout.offsets[streamed.number][handle.index], handle.view.numel()
             # waits for the block's update; if that failed, the commit raises the cause
             self.gradients.step.tell(lib.shore_step_wait, streamed.number)
-            value, read = torch.empty(n, dtype=handle.view.dtype), self.state.values
+            value, read = torch.empty(n, dtype=handle.view.dtype, device="cpu"), self.state.values
             recovery.persist(self.core(), lambda: read(streamed.number, first, value, streamed.storage))
             return value.to(handle.view.device).view(handle.view.shape)
 

@@ -271,7 +271,12 @@ def _map(path):
         if name != "__metadata__":
             (first, last), dtype = t["data_offsets"], _READ[t["dtype"]]
             data = memoryview(memory)[header + first : header + last]
-            yield name, (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)).view(t["shape"])
+            yield (
+                name,
+                (torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype, device="cpu")).view(
+                    t["shape"]
+                ),
+            )
 
 
 def _say_updates(core, path):

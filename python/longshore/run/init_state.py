@@ -181,7 +181,10 @@ def fill(state, model, spool, progress, moments=None):
             values = _values(model, block, moments)
             for segment, count, inside in layout.pieces(b):
                 there = [any(len(v) > i and v[i] is not None for v in values) for i in range(3)]
-                pieces = [torch.zeros(count * native.SEGMENT) if is_there else None for is_there in there]
+                pieces = [
+                    torch.zeros(count * native.SEGMENT, dtype=torch.float32, device="cpu") if is_there else None
+                    for is_there in there
+                ]
                 for t, at, first, last in inside:
                     for plane, piece, value in zip(_PLANES, pieces, values[t]):
                         if value is None:

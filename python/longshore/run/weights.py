@@ -52,7 +52,7 @@ def _value(core, name, t, wanted):
 
 def _read(core, handle, wanted=None):
     """A parameter's value, from the drives."""
-    number, out = handle.block.number, torch.empty(handle.view.shape, dtype=wanted or handle.view.dtype)
+    number, out = handle.block.number, torch.empty(handle.view.shape, dtype=wanted or handle.view.dtype, device="cpu")
     first = core.layout.offsets[number][handle.index]
     # in its own dtype what modules compute with, and in another the master, rounded once
     fetched = torch.bfloat16 if wanted == torch.bfloat16 else torch.float32 if wanted else handle.block.storage

@@ -6,7 +6,7 @@ import torch
 
 from ..native import lib
 
-_zeros = torch.zeros(0)
+_zeros = torch.zeros(0, dtype=torch.float32, device="cpu")
 
 
 def zeros(shape):
@@ -77,7 +77,7 @@ class BlockGradients:
         for index in self.arrived:
             g = self.held.get(index)
             self.held[index] = (
-                torch.empty(layout.blocks[number].tensors[index].shape)
+                torch.empty(layout.blocks[number].tensors[index].shape, dtype=torch.float32, device="cpu")
                 if g is None
                 else g.clone()
                 if is_zeros(g)

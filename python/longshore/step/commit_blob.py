@@ -39,7 +39,7 @@ def tensor_in(o):
     """A tensor from its JSON."""
     data = bytearray(base64.b64decode(o["bytes"]))
     dtype = DTYPES[o["dtype"]]
-    flat = torch.frombuffer(data, dtype=dtype).clone() if data else torch.empty(0, dtype=dtype)
+    flat = torch.frombuffer(data, dtype=dtype).clone() if data else torch.empty(0, dtype=dtype, device="cpu")
     return flat.view(o["shape"])
 
 

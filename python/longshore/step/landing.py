@@ -42,7 +42,7 @@ class Landing:
         most = self.memory.nbytes if g.nbytes <= self.memory.nbytes else self.memory.nbytes // 2 // 64 * 64
         with step.streams.lock:
             parts = g.view(-1).split(most // g.itemsize)
-            together, end = torch.empty(g.shape, dtype=g.dtype) if len(parts) > 1 else None, 0
+            together, end = torch.empty(g.shape, dtype=g.dtype, device="cpu") if len(parts) > 1 else None, 0
             for part in parts:
                 at, end = step.land_at(part.nbytes), end + part.numel()
                 here = self.memory.bytes[at : at + part.nbytes].view(g.dtype)

@@ -454,7 +454,7 @@ class Together:
                 gradients.end_of_backward()
                 core.device_memory.after_pass(True)
                 losses = numbers(losses, streams.device)
-                cycle.end_pass(torch.tensor(sum(losses), dtype=torch.float64), parts, count)
+                cycle.end_pass(torch.tensor(sum(losses), dtype=torch.float64, device="cpu"), parts, count)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
             core.drop_gradients()

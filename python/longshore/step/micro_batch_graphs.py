@@ -55,7 +55,7 @@ class Graphs:
             self.each = max([1, *(self.expected[len(self.turn_nodes) - 1 :][:1] or before)]) if self.separate else 1
         self.last, self.turn = number, self.turn + 1
         with DisableTorchFunction(), torch.enable_grad():
-            x = torch.zeros((), requires_grad=True)
+            x = torch.zeros((), device="cpu", requires_grad=True)
             for _ in range(
                 0 if sequential else self.first + (self.count - 1 - number) * self.each - next_sequence_number()
             ):

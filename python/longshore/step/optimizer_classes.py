@@ -15,5 +15,5 @@ class EmptyAdagrad(torch.optim.Adagrad):
     """torch.optim's Adagrad without its sums, which it would make in memory for all parameters at once."""
 
     def __init__(self, params, **numbers):
-        one = torch.optim.Adagrad([torch.nn.Parameter(torch.empty(0))], **numbers)
+        one = torch.optim.Adagrad([torch.nn.Parameter(torch.empty(0, device="cpu"))], **numbers)
         torch.optim.Optimizer.__init__(self, params, one.defaults)

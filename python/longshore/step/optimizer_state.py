@@ -47,7 +47,10 @@ class Moment(StandIn):
     def value(self):
         """Reads the value into memory."""
         if self.kind == "step":  # torch.optim's counts on, too
-            return torch.tensor(float(count_of(self.param.longshore.streams.core(), self.param)))
+            count = float(count_of(self.param.longshore.streams.core(), self.param))
+            return torch.tensor(
+                count, dtype=torch.promote_types(torch.float32, torch.get_default_dtype()), device="cpu"
+            )
         self._check()
         return parameter_state.read(self.param, self.kind)
 

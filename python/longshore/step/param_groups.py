@@ -28,7 +28,7 @@ def defaults_of(name, numbers=None):
     """Returns the defaults of torch.optim's class for an optimizer, with these numbers, of which it takes those that it
     has."""
     kind = OPTIMIZERS[name].torchs
-    own = kind([torch.nn.Parameter(torch.empty(0))]).defaults
+    own = kind([torch.nn.Parameter(torch.empty(0, device="cpu"))]).defaults
     return {**own, **{k: v for k, v in (numbers or {}).items() if k in NUMBERS and k in own}}
 
 

@@ -68,7 +68,7 @@ def write(param, kind, value):
     """Commits a new master or moment of a parameter, as a step of its own, which changes nothing else."""
     handle, core, number, at = _place(param)
     _refuse_begun(core, handle.name)
-    value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape).reshape(-1)
+    value = torch.as_tensor(value, dtype=torch.float32, device="cpu").expand(param.shape).reshape(-1)
     refuse_wrong(handle.name, kind, value, _NOT_WRITTEN)
     buffer, first = _segments(core, number, at, param.numel(), kind)
     buffer.view(torch.float32)[at - first * SEGMENT :][: param.numel()] = value
@@ -266,6 +266,6 @@ def set_gradient(param, value):
     if not core.gradients.has(param):
         raise LongshoreError(f"{handle.name}: has no gradient yet; call backward() first")
     if value is not None:
-        value = torch.as_tensor(value, dtype=torch.float32).expand(param.shape)
+        value = torch.as_tensor(value, dtype=torch.float32, device="cpu").expand(param.shape)
     core.gradients.change(param, value)
     core.gradients.shown.renew(core.gradients, param)
