@@ -120,9 +120,10 @@ def test_what_is_refused_on_a_device(told):
     assert "pinned memory" in said["pinned"] and "ulimit -l" in said["pinned"] and "memory=" in said["pinned"]
     assert "(nine tenths of what is free) is too little for this model: minimum 0.3 MiB" in said["slots"]
     assert said["close"] is None and "are refused on" in said["reopen"] and said["step"] == 0
+    places = f"cpu (table.weight), {standin.NAME}:0 (layers.2.3.bias)"
     assert (
         said["two places"]
-        == f"the model lies on cpu, {standin.NAME}:0, and computes on one device: move all of it to one"
+        == f"the model lies on {places}, and computes on one device: model.to() moves all of it to one"
     )
 
 

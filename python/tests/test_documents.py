@@ -34,6 +34,8 @@ LANGUAGES = {"python", "sh", "json", "text"}
 NOT_RUN = {  # beginnings of lines of a shell's block
     "make": "builds, and is what runs this test",
     "pip install": "installs from the sources: scripts/python-test does it",
+    "longshore drive move runs/a $TMPDIR": "is for a job of Slurm",
+    "longshore drive move runs/a /project": "is for the next one",
     "longshore train ... ": "shows where hosts stand, which are not here",
 }
 SHORTER = {

@@ -31,11 +31,13 @@ def of(model, asked, who, otherwise=None):
     accelerator that there is. who: begins a message about asked. Raises LongshoreError if nothing can compute there,
     and ValueError for what is no device.
     """
-    places = {p.device for p in model.parameters() if p.device.type != "meta"}
+    places = {p.device: name for name, p in model.named_parameters() if p.device.type != "meta"}
     lies = next((place for place in places if place.type != "cpu"), torch.device("cpu"))
     if len(places) > 1:
-        names = ", ".join(sorted(map(str, places)))
-        raise LongshoreError(f"the model lies on {names}, and computes on one device: move all of it to one")
+        names = ", ".join(sorted(f"{place} ({name})" for place, name in places.items()))
+        raise LongshoreError(
+            f"the model lies on {names}, and computes on one device: model.to() moves all of it to one"
+        )
     if asked is None:
         who = f"the model lies on {lies}"
         asked = lies if lies.type != "cpu" else otherwise or usable_accelerator() or lies

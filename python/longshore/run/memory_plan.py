@@ -240,7 +240,8 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         if size is not None and device is None:
             raise ValueError(
                 f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
-                f"memory= is the only budget: leave out {name}="
+                f"memory= is the only budget: leave out {name}=, or ask `python -m longshore doctor` why PyTorch "
+                "sees no accelerator"
             )
     lends = device is not None and pinned_memory is None and not how.get("trains", True)
     if lends:
