@@ -15,6 +15,7 @@ import standin
 from longshore.errors import LongshoreError
 from longshore.model import cuda
 from longshore.model.pinned import Pinned
+from longshore.run import device_memory
 from models import HANGS_SECONDS
 
 MIB = 1 << 20
@@ -157,3 +158,14 @@ def test_what_cuda_says_of_a_gpu():
         assert "for CUDA up to 13.2" in cuda.driver()
     for device in (torch.device("cpu"), torch.device("mtia")):
         assert not cuda.registers(device) and not cuda.is_unified(device) and cuda.users(device) == {}
+
+
+def test_memory_of_a_gpu_where_torch_accelerator_does_not_tell_it():
+    """As in PyTorch 2.9, which counts what was allocated there. doctor and gpu_memory= ask in one way."""
+    counts = mock.Mock(spec=["memory_allocated", "memory_reserved"])
+    counts.memory_allocated.return_value, counts.memory_reserved.return_value = 3 * MIB, 5 * MIB
+    with (
+        mock.patch.object(torch, "accelerator", counts),
+        mock.patch.object(torch.cuda, "mem_get_info", lambda device: (MIB, 8 * MIB)),
+    ):
+        assert device_memory.memory(CUDA) == (MIB, 8 * MIB) and device_memory.free_bytes(CUDA) == 3 * MIB

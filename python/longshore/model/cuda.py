@@ -67,16 +67,6 @@ def why_none():
     return None
 
 
-def memory(device):
-    """(free, all) bytes of a device; None: it does not tell."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)
-    try:
-        return torch.accelerator.get_memory_info(device)
-    except (AttributeError, RuntimeError):
-        return None
-
-
 def users(device):
     """{number of a process: bytes of the device's memory that it uses}, as far as pynvml or amdsmi is installed."""
     if device.type != "cuda":

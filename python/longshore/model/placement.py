@@ -16,12 +16,13 @@ _MIXED = re.compile(r"same device|Input type .* and weight type")
 
 def usable_accelerator():
     """The kind of device that PyTorch has beside the CPU, and can use here; None: there is none."""
-    usable = _has_streams() and torch.accelerator.is_available()
+    usable = has_streams() and torch.accelerator.is_available()
     return torch.device(torch.accelerator.current_accelerator().type) if usable else None
 
 
-def _has_streams():
-    return hasattr(torch, "accelerator") and hasattr(torch.Stream, "__enter__")
+def has_streams():
+    """Whether this PyTorch has what computing on an accelerator needs: 2.7 does."""
+    return hasattr(getattr(torch, "accelerator", None), "current_device_index") and hasattr(torch.Stream, "__enter__")
 
 
 def of(model, asked, who, otherwise=None):
@@ -78,7 +79,7 @@ def recorded(where):
 
 def _why_not(where):
     """Why PyTorch cannot use a device that is not its accelerator here, in its own words if it has any."""
-    if accelerator().type == where.type and not _has_streams():
+    if accelerator().type == where.type and not has_streams():
         return f"PyTorch {torch.__version__} is too old for it: install 2.7 or newer"
     try:
         torch.empty(0, device=where)

@@ -9,6 +9,7 @@ What lies beside the slots (activations, gradients, batches, what PyTorch's oper
 run: it is the peak that PyTorch's allocator counts. The number of slots changes no bit.
 """
 
+import contextlib
 import gc
 import itertools
 from collections.abc import Mapping
@@ -58,13 +59,22 @@ def _counts(device):
     return found if hasattr(found, "memory_allocated") else getattr(torch, device.type)
 
 
+def memory(device):
+    """(free, all) bytes of a device's memory; None: PyTorch does not tell."""
+    told = (getattr(torch, "accelerator", None), "get_memory_info"), (getattr(torch, device.type), "mem_get_info")
+    for module, name in told:
+        if hasattr(module, name):
+            with contextlib.suppress(RuntimeError):
+                return getattr(module, name)(device)
+    return None
+
+
 def free_bytes(device):
     """Bytes of a device's memory that this process can still get; None if PyTorch does not tell."""
-    counts = _counts(device)
-    info = getattr(counts, "get_memory_info", None) or getattr(counts, "mem_get_info", None)
-    if info is None:
+    counts, told = _counts(device), memory(device)
+    if told is None:
         return None
-    return info(device)[0] + max(0, counts.memory_reserved(device) - counts.memory_allocated(device))
+    return told[0] + max(0, counts.memory_reserved(device) - counts.memory_allocated(device))
 
 
 def counted(budgets, device, model, lenders=()):
@@ -112,7 +122,7 @@ class DeviceMemory:
     """Keeps one engine's device within its DeviceBudget. Without one it does nothing."""
 
     def __init__(self, streams, plan):
-        self.streams, self.plan, self.budget = streams, plan, plan.device
+        self.streams, self.plan, self.budget = streams, plan, plan.gpu_memory
         # {whether gradients are computed: sizes of inputs}: the largest that were measured; those being measured
         self.largest, self.found = {}, {}
         self.beside = self.most = 0  # at most, beside what is planned; in all
@@ -135,6 +145,9 @@ class DeviceMemory:
     def _allocated(self):
         return _counts(self.device.device).memory_allocated(self.device.device)
 
+    def _peak(self):
+        return _counts(self.device.device).max_memory_allocated(self.device.device) - self.base
+
     def begin(self):
         """Measures the peak from now on."""
         if self.budget is not None:
@@ -142,7 +155,7 @@ class DeviceMemory:
 
     def _look(self):
         """Notes the peak so far."""
-        peak = _counts(self.device.device).max_memory_allocated(self.device.device) - self.base
+        peak = self._peak()
         if peak - self.planned_bytes > self.beside:
             self.beside, self.level = peak - self.planned_bytes, self.began
         self.most = max(self.most, peak)
@@ -168,7 +181,7 @@ class DeviceMemory:
 
     def _more_may_cross(self):
         """Whether more may be on its way than is planned: while passes are measured, if there is room for it."""
-        peak = _counts(self.device.device).max_memory_allocated(self.device.device) - self.base
+        peak = self._peak()
         return self.measures and peak + peak // SPARE_PART + self.plan.crossing_bytes <= self.budget.limit
 
     def make_room(self):

@@ -11,10 +11,11 @@ import torch
 
 from .. import native
 from ..errors import LongshoreError
-from ..model import cuda
+from ..model import cuda, placement
 from ..model.pinned import Pinned
 from ..torch_internals import accelerator
 from . import shared_budget
+from .device_memory import memory
 
 RATE_BYTES = 256 << 20  # of one copy that is measured
 RATE_SECONDS = 0.5  # for which copies of one way are repeated
@@ -51,7 +52,7 @@ def is_wsl():
 def _software(report):
     built = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
     built = f"built for {built}" if torch.version.cuda or torch.version.hip else "built without CUDA and ROCm"
-    old = accelerator().type != "cpu" and not hasattr(getattr(torch, "accelerator", None), "current_device_index")
+    old = accelerator().type != "cpu" and not placement.has_streams()
     report.add(
         "PyTorch", f"{torch.__version__}, {built}", "computing on an accelerator needs 2.7 or newer" if old else None
     )
@@ -87,7 +88,7 @@ def _devices(report):
 
 
 def _device(report, device):
-    found, users = cuda.memory(device), cuda.users(device)
+    found, users = memory(device), cuda.users(device)
     facts = {} if found is None else {"available_bytes": found[0], "memory_bytes": found[1]}
     free, every = found or (1, 1)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -158,7 +159,7 @@ def rates(device, nbytes):
 
 
 def _bus(report, device, pinned):
-    free = (cuda.memory(device) or (RATE_BYTES, 0))[0]
+    free = (memory(device) or (RATE_BYTES, 0))[0]
     nbytes = min(RATE_BYTES, pinned, free // 2) // 4096 * 4096
     if nbytes < 1 << 20:
         report.add("bus", "not measured: memory is short", "end what uses the memory, and ask again")

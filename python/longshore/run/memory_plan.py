@@ -51,7 +51,7 @@ class Plan:
     budget_bytes: int = 0
     most_bytes: int = 0  # what may become of the budget: half of the machine's memory, if none was given
     taken_bytes: int = 0  # of the budget, by take()
-    device: DeviceBudget | None = None  # of a device's memory; None: no limit is known
+    gpu_memory: DeviceBudget | None = None  # of a device's memory; None: no limit is known
     least_slots: int = 1  # there: 0: one, which embeddings and heads share, too
     least_slots_bytes: int = 0
     crossing_bytes: int = 0  # the most that gradients and activations on their way take
@@ -293,7 +293,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         budget_bytes=budget if budget and not shared else total,
         most_bytes=total if shared else shared_budget.within() if how.get("default_memory") else memory,
         **pinned,
-        device=gpu_memory,
+        gpu_memory=gpu_memory,
         least_slots=least_slots,
         least_slots_bytes=least_there,
         crossing_bytes=2 * max(needs.block, min(pool_bytes, CROSSING_BYTES)),

@@ -271,7 +271,9 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
     if where is None:
         streams = Streams(state.layout, *dtypes, chosen.pages)
     else:
-        slots = chosen.slots if chosen.device is None else chosen.least_slots  # until it is known what is beside them
+        slots = (
+            chosen.slots if chosen.gpu_memory is None else chosen.least_slots
+        )  # until it is known what is beside them
         there = devices.Device(where, device_timeout)
         streams = Streams(state.layout, *dtypes, slots, chosen.pages, there, chosen.pinned)
     streams.progress.compiles(compiling)
