@@ -568,8 +568,9 @@ def test_forked_workers_leave_it_alone(tmp_path, seed):
         assert torch.equal(frozen(**tokens(1)[0]).logits, want)
 
 
+@pytest.mark.parametrize("sleeps", [False, True])
 @pytest.mark.parametrize("extra", [0, 8 << 20])
-def test_slots_of_the_other_give_way(extra, tmp_path, seed):
+def test_slots_of_the_other_give_way(extra, sleeps, tmp_path, seed):
     """And its memory of gradients, where it holds no state. extra: bytes beyond the least of both."""
 
     def layers():
@@ -596,7 +597,12 @@ def test_slots_of_the_other_give_way(extra, tmp_path, seed):
                     with pytest.raises(longshore.LongshoreError, match="wrap: an engine gives memory away between"):
                         longshore.wrap(copy.deepcopy(teacher), trains=False)
                     engine.drop_gradients()
+                    if sleeps:
+                        engine.sleep()
                     frozen = longshore.wrap(copy.deepcopy(teacher), trains=False)
+                    if sleeps:
+                        assert engine._core.streams.asleep is not None
+                        engine.wake()
                     assert (plan.pages, plan.gradient_bytes) < before and engine._core.streams.slots == plan.pages
                     assert held(engine) + held(frozen) <= memory
                     assert engine.memory().held + frozen.memory().held <= memory
@@ -606,5 +612,30 @@ def test_slots_of_the_other_give_way(extra, tmp_path, seed):
                 if n == 1 and i == 3:
                     frozen.close()
                     frozen = longshore.wrap(copy.deepcopy(teacher), trains=False)
+            digests.append(engine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_beside_an_engine_that_sleeps(tmp_path, seed):
+    """It takes memory that the other held state in, and the other sleeps on."""
+    digests, batch = [], tokens(1)[0]
+    for n in range(2):
+        torch.manual_seed(seed)
+        with policy(tmp_path, f"policy{n}") as engine:
+            step(engine, batch)
+            if n:
+                engine.sleep()
+                frozen = longshore.wrap(llama(), trains=False)
+                assert engine._core.streams.asleep is not None
+                assert torch.isfinite(frozen(**batch).loss)
+                engine.wake()
+                assert held(engine) + held(frozen) <= 64 << 20
+                step(engine, batch)
+                engine.sleep()
+                frozen.close()
+                engine.wake()
+            else:
+                step(engine, batch)
+            step(engine, batch)
             digests.append(engine.digest())
     assert digests[0] == digests[1]

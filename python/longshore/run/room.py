@@ -1,4 +1,5 @@
-"""Gives memory of an open engine to another one: it sleeps for a moment, and wakes with fewer slots."""
+"""Gives memory of an open engine to another one: it sleeps for a moment, and wakes with fewer slots. One that sleeps
+already sleeps on."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ def make(core: Any, nbytes: int) -> bool:
     """Frees so many bytes of an engine's budget for good: slots that layers share, if they are the host's, then memory
     of gradients, which then wait on the drives. Changes no bit. Returns whether it could."""
     plan, streams, layout = core.plan, core.streams, core.layout
+    asleep = streams.asleep is not None
     slot = layout.memory_bytes(2) - layout.memory_bytes(1) if streams.device is None else 0
     slots = max(1, streams.slots - -(-nbytes // slot)) if slot else streams.slots
     of_slots = (streams.slots - slots) * slot
@@ -29,5 +31,6 @@ def make(core: Any, nbytes: int) -> bool:
     if of_slots:
         plan.pages = slots
         streams.tier.resize(*divide(streams, slots))
-    wake(core)
+    if not asleep:
+        wake(core)
     return True

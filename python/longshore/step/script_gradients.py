@@ -180,7 +180,9 @@ class ScriptSide:
         return max(self.streams.core().plan.spare_bytes - self.shown.most_bytes, 0)
 
     def shrink_state(self):
-        """Gives back held optimizer state, whose memory p.grad takes."""
+        """Gives back held optimizer state, whose memory p.grad takes. An engine that sleeps holds none."""
+        if self.step is None:
+            return
         left = self.room - self.most_bytes(True)
         more = left + self.streams.core().plan.aside_bytes if left >= 0 else 0
         self.step.tell(lib.shore_step_shrink_state, self.spare_bytes() + more)
