@@ -135,10 +135,8 @@ class Activations:
         self.keys = itertools.count(1)  # rising: backward needs the last one first
         self.local = threading.local()
         self.broken = self.said = False  # whether storing failed; whether something was said to be too large
-        self.boundaries, self.most_boundaries = (
-            {},
-            (0, 0),
-        )  # inputs of checkpoints: {key: bytes}; (number, bytes) at most
+        self.boundaries = {}  # {key: bytes} of inputs of checkpoints
+        self.most_boundaries = 0, 0  # (number, bytes) of them, at most
         forks.leave_in_children(self)
 
     def leave_to_parent(self):
@@ -167,8 +165,7 @@ class Activations:
         """Returns what the graph keeps of a tensor: a Saved or a Stayed."""
         if not self._may_go(tensor):
             return Stayed(tensor)
-        storage = tensor.untyped_storage()
-        key = storage_id(storage), storage.data_ptr(), version_of(tensor)
+        storage, key = tensor.untyped_storage(), _identity(tensor)
         with self.lock:
             entry = self.known.get(key)
             if type(entry) is _Mark:
@@ -201,10 +198,7 @@ class Activations:
             return False  # a parameter's data may change without a new version
         if base(tensor) is tensor and tensor.nbytes != nbytes:
             return False  # its version is not its storage's, as with unsafe_chunk()
-        if (
-            tensor.nbytes * 8 < nbytes
-            and (storage_id(storage), storage.data_ptr(), version_of(tensor)) not in self.known
-        ):
+        if tensor.nbytes * 8 < nbytes and _identity(tensor) not in self.known:
             return False  # a small part of a large storage, which may be in use anyway
         if storage.data_ptr() in self.local.held:
             return False
@@ -382,6 +376,12 @@ class Activations:
     def _leave_device(self):
         if self.device is not None:
             self.streams.clear()
+
+
+def _identity(tensor):
+    """What tells a storage at one version from all others."""
+    storage = tensor.untyped_storage()
+    return storage_id(storage), storage.data_ptr(), version_of(tensor)
 
 
 def _counter(tensor):

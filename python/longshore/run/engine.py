@@ -13,9 +13,8 @@ from ..interrupts import whole
 from ..model import hooks, placement
 from ..progress import Progress
 from ..step import commit_blob, param_groups
-from ..step.gradients import parts_of
 from ..step.loss_graph import refuse_other
-from ..step.step_cycle import Phase, StepResult
+from ..step.step_cycle import Phase, StepResult, parts_of
 from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core
 from .engine_surface import Face, with_signature

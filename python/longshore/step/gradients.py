@@ -18,7 +18,6 @@ from ..native import SEGMENT, lib
 from ..torch_internals import (
     DisableTorchFunctionSubclass,
     at_end_of_backward,
-    grad_hooks,
     graph_task,
     is_captured,
     post_accumulate_hooks,
@@ -29,15 +28,6 @@ from .gradient_step import Step
 from .landing import Landing
 from .optimizers import hypers
 from .script_gradients import ScriptSide
-
-
-def parts_of(accumulate):
-    """Checks engine.accumulate, which a script may set, and returns it."""
-    if not isinstance(accumulate, int) or accumulate < 1:
-        raise ValueError(
-            f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 or more"
-        )
-    return accumulate
 
 
 def _arriving(gradients, p, gradient):
@@ -142,27 +132,6 @@ class Gradients(ScriptSide):
     def _end_of_script_pass(self):
         self._task = None
         self.end_of_backward()
-
-    def _enclose(self, hooks, ends):
-        """Sorts a script's hooks, whenever they were set, between take() and take_back()."""
-        keys = [*hooks]
-        if [keys[0], keys[-1]] != ends:
-            items = {key: hooks[key] for key in (ends[0], *(key for key in keys if key not in ends), ends[1])}
-            hooks.clear()
-            hooks.update(items)
-
-    def first_hooked(self):
-        """Returns the name of the first parameter with a script's own gradient hooks, or None."""
-        with DisableTorchFunctionSubclass():
-            return next(
-                (
-                    h.name
-                    for s in self.streams.blocks
-                    for p, h in s.parameters
-                    if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3
-                ),
-                None,
-            )
 
     def take(self, p):
         """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""

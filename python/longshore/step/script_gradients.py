@@ -4,6 +4,7 @@ import logging
 
 from ..errors import LongshoreError
 from ..native import lib, readable
+from ..torch_internals import DisableTorchFunctionSubclass, grad_hooks, post_accumulate_hooks
 from .block_gradients import bytes_of, merged, shows
 
 _log = logging.getLogger("longshore")
@@ -24,6 +25,27 @@ class ScriptSide:
 
     def in_hooks(self, p):
         return id(p) in self._in_hooks
+
+    def _enclose(self, hooks, ends):
+        """Sorts a script's hooks, whenever they were set, between take() and take_back()."""
+        keys = [*hooks]
+        if [keys[0], keys[-1]] != ends:
+            items = {key: hooks[key] for key in (ends[0], *(key for key in keys if key not in ends), ends[1])}
+            hooks.clear()
+            hooks.update(items)
+
+    def first_hooked(self):
+        """Returns the name of the first parameter with a script's own gradient hooks, or None."""
+        with DisableTorchFunctionSubclass():
+            return next(
+                (
+                    h.name
+                    for s in self.streams.blocks
+                    for p, h in s.parameters
+                    if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3
+                ),
+                None,
+            )
 
     def value_of(self, p):
         """Returns a parameter's gradient in the step that gathers, or else in the last one; None if it has none. It

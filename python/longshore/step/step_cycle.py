@@ -42,6 +42,15 @@ class StepResult:
         return f"step {self.step}" + ("  skipped: not finite" if self.skipped else f"{loss}  norm {self.grad_norm:.4g}")
 
 
+def parts_of(accumulate):
+    """Checks engine.accumulate, which a script may set, and returns it."""
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise ValueError(
+            f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 or more"
+        )
+    return accumulate
+
+
 class Phase(enum.Enum):
     """Where the last step is."""
 
