@@ -95,10 +95,11 @@ class Memory:
 
     def __str__(self) -> str:
         names = ("parameters", "gradients", "state", "activations", "drives")
+        waited = native.readable(self.boundaries) if self.boundaries else None
         parts = ", ".join(f"{name} {native.readable(getattr(self, name))}" for name in names if getattr(self, name))
         return (
             f"memory {native.readable(self.budget)}, of which {native.readable(self.held)} are held ({parts}); "
-            f"{f'inputs of checkpoints left, {native.readable(self.boundaries)}; ' if self.boundaries else ''}"
+            f"{f'inputs of checkpointed layers waited elsewhere for backward, {waited} at most; ' if waited else ''}"
             f"the process takes {native.readable(self.process_now)} ({native.readable(self.allocated)} for "
             f"PyTorch's tensors and Python's objects, {native.readable(self.kept)} kept by their allocator), and "
             f"took {native.readable(self.process_at_wrap)} when it was wrapped{self._of_gpu()}"

@@ -56,7 +56,7 @@ class Peak:
             said += f" (its output, such as logits, has {size(self.output_bytes)})" if self.output_bytes else ""
         number, nbytes = memory.boundaries(core)
         if number:
-            said += f"; {number} inputs of checkpoints left, {size(nbytes)}"
+            said += f"; {number} inputs of checkpointed layers waited elsewhere for backward, {size(nbytes)}"
         if backward:
             said += f"; backward brought {size(backward)}{' more' if forward else ''} of gradients"
         return said + _advice(core, forward, backward) if known and most - imports > held.budget * 5 // 4 else said
