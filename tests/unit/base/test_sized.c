@@ -101,7 +101,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_plan_sums, too_little);
     ENDS_WITH(shore_fate, moved);
     ENDS_WITH(shore_device, watch);
-    ENDS_WITH(shore_shown_options, pools);
+    ENDS_WITH(shore_shown_options, ring_bytes);
 }
 
 int main(void) {
