@@ -27,7 +27,7 @@ class Core:
 
     closed_at = None  # (run, last step) of a closed engine
     gone = None  # the error, if lost drives did not come back
-    lent = None  # what another engine has lent to this one: (its Plan, arguments of give_back(), its run)
+    lent = None  # the Loan of another engine to this one
 
     def __init__(self, engine, model, streams, state, how, groups, plan):
         """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. plan: how the budget is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import native
 from ..errors import BudgetError
@@ -97,6 +97,15 @@ class budget:
         )
 
 
+class Loan(NamedTuple):
+    """What an engine has lent to another one."""
+
+    plan: Any  # the Plan of the engine that lends
+    nbytes: int
+    of_state: int  # how many of them state in memory had
+    run: str
+
+
 class lent:
     """A context in which an engine gets memory of another open engine's, whose state in memory gives way, and then its
     slots. What it takes can have state again once it is closed."""
@@ -132,7 +141,7 @@ class lent:
         self.given = self._take(share)
         return share
 
-    def _take(self, nbytes):
+    def _take(self, nbytes: int) -> tuple[int, int]:
         plan = self.core.plan
         given = nbytes, plan.take(nbytes)
         self.core.gradients.shrink_state()
@@ -146,7 +155,7 @@ class lent:
     def add(self, core: Any, who: str) -> None:
         """Lends an engine what it holds."""
         self._end()
-        core.lent = self.core.plan, self._take(_held(core)), self.core.state.path
+        core.lent = Loan(self.core.plan, *self._take(_held(core)), self.core.state.path)
         _borrowers.add(core)
 
 
@@ -155,12 +164,12 @@ def give_back(core: Any) -> None:
     lent, core.lent = core.lent, None
     _borrowers.discard(core)
     if lent is not None:
-        lent[0].give_back(*lent[1])
+        lent.plan.give_back(lent.nbytes, lent.of_state)
 
 
 def still_lent(run: str) -> int:
     """Bytes that an engine of this run had lent before it was closed, to engines that are open."""
-    return sum(core.lent[1][0] for core in _borrowers if os.path.realpath(core.lent[2]) == os.path.realpath(run))
+    return sum(core.lent.nbytes for core in _borrowers if os.path.realpath(core.lent.run) == os.path.realpath(run))
 
 
 def _held(core: Any) -> int:
