@@ -112,7 +112,8 @@ class lent:
 
     def __init__(self, core: Any, who: str):
         """core: the open engine's. who: its name in messages."""
-        self.core, self.who, self.given = core, who, None
+        self.core, self.who = core, who
+        self.given: tuple[int, int] | None = None  # as _take() returns it
 
     def __enter__(self) -> None:
         global _current
