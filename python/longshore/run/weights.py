@@ -16,7 +16,7 @@ def weights(core, dtype):
     """An iterator over (name, tensor): Engine.weights()."""
     wanted = TORCH.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if wanted is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
-        raise ValueError(f"weights: dtype={dtype!r}; it must be fp32, bf16, fp16, or a dtype of PyTorch with a point")
+        raise ValueError(f"weights: dtype={dtype!r}; it must be fp32, bf16, fp16, or a floating-point dtype of PyTorch")
     core.settle_for("weights")
     hooks.before_step(core.streams, "engine.weights")
     return _each(core, core.state, core.state.step, wanted)
