@@ -15,7 +15,7 @@ import standin
 from longshore.errors import LongshoreError
 from longshore.model import cuda
 from longshore.model.pinned import Pinned
-from longshore.run import device_memory
+from longshore.run import device_memory, doctor
 from models import HANGS_SECONDS
 
 MIB = 1 << 20
@@ -94,6 +94,14 @@ def test_with_an_accelerator():
     assert "not measured" in told["full"][0]["bus"]["text"]
     wsl = told["wsl"][0]["system"]
     assert "WSL2" in wsl["text"] and ".wslconfig" in wsl["advice"] and "not WSL2" in told["short"][0]["system"]["text"]
+
+
+def test_the_limit_of_locked_memory_does_not_hold_for_who_may_lock(tmp_path):
+    """Root, but not root in a container, which lacks the capability."""
+    for number, (capabilities, may) in enumerate([("000001ffffffffff", True), ("00000000a80425fb", False)]):
+        status = tmp_path / str(number)
+        status.write_text(f"Name:\tpython\nCapEff:\t{capabilities}\n")
+        assert doctor.locks_without_limit(status) is may
 
 
 class Cudart:
