@@ -9,13 +9,15 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import overrides
 from torch.nn.utils import stateless
 from torch.utils import _python_dispatch
 from torch.utils._pytree import tree_leaves as tree_leaves, tree_map as tree_map
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # contexts that handle tensors of this package's classes as plain ones
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -218,6 +220,11 @@ class LoadsChild(torch.nn.Module):
                 said[:] = [begins.sub(prefix, text) for text in said]
 
         handle = torch.nn.Module.register_load_state_dict_post_hook(self, rename)
+
+
+def outside_inference_mode(function: _Function) -> _Function:
+    """Decorates what makes tensors for training, which cannot use those that are made in inference mode."""
+    return cast(_Function, torch.inference_mode(False)(function))
 
 
 def in_functional_call() -> bool:

@@ -1,5 +1,6 @@
 """engine.sleep(), wake() and weights() on a CPU: what goes and comes back, and the bits of one that never slept."""
 
+import contextlib
 import gc
 import os
 import random
@@ -524,3 +525,36 @@ def test_weights_of_adapters(tmp_path, seed):
         expected = engine.state_dict()
         assert found.keys() == expected.keys() - {"base_model.model.lm_head.weight"}
         assert all(torch.equal(t, expected[name]) for name, t in found.items())
+
+
+def test_memory_that_is_taken_in_inference_mode(tmp_path, seed):
+    """By wrap(), wake(), reopen() and resume(), and of buffers: training goes on in it."""
+    digests = []
+    for name, mode in (("plain", contextlib.nullcontext), ("inference", torch.inference_mode)):
+        torch.manual_seed(seed)
+        models, x = [Cnn() for _ in range(2)], torch.randn(4, 1, 6, 6)
+
+        def step(engine, x=x):
+            engine.train()
+            engine.backward(engine(x).square().mean())
+            engine.step()
+
+        with mode():
+            engine = engine_for(models[0], tmp_path, name)
+        step(engine)
+        with mode():
+            engine.sleep()
+            engine.wake()
+            engine.eval()(x)
+        step(engine)
+        with mode():
+            engine.reopen(tmp_path / name)
+        step(engine)
+        engine.close()
+        with mode():
+            engine = longshore.resume(tmp_path / name, models[1])
+        step(engine)
+        digests.append(engine.digest())
+        assert not any(t.is_inference() for t in (*models[1].buffers(), *engine.state_dict().values()))
+        engine.close()
+    assert digests[0] == digests[1]

@@ -7,7 +7,7 @@ objects."""
 
 from ..errors import LongshoreError
 from ..interrupts import whole
-from ..torch_internals import DisableTorchFunctionSubclass
+from ..torch_internals import DisableTorchFunctionSubclass, outside_inference_mode
 
 
 class Slot:
@@ -54,6 +54,7 @@ def bind(streams):
 
 
 @whole
+@outside_inference_mode
 def change(streams, count):
     """Gives the device's slots another number. Returns False if somebody computes with blocks now, who needs them where
     they are. If the device refuses the memory, there are as many slots as before."""

@@ -15,6 +15,7 @@ from ..progress import Progress
 from ..step import commit_blob, param_groups
 from ..step.loss_graph import refuse_other
 from ..step.step_cycle import Phase, StepResult, parts_of
+from ..torch_internals import outside_inference_mode
 from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core
 from .engine_surface import Face, with_signature
@@ -312,6 +313,7 @@ class Engine(Face):
         return memory.measure(self._core)
 
     @whole
+    @outside_inference_mode
     def sleep(self) -> None:
         """Settles, and gives memory of the device, pinned memory and slots back, for a sampler or another engine.
 
@@ -324,6 +326,7 @@ class Engine(Face):
         sleep.sleep(self._core)
 
     @whole
+    @outside_inference_mode
     def wake(self) -> None:
         """Takes the memory again that sleep() gave back. Training goes on with the same bits.
 
@@ -351,6 +354,7 @@ class Engine(Face):
             open_engines.end(self)
 
     @whole
+    @outside_inference_mode
     def reopen(self, run: str | os.PathLike, snapshot: str | None = None) -> None:
         """Closes the engine's run, and continues another run of the same model, with everything as it was then.
 

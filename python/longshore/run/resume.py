@@ -20,7 +20,7 @@ from ..model.init_on_disk import replaced
 from ..other_names import answered
 from ..progress import Progress
 from ..step import commit_blob
-from ..torch_internals import buffers_of, parameters_of
+from ..torch_internals import buffers_of, outside_inference_mode, parameters_of
 from . import device_memory, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
@@ -41,6 +41,7 @@ def _without_memory(before):
 
 
 @answered
+@outside_inference_mode
 def resume(
     run: str | os.PathLike,
     model: nn.Module | Callable[[], nn.Module] | object = None,

@@ -26,6 +26,7 @@ from ..step.load_state_dict import Loading
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
+from ..torch_internals import outside_inference_mode
 from . import device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of, refuse_engine
@@ -38,6 +39,7 @@ BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they co
 
 
 @answered
+@outside_inference_mode
 def wrap(
     model: nn.Module,
     *,
