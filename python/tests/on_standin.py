@@ -63,7 +63,7 @@ def sizes(slots, pages):
 
     def chosen(*args, **how):
         out = plan(*args, **how)
-        out.pages, out.slots, out.device = pages, slots if out.slots else 0, None
+        out.pages, out.slots, out.gpu_memory = pages, slots if out.slots else 0, None
         return out
 
     return mock.patch.object(memory_plan, "plan", chosen)

@@ -96,6 +96,11 @@ def live():
     return torch.ops.standin.live()
 
 
+def free():
+    """Bytes of the device's memory that are free."""
+    return torch.accelerator.get_memory_info()[0]
+
+
 def pinned():
     """Bytes of pinned memory."""
     return torch.ops.standin.pinned()
@@ -109,6 +114,32 @@ def pin(address, nbytes, device=NAME):
 def unpin(address):
     """As cudaHostUnregister() does."""
     torch.ops.standin.unpin(address)
+
+
+def see(device, memory):
+    """Pinned memory as a tensor of bytes of the device, whose memory is the host's: cuda.seen_by()."""
+    return torch.ops.standin.see(memory.bytes)
+
+
+def overwritten():
+    """How many operations have read memory of the host that got something else before the host knew that their stream
+    had passed. All have passed then."""
+    return torch.ops.standin.overwritten()
+
+
+def tell(on=True):
+    """From here on it is seen that an operation has read memory of the host before anybody waits for it."""
+    torch.ops.standin.tell(on)
+
+
+def seen():
+    """How many operations have read memory of the host in place."""
+    return torch.ops.standin.seen()
+
+
+def copied():
+    """Bytes that were copied from pinned memory to memory of the device."""
+    return torch.ops.standin.copied()
 
 
 def pinned_most():

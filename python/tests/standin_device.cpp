@@ -72,6 +72,28 @@ struct Queue {
 
 auto &queues = *new std::map<StreamId, Queue>;
 
+// An operation that reads memory of the host in place (unified memory) may read it as late as the host learns that its stream has passed. Operations are
+// computed at once here, so what they have read must be the same then
+struct Read {
+    const char *p;
+    size_t nbytes, bits;
+    long number;
+};
+auto &reads = *new std::map<StreamId, std::deque<Read>>;
+long reads_begun = 0, overwritten = 0, seen = 0;
+bool tells = false;  // whether it is seen that a read has passed before anybody waits for it
+int64_t copied = 0;  // bytes, from the host
+
+size_t bits_of(const char *p, size_t nbytes) { return std::hash<std::string_view>()({p, nbytes}); }
+
+void end_read(const Read &read) { overwritten += bits_of(read.p, read.nbytes) != read.bits; }
+
+// The host learns that a stream has passed a read of this number
+void learn(StreamId stream, long number) {
+    auto &of = reads[stream];
+    for (; !of.empty() && of.front().number <= number; of.pop_front()) end_read(of.front());
+}
+
 // ---- memory
 
 using Ranges = std::map<const char *, size_t>;
@@ -207,7 +229,7 @@ double elapsed = 0;  // milliseconds between any two events
 
 struct Event {
     StreamId stream;
-    long number;
+    long number, read;
 };
 
 StreamId last_stream = 0;
@@ -243,7 +265,7 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
     void record(void **event, const c10::Stream &stream, DeviceIndex, c10::EventFlag) const override {
         Locked locked(lock);
         if (!*event) *event = new Event;
-        *(Event *)*event = {stream.id(), queues[stream.id()].begun};
+        *(Event *)*event = {stream.id(), queues[stream.id()].begun, reads_begun};
     }
     void block(void *event, const c10::Stream &stream) const override {
         Locked locked(lock);
@@ -253,13 +275,18 @@ struct Guard : c10::impl::DeviceGuardImplInterface {
     bool queryEvent(void *event) const override {
         std::unique_lock<std::recursive_mutex> locked(lock, std::try_to_lock);
         if (!locked) return false;
-        return !event || queues[((Event *)event)->stream].done >= ((Event *)event)->number;
+        auto e = (Event *)event;
+        if (e && queues[e->stream].done >= e->number && tells) learn(e->stream, e->read);
+        return !e || queues[e->stream].done >= e->number && (reads[e->stream].empty() || reads[e->stream].front().number > e->read);
     }
     void synchronizeEvent(void *event) const override {
         std::unique_lock<std::recursive_mutex> locked(lock);
         count_wait();
         goes_on.wait(locked, [] { return !hangs; });
-        if (event) queues[((Event *)event)->stream].run_to(((Event *)event)->number);
+        auto e = (Event *)event;
+        if (!e) return;
+        queues[e->stream].run_to(e->number);
+        learn(e->stream, e->read);
     }
     double elapsedTime(void *, void *, DeviceIndex) const override { return elapsed; }
     void destroyEvent(void *event, DeviceIndex) const noexcept override { delete (Event *)event; }
@@ -346,13 +373,31 @@ struct Bare {
         if (start && (born[start] == current || lent.count({start, current}))) kept = t.detach();
     }
     at::Tensor view() const {
-        TORCH_CHECK(!away || range_of(::away, p).first, "memory of the device was given back while a copy was still to come");
+        TORCH_CHECK(!away || range_of(::away, p).first || range_of(pinned, p).first, "memory of the device was given back while a copy was still to come");
         return at::from_blob(p, (int64_t)(nbytes / c10::elementSize(type)), at::TensorOptions().dtype(type)).as_strided(size, stride, offset);
     }
 };
 
+// Notes that the current stream reads memory of the host in place, or writes to it
+void note(const Bare &t, bool writes) {
+    auto p = (const char *)t.p + t.offset * c10::elementSize(t.type);
+    size_t nbytes = c10::elementSize(t.type);
+    for (size_t i = 0; i < t.size.size(); i++) nbytes += (t.size[i] - 1) * t.stride[i] * c10::elementSize(t.type);
+    if (!t.away || range_of(away, t.p).first || !range_of(pinned, t.p).first) return;
+    if (!writes) {
+        seen++;
+        reads[current].push_back({p, nbytes, bits_of(p, nbytes), ++reads_begun});
+        return;
+    }
+    for (auto &[stream, of] : reads)  // in the order of its stream
+        std::erase_if(of, [&](const Read &r) { return r.p < p + nbytes && p < r.p + r.nbytes && (end_read(r), true); });
+}
+
 void copy_now(const Bare &from, const Bare &to) {
     at::NoGradGuard no_grad;
+    copied += !from.away && to.away && range_of(pinned, from.p).first ? to.nbytes : 0;
+    note(from, false);
+    note(to, true);
     Open open{from.p, to.p};
     to.view().copy_(from.view());
 }
@@ -376,6 +421,16 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 at::Tensor copy_from_and_resize(const at::Tensor &from, const at::Tensor &to) {
     if (from.sizes() != to.sizes()) const_cast<at::Tensor &>(to).resize_(from.sizes());
     return copy_from(from, to, false);
+}
+
+// Memory of the host that is pinned, as the device sees it
+at::Tensor seen_by_the_device(const at::Tensor &here) {
+    auto keep = new at::Tensor(here);
+    c10::DataPtr p(here.data_ptr(), keep, [](void *kept) { delete (at::Tensor *)kept; }, Device(AWAY, 0));
+    c10::Storage storage(c10::Storage::use_byte_size_t(), here.nbytes(), std::move(p), nullptr, false);
+    auto out = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::MTIA), here.dtype());
+    out.unsafeGetTensorImpl()->set_sizes_contiguous(here.sizes());
+    return out;
 }
 
 at::Tensor as_strided(const at::Tensor &t, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
@@ -567,6 +622,18 @@ TORCH_LIBRARY(standin, m) {
           [](const at::Tensor &t, int64_t nbytes) { resize_storage(t.storage(), (size_t)nbytes); });
     m.def("pin(int address, int nbytes) -> ()", pin);
     m.def("unpin(int address) -> ()", unpin);
+    m.def("see(Tensor here) -> Tensor", seen_by_the_device);
+    m.def("overwritten() -> int", [] {
+        Locked locked(lock);
+        for (auto &queue : queues) {
+            run(queue.first);
+            learn(queue.first, reads_begun);
+        }
+        return (int64_t)std::exchange(overwritten, 0);
+    });
+    m.def("tell(bool on) -> ()", [](bool on) { tells = on; });
+    m.def("seen() -> int", [] { return (int64_t)seen; });
+    m.def("copied() -> int", [] { return copied; });
     m.def("pinned() -> int", [] { return (int64_t)pinned_bytes; });
     m.def("pinned_most() -> int", [] { return (int64_t)std::exchange(pinned_most, pinned_bytes); });
     m.def("elapse(float ms) -> ()", [](double ms) { elapsed = ms; });

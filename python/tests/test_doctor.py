@@ -156,7 +156,10 @@ def test_what_cuda_says_of_a_gpu():
         assert cuda.users(CUDA) == {4711: 2 << 30, 12: MIB // 2}
     with mock.patch.object(torch.cuda, "list_gpu_processes", side_effect=ModuleNotFoundError):
         assert cuda.users(CUDA) == {}
-    with mock.patch.object(torch.cuda, "get_device_properties", lambda device: mock.Mock(is_integrated=1)):
+    with (
+        mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(torch.cuda, "get_device_properties", lambda device: mock.Mock(is_integrated=1)),
+    ):
         assert cuda.is_unified(CUDA)
     with (
         mock.patch.object(torch.cuda, "is_available", lambda: True),

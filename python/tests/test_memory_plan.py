@@ -105,7 +105,7 @@ def test_budgets_of_an_accelerator_are_refused_on_a_cpu(name, seed):
 def test_rows_live_as_long_as_operations_use_them(seed):
     """A gradient's row is there in backward alone, and a layer is read in both passes."""
     layout = layout_of(random.Random(seed), torch.float32)
-    program = memory_plan._Program(layout, layout.nbytes, 2, None)
+    program = memory_plan._Program(layout, layout.nbytes, 2, True)
     backward = list(program.backward.values())
     row = program.add("gradients", native.lib.SHORE_ROLE_FIXED, 4096, by=backward, stays=False)
     made, code, _ = program.plan(1 << 30)

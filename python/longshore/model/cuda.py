@@ -6,10 +6,11 @@ import re
 
 import torch
 
+from ..errors import LongshoreError
 from ..native import first_line
 from ..torch_internals import cuda_of_driver
 
-_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device
+_PORTABLE, _MAPPED = 1, 2  # cudaHostRegister...: pinned for every device, and seen by it
 
 
 def registers(device):
@@ -20,7 +21,7 @@ def registers(device):
 def register(address, nbytes, device):
     """Pins memory that this process has mapped, where registers() says so. Raises RuntimeError if that is refused."""
     with torch.cuda.device(device):  # which then has a context, and no other one
-        code = torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE)
+        code = torch.cuda.cudart().cudaHostRegister(address, nbytes, _PORTABLE | _MAPPED)
     if int(code) == 0:
         return
     with contextlib.suppress(RuntimeError):
@@ -35,7 +36,33 @@ def unregister(address):
 
 def is_unified(device):
     """Whether a device has no memory of its own, but the host's."""
-    return device.type == "cuda" and bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return False
+    return bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
+
+
+class _Seen:
+    """Registered memory, as libraries of CUDA hand it to each other. A tensor of it keeps the memory."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.__cuda_array_interface__ = {
+            "shape": (memory.nbytes,),
+            "typestr": "|u1",
+            "data": (memory.address, False),
+            "version": 2,
+        }
+
+
+def seen_by(device, memory):
+    """Registered memory as a tensor of bytes of a device for which is_unified() holds. memory: Pinned."""
+    try:
+        seen = torch.as_tensor(_Seen(memory), device=device)
+    except (RuntimeError, TypeError, ValueError) as failure:
+        raise LongshoreError(f"{device} does not see registered memory ({first_line(failure)})") from failure
+    if seen.data_ptr() != memory.address:
+        raise LongshoreError(f"{device} sees registered memory at another address, for which no code is written")
+    return seen
 
 
 def driver():

@@ -9,6 +9,7 @@ from .. import native
 from ..errors import LongshoreError
 from ..native import ffi, lib
 from ..torch_internals import accelerator
+from . import cuda
 from .pinned import Pinned
 
 TIMEOUT_SECONDS = lib.SHORE_DEVICE_TIMEOUT_NS // 10**9  # how long a device may take for a copy
@@ -99,7 +100,7 @@ class Device:
 
     def __init__(self, device, timeout=TIMEOUT_SECONDS):
         """timeout: seconds after which a device that does not go on is lost."""
-        self.device = device
+        self.device, self.is_unified = device, cuda.is_unified(device)
         # bytes that may be on their way from it at once, half of them gradients, half activations; None: any number
         self.crossing_most, self.more_may_cross = None, lambda: False
         self.failure = None  # the first exception of a callback: nothing that was called after it has run for sure

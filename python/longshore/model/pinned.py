@@ -72,11 +72,10 @@ class HostMemory:
 
     def take(self, ends):
         """ends: where pages end in the memory of all, rising."""
-        landing, pool, ring, most = self._sizes
+        *_, ring, most = self._sizes
         total = ends[-1]
         self.ring = self.device.pinned(ring)
-        self.pool = self._had(*pool, "activations") if pool else None
-        self.landing = self._had(*landing, "gradients that land")
+        self.take_beside_pages()
         why = f"pinned_memory= leaves {native.readable(max(most, 0))} for them"
         at = bisect.bisect_right(ends, min(most, total))
         while at and self._pinned is None:
@@ -97,6 +96,11 @@ class HostMemory:
             )
         parts = self.ring, self.pool, self.landing, self._pinned
         self.nbytes = sum(part.nbytes for part in parts if part is not None)
+
+    def take_beside_pages(self):
+        landing, pool, *_ = self._sizes
+        self.pool = self._had(*pool, "activations") if pool else None
+        self.landing = self._had(*landing, "gradients that land")
 
     def _had(self, most, least, purpose):
         """Pinned memory of so many bytes, or of as many as can be had."""

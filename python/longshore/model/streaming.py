@@ -26,6 +26,7 @@ from .forward_scope import Running, checkpoint_that_saves
 from .slot_memory import Place, Places, SavedAbsent
 from .slots import bind, divide
 from .tiers import OneTier, TwoTiers
+from .unified import Unified
 
 CLOSED = "the engine is closed; longshore.resume() opens its run again"
 
@@ -64,14 +65,16 @@ class Streams:
         self.lock = threading.RLock()
         self.layers = layout.layers()
         self.place_of = {b: n for n, numbers in enumerate(self.layers) for b in numbers}
-        self.blocks = []
+        self.blocks, one_memory = [], device is None or device.is_unified
         for b, block in enumerate(layout.blocks):
             if not block.buffers:
                 fetched = layout.fetched(b, compute, storage)
-                self.blocks.append(Streamed(b, block, fetched, fetched != block.dtype and device is None))
+                self.blocks.append(Streamed(b, block, fetched, fetched != block.dtype and one_memory))
         shared, at = divide(self, slots)
         if device is None:
             self.tier = OneTier(layout, shared, at)
+        elif one_memory:
+            self.tier = Unified(layout, shared, at, device, pinned)
         else:
             page_bytes = functools.partial(layout.page_bytes, compute=compute, storage=storage)
             self.tier = TwoTiers(layout, shared, at, pages, device, page_bytes, pinned)
@@ -251,9 +254,7 @@ class Streams:
                 if not old.pins:
                     self.places.detach_views(old.parameters)
             streamed.slot.holds = streamed
-            if not streamed.widens or streamed.step != self.state.step:
-                streamed.step = -1
-                recovery.persist(self.core(), lambda: self._fetch(streamed))
+            recovery.persist(self.core(), lambda: self._fetch(streamed))
             self._show(streamed)
 
     def _refuse_to_evict(self, old, why):

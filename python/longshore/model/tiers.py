@@ -17,6 +17,7 @@ class OneTier:
     half of its slot and widened in place."""
 
     device = None
+    there_bytes = 0  # of slots in memory that is a device's alone
 
     def __init__(self, layout, slots, nbytes):
         """slots: those that layers share."""
@@ -91,6 +92,9 @@ class OneTier:
 
     def give(self, streamed):
         """Brings a block into its slot, for the computations of this thread."""
+        if streamed.widens and streamed.step == self.state.step:
+            return
+        streamed.step = -1
         if streamed.widens:
             to = ffi.cast("float *", self.base + streamed.slot.base)
             native.call(lib.shore_pages_take, self.pages, streamed.number, to)
@@ -180,6 +184,10 @@ class TwoTiers(OneTier):
             raise
         self.base = self.bytes.data_ptr()
         return True
+
+    @property
+    def there_bytes(self):
+        return self.nbytes
 
     def _let_go(self):
         super()._let_go()

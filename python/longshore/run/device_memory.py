@@ -9,6 +9,8 @@ What lies beside the slots (activations, gradients, batches, what PyTorch's oper
 run: it is the peak that PyTorch's allocator counts. The number of slots changes no bit.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import itertools
@@ -46,6 +48,7 @@ class DeviceBudget:
     given: bool = True  # whether the user gave it
     before: int = 0  # bytes that the process had allocated there
     beside: int = 0  # bytes beside the slots that are known from the start: buffers
+    free: int | None = None  # bytes that were free there
 
     def too_little(self, minimum, what="this model"):
         """The sentence of a BudgetError."""
@@ -95,10 +98,10 @@ def counted(budgets, device, model, lenders=()):
     beside = sum(b.nbytes for b in model.buffers()) + 2 * WIDENED_AT_ONCE
     for core in lenders:
         if given is None and core.device_memory.budget is not None and core.streams.places.device == device:
-            return {**budgets, "gpu_memory": replace(core.device_memory.budget, beside=beside)}
+            return {**budgets, "gpu_memory": replace(core.device_memory.budget, beside=beside, free=None)}
     limit = free * 9 // 10 if given is None else given
     before = _counts(device).memory_allocated(device)
-    return {**budgets, "gpu_memory": DeviceBudget(limit, given is not None, before, beside)}
+    return {**budgets, "gpu_memory": DeviceBudget(limit, given is not None, before, beside, free)}
 
 
 def _tensors(inputs):
@@ -140,7 +143,7 @@ class DeviceMemory:
     @property
     def planned_bytes(self):
         """Bytes of slots, and of what may be on its way at once."""
-        return self.streams.tier.bytes.numel() + self.device.crossing_most
+        return self.streams.tier.there_bytes + self.device.crossing_most
 
     def _allocated(self):
         return _counts(self.device.device).memory_allocated(self.device.device)
@@ -187,7 +190,7 @@ class DeviceMemory:
     def make_room(self):
         """Takes as many slots as there is room for while nobody computes: a script holds several blocks at once."""
         if self.budget is not None:
-            beside = self._allocated() - self.base - self.streams.tier.bytes.numel() + ROUNDED_TO
+            beside = self._allocated() - self.base - self.streams.tier.there_bytes + ROUNDED_TO
             count = min(self.plan.slots, self.plan.slots_beside(beside))
             if count > self.streams.slots:
                 self._change(count, self.device.crossing_most)

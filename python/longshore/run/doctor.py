@@ -100,7 +100,7 @@ def _device(report, device):
     others = {process: size for process, size in users.items() if process != os.getpid()}
     if others:
         said += "; " + ", ".join(f"process {n} uses {native.readable(size)}" for n, size in others.items())
-    said += ", the host's memory as well" if cuda.is_unified(device) else ""
+    said += ", the host's memory as well: parameters are not copied" if cuda.is_unified(device) else ""
     advice = "others use it: end what you do not need (nvidia-smi lists it), or give a gpu_memory= that is free"
     report.add(
         str(device), said, advice if every - free > every // 4 else None, unified=cuda.is_unified(device), **facts

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .. import native
 from ..drives.state import fleet_options
 from ..errors import BudgetError
+from ..model import cuda
 from ..model.pinned import ALIGN
 from ..native import ffi, lib
 from ..step.compression import memory_bytes as compression_bytes
@@ -77,12 +78,13 @@ class Plan:
 class _Program:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self, layout, page_bytes, drives, device):
-        """page_bytes(block): bytes of a block as it is fetched. drives: their number."""
+    def __init__(self, layout, page_bytes, drives, one_memory):
+        """page_bytes(block): bytes of a block as it is fetched. drives: their number. one_memory: modules compute in
+        the host's pages."""
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
-        self._layout, self._page_bytes, self._drives, self._device = layout, page_bytes, drives, device
+        self._layout, self._page_bytes, self._drives, self._one_memory = layout, page_bytes, drives, one_memory
         # what a device copies from and to, and is pinned whatever the budget
-        self.pinned = lib.SHORE_PLACE_PLAIN if device is None else lib.SHORE_PLACE_PINNED
+        self.pinned = lib.SHORE_PLACE_PLAIN if one_memory else lib.SHORE_PLACE_PINNED
         numbers = [b for b, block in enumerate(layout.blocks) if not block.buffers]
         self.forward = {b: self._operation("forward", b) for b in numbers}
         self.backward = {b: self._operation("backward", b) for b in reversed(numbers)}
@@ -93,7 +95,7 @@ class _Program:
         return self._names[-1]
 
     def _operation(self, name, b):
-        block, fetched, bus = self._layout.blocks[b], self._page_bytes(b), int(self._device is not None)
+        block, fetched, bus = self._layout.blocks[b], self._page_bytes(b), int(not self._one_memory)
         operation = lib.shore_program_operation(self._program, self._name(f"{name} of {block.name}"))
         self._costs(operation, lib.SHORE_LANE_DRIVE_READ, fetched, self._drives)
         self._costs(operation, lib.SHORE_LANE_BUS_IN, fetched, bus)
@@ -152,8 +154,8 @@ class _Program:
         out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
         what = ffi.new("char[]", b"this model")
         options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
-        options.one_memory = self._device is None
-        if self._device is not None:
+        options.one_memory = self._one_memory
+        if not self._one_memory:
             options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
         code = lib.shore_plan_open(self._program, options, out, diag)
         if out[0] == ffi.NULL:
@@ -193,16 +195,18 @@ class _Needs:
         self.spare = 16 * sum(trained)  # the state of all trained parameters takes no more than this
         if memory is None:  # leaves memory for activations
             self.spare = min(self.spare, shared_budget.within() // 2)
-        self.page_bytes = layout.nbytes
-        if device is not None:
+        self.page_bytes, self.one_memory = layout.nbytes, device is None or cuda.is_unified(device)
+        if not self.one_memory:
             dtypes = {"compute": DTYPE_OF[how["compute"]], "storage": DTYPE_OF[how["storage"]]}
             self.page_bytes = functools.partial(layout.page_bytes, **dtypes)
+        if device is not None:
             page = max(self.page_bytes(b) for b, block in enumerate(layout.blocks) if not block.buffers)
             self.pinned = divide(pinned_memory, self.block, page, PINNED_POOL_BYTES if self.offloads else (), lent)
+            self.pinned.ring *= not self.one_memory
 
     def described(self):
         """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
-        program = _Program(self.layout, self.page_bytes, self.ndrives, self.device)
+        program = _Program(self.layout, self.page_bytes, self.ndrives, self.one_memory)
         backward, rows = list(program.backward.values()), {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
@@ -211,6 +215,7 @@ class _Needs:
             how = {"place": program.pinned}
             program.add("landing gradients", lib.SHORE_ROLE_FIXED, self.pinned.landing, **passing, **how)
             program.add("staging", lib.SHORE_ROLE_FIXED, self.pinned.ring, by=program.all, **how)
+        if not self.one_memory:
             rows["slots"] = program.parameters(self.layout.nbytes, lib.SHORE_PLACE_DEVICE, "slots")
         rows["pages"] = program.parameters(self.page_bytes, lib.SHORE_PLACE_PLAIN, "pages")
         if self.offloads:
@@ -222,6 +227,39 @@ class _Needs:
         rows["gradients"] = program.add("gradients", lib.SHORE_ROLE_GRADIENTS, 0, self.gradients, **passing)
         rows["spare"] = program.add("state", lib.SHORE_ROLE_SPARE, 0, self.spare, by=backward)
         return program, rows, _sums(program.plan(0)[0]).minimum_bytes
+
+
+def _refuse_budgets(device, gpu_memory, pinned_memory):
+    """Raises ValueError for a budget of what is not there."""
+    for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
+        if size is not None and device is None:
+            raise ValueError(
+                f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
+                f"memory= is the only budget: leave out {name}=, or ask `python -m longshore doctor` why PyTorch "
+                "sees no accelerator"
+            )
+    if pinned_memory is not None and cuda.is_unified(device):
+        raise ValueError(
+            f"pinned_memory= is for an accelerator with memory of its own, and {device} computes in the host's, all of "
+            "which is pinned: leave it out, and give memory="
+        )
+
+
+def _half_of_free(gpu_memory, memory):
+    """memory= by default where a device's memory is the host's: what is free is for both. None: it is given, or
+    unknown."""
+    if memory is not None or gpu_memory is None or gpu_memory.free is None:
+        return None
+    free = gpu_memory.free - gpu_memory.limit if gpu_memory.given else gpu_memory.free // 2
+    return max(min(free, shared_budget.within()), 1)
+
+
+def _beside(gpu_memory, taken):
+    """gpu_memory= where a device's memory is the host's, of which so much is taken: by default nine tenths of the
+    rest."""
+    if gpu_memory is None or gpu_memory.given or gpu_memory.free is None:
+        return gpu_memory
+    return replace(gpu_memory, limit=max(gpu_memory.free - taken, 0) * 9 // 10)
 
 
 def plan(layout, drives, memory, how, who="this model", room=None, device=None, gpu_memory=None, pinned_memory=None):
@@ -236,14 +274,9 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     gpu_memory: the DeviceBudget; None: no limit is known.
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
     """
-    for name, size in (("gpu_memory", gpu_memory), ("pinned_memory", pinned_memory)):
-        if size is not None and device is None:
-            raise ValueError(
-                f"{name}= is for a model that computes on an accelerator, and this one computes on the CPU, where "
-                f"memory= is the only budget: leave out {name}=, or ask `python -m longshore doctor` why PyTorch "
-                "sees no accelerator"
-            )
-    lends = device is not None and pinned_memory is None and not how.get("trains", True)
+    _refuse_budgets(device, gpu_memory, pinned_memory)
+    unified = device is not None and cuda.is_unified(device)
+    lends = device is not None and not unified and pinned_memory is None and not how.get("trains", True)
     if lends:
         pinned_memory = left(open_engines.training())
     needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends)
@@ -253,19 +286,23 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     given = [size for size in (memory, shared_budget.left()) if size is not None]
     if min(given, default=least) < least and layout.share_rest():
         program, rows, least = needs.described()
-    least_there, one_slot, there = layout.memory_bytes(0), layout.memory_bytes(1), ALL_BYTES
+    least_there, one_slot = (0, 0) if unified else (layout.memory_bytes(0), layout.memory_bytes(1))
+    there = ALL_BYTES
     if gpu_memory is not None:
         there = gpu_memory.limit
         if there < least_there + gpu_memory.beside:
             raise BudgetError(gpu_memory.too_little(least_there + gpu_memory.beside), lib.SHORE_EBUDGET)
     memory = shared_budget.share(who, memory, least)
-    budget = memory or 0
-    memory, shared = shared_budget.within(memory, least), shared_budget.left() is not None
+    budget, shared = memory or 0, shared_budget.left() is not None
+    by_default = _half_of_free(gpu_memory, memory) if unified else None
+    memory = shared_budget.within(memory or by_default, least)
     made, code, diag = program.plan(memory, max(there, one_slot))
     native.check(code, diag)
     least_slots = int(least_there == one_slot)
 
     def slots_beside(nbytes):
+        if unified:
+            return pages
         if there < nbytes + one_slot:
             return least_slots
         again = program.plan(memory, there - nbytes)[0]
@@ -278,6 +315,12 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         parts, pool_bytes = needs.pinned, pool_bytes // ALIGN * ALIGN
         pinned = {"landing_bytes": parts.landing, "staging_bytes": parts.ring, "pinned": parts.sizes(pool_bytes)}
     slots, pages = (1 if fate is None else fate.count for fate in (fates.get("slots"), fates["pages"]))
+    if unified:
+        slots = least_slots = pages
+        gpu_memory = _beside(gpu_memory, total if by_default else memory)
+    most = shared_budget.within() if how.get("default_memory") and not unified else memory
+    if by_default:
+        most = min(most, max(total, gpu_memory.free - gpu_memory.limit))
     return Plan(
         ring_bytes=0 if fates["rings"].full else needs.rings[0],
         pages=pages,
@@ -291,7 +334,7 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
         compression_bytes=needs.compression,
         least_bytes=least,
         budget_bytes=budget if budget and not shared else total,
-        most_bytes=total if shared else shared_budget.within() if how.get("default_memory") else memory,
+        most_bytes=total if shared else most,
         **pinned,
         gpu_memory=gpu_memory,
         least_slots=least_slots,

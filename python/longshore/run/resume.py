@@ -15,7 +15,7 @@ from torch import nn
 from .. import native
 from ..drives.state import State
 from ..errors import LongshoreError
-from ..model import adapters, blocks as tree, device as devices, placement
+from ..model import adapters, blocks as tree, cuda, device as devices, placement
 from ..model.init_on_disk import replaced
 from ..other_names import answered
 from ..progress import Progress
@@ -111,7 +111,8 @@ def resume(
     asks = f"{run}: was made with device={asked!r}" if device is None else f"resume: device={asked!r}"
     where = placement.of(model, asked, asks, otherwise="cpu")
     if where is not None:
-        own = {**{name: how[name] for name in BUDGETS if name in how}, **own}
+        there = BUDGETS[:1] if cuda.is_unified(where) else BUDGETS  # a run of another machine's goes on
+        own = {**{name: how[name] for name in there if name in how}, **own}
     lenders = () if how.get("trains", True) else open_engines.training()
     own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}

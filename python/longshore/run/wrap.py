@@ -89,7 +89,8 @@ def wrap(
         gpu_memory: Most bytes of the accelerator's memory that this process adds from here on, such as "20GiB":
             parameters, gradients, activations, batches, and what PyTorch's operations need. The engine measures what
             the first step needs, and holds as many layers there as the rest has room for. Default: what is useful, at
-            most nine tenths of what is free.
+            most nine tenths of what is free. Where that memory is the host's, parameters are memory's, and the
+            default is nine tenths of what memory leaves.
         pinned_memory: Most bytes of pinned memory, which an accelerator copies from and to: a part of memory. It holds
             gradients and activations on their way, and as many parameters as it has room for. The accelerator gets the
             others through a small ring of it, which is slower; a line in the log says so. Default: what is useful, as
