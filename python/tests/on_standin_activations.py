@@ -59,7 +59,7 @@ def sizes(slots, pages, pool=None, least=16, in_flight=None):
 
     def chosen(*args, **how):
         out = plan(*args, **how)
-        out.pages, out.slots, out.device = pages, slots if out.slots else 0, None
+        out.pages, out.slots, out.gpu_memory = pages, slots if out.slots else 0, None
         if pool is not None and out.pool_bytes:
             out.pool_bytes = pool
             if out.pinned:
