@@ -63,7 +63,8 @@ def resident(parameters: nn.Module | torch.Tensor | Iterable, write: bool | str 
         parameters: a module, a parameter, or several of these.
         write: False: a change raises AbsentParameterError. True: the end of the context commits changes in place;
             moments stay as they are. Right after step(), before the engine is used again, the changes become part of
-            that step, which costs a write of them. Otherwise they are a step of their own, which changes nothing else.
+            that step, which costs a write of them. Otherwise, and on an accelerator, they are a step of their own,
+            which changes nothing else.
             "temporary": forward and backward passes in the context use the changed values, and their gradients count
             in the step. At the end of the context the old values are back, and nothing is committed. Call step() after
             the context.
