@@ -50,19 +50,7 @@ TOGETHER = 4  # how many tensors an operation may save after one that it needs f
 class Entry:
     """A storage in the store, as it was when it was saved. Lives as long as a graph refers to it."""
 
-    __slots__ = (
-        "store",
-        "key",
-        "what",
-        "size",
-        "source",
-        "given",
-        "crossing",
-        "origin",
-        "asked",
-        "watches",
-        "__weakref__",
-    )
+    __slots__ = "store key what size source given crossing origin asked watches __weakref__".split()
 
     def __init__(self, store, key, what, size, source):
         self.store, self.key, self.what, self.size = store, key, what, size

@@ -126,14 +126,14 @@ class DeviceMemory:
 
     def __init__(self, streams, plan):
         self.streams, self.plan, self.budget = streams, plan, plan.gpu_memory
-        # {whether gradients are computed: sizes of inputs}: the largest that were measured; those being measured
+        # sizes of inputs, {whether gradients are computed: [...]}: the largest that were measured; those of passes that
+        # are being measured
         self.largest, self.found = {}, {}
-        self.beside = self.most = 0  # at most, beside what is planned; in all
-        self.level = self.began = 0  # beside that as a pass began: the one with the peak, and the last one
-        # whether passes are being measured, with the least slots; whether the next pass needs another number of slots;
-        # whether a step has begun
-        self.measures = self.unfit = True
-        self.gathers = False
+        self.beside = self.most = 0  # the peak in bytes: what lies beside planned_bytes; all
+        self.level = self.began = 0  # bytes beside planned_bytes as a pass began: the one with the peak; the last one
+        self.measures = True  # passes are being measured, with the least slots
+        self.unfit = True  # the next pass needs another number of slots
+        self.gathers = False  # a step has begun
         if self.budget is not None:
             self.device = streams.device
             self.device.crossing_most, self.device.more_may_cross = 0, self._more_may_cross

@@ -24,7 +24,7 @@ from .options import DTYPE_OF
 from .pinned_parts import divide, left
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
-PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's, or that they stay in: a part of the budget decides
+PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
 HOST_PARTS = 2  # activations that stay in host memory take at most one of so many parts of it
 CROSSING_BYTES = 2 << 30  # so many of activations on their way from a device are enough to keep it busy
 ALL_BYTES = 2**64 - 1  # a budget that holds everything
@@ -53,10 +53,10 @@ class Plan:
     most_bytes: int = 0  # what may become of the budget: half of the machine's memory, if none was given
     taken_bytes: int = 0  # of the budget, by take()
     gpu_memory: DeviceBudget | None = None  # of a device's memory; None: no limit is known
-    least_slots: int = 1  # there: 0: one, which embeddings and heads share, too
-    least_slots_bytes: int = 0
+    least_slots: int = 1  # the fewest slots of a device; 0: one, which embeddings and heads share, too
+    least_slots_bytes: int = 0  # of these
     crossing_bytes: int = 0  # the most that gradients and activations on their way take
-    slots_beside: Callable[[int], int] | None = None  # how many slots it has room for beside so many bytes
+    slots_beside: Callable[[int], int] | None = None  # how many slots gpu_memory has room for beside so many bytes
 
     @property
     def free_bytes(self):
