@@ -323,7 +323,7 @@ def named(path):
         empty, model = torch.empty, Net()
 
         def too_old(*size, **how):
-            if "device" in how:
+            if torch.device(how.get("device", "cpu")).type == "cuda":
                 raise RuntimeError(
                     "The NVIDIA driver on your system is too old (found version 11040). Please update it\nnow"
                 )
