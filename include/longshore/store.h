@@ -119,7 +119,7 @@ int shore_store_want(struct shore_activation_store *store, uint64_t key, struct 
 int shore_store_get(struct shore_activation_store *store, uint64_t key, void **memory, struct shore_diag *diag);
 
 /* The same for a device, which copies from the memory after an event: *after is the one behind which a device has
- * filled the entry. The call waits for the drives alone. *after has no stream if it has passed. */
+ * filled the entry. The call waits for the drives alone. *after has no stream if it has passed. Errors: as of get. */
 int shore_store_get_after(struct shore_activation_store *store, uint64_t key, void **memory, struct shore_event *after,
                           struct shore_diag *diag);
 /* Whether shore_store_get_after() would not wait. */
