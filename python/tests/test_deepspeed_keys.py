@@ -33,6 +33,8 @@ OTHER = {
     "managed_gradient_accumulation": False,
     "longshore.run": "/other/run",
     "longshore.memory": "1GiB",
+    "longshore.gpu_memory": "1GiB",
+    "longshore.pinned_memory": "64MiB",
     "longshore.drives": ["/other"],
     "longshore.storage": "bf16",
     "longshore.moments": "8bit",
