@@ -1,5 +1,8 @@
+import json
 import os
 import pathlib
+import subprocess
+import sys
 
 # before torch is imported, and for the processes that tests start, so that all of them have the same bits
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -9,6 +12,8 @@ import pytest
 import torch
 
 import longshore
+import standin
+from models import HANGS_SECONDS
 
 
 def pytest_sessionstart(session):
@@ -41,3 +46,17 @@ def seed(request):
     print(f"SEED={number}")
     torch.manual_seed(number)
     return number
+
+
+@pytest.fixture(scope="module")
+def told(request, tmp_path_factory):
+    """What on_standin_NAME.py says, for test_device_NAME.py: it runs on the device of standin.py, in a process of its
+    own. Skips where that cannot be built."""
+    if standin.why_not() is not None:
+        pytest.skip(f"the stand-in for a device is not built: {standin.why_not()}")
+    directory = tmp_path_factory.mktemp("standin")
+    script = request.path.with_name(request.path.name.replace("test_device", "on_standin"))
+    command = [sys.executable, str(script), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((directory / "told.json").read_text())

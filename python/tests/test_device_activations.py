@@ -1,38 +1,12 @@
 """Activations that leave a device (standin.py): the bits are those of the CPU, and neither the host nor more of the
 device's memory than is planned waits for them."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 from torch import nn
 
 import longshore
-import standin
-from models import HANGS_SECONDS
 
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What came of trainings on the CPU and there."""
-    directory = tmp_path_factory.mktemp("activations")
-    script = pathlib.Path(__file__).with_name("on_standin_activations.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def away(told):

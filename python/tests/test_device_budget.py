@@ -1,37 +1,11 @@
 """gpu_memory=: what a process adds to a device's memory stays within it, and what is too little says the least that is
 enough. On the device of standin.py."""
 
-import json
-import pathlib
 import re
-import subprocess
-import sys
 
-import pytest
-
-import standin
 from longshore import native
-from models import HANGS_SECONDS
 
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 TOO_LITTLE = r"gpu_memory=\S+ \wiB is too little for this (model|batch): minimum (\S+ MiB)"
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("budget")
-    script = pathlib.Path(__file__).with_name("on_standin_budget.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def test_the_peak_stays_within(told):

@@ -1,29 +1,8 @@
 """wrap(trains=False) beside a model that trains, on a device that the machine has not (standin.py): bits of the CPU."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 import standin
-from models import HANGS_SECONDS
-
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("standin")
-    script = pathlib.Path(__file__).with_name("on_standin_frozen.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)], capture_output=True, text=True, timeout=HANGS_SECONDS
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 @pytest.mark.parametrize("together", [False, True])

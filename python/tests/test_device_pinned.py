@@ -1,35 +1,8 @@
 """A device with little pinned memory (standin.py): the bits are the CPU's, and the promise holds."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
-import pytest
-
-import standin
 from longshore import native
-from models import HANGS_SECONDS
 
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 MIB, LOSSES = 1 << 20, 4096  # PyTorch's pinned memory, through which a step's losses are read
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pinned")
-    script = pathlib.Path(__file__).with_name("on_standin_pinned.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def same(here, there):

@@ -1,37 +1,12 @@
 """Where a model computes: what device= chooses, what moves along, what a run remembers, and what is refused, on the
 device of standin.py."""
 
-import json
-import pathlib
 import re
-import subprocess
-import sys
-
-import pytest
 
 import standin
-from models import HANGS_SECONDS
 
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 THERE = standin.NAME
 OR_CPU = f'; this machine has {THERE}:0, and device="cpu" computes on the CPU'
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("placement")
-    script = pathlib.Path(__file__).with_name("on_standin_placement.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def test_parameters_and_buffers_that_move(told):

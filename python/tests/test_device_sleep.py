@@ -1,36 +1,9 @@
 """engine.sleep() on a device that PyTorch has and the machine has not (standin.py): none of its memory stays, and the
 bits are those of an engine that never slept."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
-import pytest
-
 import standin
-from models import HANGS_SECONDS
 
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 WAYS = 10
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What came of engines that slept and that did not."""
-    directory = tmp_path_factory.mktemp("sleep")
-    script = pathlib.Path(__file__).with_name("on_standin_sleep.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def ways(told):

@@ -1,35 +1,7 @@
 """What crosses between the CPU and a device in a step (on_standin_streams.py), and what is waited for: the bits are the
 CPU's."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
-
-import standin
-from models import HANGS_SECONDS
-
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """What came of each run: [on the CPU, there]."""
-    directory = tmp_path_factory.mktemp("standin")
-    script = pathlib.Path(__file__).with_name("on_standin_streams.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def test_bits_are_those_of_the_cpu(told):

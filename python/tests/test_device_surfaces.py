@@ -1,31 +1,12 @@
 """transformers' Trainer, DeepSpeed's API and the examples on a device that PyTorch has and the machine has not
 (standin.py): nothing of theirs is changed for it."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 import standin
-from models import HANGS_SECONDS
 
 pytest.importorskip("accelerate")
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
 THERE = f"{standin.NAME}:0"
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("surfaces")
-    script = pathlib.Path(__file__).with_name("on_standin_surfaces.py")
-    command = [sys.executable, str(script), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS_SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def test_a_trainer(told):

@@ -1,33 +1,8 @@
 """A device whose memory is the host's (standin.py): it computes in the pages, with the CPU's bits and no copy."""
 
-import json
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 import standin
-from models import HANGS_SECONDS
-
-pytestmark = pytest.mark.skipif(
-    standin.why_not() is not None, reason=f"the stand-in for a device is not built: {standin.why_not()}"
-)
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("unified")
-    script = pathlib.Path(__file__).with_name("on_standin_unified.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=HANGS_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((directory / "told.json").read_text())
 
 
 def ways(told):
