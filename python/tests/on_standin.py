@@ -235,10 +235,8 @@ def moved(batch, where):
     return batch.to(where) if torch.is_tensor(batch) else {key: value.to(where) for key, value in batch.items()}
 
 
-def waits_of_pytorch(make, where):
-    """How often PyTorch waits in the same passes."""
-    model = made(make).to(where)
-    batches = [moved(batch, where) for batch in batches_of(model)]
+def waits_of_pytorch(model, batches):
+    """How often PyTorch waits in the same passes, whose losses a script reads."""
     before = standin.waits()
     for batch in batches:
         loss = computed(model, batch)
@@ -491,7 +489,10 @@ def main(directory):
     for number, (name, (make, how)) in enumerate(WAYS.items()):
         for where in ("cpu", standin.NAME):
             out[f"{name} {where}"] = of_model(make, where, f"{directory}/{number}-{where}", **how)
-        out[f"{name} {standin.NAME}"]["pytorch"] = waits_of_pytorch(make, standin.NAME)
+        model = made(make).to(standin.NAME)
+        out[f"{name} {standin.NAME}"]["pytorch"] = waits_of_pytorch(
+            model, [moved(batch, standin.NAME) for batch in batches_of(model)]
+        )
     out["by a script"] = [by_a_script(where, f"{directory}/script-{where}") for where in ("cpu", standin.NAME)]
     out["late"], out["refused"] = standin.late(), refused(f"{directory}/refused")
     out["failed"], out["dropped"] = failed(f"{directory}/failed"), dropped(f"{directory}/dropped")

@@ -23,6 +23,7 @@ from longshore.model import activations, offload_streams  # noqa: E402
 from longshore.model.activations import Activations, Saved, Stayed  # noqa: E402
 from longshore.run import memory_plan  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
+from on_standin import step, waits_of  # noqa: E402
 
 WIDTH, ROWS = 32, 64
 
@@ -92,20 +93,6 @@ def wrapped(model, where, path, kind, **how):
 def batches_of(step, parts, dtype, width=WIDTH, rows=ROWS):
     g = torch.Generator().manual_seed(step)
     return [torch.randn(rows, width, generator=g).to(dtype) for _ in range(parts)]
-
-
-def waits_of(engine):
-    device = core_of(engine).streams.device
-    return standin.waits() + (device.c.waits if device else 0)
-
-
-def step(engine, batches, together):
-    if together:
-        return engine.train_batch(batches, lambda loss, batch: loss)
-    engine.accumulate = len(batches)
-    for batch in batches:
-        engine.backward(engine(batch))
-    return engine.step()
 
 
 def trained(

@@ -25,6 +25,7 @@ from longshore.model import activations, cuda  # noqa: E402
 from longshore.model.device import to_host  # noqa: E402
 from longshore.run import memory_plan, pinned_parts  # noqa: E402
 from longshore.run.engine_surface import core_of  # noqa: E402
+from on_standin import said_of  # noqa: E402
 
 MIB = 1 << 20
 logged = []
@@ -93,14 +94,6 @@ def trained(where, path, together=True, **how):
     gc.collect()
     out["kept"] = standin.pinned() - before
     return out
-
-
-def said_of(call):
-    try:
-        call()
-    except longshore.LongshoreError as failure:
-        return str(failure)
-    return None
 
 
 def least_of(path, **how):

@@ -23,7 +23,7 @@ from longshore.model import activations, device
 from longshore.model.slots import change as change_slots
 from longshore.run.engine_surface import core_of
 from longshore.step.gradient_step import Step
-from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes
+from on_standin import ON_DRIVES, computed, loss_of, made, moved, sizes, waits_of_pytorch
 
 PLACES = "cpu", standin.NAME
 ACCUMULATED = 4
@@ -121,16 +121,6 @@ def left(path, dtype):
 
 
 # ---- waits
-
-
-def waits_of_pytorch(model, batches):
-    """How often PyTorch waits in the same passes, whose losses a script reads."""
-    before = standin.waits()
-    for batch in batches:
-        loss = computed(model, batch)
-        loss.backward()
-        loss.item()
-    return standin.waits() - before
 
 
 def waits_of_a_step(path, layers, step, **how):
