@@ -91,7 +91,7 @@ def test_devices_that_are_not_there(told):
     must = "must be a torch.device or the name of one"
     assert said["unknown"] == f"ValueError: wrap: device='gpu': {must}{OR_CPU}"
     assert said["kind"] == f"ValueError: wrap: device=0: {must}{OR_CPU}"
-    assert said["number"] == f"LongshoreError: wrap: device='{THERE}:1': there is none of that number{OR_CPU}"
+    assert said["number"] == f"LongshoreError: wrap: device='{THERE}:1': there is no {THERE}:1{OR_CPU}"
     assert said["meta"] == f"LongshoreError: wrap: device='meta': it is no accelerator of this PyTorch{OR_CPU}"
     for name, asked in (("other", "cuda"), ("old", "xpu:1")):  # with PyTorch's own reason
         assert said[name].startswith(f"LongshoreError: wrap: device='{asked}': ") and said[name].endswith(OR_CPU)

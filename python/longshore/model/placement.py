@@ -2,6 +2,7 @@
 said of tensors that lie elsewhere."""
 
 import contextlib
+import os
 import re
 
 import torch
@@ -29,8 +30,8 @@ def of(model, asked, who, otherwise=None):
     """The device that a model's modules compute on, with its number; None: the CPU.
 
     asked: a torch.device or its name. None: where the model lies, if that is not the CPU, then otherwise, then the
-    accelerator that there is. who: begins a message about asked. Raises LongshoreError if nothing can compute there,
-    and ValueError for what is no device.
+    accelerator that there is. Without a number, of several it is LOCAL_RANK's. who: begins a message about asked.
+    Raises LongshoreError if nothing can compute there, and ValueError for what is no device.
     """
     places = {p.device: name for name, p in model.named_parameters() if p.device.type != "meta"}
     lies = next((place for place in places if place.type != "cpu"), torch.device("cpu"))
@@ -51,18 +52,25 @@ def of(model, asked, who, otherwise=None):
     advice = f'this machine has {has}, and device="cpu" computes on the CPU'
     if where is None:
         raise ValueError(f"{who}: must be a torch.device or the name of one; {advice}")
-    if where.index is None and where.type == lies.type:
-        where = lies
+    if where.index is None:
+        where = lies if where.type == lies.type else _of_rank(where.type, count)
     if there is None or where.type != there.type:
         why = _why_not(where)
     elif where.index is not None and where.index >= count:
-        why = "there is none of that number"
+        why = f"there is no {where}"
     else:
         try:
             return torch.empty(0, device=where).device  # from here on PyTorch uses it: it has random states, too
         except RuntimeError as failure:
             why = first_line(failure)
     raise LongshoreError(f"{who}: {why}; {advice}")
+
+
+def _of_rank(kind, count):
+    """The device of a kind that is LOCAL_RANK's, where this host has several and the script has chosen none."""
+    rank = os.environ.get("LOCAL_RANK", "")
+    chosen = count < 2 or torch.accelerator.current_device_index() != 0
+    return torch.device(kind if chosen or not rank.isdecimal() else f"{kind}:{int(rank)}")
 
 
 def _parsed(asked):

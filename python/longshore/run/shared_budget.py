@@ -179,7 +179,11 @@ def _held(core: Any) -> int:
 
 def within(memory: int | None = None, least: int = 0) -> int:
     """The budget in bytes, chosen as the program does: without one, half of the memory of the machine, or of its
-    control group. Raises BudgetError for a budget that is more than that memory, or less than least."""
+    control group, which the ranks of this host share. Raises BudgetError for a budget that is more than that memory, or
+    less than least."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if not memory and ranks.isdecimal() and int(ranks) > 1:
+        memory = max(native.made("uint64_t", lib.shore_budget, 0, 0, 0) // int(ranks), least)
     return native.made("uint64_t", lib.shore_budget, memory or 0, least, 0)
 
 

@@ -84,8 +84,8 @@ def wrap(
             bfloat16; each is fetched, computed with and saved in its own dtype, with a master in float32.
         run: Directory of the run. Give it here if the model was not made inside ``longshore.init(...)``.
         drives: Directories, files, block devices or ``ssh://HOST/PATH``, with run. Default: the run's directory.
-        memory: Most bytes that Longshore holds, such as "8GiB", with run. Default: half of the machine's memory, or
-            less if the model needs less.
+        memory: Most bytes that Longshore holds, such as "8GiB", with run; of several ranks each. Default: half of the
+            machine's memory, which the ranks of a host share, or less if the model needs less.
         gpu_memory: Most bytes of the accelerator's memory that this process adds from here on, such as "20GiB":
             parameters, gradients, activations, batches, and what PyTorch's operations need. The engine measures what
             the first step needs, and holds as many layers there as the rest has room for. Default: what is useful, at
@@ -135,7 +135,7 @@ def wrap(
         device: Where forward and backward compute, such as "cuda" or "cpu". The model may lie there or on the CPU:
             wrap() moves it. Parameters stay the same objects, and buffers go along. Batches are yours to move, to
             ``engine.device``. Default: where the model lies, if that is an accelerator of PyTorch's; else the
-            accelerator that PyTorch has here; else the CPU.
+            accelerator that PyTorch has here, of several the one of LOCAL_RANK; else the CPU.
         device_timeout: Seconds that the device may take for one copy. One that does not go on for so long
             is lost: the step raises LongshoreError, and the last committed state is good. Default: 300.
         trains: False for a model that is only read: the reference of DPO, a teacher, a reward model. The drives hold
