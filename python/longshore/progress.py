@@ -1,18 +1,21 @@
 """Shows the progress of long work: a bar in a terminal or notebook, elsewhere records of the logger `longshore`.
 
 It shows nothing for the first two seconds. After that, a record comes at least every ten seconds, even while the work
-waits.
+waits. Of several ranks, rank 0 says what all would say; the others say only what is their own.
 """
 
 import logging
 import sys
 import threading
 import time
+import warnings
 
 from . import native
 
 SILENT_SECONDS, RECORD_SECONDS, BAR_SECONDS = 2, 10, 0.2
+OWN = {"own": True}  # of a record that is about this rank alone
 clock = time.monotonic
+rank = 0  # of this process, among those that train together
 _log = logging.getLogger("longshore")
 
 
@@ -28,6 +31,20 @@ def _bar_class():
     return None if getattr(tqdm, "_instances", None) else tqdm
 
 
+def _of_this_rank(record):
+    """The logger's filter: drops what rank 0 says for all, and names the rank in the rest."""
+    own = hasattr(record, "own")
+    if rank and own:
+        record.msg = f"rank {rank}: {record.msg}"
+    return own or not rank
+
+
+def warn(text, stacklevel):
+    """Warns of what holds for all ranks alike."""
+    if not rank:
+        warnings.warn(text, stacklevel=stacklevel + 1)
+
+
 def _end_line(record=None):
     """Where a bar of tqdm is shown, what is written to stderr next begins a line. As a filter of the logger, it does
     that for each record."""
@@ -41,13 +58,15 @@ def _end_line(record=None):
     return True
 
 
+_log.addFilter(_of_this_rank)
 _log.addFilter(_end_line)
 
 
 def write(text):
     """Writes one line to stderr."""
-    _end_line()
-    print(text, file=sys.stderr)
+    if not rank:
+        _end_line()
+        print(text, file=sys.stderr)
 
 
 def say(text):
@@ -100,7 +119,7 @@ class Progress:
 
     def look(self):
         """Shows the progress if the next update is due."""
-        if clock() >= self.due:
+        if not rank and clock() >= self.due:
             with self.lock:
                 if clock() >= self.due:
                     self._show()

@@ -3,6 +3,7 @@ elsewhere."""
 
 import io
 import logging
+import warnings
 
 import pytest
 import torch
@@ -224,3 +225,28 @@ def test_a_step_reads_as_a_line():
     assert str(StepResult(nan, 2.0, 2)) == "step 2  norm 2"  # of loss.backward(), whose loss the engine is not told
     assert str(StepResult(nan, nan, 3, True)) == "step 3  skipped: not finite"
     assert repr(StepResult(1.0, 2.0, 4)) == "StepResult(loss=1.0, grad_norm=2.0, step=4, skipped=False)"
+
+
+def test_of_several_ranks_the_first_one_speaks(tmp_path, monkeypatch, caplog, capsys):
+    """The others say only what is their own, with their number."""
+    log = logging.getLogger("longshore")
+    caplog.set_level(logging.INFO, "longshore")
+    for rank in (0, 1):
+        caplog.clear()
+        monkeypatch.setattr(progress, "rank", rank)
+        clock = Clock(monkeypatch, 0)
+        with progress.Progress("saving", 8, "layers", ticks=False) as shown:
+            clock.now += 60
+            shown.add()
+        progress.write("a line")
+        log.warning("of all: %s", 1)
+        log.warning("of one: %s", 2, extra=progress.OWN)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            progress.warn("of all", stacklevel=1)
+        if rank == 0:
+            assert [r[:6] for r in records(caplog)] == ["saving", "saving", "of all", "of one"]
+            assert capsys.readouterr().err == "a line\n" and warned[0].filename == __file__
+        else:
+            assert records(caplog) == ["rank 1: of one: 2"]
+            assert not capsys.readouterr().err and not warned

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from .. import forks, native
+from .. import forks, native, progress
 from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
 from . import run_json
@@ -52,7 +52,7 @@ def fleet_options(drives, optimizer, moments, fp32, **more):
 @ffi.callback("void(void *, const char *)")
 def _note(ctx, text):
     """Logs the library's harmless notes while it opens a run: a copied run, damage it worked around, a slow path."""
-    logging.getLogger("longshore").warning("%s", native.text(text))
+    logging.getLogger("longshore").warning("%s", native.text(text), extra=progress.OWN)
 
 
 class State:

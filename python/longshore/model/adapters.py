@@ -3,9 +3,8 @@
 import json
 import os
 import sys
-import warnings
 
-from .. import native
+from .. import native, progress
 from ..errors import AbsentParameterError, LongshoreError
 from .absent import Absent
 
@@ -135,7 +134,7 @@ def names_of(model):
     resized = {id(p) for name, p in model.named_parameters() if p.requires_grad and prefix and prefix in name}
     lost = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in saved | resized]
     if lost:
-        warnings.warn(
+        progress.warn(
             f"{', '.join(lost[:4])}{' and more' if len(lost) > 4 else ''}: is trained, but belongs to no "
             "adapter, so peft does not save it; name it in modules_to_save of the adapter's configuration "
             "(the run keeps it)",

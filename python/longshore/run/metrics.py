@@ -9,6 +9,7 @@ import torch
 
 from .. import native
 from ..native import ffi, lib
+from ..progress import OWN
 from . import allocator
 from .peak_memory import Peak
 
@@ -102,5 +103,5 @@ class Meter:
     def _say_slow(self, drive, factor):
         """Names a drive that holds up the others, once."""
         if drive and drive != self.slow:
-            _log.info("slow: %s works %.1f times as long as the others", drive, factor)
+            _log.info("slow: %s works %.1f times as long as the others", drive, factor, extra=OWN)
         self.slow = drive

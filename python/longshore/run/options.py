@@ -5,12 +5,11 @@ SECTION and ARGUMENTS list the options that DeepSpeed's "longshore" section and 
 
 from __future__ import annotations
 
-import warnings
 from types import SimpleNamespace
 
 import torch
 
-from .. import native
+from .. import native, progress
 from ..drives.state import MOMENTS
 from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
@@ -55,7 +54,7 @@ class Options(SimpleNamespace):
         if self.activations not in KINDS:
             raise ValueError(f"wrap: activations must be one of {', '.join(KINDS)}, and is {self.activations!r}")
         if self.activation_room is not None and self.activations == "memory":
-            warnings.warn(
+            progress.warn(
                 f'wrap: activation_room={self.activation_room!r} is for activations="drives", "auto" or "host"; '
                 "activations stay in memory, so no room is reserved",
                 stacklevel=5,

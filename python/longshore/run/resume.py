@@ -6,13 +6,12 @@ import contextlib
 import importlib
 import os
 import re
-import warnings
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from .. import native
+from .. import native, progress
 from ..drives.state import State
 from ..errors import LongshoreError
 from ..model import adapters, blocks as tree, cuda, device as devices, placement
@@ -138,7 +137,7 @@ def _open(run, model, program, layout, given, chosen, accept_step, where, device
     changed = [f"{k} {now[k]} instead of {v}" for k, v in program["versions"].items() if k in now and now[k] != v]
     if changed:
         said = f"{run}: {', '.join(changed)}: from here on, Longshore does not promise the same bits"
-        warnings.warn(said, stacklevel=2)
+        progress.warn(said, stacklevel=2)
         state.record("; ".join(changed), {**program, "versions": {**program["versions"], **now}})
     return count_in(core, run)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from .. import native, openmp_wait
+from .. import native, openmp_wait, progress
 from ..drives.layout import Layout
 from ..drives.state import State
 from ..errors import LongshoreError
@@ -221,7 +220,7 @@ def _layout_of(model, options):
     parts, compute = tree.partition(model, options.layers), tree.dtype_of(model)
     options.check_storage(compute)
     if compute == torch.bfloat16 and not lib.shore_multiplies_bf16():
-        warnings.warn(
+        progress.warn(
             "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
             "wrap(..., storage='bf16') still stores it in bf16 on the drives",
             stacklevel=5,
