@@ -86,6 +86,7 @@ int shore_step_add(struct shore_step *s, uint32_t unit, const struct shore_step_
         rc = copy_gather(&u->now, g, diag);
         if (rc) return rc;
     }
+    u->now.gathered = g->gather != NULL;
     u->now.gradient = g->gather ? NULL : g->gradient - skipped;
     u->bytes = u->buffer < 0 ? bytes_of(u) : 0;
     u->place = PLACE_HERE;

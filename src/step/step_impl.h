@@ -28,6 +28,7 @@ struct given {
     struct shore_hyper *groups; /* owned */
     uint32_t ngroups, groups_room;
     float coefficient; /* of the last send */
+    bool gathered;     /* the list is the gradient; otherwise an earlier one has left it */
     bool had;          /* the unit has a gradient; otherwise it is carried */
     bool here;         /* the gradient is in memory */
 };

@@ -83,10 +83,10 @@ int shore__unit_put_aside(struct unit *u, struct shore_diag *diag) {
     shore__unit_count(u);
     struct shore_completion done = shore__unit_request(u, true);
     enum shore_gradient_form form = u->now.narrow ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
-    int rc = u->now.gather ? shore_fleet_spill_gathered(s->fleet, u->is.block, u->is.segment, u->is.count, form,
-                                                        u->now.gather, u->now.ngather, done)
-                           : shore_fleet_spill(s->fleet, u->is.block, u->is.segment, u->is.count, form,
-                                               u->now.narrow ? (const void *)u->now.narrow : u->now.gradient, done);
+    int rc = u->now.gathered ? shore_fleet_spill_gathered(s->fleet, u->is.block, u->is.segment, u->is.count, form,
+                                                          u->now.gather, u->now.ngather, done)
+                             : shore_fleet_spill(s->fleet, u->is.block, u->is.segment, u->is.count, form,
+                                                 u->now.narrow ? (const void *)u->now.narrow : u->now.gradient, done);
     if (!rc) return 0;
     shore__unit_refused(u, true);
     u->place = PLACE_HERE;

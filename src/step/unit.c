@@ -10,7 +10,7 @@ void shore__unit_clear(struct unit *u) {
     u->now.gradient = NULL;
     u->now.narrow = NULL;
     u->now.ngather = u->now.ngroups = 0;
-    u->now.had = u->now.here = false;
+    u->now.gathered = u->now.had = u->now.here = false;
     u->place = PLACE_NONE;
     u->counted = u->stays = u->more = u->sent = u->complete = false;
     u->buffer = -1;
@@ -31,7 +31,7 @@ void shore__unit_uncount(struct unit *u) {
 void shore__unit_count_range(struct unit *u, uint32_t segment, uint32_t count) {
     struct shore_step *s = u->step;
     bool below;
-    if (u->now.gather)
+    if (u->now.gathered)
         below = shore_clip_add_gathered(&s->clip, u->is.block, segment, count, u->now.gather, u->now.ngather);
     else
         below = shore_clip_add(&s->clip, u->is.block, segment, count,
@@ -69,7 +69,7 @@ int shore__unit_fill(struct unit *u, bool made, uint32_t segment, uint32_t count
                                : SHORE_STEP_WHOLE;
     if (rc != SHORE_STEP_WHOLE) return rc;
     if (!made && u->place == PLACE_ASIDE) return 0; /* the drives have the gradient */
-    if (given->gather) {
+    if (given->gathered) {
         out->gather = given->gather;
         out->ngather = given->ngather;
     } else {
