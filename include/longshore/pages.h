@@ -129,6 +129,12 @@ void shore_pages_updated(struct shore_pages *pages, uint32_t page, uint64_t step
  * one. So do copies of it on a device (longshore/device.h). */
 void shore_pages_carried(struct shore_pages *pages, uint32_t page, uint64_t step);
 
+/* Somebody else has changed segments of a page in `step`, such as a process with other drives of the fleet. Whatever
+ * updates here leave in the page: in that step it is fetched again, and so are copies of it on a device. Call it after
+ * the step's updates and carries of its own segments, if it has any (shore_step_make()), and before the page is asked
+ * for in that step. shore_pages_discarded() forgets it. */
+void shore_pages_outdate(struct shore_pages *pages, uint32_t page, uint64_t step);
+
 /* Waits until nothing is being fetched into a page. Call it before you put something there. */
 void shore_pages_settle(struct shore_pages *pages, uint32_t page);
 

@@ -5,6 +5,7 @@
  *     each step:
  *       shore_step_begin(step, base_step, false)
  *       each gradient that is complete:  shore_step_add(), shore_step_complete()
+ *       (shore_step_count()              the sums of this process's part: the others' are put beside them)
  *       shore_step_decide()              the norm of all of them, and the coefficient
  *       shore_step_make()                every update is under way
  *       shore_fleet_commit(), shore_step_made()
@@ -62,8 +63,8 @@ struct shore_step_part {
 
 #define SHORE_STEP_PARTS 2u
 
-/* Segments [segment, segment + count) of a block, in one part or two. No two units share a segment. count 0: the unit
- * is empty. */
+/* Segments [segment, segment + count) of a block, in one part or two. No two units share a segment or a page. A page
+ * may have other segments, too: those of other processes (see shore_pages_outdate()). count 0: the unit is empty. */
 struct shore_step_unit {
     uint32_t block, segment, count, nparts;
     struct shore_step_part part[SHORE_STEP_PARTS];
@@ -89,7 +90,7 @@ struct shore_step_options {
     bool keeps_made;
     uint32_t nbuffers;   /* buffers for gradients, which the step gives out by number: see shore_step_take() */
     uint64_t room_bytes; /* for gradients in other memory; gradients beyond it are put aside */
-    double *sums;        /* memory for one sum for each segment of the layout; NULL: from the system */
+    double *sums;        /* memory for one sum of squares for each segment of the layout; NULL: from the system */
     /* Called when a page is about to be updated: nobody may use it from now on. May be NULL. */
     void (*leave)(void *ctx, uint32_t page);
     /* Fills in what is sent instead of a unit's gradient (form, gradient, offsets, residual), from this segment on.
@@ -152,7 +153,8 @@ struct shore_step_gradient {
     bool stays; /* It stays where it is until the step is over, however short memory is. */
     bool more;  /* Another backward pass of the step changes it: it counts in the norm once that pass was added, or when
                    it leaves. */
-    const struct shore_gather *gather; /* instead of gradient: of the whole unit, in the order of the block */
+    const struct shore_gather *gather; /* instead of gradient: of the whole unit, in the order of the block. Items may
+                                          reach beyond it */
 };
 
 /* Adds the complete segments of a unit's gradient to the norm, and rounds them in form BF16. A gather list is copied;
@@ -230,8 +232,14 @@ int shore_step_failed(struct shore_step *step, struct shore_diag *diag);
 
 /* ---- all have come ----------------------------------------------------------------------------------------------- */
 
-/* Returns the norm of all units that were added, and the coefficient. May be called more than once; it sends
- * nothing. */
+/* Counts in the norm what was added and is not counted yet. options.sums then has the sums of this process's units, and
+ * 0 for other segments since shore_step_begin(). If other processes update those: put their sums there. Errors: -EINVAL
+ * (gradients have not landed). */
+int shore_step_count(struct shore_step *step, struct shore_diag *diag);
+
+/* Counts as shore_step_count() does, and adds all of options.sums in the order of the layout. Returns that norm, and
+ * the coefficient. May be called more than once; it sends nothing. Until then, a step judges by its own sums whether it
+ * speculates. */
 struct shore_clipping shore_step_decide(struct shore_step *step);
 
 /* Whether speculation was right: the step was sent while gradients came, and nothing of it was sent twice. */

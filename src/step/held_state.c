@@ -20,6 +20,7 @@ struct held_state {
     uint64_t step; /* of the images, or SHORE__NO_STEP */
     bool is_coming, is_leaving;
     struct shore_wait coming, leaving;
+    struct shore_completion part; /* of the page's update, which ends once the images are stored; or {NULL} */
 };
 
 /* Waits until nothing is under way. The commit reports the error of a failed store. */
@@ -117,18 +118,36 @@ bool shore__held_is_here(const struct unit *u) {
     return u->state && u->state->step == u->step->base_step;
 }
 
+static void stored(void *ctx, int rc, const struct shore_diag *diag) {
+    struct held_state *h = ctx;
+    struct shore_completion leaving = shore_wait_completion(&h->leaving);
+    if (h->part.fn) h->part.fn(h->part.ctx, rc, diag);
+    leaving.fn(leaving.ctx, rc, diag); /* last: from here on the images may be given back */
+}
+
+/* The unit's page has all new parameters once they were computed. If other segments are in the page, too, it is fetched
+ * again, which waits for the store. */
 void shore__held_update(struct unit *u, float coefficient, uint32_t *first) {
     struct shore_step *s = u->step;
     struct held_state *h = u->state;
+    uint32_t page = u->is.part[0].page;
     struct shore_update update;
     struct shore_diag why = {.text = ""};
     assert(shore__held_is_here(u));
     h->step = SHORE__NO_STEP;
-    if (settle(h)) return;
-    shore_pages_settle(s->pages, u->is.part[0].page); /* a fetch of the page under way would overwrite this */
-    if (shore__unit_fill(u, false, h->segment, h->count, coefficient, &update, &why)) return;
-    update.params_out = shore__pages_params(s->pages, u->is.block, h->segment);
-    if (!update.params_out || shore_fleet_update_images(s->fleet, &update, h->images, &why)) return;
+    if (settle(h) || shore__unit_fill(u, false, h->segment, h->count, coefficient, &update, &why)) return;
+    struct shore_completion part = shore__unit_request(u, false);
+    if (shore__pages_part(s->pages, page, &update, &part)) {
+        shore__unit_refused(u, false);
+        return;
+    }
+    int rc = shore_fleet_update_images(s->fleet, &update, h->images, &why);
+    h->part = (struct shore_completion){NULL, NULL};
+    if (rc || u->is.count == shore__pages_segments(s->pages, page))
+        part.fn(part.ctx, 0, NULL);
+    else
+        h->part = part;
+    if (rc) return;
     const struct shore_store store = {
         .size = sizeof store,
         .base_step = s->base_step,
@@ -140,7 +159,10 @@ void shore__held_update(struct unit *u, float coefficient, uint32_t *first) {
         .order = update.order,
     };
     shore_wait_init(&h->leaving);
-    if (shore_fleet_store(s->fleet, &store, shore_wait_completion(&h->leaving))) return;
+    if (shore_fleet_store(s->fleet, &store, (struct shore_completion){stored, h})) {
+        if (h->part.fn) h->part.fn(h->part.ctx, 0, NULL);
+        return;
+    }
     h->is_leaving = true;
     h->step = s->base_step + 1;
     *first = h->segment;

@@ -73,7 +73,7 @@ int shore__unit_send_all(struct unit *u, float coefficient, struct shore_diag *d
     int rc = here > u->is.segment
                  ? send_run(u, u->is.part[0].page, u->is.segment, here - u->is.segment, coefficient, diag)
                  : 0;
-    if (!rc) shore_pages_updated(s->pages, u->is.part[0].page, s->base_step + 1);
+    if (!rc) shore_pages_update_end(s->pages, u->is.part[0].page);
     return rc;
 }
 
@@ -116,9 +116,25 @@ void shore__step_discard(struct shore_step *s) {
     s->any_sent = s->stale = false;
 }
 
-struct shore_clipping shore_step_decide(struct shore_step *s) {
+static void count_units(struct shore_step *s) {
     for (uint32_t i = 0; i < s->nunits; i++)
         if (s->units[i].now.had) shore__unit_count(&s->units[i]);
+}
+
+static int all_landed(const struct shore_step *s, const char *what, struct shore_diag *diag) {
+    if (!s->landing.count && !s->lands) return 0;
+    return shore__fail(diag, -EINVAL, "a step is %s before its gradients have landed: call shore_step_land_all() first",
+                       what);
+}
+
+int shore_step_count(struct shore_step *s, struct shore_diag *diag) {
+    int rc = all_landed(s, "counted", diag);
+    if (!rc) count_units(s);
+    return rc;
+}
+
+struct shore_clipping shore_step_decide(struct shore_step *s) {
+    count_units(s);
     s->clipping = shore_clip_decide(&s->clip);
     shore__step_enter(s, PHASE_DECIDED);
     return s->clipping;
@@ -132,7 +148,6 @@ static bool is_gone(const struct shore_step *s) {
 
 void shore_step_carried(struct shore_step *s, uint32_t unit) {
     struct unit *u = shore__unit(s, unit);
-    if (!u->is.count) return;
     shore__held_carried(u);
     for (uint32_t i = 0; i < u->is.nparts; i++)
         shore_pages_carried(s->pages, u->is.part[i].page, s->base_step + 1);
@@ -159,20 +174,16 @@ static int carry(struct shore_step *s, struct shore_diag *diag) {
     if (rc && diag && !diag->text[0])
         shore__fail(diag, rc, "parameters without a gradient cannot be carried over to the new step: %s",
                     shore_error_text(rc));
-    for (uint32_t i = 0; !rc && i < s->nunits; i++) {
-        struct unit *u = &s->units[i];
-        if (u->now.had || !u->is.count) continue;
-        shore_step_carried(s, i);
-    }
+    for (uint32_t i = 0; !rc && i < s->nunits; i++)
+        if (!s->units[i].now.had || !s->units[i].is.count) shore_step_carried(s, i);
     return rc;
 }
 
 int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     if (s->phase != PHASE_DECIDED)
         return shore__fail(diag, -EINVAL, "a step is made before it was decided: call shore_step_decide() first");
-    if (s->landing.count || s->lands)
-        return shore__fail(diag, -EINVAL,
-                           "a step is made before its gradients have landed: call shore_step_land_all() first");
+    int rc = all_landed(s, "made", diag);
+    if (rc) return rc;
     bool again = s->any_sent && (s->stale || s->clipping.coefficient != 1);
     s->right = s->any_sent && s->clipping.finite && !again;
     if (s->any_sent && (again || !s->clipping.finite)) shore__step_discard(s);
@@ -182,7 +193,7 @@ int shore_step_make(struct shore_step *s, struct shore_diag *diag) {
     }
     if (again && is_gone(s)) return SHORE_STEP_AGAIN;
     shore__step_wait_spills(s);
-    int rc = shore__step_lost_something(s, diag);
+    rc = shore__step_lost_something(s, diag);
     for (uint32_t i = 0; !rc && !s->options.host_update && i < s->nunits; i++) {
         struct unit *u = &s->units[i];
         if (u->now.had && u->is.count && (!u->sent || memchr(s->sent + u->first, 0, u->is.count)))

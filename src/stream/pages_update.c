@@ -49,6 +49,19 @@ void shore_pages_settle(struct shore_pages *p, uint32_t number) {
     if (number < p->npages) end_fetch(&p->pages[number]);
 }
 
+/* Somebody changes segments of the page in a step: of the next step it holds nothing, also if it fetches the committed
+ * segments again. */
+static void outdate(struct page *page, uint64_t step) {
+    page->step = SHORE__NO_STEP;
+    page->touched = step;
+    page->handed_back = false;
+    page_changes(page, step);
+}
+
+void shore_pages_outdate(struct shore_pages *p, uint32_t number, uint64_t step) {
+    if (number < p->npages) outdate(&p->pages[number], step);
+}
+
 static void begin_update(struct shore_pages *p, struct page *page, uint64_t next_step, struct shore_completion done) {
     /* end its last update, and a fetch that would write over the new parameters */
     bool pending;
@@ -66,8 +79,7 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     shore_wait_init(&page->update);
 }
 
-/* Marks other pages with one of these segments as outdated. They stay so even if they fetch the committed segments
- * again. */
+/* Outdates other pages with one of these segments. */
 static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint32_t to) {
     assert(page->updating && from >= page->segment && to - page->segment <= page->count);
     if (page->from == page->to || from < page->from) page->from = from;
@@ -76,34 +88,36 @@ static void touch(struct shore_pages *p, struct page *page, uint32_t from, uint3
     page_changes(page, page->next_step);
     for (uint32_t i = 0; page->shares && i < p->npages; i++) {
         struct page *other = &p->pages[i];
-        if (other == page || !page_meets(other, page->block, from, to)) continue;
-        other->step = SHORE__NO_STEP;
-        other->touched = page->next_step;
-        page_changes(other, page->next_step);
-        other->handed_back = false;
+        if (other != page && page_meets(other, page->block, from, to)) outdate(other, page->next_step);
     }
 }
 
-int shore_pages_update(struct shore_pages *p, uint32_t number, struct shore_update *update,
-                       struct shore_completion done) {
+int shore__pages_part(struct shore_pages *p, uint32_t number, struct shore_update *update,
+                      struct shore_completion *done) {
     if (number >= p->npages || !p->fleet) return -EINVAL;
     struct page *page = &p->pages[number];
     if (update->segment < page->segment ||
         (uint64_t)update->segment + update->count > (uint64_t)page->segment + page->count)
         return -EINVAL;
     if (page->users) return -EBUSY;
-    if (!page->in_parts) begin_update(p, page, update->base_step + 1, done);
-    if (page->then.ctx != done.ctx || page->next_step != update->base_step + 1) return -EINVAL;
+    if (!page->in_parts) begin_update(p, page, update->base_step + 1, *done);
+    if (page->then.ctx != done->ctx || page->next_step != update->base_step + 1) return -EINVAL;
     touch(p, page, update->segment, update->segment + update->count);
     update->block = page->block;
     size_t before = pages_bytes(page->kind, update->segment - page->segment);
     update->params_out = page->handed_back ? (char *)page->at + before : NULL;
+    page->covered += update->count;
     shore_wait_add(&page->update);
-    int rc = shore_fleet_update(p->fleet, update, (struct shore_completion){part_ended, page});
-    if (rc)
-        shore_wait_end(&page->update, rc);
-    else
-        page->covered += update->count;
+    *done = (struct shore_completion){part_ended, page};
+    return 0;
+}
+
+int shore_pages_update(struct shore_pages *p, uint32_t number, struct shore_update *update,
+                       struct shore_completion done) {
+    int rc = shore__pages_part(p, number, update, &done);
+    if (rc) return rc;
+    rc = shore_fleet_update(p->fleet, update, done);
+    if (rc) shore_wait_end(&p->pages[number].update, rc);
     return rc;
 }
 
@@ -151,6 +165,10 @@ void shore_pages_discarded(struct shore_pages *p) {
 }
 
 /* ---- updates that are computed here ------------------------------------------------------------------------------ */
+
+uint32_t shore__pages_segments(const struct shore_pages *p, uint32_t number) {
+    return number < p->npages ? p->pages[number].count : 0;
+}
 
 static const struct page *page_at(const struct shore_pages *p, uint32_t block, uint32_t segment) {
     for (uint32_t i = 0; i < p->npages; i++)

@@ -9,6 +9,12 @@ void *shore__pages_params(const struct shore_pages *p, uint32_t block, uint32_t 
 /* Whether an update of this page leaves the new parameters in it: the page stays, in the form that the fleet hands
  * back. */
 bool shore__pages_hands_back(const struct shore_pages *p, uint32_t page);
+/* Segments of a page. */
+uint32_t shore__pages_segments(const struct shore_pages *p, uint32_t page);
+/* Begins a part of a page's update, as shore_pages_update() does, for a caller that computes it itself: params_out is
+ * filled in. Call *done, from any thread, once a fetch gives the new segments, or params_out has them and the update is
+ * one of the whole page. */
+int shore__pages_part(struct shore_pages *p, uint32_t page, struct shore_update *update, struct shore_completion *done);
 /* Declares that pages that stay hold all parameters of `step`; SHORE__NO_STEP: they hold nothing valid. Other pages are
  * fetched again. No page may be in use. */
 #define SHORE__NO_STEP UINT64_MAX
