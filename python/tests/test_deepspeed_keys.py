@@ -43,6 +43,7 @@ OTHER = {
     "longshore.activations": "drives",
     "longshore.activation_room": "64MiB",
     "longshore.moments_from": "/other",
+    "longshore.sum_groups": 4,
     "longshore.resume": True,
     "longshore.overwrite": True,
     "longshore.layer_major": False,

@@ -62,6 +62,7 @@ class DeepSpeedEngine(nn.Module):
         super().__init__()
         self.module, self.engine, self.settings, self.config = engine.module, engine, settings, config
         self._core = core_of(engine)
+        self._core.accumulate = settings.accumulate
         offload = engine.optimizer.parameter_offload = ParameterOffload(engine.module)
         self._trains = trains
         # without an optimizer, stage 3 has the offload here, as in DeepSpeed; TRL asks for it
@@ -427,7 +428,7 @@ class DeepSpeedEngine(nn.Module):
         micro = self.settings.micro_batch
         if train_batch_size % micro:
             raise ValueError(f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, {micro}")
-        self.settings.accumulate = train_batch_size // micro
+        self.settings.accumulate = self._core.accumulate = train_batch_size // micro
 
     def zero_optimization_partition_weights(self) -> bool:
         return self.settings.stage == 3

@@ -58,6 +58,8 @@ def extend(trainer_class, engine_of):
         if position is not None:
             position.losses, epoch_iterator = [], position.drawing(epoch_iterator)
         samples, items = before(self, "get_batch_samples")(epoch_iterator, num_batches, *args, **kwargs)
+        if (engine := engine_of(self)) is not None:
+            core_of(engine).accumulate = max(len(samples), 1)
         # too few micro-batches at the end of streamed data make no step; their gradients join the next step's
         self._longshore_step = _Step(samples) if 1 < len(samples) == num_batches else None
         return samples, items

@@ -191,7 +191,7 @@ class OwnRandom(threading.local):
         if turns is not None and forwards is not None:
             forwards = turns.local.number + turns.count * self.passes
             self.passes += 1
-        number = None if forwards is None else _seed(core, forwards)
+        number = None if forwards is None else _seed(core, core.cycle.micro_batches.number(forwards))
         self.apart = turns is not None and not turns.sequential
         if self.apart and not self.known:
             self.known = {generator: collections.OrderedDict() for generator in _GENERATORS}

@@ -14,7 +14,8 @@ from ..model import hooks, placement
 from ..progress import Progress
 from ..step import commit_blob, param_groups
 from ..step.loss_graph import refuse_other
-from ..step.step_cycle import Phase, StepResult, parts_of
+from ..step.step_cycle import Phase, StepResult
+from ..step.sum_groups import parts_of
 from ..torch_internals import outside_inference_mode
 from . import checkpoint, export, memory, open_engines, sleep, weights
 from .core import Core

@@ -23,7 +23,10 @@ from . import init, open_engines, shared_budget
 from .engine import Engine
 from .options import BUDGETS
 
-_OF_TRAINING = (*NUMBERS, *"clip optimizer groups moments on_nonfinite compress compress_after moments_from".split())
+_OF_TRAINING = (
+    *NUMBERS,
+    *"clip optimizer groups moments on_nonfinite compress compress_after moments_from sum_groups".split(),
+)
 
 
 class FrozenEngine(Engine):

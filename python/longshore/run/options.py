@@ -22,7 +22,7 @@ from . import open_engines
 
 # in DeepSpeed's configuration, under "longshore"
 SECTION = """run drives memory gpu_memory pinned_memory storage moments overwrite activations activation_room compress
-    compress_after moments_from""".split()
+    compress_after moments_from sum_groups""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -34,7 +34,7 @@ DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
     weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
-    activation_room, compress, compress_after, moments_from, compile, device, device_timeout, trains."""
+    activation_room, compress, compress_after, moments_from, compile, sum_groups, device, device_timeout, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -67,6 +67,9 @@ class Options(SimpleNamespace):
             raise ValueError(
                 f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave it out"
             )
+        groups = self.sum_groups = 1 if self.sum_groups is None else self.sum_groups
+        if type(groups) is not int or groups < 1:
+            raise ValueError(f"wrap: sum_groups must be a whole number, 1 or more, and is {groups!r}")
         refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
@@ -91,7 +94,7 @@ class Options(SimpleNamespace):
 
     def record(self, numbers, compute):
         """The options as the run records them."""
-        given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress")
+        given = ("clip", "storage", "moments", "on_nonfinite", "activations", "compress", "sum_groups")
         made = {"compute": NAME_OF[compute], "seed": open_engines.seed_of_run(), "groups": None}
         made.update(budgets(self.gpu_memory, self.pinned_memory))
         out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
@@ -112,7 +115,10 @@ def recorded(numbers):
 
 def that_stay(state, asked):
     """Options asked for that differ from those of an open run, each as a phrase. The run keeps its own."""
-    how, other = {"activations": "memory", "compress": 0.0, "compress_after": 0, **state.program["engine"]}, []
+    how, other = (
+        {"activations": "memory", "compress": 0.0, "compress_after": 0, "sum_groups": 1, **state.program["engine"]},
+        [],
+    )
     for option, value in asked.items():
         if option in _START_ONLY:
             continue

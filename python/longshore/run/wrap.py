@@ -66,6 +66,7 @@ def wrap(
     compress_after: int = 0,
     moments_from: str | os.PathLike | None = None,
     compile: bool | str | dict = False,
+    sum_groups: int | None = None,
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
     trains: bool = True,
@@ -131,6 +132,10 @@ def wrap(
             optimizer continues with its moments and step counts. Parameters that are not in it start from zero.
         compile: True compiles each layer with torch.compile. A string names the backend; a dict gives backend, mode,
             dynamic, fullgraph or options. The last bits of results may change.
+        sum_groups: In how many groups a step's gradients are added: its micro-batches are cut into so many groups that
+            follow each other, those of a group are added in order, then the groups. The number of micro-batches of each
+            step is a multiple. The run keeps it, and has the same bits with any number of ranks that divides it.
+            Default: 1, which adds all in order; under several ranks their number.
         device: Where forward and backward compute, such as "cuda" or "cpu". The model may lie there or on the CPU:
             wrap() moves it. Parameters stay the same objects, and buffers go along. Batches are yours to move, to
             ``engine.device``. Default: where the model lies, if that is an accelerator of PyTorch's; else the

@@ -1,5 +1,6 @@
 """The gradients of one block of a step: sums in memory, or put aside on the drives."""
 
+import itertools
 import mmap
 
 import torch
@@ -50,17 +51,26 @@ def shows(value, sum):
     )
 
 
+def _sum(sum, g):
+    """Adds a gradient to a sum, in fp32."""
+    return sum.add_(g) if sum.dtype == torch.float32 else sum.float().add_(g)
+
+
 class BlockGradients:
     """The gradients of one block, by the index of its tensors."""
 
-    __slots__ = ("held", "spilled", "arrived", "added", "fired")
+    __slots__ = ("apart", "held", "open", "group", "spilled", "arrived", "added", "fired")
 
-    def __init__(self):
+    def __init__(self, apart=False):
+        """apart: the sums of groups stay apart, since those of other ranks come first."""
+        self.apart = apart
         self.clear()
 
     def clear(self):
         self.held = {}  # the gradients in memory
-        self.spilled = False  # whether gradients on the drives must be added to those
+        self.open = {}  # sums of later groups that are not added to those yet, in order
+        self.group = {}  # the group of the last gradient of each tensor
+        self.spilled = frozenset()  # tensors with gradients on the drives, which come before those in memory
         self.arrived = set()  # tensors that have a gradient in this step
         self.added = False  # whether the C step has these gradients as they are
         self.fired = {}  # how many gradients each tensor got in this pass
@@ -69,25 +79,78 @@ class BlockGradients:
         """Whether all of its gradients are zeros, which take no memory."""
         return all(is_zeros(self.held.get(index)) for index in self.arrived)
 
+    @property
+    def nbytes(self):
+        return sum(map(bytes_of, itertools.chain(self.held.values(), *self.open.values())))
+
+    def leave(self):
+        """The drives have its gradients: memory needs them no more."""
+        self.held, self.spilled = {}, frozenset(self.arrived)
+
+    def follows(self, index, group):
+        """Whether the next gradient of a tensor, of this group, needs what is on the drives: it adds to that, or begins
+        a group after another one that does."""
+        return bool(self.spilled) and (index in self.held) != (self.group.get(index) == group)
+
+    def awaits(self, group):
+        """Whether a sum of this group is in memory that other groups precede: it gets all of its gradients first."""
+        return any(self.group.get(index) == group for index in (self.held if self.spilled else self.open))
+
+    def add(self, index, g, group, lent):
+        """Adds a gradient to the sum of its group, which becomes fp32 with the second one. lent: its memory is."""
+        if index not in self.held or is_zeros(self.held[index]):
+            self.held[index] = g.clone() if lent else g.contiguous()
+        elif self.group.get(index) != group:
+            if not self.apart:
+                self.fold(index)
+            self.open.setdefault(index, []).append(g.clone() if lent else g.contiguous())
+        elif index in self.open:
+            self.open[index][-1] = _sum(self.open[index][-1], g)
+        else:
+            self.held[index] = _sum(self.held[index], g)
+        self.group[index] = group
+
+    def fold(self, index):
+        """Adds the sums of later groups of a tensor to its gradient, in order."""
+        for g in self.open.pop(index, ()):
+            self.held[index] = _sum(self.held[index], g)
+
+    def fold_all(self):
+        for index in [*self.open]:
+            self.fold(index)
+
+    def value(self, index):
+        """The gradient of a tensor, of all groups so far."""
+        value = self.held[index]
+        for g in self.open.get(index, ()):
+            value = value.float() + g
+        return value
+
+    def replace(self, index, value):
+        """Makes this the gradient of a tensor; None: it has none."""
+        self.open.pop(index, None)
+        if value is None:
+            self.held.pop(index, None)
+            self.group.pop(index, None)
+            self.arrived.discard(index)
+        else:
+            self.held[index] = value
+            self.group.setdefault(index, 0)
+
     def read_spilled(self, state, number, buffer):
-        """Adds the gradients on the drives to the held ones, which become fp32.
+        """Reads the gradients on the drives, which become the held ones, as fp32. The held ones follow them.
 
         number: of the block. buffer: has room for one of the layout's pieces."""
-        layout, alone = state.layout, self.arrived - self.held.keys()
-        for index in self.arrived:
-            g = self.held.get(index)
-            self.held[index] = (
-                torch.empty(layout.blocks[number].tensors[index].shape, dtype=torch.float32, device="cpu")
-                if g is None
-                else g.clone()
-                if is_zeros(g)
-                else g.float()
-            )
+        layout = state.layout
+        for index in self.spilled:
+            if index in self.held:
+                self.open[index] = [self.held[index], *self.open.get(index, ())]
+            shape = layout.blocks[number].tensors[index].shape
+            self.held[index] = torch.empty(shape, dtype=torch.float32, device="cpu")
         values = buffer.view(torch.float32)
         for segment, count, inside in layout.pieces(number):
             state.fetch(number, lib.SHORE_FETCH_SPILLED, buffer.pointer, segment, count).result()
             for index, at, first, last in inside:
-                if index in self.arrived:
-                    sum, before = self.held[index].view(-1)[first:last], values[at : at + last - first]
-                    sum.copy_(before) if index in alone else sum.add_(before)
-        self.spilled = False
+                if index in self.spilled:
+                    self.held[index].view(-1)[first:last].copy_(values[at : at + last - first])
+        self.spilled = frozenset()

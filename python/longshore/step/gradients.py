@@ -7,8 +7,6 @@ import contextlib
 import functools
 import weakref
 
-import torch
-
 from ..drives import recovery
 from ..drives.layout import PIECE
 from ..drives.state import Buffer
@@ -22,7 +20,7 @@ from ..torch_internals import (
     is_captured,
     post_accumulate_hooks,
 )
-from .block_gradients import BlockGradients, bytes_of, is_zeros, merged, shows
+from .block_gradients import BlockGradients, is_zeros, merged, shows
 from .grad_attribute import Shown
 from .gradient_step import Step
 from .landing import Landing
@@ -94,7 +92,7 @@ class Gradients(ScriptSide):
     @property
     def held_bytes(self):
         shown = self.made.values() if self.shows_made else ()
-        return sum(bytes_of(g) for block in (*self.blocks, *shown) for g in block.held.values())
+        return sum(block.nbytes for block in (*self.blocks, *shown))
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
@@ -132,6 +130,7 @@ class Gradients(ScriptSide):
     def _end_of_script_pass(self):
         self._task = None
         self.end_of_backward()
+        self.streams.core().cycle.passes += 1
 
     def take(self, p):
         """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""
@@ -140,15 +139,15 @@ class Gradients(ScriptSide):
             return
         if len(post_accumulate_hooks(p)) == 2:
             turns = self.streams.turns
-            for due in (g,) if turns is None else turns.in_order(p, g):
-                self.add(p, due)
+            for number, due in ((None, g),) if turns is None else turns.in_order(p, g):
+                self.add(p, due, number)
             return
         handle = p.longshore
         self.land()
-        self._sum(p, g.cpu())
+        self._sum(p, g.cpu(), self._place())
         if self.blocks[handle.block.number].spilled:
             self._read_spilled(handle.block.number)
-        self.shown.lend(self, p, self.blocks[handle.block.number].held[handle.index])
+        self.shown.lend(self, p, self.blocks[handle.block.number].value(handle.index))
         self._in_hooks.add(id(p))
 
     def take_back(self, p):
@@ -158,70 +157,62 @@ class Gradients(ScriptSide):
         self._in_hooks.discard(id(p))
         with DisableTorchFunctionSubclass():
             g, p.grad, handle = p.grad, None, p.longshore
-        sum = self.blocks[handle.block.number].held[handle.index]
+        sum = self.blocks[handle.block.number].value(handle.index)
         if g is None or not shows(g, sum):
             self.replace(handle.block.number, handle.index, None if g is None else merged(sum, g))
         kept = (lambda: None) if g is None else weakref.ref(g)
         del g
         self.shown.stays(p, kept)
         if self._is_complete(handle.block.number):
-            self.complete(handle.block.number, self._is_last())
+            self.complete(handle.block.number, self._place())
 
-    def _is_last(self):
-        """Whether no other pass than this one adds to the step."""
-        return self.streams.core().cycle.last
+    def _place(self, number=None):
+        return self.streams.core().cycle.place(number)
 
-    def add(self, p, g):
+    def add(self, p, g, number=None):
         """Adds a gradient to the sum of its parameter, and completes the block if it was the last one: now, or once it
-        has come from its device."""
+        has come from its device. number: as StepCycle.place() takes it."""
         block = self.blocks[p.longshore.block.number]
         if self.landing is None or g.device.type == "cpu":
-            self._add(p, g, self._is_last())
+            self._add(p, g, self._place(number))
             return
         block.arrived.add(p.longshore.index)
-        self.landing.begin(self.step, p, g, self._is_last())
+        self.landing.begin(self.step, p, g, self._place(number))
         if self.landing.device.crosses_too_much(self.landing.there_bytes()):
             self.land()
 
-    def _add(self, p, g, last):
-        self._sum(p, g)
+    def _add(self, p, g, place):
+        self._sum(p, g, place)
         if self._is_complete(p.longshore.block.number):
-            self.complete(p.longshore.block.number, last)
+            self.complete(p.longshore.block.number, place)
 
     def _landed(self, tag):
         """Something has come from the device: a gradient, or the end of a pass."""
         landed = self.landing.take(tag)
         if landed is None:
             return
-        p, g, last = landed
+        p, g, place = landed
         if p is None:
-            self._end_pass(last)
+            self._end_pass(place)
         else:
-            self._add(p, g, last)
+            self._add(p, g, place)
 
     def land(self):
         """Waits for gradients on their way from the device."""
         if self.landing is not None and self.landing.coming:
             self.step.call(lib.shore_step_land_all)
 
-    def _sum(self, p, g):
-        """Adds a gradient to its parameter's sum, which becomes fp32 with the second one."""
+    def _sum(self, p, g, place):
+        """Adds a gradient to its parameter's sum."""
         handle = p.longshore
         block = self.blocks[handle.block.number]
         if g.is_sparse:
             g = g.to_dense()
         with self._recovering():
             self._reclaim(handle.block.number)
-            if block.spilled and handle.index in block.held:
-                self._read_spilled(handle.block.number)  # keeps the order of additions
-        old = block.held.get(handle.index)
-        if old is None or is_zeros(old):
-            borrowed = self.landing is not None and self.landing.lent(g)
-            block.held[handle.index] = g.clone() if borrowed else g.contiguous()
-        elif old.dtype == torch.float32:
-            old.add_(g)
-        else:
-            block.held[handle.index] = old.float().add_(g)
+            if block.follows(handle.index, place.group):
+                self._read_spilled(handle.block.number)
+        block.add(handle.index, g, place.group, lent=self.landing is not None and self.landing.lent(g))
         block.arrived.add(handle.index)
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
 
@@ -229,15 +220,18 @@ class Gradients(ScriptSide):
         fired = self.blocks[number].fired
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
-    def complete(self, number, last):
-        """Hands a block's gradients to the C step: autograd has all of them in this pass. last: no other pass adds to
-        them."""
-        if not self.blocks[number].arrived or self.blocks[number].added:
+    def complete(self, number, place):
+        """Hands a block's gradients to the C step: autograd has all of them in this pass. If other passes add to a
+        group that others precede, they stay in memory beside those. place: of the pass."""
+        block = self.blocks[number]
+        if not block.arrived or block.added:
             return  # a hook has removed all of them
         core = self.streams.core()
         core.meter.block_ended()
+        if not place.ends and block.awaits(place.group):
+            return
         with self._recovering():
-            self._hand_over(number, core, last)
+            self._hand_over(number, core, place.last)
 
     def _hand_over(self, number, core, last):
         """last: whether no other pass adds to this block."""
@@ -259,18 +253,18 @@ class Gradients(ScriptSide):
     def end_of_pass(self):
         """Completes the blocks that autograd left incomplete in this pass, once all has come. The last pass of a step
         waits for that, so that updates begin while the device computes."""
-        last = self._is_last()
+        place = self.streams.core().cycle.place_of_end()
         if self.landing is None:
-            self._end_pass(last)
+            self._end_pass(place)
             return
-        self.landing.end_pass(self.step, last)
-        if last:
+        self.landing.end_pass(self.step, place)
+        if place.last:
             self.land()
 
-    def _end_pass(self, last):
+    def _end_pass(self, place):
         for number, block in enumerate(self.blocks):
             if block.fired and not self._is_complete(number):
-                self.complete(number, last)
+                self.complete(number, place)
             block.fired.clear()
 
     def end_of_backward(self):
@@ -282,7 +276,7 @@ class Gradients(ScriptSide):
     def _more_bytes(self):
         """Bytes that gradients take in memory beyond those that the C step counts; may be negative."""
         changed = [n for n, block in enumerate(self.blocks) if block.held and (not block.added or n == self._inspected)]
-        held = sum(bytes_of(g) for n in changed for g in self.blocks[n].held.values())
+        held = sum(self.blocks[n].nbytes for n in changed)
         return held - sum(self.step.tell(lib.shore_step_bytes, n) for n in changed)
 
     def _add_to_step(self, number, more=False):
@@ -292,6 +286,7 @@ class Gradients(ScriptSide):
             return
         if block.spilled:
             self._read_spilled(number)
+        block.fold_all()
         self.step.add(number, self.streams.state.gather(number, block.held), more)
         block.added = True
 
@@ -313,7 +308,7 @@ class Gradients(ScriptSide):
         return self.blocks[number].added and not self.blocks[number].spilled and number != self._inspected
 
     def _mark_spilled(self, number):
-        self.blocks[number].held, self.blocks[number].spilled = {}, True
+        self.blocks[number].leave()
 
     def _drop_unneeded(self):
         """Frees gradients that no spill and no update needs any more."""
@@ -335,7 +330,7 @@ class Gradients(ScriptSide):
         if self.blocks[number].held:
             return self.blocks[number].held
         copy = BlockGradients()
-        copy.arrived = self.blocks[number].arrived
+        copy.spilled = self.blocks[number].spilled
         self._read_spilled(number, copy)
         return copy.held
 

@@ -8,12 +8,13 @@ import torch
 
 from ..interrupts import whole
 from ..native import ffi
+from .sum_groups import Place
 
 
 class _Coming(NamedTuple):
     """A gradient on its way, or a part of one; without a parameter: the end of a pass."""
 
-    last: bool  # whether its pass is the step's last
+    place: Place  # its micro-batch's in the step
     p: Any = None
     there: Any = None  # on the device
     here: Any = None
@@ -36,7 +37,7 @@ class Landing:
         self.memory = memory
 
     @whole
-    def begin(self, step, p, g, last):
+    def begin(self, step, p, g, place):
         """Begins to copy a parameter's gradient. Once it is here, the step says so: see take()."""
         g = (g.to_dense() if g.is_sparse else g).contiguous()
         most = self.memory.nbytes if g.nbytes <= self.memory.nbytes else self.memory.nbytes // 2 // 64 * 64
@@ -47,13 +48,13 @@ class Landing:
                 at, end = step.land_at(part.nbytes), end + part.numel()
                 here = self.memory.bytes[at : at + part.nbytes].view(g.dtype)
                 here = here.view(g.shape) if together is None else here
-                self._land(step, _Coming(last, p, part, here, together, end))
+                self._land(step, _Coming(place, p, part, here, together, end))
 
     @whole
-    def end_pass(self, step, last):
+    def end_pass(self, step, place):
         """Says in the same way that all gradients of a pass are here."""
         with step.streams.lock:
-            self._land(step, _Coming(last))
+            self._land(step, _Coming(place))
 
     def _land(self, step, coming):
         number, until, tag = 0, ffi.new("struct shore_event *")[0], next(self._tags)
@@ -64,13 +65,13 @@ class Landing:
         step.land(number, tag, until)
 
     def take(self, tag):
-        """(parameter, its gradient, whether its pass is the step's last) of a tag. The gradient's memory gets others
+        """(parameter, its gradient, its Place) of a tag. The gradient's memory gets others
         afterwards. Without a parameter: a pass has ended. None: a part of a gradient is here."""
-        last, p, _, here, together, end = self.coming.pop(tag)
+        place, p, _, here, together, end = self.coming.pop(tag)
         if together is None:
-            return p, here, last
+            return p, here, place
         together.view(-1)[end - here.numel() : end] = here
-        return (p, together, last) if end == together.numel() else None
+        return (p, together, place) if end == together.numel() else None
 
     def there_bytes(self):
         """Bytes on the device of the gradients that are on their way."""

@@ -200,7 +200,7 @@ class Turns:
     def backward(self, numbers):
         """Runs one backward pass for these micro-batches, whose forward passes have ended."""
         gradients = self.core.gradients
-        self.core.cycle.expect(numbers[-1] == self.count - 1, len(numbers))
+        self.core.cycle.expect(numbers[-1] == self.count - 1, len(numbers), numbers[0])
         self.current_backward = numbers[0] if len(numbers) == 1 else None
         roots = [(self.losses[n], None) for n in numbers] + [
             (root, torch.zeros_like(root)) for n in numbers for root in self.graphs.roots(n)
@@ -211,8 +211,8 @@ class Turns:
             self.done[n] = True
             self.losses[n] = self.losses[n].detach()
         for p, early, added in self.early.values():
-            for g in self._due(early, added) if early else ():
-                gradients.add(p, g)
+            for number, g in self._due(early, added) if early else ():
+                gradients.add(p, g, number)
         if self.sequential:
             gradients.end_of_pass()
 
@@ -231,8 +231,8 @@ class Turns:
             self.modules.reapply(before.private + before.changes + after.changes)
 
     def in_order(self, p, g):
-        """Takes a gradient of a parameter. Returns the gradients that may be added now, in the order of the
-        micro-batches: a later one may arrive first if an earlier one skips a layer."""
+        """Takes a gradient of a parameter. Returns (micro-batch, gradient) of those that may be added now, in their
+        order: a later one may arrive first if an earlier one skips a layer."""
         number, g = self.graphs.take(p, g)
         if g is None:
             return ()
@@ -250,7 +250,7 @@ class Turns:
         out = []
         for number in range(self.count):
             if number in early:
-                out.append(early.pop(number))
+                out.append((number, early.pop(number)))
                 added.add(number)
             elif number not in added and not self.done[number]:
                 break
@@ -417,7 +417,7 @@ class Together:
         if cycle.backwards:
             raise LongshoreError("train_batch: backward() has begun a step; make it with step(), or drop_gradients()")
         count = len(micro_batches)
-        parts, losses = count if divide else 1, [None] * count
+        losses = [None] * count
         modules = dict(core.module.named_modules())
         layers = dict.fromkeys(
             modules[s.block.module] for s in streams.blocks if s.block.layer and s.block.module in modules
@@ -432,6 +432,8 @@ class Together:
             return loss / parts if parts > 1 else loss
 
         turns = Turns(core, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
+        cycle.micro_batches.share("train_batch", count)
+        parts = cycle.micro_batches.total if divide else 1
         try:
             core.own_random.begin_step(core)
             core.device_memory.before_pass(micro_batches, True)

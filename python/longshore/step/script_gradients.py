@@ -54,14 +54,14 @@ class ScriptSide:
         self.land()
         if self.has(p):
             self._inspect(number)
-            return self.blocks[number].held[index]
+            return self.blocks[number].value(index)
         block = self.made.get(number)
         if block is None or index not in block.arrived:
             return None
         if block.spilled:
             before, self._inspected_made = self.made.get(self._inspected_made), number
             if before is not None:
-                before.held, before.spilled = {}, True
+                before.leave()
             self._read_spilled(number, block)
         return block.held[index]
 
@@ -81,6 +81,8 @@ class ScriptSide:
             return
         if self.shows_made and before and before.arrived and (before.spilled or self._inspected_made == number):
             return  # the same place on the drives has gradients of the last step that p.grad still shows
+        if block.awaits(self._place().group):
+            return
         if not block.added:
             self.step.tell(lib.shore_step_wait, number)  # an update may still read the place on the drives
             self._hand_over(number, self.streams.core(), False)
@@ -190,11 +192,7 @@ class ScriptSide:
         """Replaces a gradient in memory. value: None removes it."""
         block = self.blocks[number]
         self._reclaim(number)
-        if value is None:
-            block.held.pop(index, None)
-            block.arrived.discard(index)
-        else:
-            block.held[index] = value
+        block.replace(index, value)
         if not block.arrived:
             self.step.tell(lib.shore_step_forget, number)
 

@@ -22,6 +22,7 @@ from ..interrupts import whole
 from ..model import device
 from ..native import lib
 from . import commit_blob
+from .sum_groups import MicroBatches
 
 
 @dataclass
@@ -40,15 +41,6 @@ class StepResult:
     def __str__(self) -> str:
         loss = "" if math.isnan(self.loss) else f"  loss {self.loss:.4g}"
         return f"step {self.step}" + ("  skipped: not finite" if self.skipped else f"{loss}  norm {self.grad_norm:.4g}")
-
-
-def parts_of(accumulate):
-    """Checks engine.accumulate, which a script may set, and returns it."""
-    if not isinstance(accumulate, int) or accumulate < 1:
-        raise ValueError(
-            f"engine.accumulate = {accumulate!r}: it must be the number of backward passes of a step, 1 or more"
-        )
-    return accumulate
 
 
 class Phase(enum.Enum):
@@ -71,9 +63,11 @@ class StepCycle:
         self.counts = [[state.step] * len(b.tensors) for b in state.layout.blocks]  # updates of each tensor so far
         self.counts_before = self.counts  # the same at the step before the last one
         self.backwards = 0  # backward passes of the step that gathers
+        self.passes = 0  # the same, with those of a script's own loss.backward()
+        self.micro_batches = MicroBatches(core)
         self.forwards = 0  # its forward passes in training
         self.losses: list = []  # of its passes: (loss, how many of them make the step's), still on their device
-        self.last = False  # whether make() follows the current pass
+        self.last, self.done = False, 0  # of the current pass, as expect() takes them
         self.several = False  # whether the step before had more than one pass
         # where random numbers and counts begin: the seed, and the number of steps made before this run
         self.lineage = [core.how["seed"], 0]
@@ -116,22 +110,35 @@ class StepCycle:
 
     def count_anew(self):
         """The next pass is the first one of the step."""
-        self.backwards, self.forwards, self.losses, self.last = 0, 0, [], False
+        self.backwards, self.passes, self.forwards, self.losses, self.last = 0, 0, 0, [], False
+        self.micro_batches.clear()
 
     def end_pass(self, loss, parts, count=1):
         """A backward pass of this many micro-batches has gathered the gradients of a loss, a tensor of one element of
         which the step's has 1 / parts."""
         self.losses.append((loss, parts))
         self.backwards += count
+        self.passes += count
 
-    def expect(self, last, count=1):
-        """The next backward pass is of this many micro-batches. last: whether make() follows it."""
-        self.last, self.core.gradients.passes = last, count
+    def place(self, n=None):
+        """The Place of a micro-batch in the step. n: its number in this process; by default the pass is of it alone."""
+        return self.micro_batches.place(self.passes + self.done if n is None else n, self.last)
+
+    def place_of_end(self):
+        """The Place of the pass's last micro-batch."""
+        return self.place(self.passes + self.done + self.core.gradients.passes - 1)
+
+    def expect(self, last, count=1, done=0):
+        """The next backward pass is of this many micro-batches. last: whether make() follows it. done: so many came
+        before it that end_pass() does not know yet."""
+        self.last, self.core.gradients.passes, self.done = last, count, done
 
     @whole
     def begin_pass(self):
         """Prepares a backward pass."""
         gradients = self.core.gradients
+        if self.micro_batches.shared is None:
+            self.micro_batches.share("backward", *self.micro_batches.of_loop())
         gradients.hide()
         if self.core.state.away:
             self.settle()  # the new gradients use the memory of the last step's
@@ -156,6 +163,7 @@ class StepCycle:
 
     def decide(self):
         """Returns the struct shore_clipping of the step: the norm of its gradients, and their coefficient."""
+        self.micro_batches.refuse_other("the step", self.passes)
         self.settle()
         return self.core.gradients.decide(self.core.how["clip"])
 
