@@ -77,6 +77,43 @@ unsigned shore_optimizer_planes(enum shore_optimizer optimizer, bool with_moment
 
 struct shore_fleet;
 
+/* Result of an operation: rc is 0 or an error. Ownership: diag is NULL on success, and valid only during the call.
+ * Threading: a thread of a drive, or the submitter's. It must neither block nor submit. */
+typedef void (*shore_done_fn)(void *ctx, int rc, const struct shore_diag *diag);
+
+struct shore_completion {
+    shore_done_fn fn;
+    void *ctx;
+};
+
+/* Completes a request that a program answers itself (see struct shore_elsewhere); sentence: of an error, copied; NULL:
+ * that of its code. Threading: any. */
+void shore_complete(struct shore_completion done, int rc, const char *sentence);
+
+/* What a fetch delivers. */
+enum shore_fetch_kind {
+    SHORE_FETCH_BF16,    /* plane HI: 2 bytes an element */
+    SHORE_FETCH_MASTER,  /* HI and LO joined: fp32 */
+    SHORE_FETCH_M,       /* fp32 */
+    SHORE_FETCH_V,       /* fp32 */
+    SHORE_FETCH_R,       /* plane R: bf16 */
+    SHORE_FETCH_STATE,   /* all planes as they are stored: shore_fleet_state_bytes() a segment, segment by segment */
+    SHORE_FETCH_SPILLED, /* gradients that shore_fleet_spill() stored as FP32; they belong to no step */
+    SHORE_FETCH_SPILLED_BF16 /* the same, stored as BF16 */
+};
+
+/* Segments [segment, segment + count) of a block that are on a drive of another process: what shore_fleet_fetch() asks
+ * for there. */
+struct shore_elsewhere {
+    size_t size; /* sizeof(struct shore_elsewhere), of this library */
+    uint64_t step;
+    uint32_t drive; /* in the order of the fleet */
+    uint32_t block, segment, count;
+    enum shore_fetch_kind kind;
+    void *dst;
+    uint64_t bytes; /* to be written there */
+};
+
 enum shore_io { SHORE_IO_AUTO, SHORE_IO_URING, SHORE_IO_THREADS, SHORE_IO_BUFFERED };
 
 /* Options of a fleet. Zero-initialise; every zero but that of size is the default. */
@@ -118,15 +155,14 @@ struct shore_fleet_options {
     /* Notes that are not errors ("page cache used because O_DIRECT is refused"), one sentence each. May be NULL. */
     void (*note)(void *ctx, const char *text);
     void *note_ctx;
-};
-
-/* Result of an operation: rc is 0 or an error. Ownership: diag is NULL on success, and valid only during the call.
- * Threading: a thread of a drive, or the submitter's. It must neither block nor submit. */
-typedef void (*shore_done_fn)(void *ctx, int rc, const struct shore_diag *diag);
-
-struct shore_completion {
-    shore_done_fn fn;
-    void *ctx;
+    /* A part of a fleet, see below. [ndrives], in the order of the fleet: the drives of this process, which follow each
+     * other; there may be none. Other processes have the others. NULL: all drives are this process's, in any order. */
+    const bool *mine;
+    /* A part: reads segments of other parts. Called within shore_fleet_fetch(), on its thread. Fills request->dst and
+     * completes `done` once, on any thread, then or later, or returns an error. Ownership: *request is borrowed during
+     * the call, dst until the completion. NULL: they cannot be read. */
+    int (*fetch_elsewhere)(void *ctx, const struct shore_elsewhere *request, struct shore_completion done);
+    void *elsewhere_ctx;
 };
 
 /* A completion that can be waited for. Usage: shore_wait_init(&w); submit(..., shore_wait_completion(&w));
@@ -264,18 +300,6 @@ int shore_fleet_metrics(const struct shore_fleet *fleet, void *metrics, uint32_t
 /* The blob of the committed step. *bytes: capacity in, size out (0: it has none). Reads it from the first drive; no
  * update or commit may be under way. Errors: -ENOSPC, SHORE_ECORRUPT, -EIO, SHORE_ELINK. */
 int shore_fleet_blob(struct shore_fleet *fleet, void *blob, uint32_t *bytes, struct shore_diag *diag);
-
-/* What a fetch delivers. */
-enum shore_fetch_kind {
-    SHORE_FETCH_BF16,    /* plane HI: 2 bytes an element */
-    SHORE_FETCH_MASTER,  /* HI and LO joined: fp32 */
-    SHORE_FETCH_M,       /* fp32 */
-    SHORE_FETCH_V,       /* fp32 */
-    SHORE_FETCH_R,       /* plane R: bf16 */
-    SHORE_FETCH_STATE,   /* all planes as they are stored: shore_fleet_state_bytes() a segment, segment by segment */
-    SHORE_FETCH_SPILLED, /* gradients that shore_fleet_spill() stored as FP32; they belong to no step */
-    SHORE_FETCH_SPILLED_BF16 /* the same, stored as BF16 */
-};
 
 /* The form of a gradient. */
 enum shore_gradient_form {
@@ -422,11 +446,11 @@ struct shore_commit {
 
 /* Commits a step on every drive, after all its updates: table, flush, record, flush. Metrics and blob are copied.
  * Durable: at the completion, which runs when the last drive has acknowledged. Ownership: nothing is borrowed.
- * Threading: any. Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending), -EINVAL (sizes). To the
- * completion, with nothing touched: -EINVAL (size was left out), -ENOTSUP (a blob, and the first drive is of an older
- * version without room for it); the error of an update of the attempt: no drive was touched, and the attempt can be
- * discarded. Any other error, also -EINVAL for a segment that was neither updated nor carried: some drives may have the
- * step, and the fleet cannot be used until it is opened again (SHORE_ELINK: or reconnected). */
+ * Threading: any. Errors: SHORE_ESTALE (another base step), -EBUSY (one is pending, or not confirmed), -EINVAL (sizes).
+ * To the completion, with nothing touched: -EINVAL (size was left out), -ENOTSUP (a blob, and the first drive is of an
+ * older version without room for it); the error of an update of the attempt: no drive was touched, and the attempt can
+ * be discarded. Any other error, also -EINVAL for a segment that was neither updated nor carried: some drives may have
+ * the step, and the fleet cannot be used until it is opened again (SHORE_ELINK: or reconnected). */
 int shore_fleet_commit_with(struct shore_fleet *fleet, const struct shore_commit *commit, struct shore_completion done);
 
 /* The same without a blob: commits base_step + 1, updated or skipped. Errors: as of shore_fleet_commit_with(). */
@@ -465,6 +489,58 @@ struct shore_ledger {
 };
 /* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out);
+
+/* ---- a part of a fleet --------------------------------------------------------------------------------------------
+ *
+ * Several processes may share a fleet: each opens and locks the drives that `mine` names, and stands beside the others
+ * with the whole layout. The same process may later open the whole fleet, without `mine`, and back.
+ *
+ *     shore_fleet_create() or _open()     of the own drives, in each process; the fleet is not ready yet
+ *     shore_fleet_part()                  what the others must know of them; the program sends it to all
+ *     shore_fleet_unite()                 opened: at the committed step; made: initial state and seal follow
+ *     each step:  updates of own segments ... shore_fleet_commit()
+ *                 all processes tell each other that their commits are complete ... shore_fleet_confirm()
+ *
+ * Init, store, update, carry and spill take any segments and leave those of other parts alone. Their params_out stays
+ * as it is. Scratch lies on the own drives: the share that these have of scratch_bytes. A blob lies on the first own
+ * drive of each part: shore_fleet_blob() reads that one, and a fleet that is opened whole that of its first drive. A
+ * part without drives keeps none.
+ *
+ * The program sees to it that all parts have united (or sealed) before one commits, and that no process goes on after
+ * another one is lost: then all of them close and open again, at the newest step that every part has.
+ *
+ * To create, a part needs fleet_id, the same everywhere; drives get equal shares, or those of drive_speeds. Drives are
+ * files, devices, or on other hosts: what dies with its process cannot be shared. accept_step is for a whole fleet. */
+
+/* What the other parts must know of this one: its drives with what they hold and the steps that they have. *bytes:
+ * capacity in, size out. Threading: one; before shore_fleet_unite(). Errors: -ENOSPC (*bytes says how much), -EINVAL (a
+ * whole fleet), -ENOMEM, SHORE_ELINK. */
+int shore_fleet_part(const struct shore_fleet *fleet, void *out, size_t *bytes, struct shore_diag *diag);
+
+/* Makes a part ready with what shore_fleet_part() has given in all processes, this one included, in any order. Opened:
+ * recovers the committed step from the records of all drives, and makes a new epoch durable on the own ones. After an
+ * error the fleet can only be closed. Threading: one. Ownership: parts are borrowed during the call. Errors: -EINVAL
+ * (united already, or malformed bytes), SHORE_EMISMATCH (a drive that two processes have, or that nobody has; one of
+ * another fleet, placement or layout), and as of shore_fleet_open(). */
+int shore_fleet_unite(struct shore_fleet *fleet, const void *const *parts, const size_t *bytes, uint32_t nparts,
+                      struct shore_diag *diag);
+
+/* The segments of a block that are on own drives: [*segment, *segment + *count). Returns false if there are none. A
+ * whole fleet owns all. Threading: any, once the fleet was created, or opened and united. */
+bool shore_fleet_own(const struct shore_fleet *fleet, uint32_t block, uint32_t *segment, uint32_t *count);
+
+/* Every part has committed `step`, so this one may write over the step before. Until then, updates of the next step are
+ * held as while a commit is pending, and another commit is refused. A whole fleet needs none. Threading: any. Errors:
+ * SHORE_ESTALE (not the committed step), -EBUSY (its commit is pending). */
+int shore_fleet_confirm(struct shore_fleet *fleet, uint64_t step);
+
+/* Sum of the leaves of the committed state on own drives, modulo 2^128, little-endian. deep: as of
+ * shore_fleet_digest(). Threading: one; nothing is under way. Errors: as of shore_fleet_digest(). */
+int shore_fleet_leaf_sum(struct shore_fleet *fleet, bool deep, unsigned char sum[16], struct shore_diag *diag);
+
+/* The digest of a fleet whose parts have these sums, in any order: shore_fleet_digest() of the whole fleet. Threading:
+ * any. */
+void shore_fleet_digest_of(uint64_t step, const unsigned char (*sums)[16], uint32_t nsums, unsigned char digest[16]);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/diag.h"
 #include "longshore/state.h"
 
 struct wait_state {
@@ -67,4 +68,10 @@ int shore_wait(struct shore_wait *w, struct shore_diag *diag) {
     if (rc && diag) *diag = w->diag;
     pthread_mutex_unlock(&s->mutex);
     return rc;
+}
+
+void shore_complete(struct shore_completion done, int rc, const char *sentence) {
+    struct shore_diag diag;
+    if (rc) shore__fail(&diag, rc, "%s", sentence ? sentence : shore_error_text(rc));
+    done.fn(done.ctx, rc, rc ? &diag : NULL);
 }

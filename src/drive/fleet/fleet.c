@@ -61,7 +61,7 @@ static int submit_update(struct shore__join *join) {
         f->outstanding++;
     } else if (update->attempt != f->attempt) {
         rc = SHORE_EDISCARDED;
-    } else if (f->commit && update->base_step == f->step + 1) {
+    } else if ((f->commit && update->base_step == f->step + 1) || (f->unconfirmed && update->base_step == f->step)) {
         hold = true;
         if (f->held_tail) {
             f->held_tail->next = join;
@@ -117,7 +117,7 @@ int shore_fleet_store(struct shore_fleet *f, const struct shore_store *given, st
     if (rc) return shore__join_refuse(done, rc, &why);
     rc = shore__fleet_check_range(f, store->block, store->segment, store->count);
     if (rc) return rc;
-    bool initial = !shore__fleet_is_ready(f);
+    bool initial = shore__fleet_is_new(f);
     struct shore__join *join = shore__join_new(f, initial ? SHORE__JOIN_INITIAL : SHORE__JOIN_STORE, 0, done);
     if (!join) return -ENOMEM;
     join->state = store->state;

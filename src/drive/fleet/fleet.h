@@ -24,16 +24,21 @@ struct shore_fleet {
     struct shore__drive_config config;
     struct shore__addresses at; /* the drives' addresses, as given */
     uint32_t ndrives;
-    struct shore__drive **drives; /* by place in the fleet; NULL while opening */
-    struct shore__range *ranges;  /* see placement.h */
-    struct shore__meter *meters;  /* by drive */
-    struct shore__gate *gate;     /* or NULL */
+    uint32_t own_first, own_count; /* the drives of this process: all, unless it is a part */
+    struct shore__drive **drives;  /* by place in the fleet; NULL while opening */
+    struct shore__range *ranges;   /* see placement.h */
+    struct shore__meter *meters;   /* by drive */
+    struct shore__gate *gate;      /* or NULL */
     uint64_t fleet_id[2];
     uint64_t generation;
     uint64_t first_epoch; /* the one that sealing writes */
     uint64_t scratch_bytes;
     struct shore__stripes stripes; /* of scratch */
     bool keeps_data;
+    bool is_part;                       /* other processes have the other drives: see peer.h */
+    bool made;                          /* it was created, not opened */
+    bool united;                        /* all drives are known */
+    struct shore_fleet_options opening; /* how it is opened; without what its pointers name */
 
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t idle;
@@ -49,6 +54,7 @@ struct shore_fleet {
     struct shore__join *commit; /* pending */
     bool commit_sent;
     uint64_t commit_start_ns;
+    bool unconfirmed;                     /* a part has committed the step; other parts may not have */
     struct shore__join *held, *held_tail; /* updates that wait for their base to be committed */
     uint64_t nheld;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
@@ -71,8 +77,18 @@ uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct
 bool shore__fleet_takes_whole(const struct shore_fleet_options *options);
 /* Sums over all drives: see drive.h. NULL: nothing. */
 void shore__fleet_forked(struct shore_fleet *f);
-/* Called once all drives are there. */
+/* Called once all own drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
+
+/* fleet_open.c: puts a drive in its place, or says why it has none in this fleet. i: which of the given drives it is.
+ */
+int shore__fleet_place(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
+                       uint32_t i, struct shore_diag *diag);
+/* Called once all drives are known: matches them with the layout, and makes an opened fleet ready. */
+int shore__fleet_go_on(struct shore_fleet *f, struct shore_diag *diag);
+
+/* fleet_commit.c: updates that wait for the other parts end with SHORE_EDISCARDED. */
+void shore__fleet_discard_held(struct shore_fleet *f);
 
 /* fleet_call.c: shore_fleet_scratch_put() and _get() with a seal of 16 bytes per part. Each part is on one drive, so
  * the seals tell which drive returned other bytes. seals: borrowed until the completion. */

@@ -17,7 +17,7 @@ struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet) {
         .ndrives = f->ndrives,
         .generation = f->generation,
         .scratch_bytes = f->scratch_bytes,
-        .away = shore__addresses_away(&f->at),
+        .away = !f->is_part && shore__addresses_away(&f->at),
     };
     pthread_mutex_lock(&f->lock);
     info.step = f->step;
@@ -72,28 +72,41 @@ int shore_fleet_blob(struct shore_fleet *f, void *blob, uint32_t *bytes, struct 
     uint32_t capacity = *bytes;
     unsigned char *whole = malloc(SHORE_BLOB_BYTES);
     if (!whole) return shore__fail(diag, -ENOMEM, "out of memory");
-    int rc = f->drives[0]->ops->blob(f->drives[0], whole, bytes, diag);
+    int rc = f->drives[f->own_first]->ops->blob(f->drives[f->own_first], whole, bytes, diag);
     if (!rc && *bytes > capacity) rc = shore__fail(diag, -ENOSPC, "the blob of the step has %u bytes", *bytes);
     if (!rc && *bytes) memcpy(blob, whole, *bytes);
     free(whole);
     return rc;
 }
 
-int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16], struct shore_diag *diag) {
-    unsigned char message[24] = {0};
+int shore_fleet_leaf_sum(struct shore_fleet *f, bool deep, unsigned char sum[16], struct shore_diag *diag) {
+    memset(sum, 0, 16);
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        unsigned char sum[16];
-        int rc = f->drives[d]->ops->leaf_sum(f->drives[d], deep, sum, diag);
+        unsigned char of_drive[16];
+        int rc = f->drives[d]->ops->leaf_sum(f->drives[d], deep, of_drive, diag);
         if (rc) return rc;
-        shore__sum_add(message + 8, sum);
+        shore__sum_add(sum, of_drive);
     }
-    pthread_mutex_lock(&f->lock);
-    shore__put_u64(message, f->step);
-    pthread_mutex_unlock(&f->lock);
+    return 0;
+}
+
+void shore_fleet_digest_of(uint64_t step, const unsigned char (*sums)[16], uint32_t nsums, unsigned char digest[16]) {
+    unsigned char message[24] = {0};
     struct shore__leaf leaf;
+    shore__put_u64(message, step);
+    for (uint32_t i = 0; i < nsums; i++)
+        shore__sum_add(message + 8, sums[i]);
     shore__leaf_make(message, sizeof message, 0, &leaf);
     memcpy(digest, leaf.hash, 16);
-    return 0;
+}
+
+int shore_fleet_digest(struct shore_fleet *f, bool deep, unsigned char digest[16], struct shore_diag *diag) {
+    unsigned char sum[1][16];
+    if (f->is_part)
+        return shore__fail(diag, -EINVAL, "the digest is of all parts: shore_fleet_digest_of() makes it of their sums");
+    int rc = shore_fleet_leaf_sum(f, deep, sum[0], diag);
+    if (!rc) shore_fleet_digest_of(shore__fleet_info(f).step, sum, 1, digest);
+    return rc;
 }
 
 int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out) {

@@ -18,6 +18,10 @@ bool shore__fleet_is_ready(struct shore_fleet *f) {
     return ready;
 }
 
+bool shore__fleet_is_new(struct shore_fleet *f) {
+    return f->united && !shore__fleet_is_ready(f);
+}
+
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
     const struct shore_layout_block *block = &f->layout->blocks[update->block];
     bool corrects = shore__optimizer(f->config.optimizer)->corrects_bias;

@@ -7,14 +7,13 @@
 #include "base/units.h"
 #include "drive/fleet/join.h"
 
-/* Only the first drive gets the blob: one copy is enough, since every drive has the step. */
+/* Only the first own drive gets the blob: one copy is enough, since every drive has the step. */
 static void send_commit(struct shore_fleet *f, struct shore__join *join) {
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        int rc = f->drives[d]->ops->commit(f->drives[d], d ? &join->elsewhere : &join->commit,
-                                           shore__share_completion(join, d));
+        const struct shore_commit *commit = d == f->own_first ? &join->commit : &join->elsewhere;
+        int rc = f->drives[d]->ops->commit(f->drives[d], commit, shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
-        shore__fleet_count(f, d, SHORE__COUNTER(link_control),
-                           join->commit.metrics_bytes + (d ? 0 : join->commit.blob_bytes));
+        shore__fleet_count(f, d, SHORE__COUNTER(link_control), commit->metrics_bytes + commit->blob_bytes);
     }
     shore__join_share_done(join, 0, NULL);
 }
@@ -56,6 +55,37 @@ void shore__fleet_update_ended(struct shore__join *ended) {
     if (join) commit_go(f, join, refused);
 }
 
+/* Updates that were held, taken from the queue. */
+struct held {
+    struct shore__join *first;
+    uint64_t left;
+};
+
+/* Called with the lock held. */
+static struct held take_held(struct shore_fleet *f) {
+    const struct held held = {f->held, f->nheld};
+    f->held = f->held_tail = NULL;
+    f->outstanding += f->nheld; /* in addition to updates that a broken fleet is refusing */
+    f->nheld = 0;
+    return held;
+}
+
+/* Sends them, or lets them fail. */
+static void release(struct held held, int rc, const struct shore_diag *diag) {
+    while (held.first) {
+        struct shore__join *next = held.first->next;
+        assert(held.left > 0);
+        if (rc) {
+            shore__join_share_done(held.first, rc, diag);
+        } else {
+            shore__fleet_send_update(held.first);
+        }
+        held.first = next;
+        held.left--;
+    }
+    assert(!held.left);
+}
+
 static void commit_ended(struct shore__join *join) {
     struct shore_fleet *f = join->fleet;
     int rc = join->rc;
@@ -74,26 +104,35 @@ static void commit_ended(struct shore__join *join) {
         f->broken_diag = join->diag;
     }
     f->counters[SHORE__COUNTER(commit_ns)] += shore__now_ns() - f->commit_start_ns;
-    struct shore__join *held = f->held;
-    uint64_t left = f->nheld;
-    f->held = f->held_tail = NULL;
-    f->outstanding += left; /* in addition to updates that a broken fleet is refusing */
-    f->nheld = 0;
+    f->unconfirmed = f->is_part && !rc;
+    struct held held = {0};
+    if (!f->unconfirmed) held = take_held(f);
     f->commit = NULL;
     f->commit_sent = false;
+    if (f->unconfirmed) pthread_cond_broadcast(&f->idle); /* for who closes while updates are held */
     pthread_mutex_unlock(&f->lock);
     shore__join_complete(join);
-    for (; held; left--) {
-        struct shore__join *next = held->next;
-        assert(left > 0);
-        if (rc) {
-            shore__join_share_done(held, rc, &join->diag);
-        } else {
-            shore__fleet_send_update(held);
-        }
-        held = next;
-    }
-    assert(!left);
+    release(held, rc, &join->diag);
+}
+
+int shore_fleet_confirm(struct shore_fleet *f, uint64_t step) {
+    if (!f->is_part) return 0;
+    struct held held = {0};
+    pthread_mutex_lock(&f->lock);
+    int rc = f->commit ? -EBUSY : !f->ready || step != f->step ? SHORE_ESTALE : 0;
+    if (!rc) held = take_held(f);
+    if (!rc) f->unconfirmed = false;
+    pthread_mutex_unlock(&f->lock);
+    release(held, 0, NULL);
+    return rc;
+}
+
+void shore__fleet_discard_held(struct shore_fleet *f) {
+    struct held held = {0};
+    pthread_mutex_lock(&f->lock);
+    if (f->unconfirmed) held = take_held(f);
+    pthread_mutex_unlock(&f->lock);
+    release(held, SHORE_EDISCARDED, NULL);
 }
 
 static struct shore__join *commit_join(struct shore_fleet *f, const struct shore_commit *commit,
@@ -123,8 +162,8 @@ int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *gi
     struct shore_diag why;
     int rc = shore__sized_in(commit, sizeof *commit, given, "shore_commit", &why);
     if (!rc && !commit_is_possible(commit)) return -EINVAL;
-    const struct shore__drive_ops *first = f->drives[0]->ops;
-    if (!rc && commit->blob_bytes && first->can_carry) rc = first->can_carry(f->drives[0], &why);
+    struct shore__drive *first = f->drives[f->own_first];
+    if (!rc && commit->blob_bytes && first->ops->can_carry) rc = first->ops->can_carry(first, &why);
     if (rc) return shore__join_refuse(done, rc, &why);
     struct shore__join *join = commit_join(f, commit, done), *due = NULL;
     if (!join) return -ENOMEM;
@@ -134,7 +173,7 @@ int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *gi
         rc = -EINVAL;
     } else if (f->config.read_only) {
         rc = -EROFS;
-    } else if (f->commit) {
+    } else if (f->commit || f->unconfirmed) {
         rc = -EBUSY;
     } else if (commit->step != f->step + 1 && commit->how != SHORE_COMMIT_RESTORED) {
         rc = SHORE_ESTALE;
@@ -162,6 +201,7 @@ uint64_t shore_fleet_discard(struct shore_fleet *f) {
     pthread_mutex_lock(&f->lock);
     uint64_t attempt = ++f->attempt;
     pthread_mutex_unlock(&f->lock);
+    shore__fleet_discard_held(f);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         f->drives[d]->ops->discard(f->drives[d], attempt);
     }

@@ -67,27 +67,31 @@ static int look_there(const struct shore_fleet_options *o, const struct shore__a
 
 static int look_at_all(const struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
                        struct shore_diag *diag) {
-    for (uint32_t d = 0; d < o->ndrives; d++) {
+    const uint32_t own = f->own_first, end = own + f->own_count;
+    for (uint32_t d = own; d < end; d++) {
         found[d].replace = o->overwrite;
         const struct shore__address *at = f->at.item[d];
         int rc = shore__drive_may_be_made(at, diag);
         if (!rc && at->kind->served) rc = look_there(o, at, &found[d], diag);
         if (!rc && at->kind->has_file) rc = shore__volume_path(at->text, &found[d].path, diag);
         if (!rc && at->kind->has_file) rc = look_here(o, &found[d], diag);
-        for (uint32_t e = 0; !rc && at->kind->served && e < d; e++) {
+        for (uint32_t e = own; !rc && at->kind->served && e < d; e++) {
             if (found[e].there && strcmp(found[d].there, found[e].there) == 0 &&
                 shore__address_shares_server(at, f->at.item[e]))
                 rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", at->text);
         }
         if (rc) return rc;
     }
-    for (uint32_t d = 0; d < o->ndrives; d++) {
+    for (uint32_t d = own; d < end; d++) {
         struct found *at = &found[d];
         /* a volume without a record: its fleet was still being made, and none of it was used since */
-        for (uint32_t e = 0; e < o->ndrives && !at->replace && !at->settled; e++) {
+        for (uint32_t e = own; e < end && !at->replace && !at->settled; e++) {
             bool same_fleet = memcmp(found[e].fleet_id, at->fleet_id, sizeof at->fleet_id) == 0;
             at->replace = at->is_volume && found[e].is_volume && !found[e].sealed && same_fleet;
         }
+        /* The one without a record may be of another part: who knows the id is the creation that was cut off. */
+        if (f->is_part && at->is_volume && !at->settled)
+            at->replace |= memcmp(at->fleet_id, o->fleet_id, sizeof at->fleet_id) == 0;
         if (at->sealed && !at->replace) {
             return shore__fail(diag, SHORE_EEXISTS, "%s: holds the state of a run already; name another path",
                                at->path ? at->path : o->drives[d]);
@@ -129,6 +133,7 @@ static int know_drives(const struct shore_fleet *f, const struct shore_fleet_opt
         int rc = shore__speeds_parse(o->drive_speeds, f->ndrives, speeds, diag);
         if (rc) return rc;
     }
+    if (f->is_part) return 0; /* nobody knows all drives, and all must place alike: equal shares, room or not */
     struct shore__site *sites = calloc(f->ndrives, sizeof *sites);
     if (!sites) return shore__fail(diag, -ENOMEM, "out of memory");
     for (uint32_t d = 0; d < f->ndrives; d++) {
@@ -156,7 +161,10 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
     int rc = know_drives(f, o, found, capacity, speeds, diag);
     if (!rc) {
         const uint64_t total = shore__fleet_disk_bytes(f->layout, o, shore__fleet_takes_whole(o));
-        shore__placement_weights(speeds, capacity, f->ndrives, total, weights);
+        if (f->is_part)
+            memcpy(weights, speeds, f->ndrives * sizeof *weights);
+        else
+            shore__placement_weights(speeds, capacity, f->ndrives, total, weights);
         shore__placement_make(f->layout, weights, f->ndrives, f->ranges);
         shore__stripes_share(o->scratch_bytes, weights, f->ndrives, stripes);
     }
@@ -171,6 +179,8 @@ static int place_blocks(struct shore_fleet *f, const struct shore_fleet_options 
 static int choose_id(const struct shore_fleet_options *o, const struct found *found, uint64_t id[2],
                      struct shore_diag *diag) {
     memcpy(id, o->fleet_id, sizeof o->fleet_id);
+    if (o->mine && !id[0] && !id[1])
+        return shore__fail(diag, -EINVAL, "processes that make a fleet together need its fleet_id");
     for (uint32_t d = 0; d < o->ndrives && !id[0] && !id[1]; d++)
         if (found[d].is_volume && !found[d].sealed) memcpy(id, found[d].fleet_id, sizeof o->fleet_id);
     if (id[0] || id[1] || getrandom(id, sizeof o->fleet_id, 0) == sizeof o->fleet_id) return 0;
@@ -179,15 +189,16 @@ static int choose_id(const struct shore_fleet_options *o, const struct found *fo
 
 static int create_all(struct shore_fleet *f, const struct shore_fleet_options *o, struct found *found,
                       struct shore_diag *diag) {
+    f->made = true;
     f->generation = o->generation ? o->generation : 1;
     int rc = choose_id(o, found, f->fleet_id, diag);
     if (!rc) rc = place_blocks(f, o, found, diag);
     if (rc) return rc;
-    for (uint32_t d = 0; d < f->ndrives; d++) {
+    for (uint32_t d = f->own_first; d < f->own_first + f->own_count; d++) {
         rc = create_drive(f, o, d, &found[d], diag);
         if (!rc) continue;
         /* remove everything new; another host may have begun to make the drive that failed here */
-        for (uint32_t e = 0; e <= d; e++) {
+        for (uint32_t e = f->own_first; e <= d; e++) {
             if (e < d && found[e].path && !found[e].existed) unlink(found[e].path);
             if (!f->at.item[e]->kind->served || found[e].existed) continue;
             if (f->drives[e]) f->drives[e]->ops->close(f->drives[e]);
@@ -228,9 +239,10 @@ int shore_fleet_create(const struct shore_layout *layout, const struct shore_fle
 
 int shore_fleet_init_block(struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count, const float *master,
                            const float *m, const float *v, struct shore_diag *diag) {
-    if (f->ready || shore__fleet_check_range(f, block, segment, count))
+    if (!shore__fleet_is_new(f) || shore__fleet_check_range(f, block, segment, count))
         return shore__fail(diag, -EINVAL,
-                           "initial state lies outside of the layout, or comes after the fleet was sealed");
+                           "initial state lies outside of the layout, comes after the fleet was sealed, or before its "
+                           "parts have united");
     for (uint32_t d = 0; d < f->ndrives; d++) {
         struct shore__range part;
         if (!shore__fleet_intersect(f, block, d, segment, count, &part)) continue;

@@ -15,9 +15,18 @@
 
 _Static_assert((uint64_t)CHUNK_SEGMENTS_MAX *SHORE_SEGMENT_ELEMS * 4 <= UINT32_MAX, "an operation moves a chunk");
 
+/* Drives of other processes take no memory here. */
+static uint32_t own_drives(const struct shore_fleet_options *o) {
+    uint32_t own = o->mine ? 0 : o->ndrives;
+    for (uint32_t d = 0; o->mine && d < o->ndrives; d++)
+        own += o->mine[d];
+    return own;
+}
+
 /* Divides the memory of one drive's ring: about 5 large buffers; fewer and smaller ones if there is little memory. */
 static void choose_ring(struct shore__drive_config *config, const struct shore_fleet_options *o, bool least) {
-    uint64_t bytes = o->ring_bytes ? o->ring_bytes / (o->ndrives ? o->ndrives : 1) : RING_BYTES_DEFAULT;
+    const uint32_t own = own_drives(o);
+    uint64_t bytes = o->ring_bytes ? o->ring_bytes / (own ? own : 1) : RING_BYTES_DEFAULT;
     uint64_t segments = bytes / shore__local_ring_segment_bytes(config->plane_bytes, true);
     if (least || segments < RING_BUFFERS_LEAST) segments = RING_BUFFERS_LEAST;
     uint64_t chunk = o->chunk_segments;
@@ -71,6 +80,7 @@ static uint64_t memory_bytes(const struct shore_layout *layout, const struct sho
     uint64_t locals = 0, rams = 0;
     for (uint32_t d = 0; d < o->ndrives; d++) {
         const struct shore__kind *kind = shore__kind_of(o->drives[d]);
+        if (o->mine && !o->mine[d]) continue;
         rams += kind->id == SHORE__KIND_RAM;
         locals += kind->has_file;
     }

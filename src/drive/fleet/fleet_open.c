@@ -10,6 +10,7 @@
 #include "base/sized.h"
 #include "base/units.h"
 #include "drive/fleet/fleet.h"
+#include "drive/fleet/peer.h"
 #include "drive/layout.h"
 #include "drive/remote/remote.h"
 
@@ -34,6 +35,24 @@ static bool same_drive(const struct shore__address *a, const struct shore__addre
     return same;
 }
 
+static int check_part(const struct shore_fleet_options *o, struct shore_diag *diag) {
+    bool ended = false;
+    for (uint32_t d = 0; d < o->ndrives; d++) {
+        if (!shore__kind_of(o->drives[d])->keeps)
+            return shore__fail(
+                diag, SHORE_EUSAGE,
+                "%s cannot be a drive of several processes: name files, devices or drives of other hosts",
+                o->drives[d]);
+        if (o->mine[d] && ended)
+            return shore__fail(diag, SHORE_EUSAGE, "the drives of a process follow each other, and %s does not",
+                               o->drives[d]);
+        ended |= d && o->mine[d - 1] && !o->mine[d];
+    }
+    if (!o->accept_step) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "accept_step looks at every drive: let one process open the whole fleet with it first");
+}
+
 static int check_options(const struct shore_layout *layout, const struct shore_fleet_options *o,
                          struct shore_diag *diag) {
     if (!layout || layout->nblocks == 0) return shore__fail(diag, -EINVAL, "the layout has no blocks");
@@ -46,7 +65,7 @@ static int check_options(const struct shore_layout *layout, const struct shore_f
         return shore__fail(diag, -EINVAL, "the identity has %u bytes; at most %u fit", o->identity_bytes,
                            SHORE__IDENTITY_BYTES);
     }
-    return 0;
+    return o->mine ? check_part(o, diag) : 0;
 }
 
 static int take_addresses(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
@@ -56,6 +75,20 @@ static int take_addresses(struct shore_fleet *f, const struct shore_fleet_option
         for (uint32_t e = 0; !rc && f->at.item[d]->kind->keeps && e < d; e++)
             if (same_drive(f->at.item[d], f->at.item[e]))
                 rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", o->drives[d]);
+    }
+    return rc;
+}
+
+/* Knows the own drives, and lets peers stand for the others. */
+static int take_part(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
+    int rc = 0;
+    f->is_part = o->mine;
+    f->united = !f->is_part;
+    for (uint32_t d = 0; !rc && d < o->ndrives; d++) {
+        if (o->mine && !o->mine[d])
+            rc = shore__peer_make(o, d, o->drives[d], NULL, &f->drives[d], diag);
+        else if (!f->own_count++)
+            f->own_first = d;
     }
     return rc;
 }
@@ -92,10 +125,12 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
         pthread_mutex_init(&f->meters[d].lock, NULL);
     rc = f->drives && f->ranges && f->meters ? shore__layout_copy(layout, &f->layout) : -ENOMEM;
     rc = rc ? shore__fail(diag, rc, "the layout cannot be used: %s", shore_error_text(rc)) : take_addresses(f, o, diag);
+    if (!rc) rc = take_part(f, o, diag);
     if (rc) {
         shore_fleet_close(f);
         return rc;
     }
+    f->opening = *o;
     bool least = has_too_little(layout, o);
     f->config = shore__fleet_config(f->layout, o, least);
     *out = f;
@@ -112,7 +147,13 @@ void shore_fleet_close(struct shore_fleet *f) {
     if (!f) return;
     pthread_mutex_lock(&f->lock);
     while (f->joins) {
-        pthread_cond_wait(&f->idle, &f->lock);
+        if (!f->unconfirmed || !f->held) {
+            pthread_cond_wait(&f->idle, &f->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&f->lock);
+        shore__fleet_discard_held(f);
+        pthread_mutex_lock(&f->lock);
     }
     pthread_mutex_unlock(&f->lock);
     for (uint32_t d = 0; f->drives && d < f->ndrives; d++) {
@@ -177,7 +218,8 @@ static int begin(struct shore_fleet *f, uint64_t epoch, uint64_t step, struct sh
 }
 
 int shore_fleet_seal(struct shore_fleet *f, uint64_t step, struct shore_diag *diag) {
-    if (f->ready) return shore__fail(diag, -EINVAL, "the fleet is sealed already");
+    if (f->ready || !f->united)
+        return shore__fail(diag, -EINVAL, f->ready ? "the fleet is sealed already" : "the parts have not united yet");
     if (step >= UINT64_MAX - 1) return shore__fail(diag, -EINVAL, "step out of range");
     return begin(f, f->first_epoch, step, diag);
 }
@@ -191,14 +233,13 @@ static int say_where(const char *drive, int rc, struct shore_diag *diag) {
     return shore__advise(diag, rc, SHORE_ADVICE_MOVED, drive);
 }
 
-/* Puts a drive in its place, or says why it has none in this fleet. i: its number among the given drives. */
-static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
+int shore__fleet_place(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
                        uint32_t i, struct shore_diag *diag) {
     const struct shore__volume_desc *desc = drive->desc;
     const char *path = drive->path;
-    bool asked = o->fleet_id[0] || o->fleet_id[1];
-    const uint64_t *id = asked ? o->fleet_id : i ? f->fleet_id : desc->fleet_id;
-    uint64_t generation = o->generation ? o->generation : i ? f->generation : desc->generation;
+    bool asked = o->fleet_id[0] || o->fleet_id[1], later = f->fleet_id[0] || f->fleet_id[1];
+    const uint64_t *id = asked ? o->fleet_id : later ? f->fleet_id : desc->fleet_id;
+    uint64_t generation = o->generation ? o->generation : later ? f->generation : desc->generation;
     if (desc->fleet_id[0] != id[0] || desc->fleet_id[1] != id[1])
         return shore__fail(diag, SHORE_EMISMATCH,
                            "%s belongs to another %s; put its own volume there, or name the drive that has it", path,
@@ -211,12 +252,19 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
     if (desc->ndrives != o->ndrives)
         return shore__fail(diag, SHORE_EMISMATCH, "%s belongs to %u drives, but %u are given", path, desc->ndrives,
                            o->ndrives);
+    if (f->is_part && desc->drive != i)
+        return shore__fail(
+            diag, SHORE_EMISMATCH,
+            "%s is drive %u of its fleet, and is given as drive %u: several processes give the drives in "
+            "the order of the fleet",
+            path, desc->drive, i);
     if (desc->drive >= f->ndrives || f->drives[desc->drive]) {
         const struct shore__drive *first = desc->drive < f->ndrives ? f->drives[desc->drive] : drive;
-        return shore__fail(diag, SHORE_EMISMATCH,
-                           "%s is drive %u of its fleet, and so is %s: one is a copy of the other; give the drive "
-                           "that is missing",
-                           path, desc->drive, first->path);
+        return shore__fail(diag, SHORE_EMISMATCH, "%s is drive %u of its fleet, and so is %s: %s", path, desc->drive,
+                           first->path,
+                           f->is_part ? "two processes have it, or one is a copy of the other; give each drive to one "
+                                        "process"
+                                      : "one is a copy of the other; give the drive that is missing");
     }
     if (desc->plane_form != (uint32_t)f->config.moments)
         return shore__fail(diag, SHORE_EMISMATCH, "%s holds moments of %s, and the optimizer wants %s moments", path,
@@ -234,10 +282,10 @@ static int place_drive(struct shore_fleet *f, const struct shore_fleet_options *
 
 /* Explains drives that do not fit each other by an interrupted creation: some may still belong to the fleet that it
  * replaces, or to another attempt. Not if the caller asks for a certain fleet, or knows of a committed step. */
-static int explain_mismatch(const struct shore_fleet_options *o, struct shore__drive *const *opened, int rc,
-                            struct shore_diag *diag) {
+static int explain_mismatch(const struct shore_fleet *f, const struct shore_fleet_options *o,
+                            struct shore__drive *const *opened, int rc, struct shore_diag *diag) {
     if (o->fleet_id[0] || o->fleet_id[1] || o->hint_step) return rc;
-    for (uint32_t i = 0; i < o->ndrives; i++) {
+    for (uint32_t i = 0; i < f->own_count; i++) {
         struct shore__drive_recovery found;
         if (opened[i]->ops->recovery(opened[i], &found, NULL) || found.valid || found.damaged_record) continue;
         return shore__fail(diag, SHORE_EMISSING, "%s was being made and holds no whole state yet: make it again",
@@ -248,18 +296,19 @@ static int explain_mismatch(const struct shore_fleet_options *o, struct shore__d
 
 /* Opens the drives in any order and puts each in its place. */
 static int open_drives(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
-    struct shore__drive **opened = calloc(o->ndrives, sizeof(struct shore__drive *));
+    const uint32_t first = f->own_first, count = f->own_count;
+    struct shore__drive **opened = calloc(count + 1u, sizeof(struct shore__drive *));
     int rc = opened ? 0 : shore__fail(diag, -ENOMEM, "out of memory");
-    for (uint32_t i = 0; !rc && i < o->ndrives; i++) {
-        rc = shore__drive_open_at(&f->config, f->at.item[i], &opened[i], diag);
-        if (rc) rc = say_where(o->drives[i], rc, diag);
+    for (uint32_t i = 0; !rc && i < count; i++) {
+        rc = shore__drive_open_at(&f->config, f->at.item[first + i], &opened[i], diag);
+        if (rc) rc = say_where(o->drives[first + i], rc, diag);
     }
     uint32_t placed = 0;
-    for (; !rc && placed < o->ndrives; placed += !rc) {
-        rc = place_drive(f, o, opened[placed], placed, diag);
-        if (rc) rc = explain_mismatch(o, opened, rc, diag);
+    for (; !rc && placed < count; placed += !rc) {
+        rc = shore__fleet_place(f, o, opened[placed], first + placed, diag);
+        if (rc) rc = explain_mismatch(f, o, opened, rc, diag);
     }
-    for (uint32_t i = placed; opened && i < o->ndrives; i++) {
+    for (uint32_t i = placed; opened && i < count; i++) {
         if (opened[i]) opened[i]->ops->close(opened[i]);
     }
     free(opened);
@@ -279,7 +328,7 @@ static int match_placement(struct shore_fleet *f, struct shore_diag *diag) {
 
 /* Reports damage that was found, even if it did no harm. */
 static void tell_damage(const struct shore_fleet *f) {
-    for (uint32_t d = 0; d < f->ndrives && f->config.note; d++) {
+    for (uint32_t d = f->own_first; d < f->own_first + f->own_count && f->config.note; d++) {
         struct shore__drive_recovery found;
         int rc = f->drives[d]->ops->recovery(f->drives[d], &found, NULL);
         if (!rc && found.damage.text[0]) f->config.note(f->config.note_ctx, found.damage.text);
@@ -319,7 +368,7 @@ static int load_newest(struct shore_fleet *f, const struct shore__fleet_state *s
 }
 
 /* Makes the fleet ready at the step that the drives' records give. */
-static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
+static int go_on_at(struct shore_fleet *f, const struct shore__fleet_state *state, struct shore_diag *diag) {
     tell_damage(f);
     int rc = state->verify ? check_accepted(f, state, diag) : load_newest(f, state, diag);
     if (!rc) rc = begin(f, state->epoch + 1, state->step, diag);
@@ -329,22 +378,28 @@ static int go_on(struct shore_fleet *f, const struct shore__fleet_state *state, 
     return 0;
 }
 
+int shore__fleet_go_on(struct shore_fleet *f, struct shore_diag *diag) {
+    struct shore__fleet_state state;
+    if (f->made) return match_placement(f, diag);
+    /* The records come first: two interrupted creations may have placed the state differently. */
+    int rc = shore__fleet_recover(f->drives, f->ndrives, &f->opening, &state, diag);
+    if (!rc) rc = match_placement(f, diag);
+    if (!rc) rc = shore__fleet_set_scratch(f, diag);
+    if (!rc) rc = go_on_at(f, &state, diag);
+    if (rc && f->begun) rc = -EIO; /* interrupted, not refused: no code that says that nothing was written */
+    return rc;
+}
+
 int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet_options *given,
                      struct shore_fleet **out, struct shore_diag *diag) {
     struct shore_fleet *f = NULL;
-    struct shore__fleet_state state;
-    struct shore_fleet_options known, *options = &known;
+    struct shore_fleet_options options;
     *out = NULL;
-    int rc = shore__fleet_new(layout, given, options, &f, diag);
+    int rc = shore__fleet_new(layout, given, &options, &f, diag);
     if (rc) return rc;
-    rc = open_drives(f, options, diag);
-    /* The records come first: two interrupted creations may have placed the state differently. */
-    if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, options, &state, diag);
-    if (!rc) rc = match_placement(f, diag);
-    if (!rc) rc = shore__fleet_set_scratch(f, diag);
-    if (!rc) rc = go_on(f, &state, diag);
+    rc = open_drives(f, &options, diag);
+    if (!rc && !f->is_part) rc = shore__fleet_go_on(f, diag);
     if (rc) {
-        if (f->begun) rc = -EIO; /* interrupted, not refused: no code that says that nothing was written */
         shore_fleet_close(f);
         return rc;
     }
@@ -355,6 +410,9 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
 /* ---- after a connection broke ---- */
 
 int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
+    if (f->is_part)
+        return shore__fail(diag, -ENOTSUP,
+                           "a drive of one of several processes was lost: end all of them and start them again");
     pthread_mutex_lock(&f->lock);
     while (f->joins) {
         pthread_cond_wait(&f->idle, &f->lock);
@@ -374,7 +432,7 @@ int shore_fleet_reconnect(struct shore_fleet *f, struct shore_diag *diag) {
             drive->ops->discard(drive, f->attempt); /* it may still be busy with earlier requests */
     }
     if (!rc) rc = shore__fleet_recover(f->drives, f->ndrives, &options, &state, diag);
-    if (!rc) rc = go_on(f, &state, diag);
+    if (!rc) rc = go_on_at(f, &state, diag);
     if (rc) return rc;
     pthread_mutex_lock(&f->lock);
     f->attempt_rc = f->broken_rc = 0;

@@ -66,6 +66,7 @@ bool shore__fleet_intersect(const struct shore_fleet *f, uint32_t block, uint32_
 /* fleet_check.c */
 int shore__fleet_check_range(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count);
 bool shore__fleet_is_ready(struct shore_fleet *f);
+bool shore__fleet_is_new(struct shore_fleet *f); /* it takes initial state */
 
 /* Refuses a request through its completion, which can carry a sentence. Returns 0. */
 int shore__join_refuse(struct shore_completion done, int rc, const struct shore_diag *why);
