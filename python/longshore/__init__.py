@@ -11,6 +11,7 @@ from .errors import (
     LongshoreError,
     MissingError,
     NotFiniteError,
+    RankError,
 )
 from .run.engine import Engine
 from .run.init import init
@@ -32,6 +33,7 @@ __all__ = [
     "Memory",
     "MissingError",
     "NotFiniteError",
+    "RankError",
     "StepResult",
     "budget",
     "init",

@@ -32,3 +32,7 @@ class NotFiniteError(LongshoreError, ArithmeticError):
 
 class AbsentParameterError(LongshoreError):
     """A parameter is on the drives, and the script used it in a way that a copy of its value cannot serve."""
+
+
+class RankError(LongshoreError):
+    """Another rank did not come, failed or ended, or is at another call. The committed step is good: start all anew."""

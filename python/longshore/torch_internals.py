@@ -289,3 +289,21 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def note_step_called(optimizer: Any) -> None:
     """Tells learning-rate schedulers that step() was called: the engine makes the steps."""
     optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True
+
+
+# ---- process groups
+
+
+def group_timeout() -> float | None:
+    """Seconds that the script's process group waits, if its backend says so."""
+    group = torch.distributed.group.WORLD
+    for device in group._device_types:
+        limit = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
+        if limit is not None:
+            return limit.total_seconds()
+    return None
+
+
+def group_store() -> Any:
+    """The store of the script's process group."""
+    return torch.distributed.distributed_c10d._get_default_store()

@@ -1,0 +1,173 @@
+"""The ranks of this process: found in the script's process group, or made from what torchrun and Slurm say."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import sys
+import threading
+import time
+from multiprocessing import util
+
+import torch
+from torch import distributed as dist
+
+from .. import torch_internals
+from ..errors import LongshoreError, RankError
+from ..native import lib, text
+from .ranks import Ranks
+
+_DEFAULT_TIMEOUT = 1800.0  # seconds; PyTorch's of a gloo group
+_once = threading.Lock()
+_made: Ranks | None = None
+
+
+def ranks(timeout: float | None = None) -> Ranks:
+    """The ranks of this process, made at the first call, which every rank makes.
+
+    Args:
+        timeout: Seconds that one rank waits for another, from now on. Default: the process group's.
+    """
+    global _made
+    with _once:
+        group = dist.is_available() and dist.is_initialized()
+        if _made is None:
+            launched = None if group else _launched()
+            if group and dist.get_world_size() > 1 or launched:
+                _made = _make(launched, timeout)
+                util.Finalize(
+                    None, _end, (_made,), exitpriority=0
+                )  # after engines, also in multiprocessing's processes
+            else:
+                _made = Ranks()
+        elif group and (dist.get_rank(), dist.get_world_size()) != (_made.rank, _made.size):
+            raise LongshoreError(
+                f"this process was rank {_made.rank} of {_made.size} when it used its first run, and its process group "
+                f"says rank {dist.get_rank()} of {dist.get_world_size()}: call init_process_group() before"
+            )
+        if timeout is not None:
+            _made.timeout = timeout
+        return _made
+
+
+def local_rank() -> int | None:
+    """The number of this process on its host, as torchrun or Slurm says; None: neither does."""
+    said = os.environ.get("LOCAL_RANK") or (os.environ.get("SLURM_LOCALID") if _of_slurm() else None)
+    return int(said) if said else None
+
+
+def _end(made):
+    """Runs at the end of the process: other ranks hear what its script failed by."""
+    failure = getattr(sys, "last_value", None)
+    if failure is not None:
+        made.fail(failure)
+    made.close()
+
+
+# ---- who is there
+
+
+def _of_slurm():
+    """Whether srun started this process as one of several. A batch script has SLURM_NTASKS, too, and is one process."""
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1
+
+
+def _launched():
+    """(rank, number of ranks, address, port) that the launcher says, or None for one process."""
+    said = os.environ
+    if int(said.get("WORLD_SIZE") or 1) > 1:
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not said.get(name)]
+        if missing:
+            raise LongshoreError(
+                f"WORLD_SIZE={said['WORLD_SIZE']} says that there are several ranks, and {missing[0]} is not set: "
+                "start the script by torchrun or srun, or call init_process_group() before"
+            )
+        return int(said["RANK"]), int(said["WORLD_SIZE"]), said["MASTER_ADDR"], int(said["MASTER_PORT"])
+    if "WORLD_SIZE" not in said and _of_slurm():
+        hosts = said.get("SLURM_STEP_NODELIST") or "localhost"
+        name, number = re.match(r"([^,\[]*)(?:\[(\w+))?", hosts).groups()  # gpu[07-09,12],cpu1: gpu07
+        address = said.get("MASTER_ADDR") or name + (number or "")
+        step = int(said.get("SLURM_JOB_ID") or 0) * 10 + int(said.get("SLURM_STEP_ID") or 0)
+        port = int(said.get("MASTER_PORT") or 20000 + step % 10000)
+        return int(said["SLURM_PROCID"]), int(said["SLURM_STEP_NUM_TASKS"]), address, port
+    return None
+
+
+def _make(launched, timeout):
+    """The Ranks of several processes. launched: as _launched() says, or None if the script has made a process group."""
+    if launched and not dist.is_available():
+        raise LongshoreError("several ranks need torch.distributed, which this PyTorch is built without")
+    if launched:
+        rank, size, *_ = launched
+        timeout = timeout or _DEFAULT_TIMEOUT
+        store = _store(*launched, datetime.timedelta(seconds=timeout))
+    else:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        timeout = timeout or torch_internals.group_timeout() or _DEFAULT_TIMEOUT
+        store = torch_internals.group_store()
+    # a restarted rank would find what the ended one said
+    store = dist.PrefixStore(f"longshore/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    _see_all(store, rank, size, timeout)
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        if launched:
+            dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=limit)
+        made = Ranks(dist.new_group(backend="gloo", timeout=limit), rank, size, timeout)
+    except RuntimeError as error:
+        raise RankError(f"rank {rank} cannot be connected with the others by gloo: {error}") from None
+    here = f"Longshore {text(lib.shore_version())} with PyTorch {torch.__version__}"
+    for r, there in enumerate(made.meet("the first use of a run", here)):
+        if there != here:
+            made.fail(RankError(f"rank {r} has {there}, and rank {rank} has {here}: all need the same versions"))
+            made.meet("the first use of a run")  # raises
+    return made
+
+
+def _backend():
+    """What the script uses for its own tensors. Longshore itself uses gloo."""
+    accelerator = getattr(torch, "accelerator", None)  # PyTorch 2.6
+    if accelerator is not None and accelerator.is_available():
+        kind = accelerator.current_accelerator().type
+        other = dist.Backend.default_device_backend_map.get(kind)
+        if other is not None and (other != "nccl" or dist.is_nccl_available()):
+            return f"cpu:gloo,{kind}:{other}"
+    return "gloo"
+
+
+def _store(rank, size, address, port, limit):
+    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun has made it
+    serves = rank == 0 and not agents
+    try:
+        return dist.TCPStore(address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True)
+    except RuntimeError as error:
+        if serves:
+            raise RankError(
+                f"rank 0 cannot serve on port {port}, which perhaps another rank 0 does: {error}; MASTER_PORT names "
+                "another port"
+            ) from None
+        raise RankError(
+            f"rank 0 has not come: nothing answers rank {rank} at {address}, port {port}: {error}"
+        ) from None
+
+
+def _see_all(store, rank, size, timeout):
+    """Waits until every rank has said in the store that it is there."""
+    if store.add(f"rank {rank}", 1) > 1:
+        store.set("twice", str(rank))
+    left, wait = timeout, 0.01
+    while True:
+        if store.check(["twice"]):
+            twice = store.get("twice").decode()
+            raise RankError(f"rank {twice} has come twice: two processes have this number (RANK, or SLURM_PROCID)")
+        missing = [r for r in range(size) if not store.check([f"rank {r}"])]
+        if not missing:
+            return
+        if left <= 0:
+            several = ", ".join(map(str, missing))
+            raise RankError(
+                f"of {size} ranks, {several} {'has' if len(missing) == 1 else 'have'} not come within {timeout:g} s: "
+                "every rank must make or open the run"
+            )
+        time.sleep(wait)
+        left, wait = left - wait, min(2 * wait, 0.2)
