@@ -534,6 +534,13 @@ bool shore_fleet_own(const struct shore_fleet *fleet, uint32_t block, uint32_t *
  * SHORE_ESTALE (not the committed step), -EBUSY (its commit is pending). */
 int shore_fleet_confirm(struct shore_fleet *fleet, uint64_t step);
 
+/* Waits until own segments of `step` can be fetched, to serve other parts: it is the committed step (or the one before,
+ * until that is confirmed), or their update or carry in the current attempt has completed. A discard later takes that
+ * back. Threading: any; not while the fleet is closed. Errors: -ETIMEDOUT, -EINVAL (segments of other parts),
+ * SHORE_ESTALE (the step is over), the error of an update of the attempt, or of the commit. */
+int shore_fleet_await(struct shore_fleet *fleet, uint64_t step, uint32_t block, uint32_t segment, uint32_t count,
+                      uint32_t timeout_ms, struct shore_diag *diag);
+
 /* Sum of the leaves of the committed state on own drives, modulo 2^128, little-endian. deep: as of
  * shore_fleet_digest(). Threading: one; nothing is under way. Errors: as of shore_fleet_digest(). */
 int shore_fleet_leaf_sum(struct shore_fleet *fleet, bool deep, unsigned char sum[16], struct shore_diag *diag);

@@ -4,6 +4,8 @@
 #include "conformance/drive_parts.h"
 
 #include <errno.h>
+#include <math.h>
+#include <pthread.h>
 
 static void parts_make_what_one_process_makes(void **state) {
     for (uint32_t nparts = 1; nparts <= DRIVES; nparts++) {
@@ -138,12 +140,135 @@ static void a_part_alone_is_not_ready(void **state) {
     parts_end(&p);
 }
 
+/* Asks one part for what it owns of a block, as a serving thread does. */
+struct asker {
+    struct shore_fleet *fleet;
+    uint32_t block;
+    uint64_t step;
+    const float *want;
+    pthread_t thread;
+};
+
+static void *ask(void *ctx) {
+    const struct asker *a = ctx;
+    struct shore_diag diag = {0};
+    struct shore_wait wait;
+    uint32_t first, count;
+    if (!shore_fleet_own(a->fleet, a->block, &first, &count)) return NULL;
+    float *read = pages((size_t)count * SHORE_SEGMENT_ELEMS * 4);
+    must(&diag, shore_fleet_await(a->fleet, a->step, a->block, first, count, 60000, &diag));
+    shore_wait_init(&wait);
+    must(&diag, shore_fleet_fetch(a->fleet, a->step, a->block, first, count, SHORE_FETCH_MASTER, read,
+                                  shore_wait_completion(&wait)));
+    must(&diag, shore_wait(&wait, &diag));
+    assert_memory_equal(read, a->want + (size_t)first * SHORE_SEGMENT_ELEMS, (size_t)count * SHORE_SEGMENT_ELEMS * 4);
+    free(read);
+    return NULL;
+}
+
+static void askers_start(struct parts *p, struct asker asker[DRIVES][BLOCKS]) {
+    for (uint32_t i = 0; i < p->nparts; i++) {
+        for (uint32_t b = 0; b < BLOCKS; b++) {
+            asker[i][b] = (struct asker){p->fleet[i], b, p->plain.step, p->plain.master[b], 0};
+            assert_int_equal(pthread_create(&asker[i][b].thread, NULL, ask, &asker[i][b]), 0);
+        }
+    }
+}
+
+static void askers_end(struct parts *p, struct asker asker[DRIVES][BLOCKS]) {
+    for (uint32_t i = 0; i < p->nparts; i++)
+        for (uint32_t b = 0; b < BLOCKS; b++)
+            pthread_join(asker[i][b].thread, NULL);
+}
+
+static int await_block(struct parts *p, uint32_t part, uint64_t step, uint32_t block, uint32_t timeout_ms) {
+    uint32_t first, count;
+    assert_true(shore_fleet_own(p->fleet[part], block, &first, &count));
+    return shore_fleet_await(p->fleet[part], step, block, first, count, timeout_ms, &p->diag);
+}
+
+/* Others get what an update has written as soon as it has, and not before; also after an attempt that was given up. */
+static void what_is_written_can_be_fetched(void **state) {
+    struct parts p;
+    struct asker asker[DRIVES][BLOCKS];
+    struct step_how half = {.coefficient = 0.5f}, how = {.coefficient = 1};
+    parts_make(&p, 2);
+    for (uint64_t step = 0; step < 4; step++) {
+        assert_int_equal(await_block(&p, 0, step, 1, 0), 0);
+        assert_int_equal(await_block(&p, 0, step + 1, 1, 1), -ETIMEDOUT);
+        for (uint32_t i = 0; step % 2 && i < p.nparts; i++) {
+            must(&p.diag, fleet_updates(p.fleet[i], &p.plain, step, &half, &p.diag));
+            assert_int_equal(await_block(&p, i, step + 1, 1, 0), 0);
+            shore_fleet_discard(p.fleet[i]);
+            assert_int_equal(await_block(&p, i, step + 1, 1, 1), -ETIMEDOUT);
+        }
+        plain_step(&p.plain, 1);
+        askers_start(&p, asker);
+        for (uint32_t i = 0; i < p.nparts; i++)
+            must(&p.diag, fleet_updates(p.fleet[i], &p.plain, step, &how, &p.diag));
+        askers_end(&p, asker);
+        for (uint32_t i = 0; i < p.nparts; i++)
+            must(&p.diag, fleet_commit(p.fleet[i], step, false, &p.diag));
+        assert_int_equal(await_block(&p, 0, step, 1, 0), 0);
+        assert_int_equal(await_block(&p, 0, step + 1, 1, 0), 0);
+        for (uint32_t i = 0; i < p.nparts; i++)
+            assert_int_equal(shore_fleet_confirm(p.fleet[i], step + 1), 0);
+        assert_int_equal(await_block(&p, 0, step, 1, 0), SHORE_ESTALE);
+        assert_non_null(strstr(p.diag.text, "is over"));
+        parts_assert_state(&p);
+    }
+    assert_int_equal(shore_fleet_await(p.fleet[0], 4, 1, 0, p.plain.layout->blocks[1].segments, 0, &p.diag), -EINVAL);
+    parts_end(&p);
+}
+
+/* A skipped step, and one that carries: both come to who waits for them. */
+static void waiting_ends_with_every_kind_of_step(void **state) {
+    struct parts p;
+    struct asker asker[DRIVES][BLOCKS];
+    struct step_how how = {.coefficient = 1};
+    parts_make(&p, 4);
+    p.plain.step = 1; /* as it is */
+    askers_start(&p, asker);
+    for (uint32_t i = 0; i < p.nparts; i++)
+        must(&p.diag, fleet_commit(p.fleet[i], 0, true, &p.diag));
+    askers_end(&p, asker);
+    for (uint32_t i = 0; i < p.nparts; i++)
+        assert_int_equal(shore_fleet_confirm(p.fleet[i], 1), 0);
+    memset(p.plain.carried, true, sizeof p.plain.carried);
+    p.plain.step = 2;
+    askers_start(&p, asker);
+    for (uint32_t i = 0; i < p.nparts; i++)
+        must(&p.diag, fleet_updates(p.fleet[i], &p.plain, 1, &how, &p.diag));
+    askers_end(&p, asker);
+    /* an update that fails is said at once */
+    struct shore_hyper groups[GROUPS] = {{0}};
+    const float nan = (float)NAN;
+    struct shore_gather item = {&nan, 0, 1, SHORE_DTYPE_FP32};
+    struct shore_update update = {.size = sizeof update,
+                                  .base_step = 1,
+                                  .attempt = shore_fleet_discard(p.fleet[0]),
+                                  .block = 1,
+                                  .count = 1,
+                                  .form = SHORE_GRADIENT_FP32,
+                                  .gather = &item,
+                                  .ngather = 1,
+                                  .groups = groups,
+                                  .ngroups = GROUPS,
+                                  .coefficient = 1};
+    struct shore_wait wait;
+    hypers(&p.plain, 2, groups);
+    shore_wait_init(&wait);
+    must(&p.diag, shore_fleet_update(p.fleet[0], &update, shore_wait_completion(&wait)));
+    assert_int_equal(shore_wait(&wait, NULL), SHORE_ENONFINITE);
+    assert_int_equal(await_block(&p, 0, 2, 1, 60000), SHORE_ENONFINITE);
+    parts_end(&p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_make_what_one_process_makes),
-        cmocka_unit_test(the_whole_goes_on_from_parts_and_back),
-        cmocka_unit_test(updates_wait_for_the_confirmation),
-        cmocka_unit_test(a_part_alone_is_not_ready),
+        cmocka_unit_test(parts_make_what_one_process_makes), cmocka_unit_test(the_whole_goes_on_from_parts_and_back),
+        cmocka_unit_test(updates_wait_for_the_confirmation), cmocka_unit_test(a_part_alone_is_not_ready),
+        cmocka_unit_test(what_is_written_can_be_fetched),    cmocka_unit_test(waiting_ends_with_every_kind_of_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,12 @@ struct shore_fleet {
     uint64_t nheld;
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
     uint32_t metrics_bytes;
+    /* a part's, for shore_fleet_await(): */
+    bool follows_writes;
+    pthread_cond_t wrote;
+    uint64_t round;       /* of an attempt at a step */
+    uint64_t *written;    /* by segment of the layout: the round in which it was */
+    uint32_t *written_of; /* by block: its first one there */
 
     atomic_uint_fast64_t counters[SHORE__COUNTERS]; /* of its ledger, beside those of the drives */
 };
@@ -86,6 +92,12 @@ int shore__fleet_place(struct shore_fleet *f, const struct shore_fleet_options *
                        uint32_t i, struct shore_diag *diag);
 /* Called once all drives are known: matches them with the layout, and makes an opened fleet ready. */
 int shore__fleet_go_on(struct shore_fleet *f, struct shore_diag *diag);
+
+/* fleet_await.c: follows which segments are written. The others are called with the lock held. */
+int shore__fleet_follow_writes(struct shore_fleet *f);
+void shore__fleet_unfollow_writes(struct shore_fleet *f);
+void shore__fleet_wrote(struct shore_fleet *f, const struct shore_update *update);
+void shore__fleet_next_round(struct shore_fleet *f); /* with a step, or an attempt at it */
 
 /* fleet_commit.c: updates that wait for the other parts end with SHORE_EDISCARDED. */
 void shore__fleet_discard_held(struct shore_fleet *f);

@@ -50,6 +50,7 @@ void shore__fleet_update_ended(struct shore__join *ended) {
         f->attempt_rc = ended->rc;
         f->attempt_diag = ended->diag;
     }
+    if (ended->update.attempt == f->attempt) shore__fleet_wrote(f, &ended->update);
     struct shore__join *join = commit_due(f, &refused);
     pthread_mutex_unlock(&f->lock);
     if (join) commit_go(f, join, refused);
@@ -95,6 +96,7 @@ static void commit_ended(struct shore__join *join) {
     if (!rc) {
         assert(!f->outstanding && (join->commit.how == SHORE_COMMIT_RESTORED || join->commit.step == f->step + 1));
         f->step = join->commit.step;
+        shore__fleet_next_round(f);
         f->metrics_bytes = join->commit.metrics_bytes;
         if (f->metrics_bytes) memcpy(f->metrics, join->commit.metrics, f->metrics_bytes);
         f->attempt_rc = 0;
@@ -102,6 +104,7 @@ static void commit_ended(struct shore__join *join) {
         /* some drives may have the new step and some not: recovery decides */
         f->broken_rc = rc;
         f->broken_diag = join->diag;
+        shore__fleet_next_round(f);
     }
     f->counters[SHORE__COUNTER(commit_ns)] += shore__now_ns() - f->commit_start_ns;
     f->unconfirmed = f->is_part && !rc;
@@ -200,6 +203,7 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
 uint64_t shore_fleet_discard(struct shore_fleet *f) {
     pthread_mutex_lock(&f->lock);
     uint64_t attempt = ++f->attempt;
+    shore__fleet_next_round(f);
     pthread_mutex_unlock(&f->lock);
     shore__fleet_discard_held(f);
     for (uint32_t d = 0; d < f->ndrives; d++) {

@@ -81,9 +81,9 @@ static int take_addresses(struct shore_fleet *f, const struct shore_fleet_option
 
 /* Knows the own drives, and lets peers stand for the others. */
 static int take_part(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore_diag *diag) {
-    int rc = 0;
     f->is_part = o->mine;
     f->united = !f->is_part;
+    int rc = f->is_part && shore__fleet_follow_writes(f) ? shore__out_of_memory(diag) : 0;
     for (uint32_t d = 0; !rc && d < o->ndrives; d++) {
         if (o->mine && !o->mine[d])
             rc = shore__peer_make(o, d, o->drives[d], NULL, &f->drives[d], diag);
@@ -116,7 +116,7 @@ int shore__fleet_new(const struct shore_layout *layout, const struct shore_fleet
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->idle, NULL);
     f->ndrives = o->ndrives;
-    f->attempt = 1;
+    f->attempt = f->round = 1;
     f->first_epoch = o->epoch ? o->epoch : 1;
     f->drives = calloc(o->ndrives, sizeof *f->drives);
     f->ranges = calloc((size_t)layout->nblocks * o->ndrives, sizeof *f->ranges);
@@ -165,6 +165,7 @@ void shore_fleet_close(struct shore_fleet *f) {
         pthread_mutex_destroy(&f->meters[d].lock);
     free(f->meters);
     free(f->ranges);
+    shore__fleet_unfollow_writes(f);
     shore__stripes_free(&f->stripes);
     shore_layout_free(f->layout);
     pthread_cond_destroy(&f->idle);
