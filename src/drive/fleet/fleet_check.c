@@ -22,6 +22,16 @@ bool shore__fleet_is_new(struct shore_fleet *f) {
     return f->united && !shore__fleet_is_ready(f);
 }
 
+bool shore_fleet_own(const struct shore_fleet *f, uint32_t block, uint32_t *segment, uint32_t *count) {
+    *segment = *count = 0;
+    for (uint32_t d = f->own_first; block < f->layout->nblocks && d < f->own_first + f->own_count; d++) {
+        const struct shore__range *range = &f->ranges[(size_t)block * f->ndrives + d];
+        if (!*count) *segment = range->first;
+        *count += range->count;
+    }
+    return *count > 0;
+}
+
 const char *shore__update_left_out(const struct shore_fleet *f, const struct shore_update *update) {
     const struct shore_layout_block *block = &f->layout->blocks[update->block];
     bool corrects = shore__optimizer(f->config.optimizer)->corrects_bias;

@@ -106,13 +106,3 @@ int shore_fleet_unite(struct shore_fleet *f, const void *const *parts, const siz
     f->united = !rc;
     return rc;
 }
-
-bool shore_fleet_own(const struct shore_fleet *f, uint32_t block, uint32_t *segment, uint32_t *count) {
-    *segment = *count = 0;
-    for (uint32_t d = f->own_first; block < f->layout->nblocks && d < f->own_first + f->own_count; d++) {
-        const struct shore__range *range = &f->ranges[(size_t)block * f->ndrives + d];
-        if (!*count) *segment = range->first;
-        *count += range->count;
-    }
-    return *count > 0;
-}
