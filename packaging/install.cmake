@@ -10,7 +10,7 @@ foreach(room run model files)
   list(APPEND run_archives $<TARGET_FILE:shore_${room}>)
   list(APPEND run_targets shore_${room})
 endforeach()
-set(door $<FILTER:$<TARGET_OBJECTS:shore_run>,INCLUDE,/door/>)
+set(door $<FILTER:$<TARGET_OBJECTS:shore_run>,INCLUDE,/src/run/door/>)
 set(engine_packages "libxxhash jansson yajl blkid liburing")
 
 add_library(longshore_shared SHARED ${engine_objects} ${door})
