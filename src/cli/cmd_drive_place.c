@@ -93,9 +93,9 @@ static int added(const struct shore__run *run, const char *const *words, struct 
     const struct shore__addresses *present = &run->settings.drives;
     int rc = shore__addresses_copy(present, out) ? shore__out_of_memory(diag) : 0;
     for (; !rc && *words; words++) {
-        if (shore__drive_find(present, run->generation, *words) < present->count)
+        if (shore__drive_find(present, run->generation, *words, 0) < present->count)
             return shore__fail(diag, SHORE_EUSAGE, "%s is a drive of this run already", shore__shown(*words).text);
-        if (shore__drive_find(out, run->generation, *words) < out->count) return given_twice(*words, diag);
+        if (shore__drive_find(out, run->generation, *words, 0) < out->count) return given_twice(*words, diag);
         rc = shore__addresses_parse(out, *words, diag);
     }
     return rc;
@@ -108,14 +108,13 @@ static int removed(const struct shore__run *run, const char *const *words, struc
     size_t left = present->count, kept = 0;
     int rc = gone ? 0 : shore__out_of_memory(diag);
     for (; !rc && *words; words++) {
-        size_t k = shore__drive_find(present, run->generation, *words);
-        if (k == present->count)
-            rc = no_such_drive(run, *words, diag);
-        else if (gone[k])
-            rc = given_twice(*words, diag);
-        else
+        size_t k = shore__drive_find(present, run->generation, *words, 0);
+        if (k == present->count) rc = no_such_drive(run, *words, diag);
+        for (; !rc && k < present->count; k = shore__drive_find(present, run->generation, *words, k + 1)) {
+            if (gone[k]) rc = given_twice(*words, diag);
+            gone[k] = true;
             left--;
-        if (!rc) gone[k] = true;
+        }
     }
     if (!rc && left == 0)
         rc = shore__fail(diag, SHORE_EUSAGE,
@@ -133,20 +132,22 @@ static int removed(const struct shore__run *run, const char *const *words, struc
 static int replace(const struct shore__run *run, const char *word, struct shore__addresses *out, bool *replaced,
                    struct shore_diag *diag) {
     const struct shore__addresses *present = &run->settings.drives;
-    struct shore__move move = shore__move_split(run, word);
-    struct shore__address *to;
+    struct shore__move move = shore__move_split(run, word, 0);
     const struct shore__shown shown = shore__shown(word);
     if (!move.to)
         return shore__fail(diag, SHORE_EUSAGE, "%s: give OLD=NEW, the drive and the one that takes its place",
                            shown.text);
     if (move.drive == present->count) return no_such_drive(run, word, diag);
-    if (replaced[move.drive]) return given_twice(present->text[move.drive], diag);
     if (!*move.to) return shore__fail(diag, SHORE_EUSAGE, "%s: to where?", shown.text);
-    int rc = shore__address_parse(move.to, &to, diag);
-    if (rc) return rc;
-    replaced[move.drive] = true;
-    shore__addresses_put(out, move.drive, to);
-    return 0;
+    int rc = 0;
+    for (; !rc && move.drive < present->count; move = shore__move_split(run, word, move.drive + 1)) {
+        struct shore__address *to = NULL;
+        rc = replaced[move.drive] ? given_twice(present->text[move.drive], diag)
+                                  : shore__address_parse(move.to, &to, diag);
+        if (!rc) shore__addresses_put(out, move.drive, to);
+        replaced[move.drive] = true;
+    }
+    return rc;
 }
 
 static int moved(const struct shore__run *run, const char *const *words, struct shore__addresses *out,
@@ -220,7 +221,8 @@ static void tell_snapshots(const struct shore__run *run) {
             const char *path = list[i].volumes.text[v], *end = strstr(path, ".snapshot-");
             char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
             char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
-            if (drive && shore__drive_find(&run->settings.drives, run->generation, drive) == run->settings.drives.count)
+            if (drive &&
+                shore__drive_find(&run->settings.drives, run->generation, drive, 0) == run->settings.drives.count)
                 shore__cli_say("a part of snapshot %s stays on %s, which the run no longer uses", list[i].name, drive);
             free(drive);
             free(volume);

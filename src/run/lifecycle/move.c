@@ -145,18 +145,22 @@ static int place_kept(const struct shore__address *drive, uint64_t generation, s
     return rc;
 }
 
-static int place_new(const struct shore__run *run, const struct shore__address *drive, struct shore__journal *in,
-                     struct shore_diag *diag) {
+/* A directory may be given for several volumes. */
+static int place_new(const struct shore__run *run, const struct shore__addresses *drives, size_t i,
+                     struct shore__journal *in, struct shore_diag *diag) {
     struct shore__address *at = NULL;
-    int rc = shore__drive_may_be_made(drive, diag);
-    if (!rc) rc = shore__volume_place(drive, run->private->home, run->fleet_id, &at, diag);
+    size_t number = 0;
+    for (size_t k = 0; k < i; k++)
+        number += strcmp(drives->text[k], drives->text[i]) == 0;
+    int rc = shore__drive_may_be_made(drives->item[i], diag);
+    if (!rc) rc = shore__volume_place(drives->item[i], run->private->home, run->fleet_id, number, &at, diag);
     return !rc && shore__addresses_add(&in->new, at) ? shore__out_of_memory(diag) : rc;
 }
 
-static int check_twice(const struct shore__addresses *drives, uint64_t generation, size_t i, struct shore_diag *diag) {
+static int check_twice(const struct shore__addresses *drives, const struct shore__addresses *volumes, size_t i,
+                       struct shore_diag *diag) {
     for (size_t k = 0; k < i; k++)
-        if (shore__drive_is_named(drives->text[k], generation, drives->text[i]) ||
-            shore__drive_is_named(drives->text[i], generation, drives->text[k]))
+        if (shore__same_path(volumes->text[k], volumes->text[i]))
             return shore__fail(diag, SHORE_EUSAGE, "the drive %s would be in the run twice",
                                shore__shown(drives->text[i]).text);
     return 0;
@@ -165,7 +169,7 @@ static int check_twice(const struct shore__addresses *drives, uint64_t generatio
 /* Index of the present drive that `name` means. A path there may be a directory that is named like a file of ours: only
  * its volume's path tells. */
 static size_t find_kept(const struct shore__addresses *present, const struct shore__journal *in, const char *name) {
-    size_t k = shore__drive_find(present, in->from, name);
+    size_t k = shore__drive_find(present, in->from, name, 0);
     bool kept = k < present->count &&
                 (shore__same_path(present->text[k], name) || shore__drive_is_named(in->old.text[k], in->from, name));
     return kept ? k : present->count;
@@ -189,9 +193,8 @@ static int resolve(const struct shore__run *run, const struct shore__addresses *
         size_t k = find_kept(present, in, drive->text);
         if (!drive->kind->keeps)
             return shore__fail(diag, SHORE_EUSAGE, "%s keeps nothing after its process: give a directory", drive->text);
-        rc = check_twice(drives, in->from, i, diag);
-        if (!rc)
-            rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(run, drive, in, diag);
+        rc = k < present->count ? place_kept(present->item[k], in->to, in, diag) : place_new(run, drives, i, in, diag);
+        if (!rc) rc = check_twice(drives, &in->new, i, diag);
     }
     in->fresh = calloc(drives->count + 1, sizeof *in->fresh);
     if (!rc && !in->fresh) return shore__out_of_memory(diag);

@@ -44,10 +44,21 @@ static int place_named(const struct shore__run *run, const struct shore__move *m
     return rc;
 }
 
-static int move_drive(struct shore__run *run, const char *word, struct shore_diag *diag) {
-    struct shore__addresses *drives = &run->settings.drives;
-    struct shore__move move = shore__move_split(run, word);
+static int put_moved(struct shore__run *run, const struct shore__move *move, const char *shown,
+                     struct shore_diag *diag) {
     struct shore__address *now = NULL;
+    int rc = place_named(run, move, shown, &now, diag);
+    if (rc < 0) return rc;
+    shore__addresses_put(&run->settings.drives, move->drive, now);
+    return shore__addresses_add(&run->private->moved, shore__address_copy(now))
+               ? shore__fail(diag, -ENOMEM, "out of memory")
+               : 0;
+}
+
+/* Moves every volume that the word names. */
+static int move_drives(struct shore__run *run, const char *word, struct shore_diag *diag) {
+    const struct shore__addresses *drives = &run->settings.drives;
+    struct shore__move move = shore__move_split(run, word, 0);
     const struct shore__shown shown = shore__shown(word);
     if (!move.to)
         return shore__fail(diag, SHORE_EUSAGE,
@@ -55,12 +66,16 @@ static int move_drive(struct shore__run *run, const char *word, struct shore_dia
     if (move.drive == drives->count)
         return shore__fail(diag, SHORE_EUSAGE, "drive %s: this run has no such drive; its first is %s", shown.text,
                            drives->count ? drives->text[0] : "none");
-    int rc = place_named(run, &move, shown.text, &now, diag);
-    if (rc < 0) return rc;
-    shore__addresses_put(drives, move.drive, now);
-    return shore__addresses_add(&run->private->moved, shore__address_copy(now))
-               ? shore__fail(diag, -ENOMEM, "out of memory")
-               : 0;
+    struct shore__move *moves = calloc(drives->count, sizeof *moves);
+    size_t n = 0;
+    int rc = moves ? 0 : shore__out_of_memory(diag);
+    /* all are found first: where the first one has gone, the word means others */
+    for (; rc == 0 && move.drive < drives->count; move = shore__move_split(run, word, move.drive + 1))
+        moves[n++] = move;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = put_moved(run, &moves[i], shown.text, diag);
+    free(moves);
+    return rc;
 }
 
 uint64_t shore__run_hint(const struct shore__run *run) {
@@ -98,7 +113,7 @@ static int open_run(const char *path, bool for_writing, const struct shore__stri
         !shore__origin_is_current(run->path, &run->private->origin))
         shore__run_write(run, NULL);
     for (size_t i = 0; rc == 0 && moved && i < moved->count; i++)
-        rc = move_drive(run, moved->item[i], diag);
+        rc = move_drives(run, moved->item[i], diag);
     if (rc == 0 && for_writing && whole) shore__run_say_standing(run);
     if (rc < 0) {
         shore__run_close(run);

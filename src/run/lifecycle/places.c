@@ -50,7 +50,7 @@ static int say_whose(const struct shore__address *at, const struct shore__probe 
     return rc;
 }
 
-int shore__volume_place(const struct shore__address *drive, const char *home, const uint64_t fleet_id[2],
+int shore__volume_place(const struct shore__address *drive, const char *home, const uint64_t fleet_id[2], size_t number,
                         struct shore__address **out, struct shore_diag *diag) {
     struct shore__address *absolute = NULL;
     struct shore__probe probe;
@@ -62,7 +62,7 @@ int shore__volume_place(const struct shore__address *drive, const char *home, co
         return rc;
     }
     bool anothers = shore__probe_is_sealed(&probe) && !shore__probe_is_of(&probe, fleet_id);
-    char *name = probe.in_directory ? shore__volume_own_name(home, fleet_id) : NULL;
+    char *name = probe.in_directory ? shore__volume_own_name(home, fleet_id, number) : NULL;
     if (probe.in_directory && !(name && (*out = shore__address_in(absolute, name))))
         rc = shore__out_of_memory(diag);
     else if (!probe.in_directory && anothers)
@@ -98,7 +98,7 @@ static int place_beside(struct shore__run *run, const struct shore__run *overwri
     if (rc) return rc;
     const bool in_directory = probe.in_directory, is_device = probe.is_device;
     shore__probe_free(&probe);
-    if (in_directory) return shore__volume_place(absolute, run->private->home, run->fleet_id, out, diag);
+    if (in_directory) return shore__volume_place(absolute, run->private->home, run->fleet_id, 0, out, diag);
     if (!is_device) run->generation = overwritten->generation + 1; /* the name's ".gN" is then known as ours */
     *out = is_device ? shore__address_copy(before) : shore__volume_next(before, run->generation);
     return *out ? 0 : shore__out_of_memory(diag);
@@ -112,7 +112,7 @@ static int place(struct shore__run *run, size_t i, const struct shore__run *over
     if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
     const struct shore__address *before = rc == 0 ? volume_before(run, overwritten, absolute) : NULL;
     if (before) rc = place_beside(run, overwritten, before, absolute, &at, diag);
-    if (rc == 0 && !before) rc = shore__volume_place(absolute, run->private->home, run->fleet_id, &at, diag);
+    if (rc == 0 && !before) rc = shore__volume_place(absolute, run->private->home, run->fleet_id, 0, &at, diag);
     for (size_t k = 0; rc == 0 && k < i; k++)
         if (strcmp(drives->text[k], at->text) == 0)
             rc = shore__fail(diag, SHORE_EUSAGE, "the drive %s is given twice", absolute->text);

@@ -1,6 +1,7 @@
 /* Names of a run's volumes, and whose they are. In a directory, each run's volume has its own name,
- * longshore-NAME-1a2b3c4d.volume, after the run's directory and fleet (older runs: longshore.volume). A drive that
- * stays in a new placement holds two volumes for a while, so the new one's name ends with .g2. */
+ * longshore-NAME-1a2b3c4d.volume, after the run's directory and fleet (older runs: longshore.volume). Where a run has
+ * several there, as several processes do, each has a number: longshore-NAME-1a2b3c4d.rank1.volume. A drive that stays
+ * in a new placement holds two volumes for a while, so the new one's name ends with .g2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #define COMMON_NAME "longshore.volume"
 #define OWN_BEGIN "longshore-"
 #define OWN_END ".volume"
+#define OWN_NUMBER ".rank"
 enum { ID_DIGITS = 8, RUN_BYTES_MOST = 40 };
 
 /* Length without a ".gN" at the end. */
@@ -37,10 +39,15 @@ static size_t before_name(const char *path, size_t n) {
 }
 
 static bool is_own_name(const char *name, size_t n) {
-    const size_t begin = sizeof OWN_BEGIN - 1, end = sizeof OWN_END - 1;
+    const size_t begin = sizeof OWN_BEGIN - 1, end = sizeof OWN_END - 1, number = sizeof OWN_NUMBER - 1;
     if (n < begin + 2 + ID_DIGITS + end || strncmp(name, OWN_BEGIN, begin) != 0) return false;
-    const char *id = name + n - end - ID_DIGITS;
-    return id[-1] == '-' && strspn(id, "0123456789abcdef") == ID_DIGITS && strncmp(id + ID_DIGITS, OWN_END, end) == 0;
+    size_t left = n - end, digits = left;
+    if (strncmp(name + left, OWN_END, end) != 0) return false;
+    while (name[digits - 1] >= '0' && name[digits - 1] <= '9')
+        digits--;
+    if (digits < left && strncmp(name + digits - number, OWN_NUMBER, number) == 0) left = digits - number;
+    const char *id = name + left - ID_DIGITS;
+    return left >= begin + 2 + ID_DIGITS && id[-1] == '-' && strspn(id, "0123456789abcdef") >= ID_DIGITS;
 }
 
 /* Whether the first n characters end with a name that this program chose; then the drive is the directory. */
@@ -52,9 +59,9 @@ static bool is_in_directory(const char *path, size_t n) {
            (n - before - 1 == sizeof COMMON_NAME - 1 && strncmp(name, COMMON_NAME, sizeof COMMON_NAME - 1) == 0);
 }
 
-char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]) {
+char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2], size_t number) {
     const char *slash = strrchr(home, '/'), *base = slash ? slash + 1 : home;
-    char name[RUN_BYTES_MOST + 1], *out = NULL;
+    char name[RUN_BYTES_MOST + 1], *out = NULL, numbered[32] = "";
     size_t n = 0;
     for (; base[n] && n < RUN_BYTES_MOST; n++) {
         bool plain = (base[n] >= '0' && base[n] <= '9') || (base[n] >= 'A' && base[n] <= 'Z') ||
@@ -63,7 +70,9 @@ char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]) {
         if (plain) name[n] = base[n];
     }
     name[n] = '\0';
-    if (asprintf(&out, OWN_BEGIN "%s-%0*x" OWN_END, n ? name : "run", ID_DIGITS, (unsigned)(fleet_id[0] >> 32)) < 0)
+    if (number) snprintf(numbered, sizeof numbered, OWN_NUMBER "%zu", number);
+    if (asprintf(&out, OWN_BEGIN "%s-%0*x%s" OWN_END, n ? name : "run", ID_DIGITS, (unsigned)(fleet_id[0] >> 32),
+                 numbered) < 0)
         return NULL;
     return out;
 }
@@ -85,43 +94,55 @@ char *shore__drive_name(const char *recorded, uint64_t generation) {
 }
 
 bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name) {
+    size_t n = plain_length(name), before = before_name(name, n);
+    bool volume = before && is_own_name(name + before + 1, n - before - 1); /* one of several, perhaps */
     if (shore__same_path(recorded, name)) return true;
-    char *drive = shore__drive_name(recorded, generation), *named = shore__drive_name(name, 0);
+    char *drive = volume ? strndup(recorded, plain_length(recorded)) : shore__drive_name(recorded, generation);
+    char *named = volume ? strndup(name, n) : shore__drive_name(name, 0);
     bool same = drive && named && shore__same_path(drive, named);
     free(drive);
     free(named);
     return same;
 }
 
-size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name) {
+size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name, size_t from) {
     size_t i = 0;
     while (i < drives->count && !shore__same_path(drives->text[i], name))
         i++;
-    for (size_t k = 0; i == drives->count && k < drives->count; k++)
-        if (shore__drive_is_named(drives->text[k], generation, name)) return k;
+    if (i < drives->count) return from <= i ? i : drives->count;
+    for (i = from; i < drives->count && !shore__drive_is_named(drives->text[i], generation, name);)
+        i++;
     return i;
 }
 
-struct shore__move shore__move_split(const struct shore__run *run, const char *word) {
+struct shore__move shore__move_split(const struct shore__run *run, const char *word, size_t from) {
     const struct shore__addresses *drives = &run->settings.drives;
     struct shore__move move = {.drive = drives->count};
-    for (const char *at = strchr(word, '='); at && move.drive == drives->count; at = strchr(at + 1, '=')) {
+    bool named = false;
+    for (const char *at = strchr(word, '='); at && !named; at = strchr(at + 1, '=')) {
         char *old = strndup(word, (size_t)(at - word));
-        if (old) move = (struct shore__move){shore__drive_find(drives, run->generation, old), at + 1};
+        named = old && shore__drive_find(drives, run->generation, old, 0) < drives->count;
+        if (old) move = (struct shore__move){shore__drive_find(drives, run->generation, old, from), at + 1};
         free(old);
     }
     return move;
 }
 
 int shore__spot_of(const struct shore__address *drive, struct shore__spot *out, struct shore_diag *diag) {
-    struct shore__probe probe;
+    struct shore__probe probe = {.path = NULL};
+    struct stat st;
     *out = (struct shore__spot){0};
-    int rc = shore__drive_probe(drive, &probe, diag);
-    if (rc) return rc;
-    out->exists = probe.exists;
-    out->is_device = probe.is_device;
-    out->volume = shore__address_beside(drive, probe.path);
+    /* here, without the look at the lock, which takes a while if somebody has it */
+    int rc = drive->kind->has_file ? shore__volume_path(drive->text, &probe.path, diag)
+                                   : shore__drive_probe(drive, &probe, diag);
+    if (rc == 0 && drive->kind->has_file) rc = shore__drive_examine(probe.path, &st, &probe.exists, diag);
+    if (rc == 0) {
+        out->exists = probe.exists;
+        out->is_device = probe.exists && drive->kind->has_file ? S_ISBLK(st.st_mode) : probe.is_device;
+        out->volume = shore__address_beside(drive, probe.path);
+    }
     shore__probe_free(&probe);
+    if (rc) return rc;
     return out->volume ? 0 : shore__fail(diag, -ENOMEM, "%s: its volume cannot be named", drive->text);
 }
 

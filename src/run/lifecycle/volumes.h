@@ -4,22 +4,23 @@
 
 #include "run/run.h"
 
-/* Name of the volume of a run made at `home`, in a directory, so that no two runs collide. malloc'ed; NULL: out of
- * memory. */
-char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2]);
+/* Name of the volume of a run made at `home`, in a directory, so that no two runs collide. number: of those that the
+ * run has there already. malloc'ed; NULL: out of memory. */
+char *shore__volume_own_name(const char *home, const uint64_t fleet_id[2], size_t number);
 /* The drive of a recorded path, as people name it: the directory, or the file without the ".gN" of this generation.
  * malloc'ed. */
 char *shore__drive_name(const char *recorded, uint64_t generation);
-/* Whether a user's name means a recorded drive. */
+/* Whether a user's name means a recorded drive: also the name of its directory, which means all drives there. */
 bool shore__drive_is_named(const char *recorded, uint64_t generation, const char *name);
-/* Index in the list; a whole path has priority. The list's count if it is not there. */
-size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name);
+/* The first index in the list from `from` on; the list's count if it is not there. A whole path has priority, and names
+ * one drive. A directory names all volumes that the run has in it. */
+size_t shore__drive_find(const struct shore__addresses *drives, uint64_t generation, const char *name, size_t from);
 /* OLD=NEW. Paths may contain '='; the one that ends a drive's name counts. */
 struct shore__move {
-    size_t drive;   /* of the run; their count: no such drive */
+    size_t drive;   /* of the run, from `from` on; their count: no such drive */
     const char *to; /* the end of the word; NULL: there is no '=' */
 };
-struct shore__move shore__move_split(const struct shore__run *run, const char *word);
+struct shore__move shore__move_split(const struct shore__run *run, const char *word, size_t from);
 /* The volume that a drive's path means: here, or on the host that it names, which is asked. */
 struct shore__spot {
     struct shore__address *volume;

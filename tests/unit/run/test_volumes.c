@@ -33,14 +33,44 @@ static void drives_are_known_by_the_name_they_were_given(void **state) {
     struct shore__addresses list = {0};
     assert_int_equal(shore__addresses_parse(&list, "/mnt/a/longshore.volume.g2", NULL), 0);
     assert_int_equal(shore__addresses_parse(&list, "/mnt/b", NULL), 0);
-    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a"), 0);
-    assert_int_equal(shore__drive_find(&list, 2, "/mnt/b"), 1);
-    assert_int_equal(shore__drive_find(&list, 2, "/mnt/c"), 2);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a", 0), 0);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/b", 0), 1);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/c", 0), 2);
+    shore__addresses_free(&list);
+}
+
+static void a_directory_may_hold_several(void **state) {
+    static const char first[] = "/mnt/a/longshore-b-00c0ffee.rank0.volume";
+    static const char third[] = "/mnt/a/longshore-b-00c0ffee.rank12.volume.g2";
+    struct shore__addresses list = {0};
+    char *name = shore__volume_own_name("/runs/b", (const uint64_t[2]){UINT64_C(0x00c0ffee00000000), 1}, 12);
+    assert_string_equal(name, "longshore-b-00c0ffee.rank12.volume");
+    free(name);
+    named(first, 1, "/mnt/a");
+    named(third, 2, "/mnt/a");
+    named("/mnt/a/longshore-b-00c0ffee.rank.volume", 1, "/mnt/a/longshore-b-00c0ffee.rank.volume");
+    named("/mnt/a/longshore-b-0c0ffee.rank12.volume", 1, "/mnt/a/longshore-b-0c0ffee.rank12.volume");
+    named("/mnt/a/longshore--00c0ffee.rank1.volume", 1, "/mnt/a/longshore--00c0ffee.rank1.volume");
+    assert_int_equal(shore__addresses_parse(&list, first, NULL), 0);
+    assert_int_equal(shore__addresses_parse(&list, "/mnt/b", NULL), 0);
+    assert_int_equal(shore__addresses_parse(&list, third, NULL), 0);
+    /* the directory means both, a volume only itself */
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a", 0), 0);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a", 1), 2);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a", 3), 3);
+    assert_int_equal(shore__drive_find(&list, 2, first, 0), 0);
+    assert_int_equal(shore__drive_find(&list, 2, first, 1), 3);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a/longshore-b-00c0ffee.rank12.volume", 0), 2);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/a/longshore-b-00c0ffee.rank7.volume", 0), 3);
+    struct shore__run run = {.generation = 2, .settings.drives = list};
+    assert_int_equal(shore__move_split(&run, "/mnt/a=/mnt/c=d", 1).drive, 2);
+    assert_string_equal(shore__move_split(&run, "/mnt/a=/mnt/c=d", 1).to, "/mnt/c=d");
+    assert_int_equal(shore__move_split(&run, "/mnt/a=/mnt/c=d", 3).drive, 3);
     shore__addresses_free(&list);
 }
 
 static void is_called(const char *home, uint64_t id, const char *wanted) {
-    char *name = shore__volume_own_name(home, (const uint64_t[2]){id, 1}), path[200];
+    char *name = shore__volume_own_name(home, (const uint64_t[2]){id, 1}, 0), path[200];
     assert_string_equal(name, wanted);
     snprintf(path, sizeof path, "/mnt/a/%s", name);
     named(path, 1, "/mnt/a");
@@ -72,7 +102,7 @@ static void endings_that_users_chose_stay(void **state) {
     struct shore__addresses list = {0};
     assert_int_equal(shore__addresses_parse(&list, "/mnt/own.g2", NULL), 0);
     assert_int_equal(shore__addresses_parse(&list, "/mnt/own", NULL), 0);
-    assert_int_equal(shore__drive_find(&list, 2, "/mnt/own"), 1);
+    assert_int_equal(shore__drive_find(&list, 2, "/mnt/own", 0), 1);
     shore__addresses_free(&list);
 }
 
@@ -105,7 +135,7 @@ static void moved_to_here(const struct shore__run *run, const char *recorded, co
 }
 
 static void splits(const struct shore__run *run, const char *word, size_t drive, const char *to) {
-    struct shore__move move = shore__move_split(run, word);
+    struct shore__move move = shore__move_split(run, word, 0);
     assert_int_equal(move.drive, drive);
     assert_string_equal(move.to ? move.to : "none", to);
 }
@@ -153,6 +183,7 @@ static void speeds_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drives_are_known_by_the_name_they_were_given),
+        cmocka_unit_test(a_directory_may_hold_several),
         cmocka_unit_test(names_follow_from_run_and_fleet),
         cmocka_unit_test(endings_that_users_chose_stay),
         cmocka_unit_test(new_volumes_do_not_collide),
