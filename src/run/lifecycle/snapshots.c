@@ -1,23 +1,18 @@
-/* Named copies of a run's committed state. The drives copy their volumes. The run directory says which copies belong
- * together, and keeps its own files of that step. NAME.json is written last and removed first. */
+/* Named copies of a run's committed state: reading, finding and removing them. NAME.json is written last and removed
+ * first. */
 #include <dirent.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/diag.h"
 #include "base/directory.h"
-#include "drive/counters.h"
-#include "drive/fleet/fleet_snapshot.h"
+#include "drive/snapshot_name.h"
 #include "files/atomic.h"
 #include "files/json.h"
 #include "run/directory/journal.h"
-#include "run/lifecycle/copy.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/lifecycle/volumes.h"
 #include "run/paths.h"
@@ -43,7 +38,7 @@ struct shore__path shore__snapshot_files(const char *run_path, const char *name)
     return path_of(run_path, name, ".files");
 }
 
-static bool is_made(const char *run_path, const char *name) {
+bool shore__snapshot_is_made(const char *run_path, const char *name) {
     return shore__path_exists(run_path, in_folder(name, ".json").name);
 }
 
@@ -75,7 +70,7 @@ static int read_fields(struct shore__snapshot *s, const char *path, struct shore
 }
 
 static int check_there(const char *run_path, const char *name, struct shore_diag *diag) {
-    if (shore__snapshot_name_valid(name) && is_made(run_path, name)) return 0;
+    if (shore__snapshot_name_valid(name) && shore__snapshot_is_made(run_path, name)) return 0;
     shore__fail(diag, SHORE_EUSAGE, "%s has no snapshot %s", run_path, shore__shown(name).text);
     return shore__advise(diag, SHORE_EUSAGE, SHORE_ADVICE_SNAPSHOTS, run_path);
 }
@@ -178,10 +173,8 @@ int shore__snapshots_follow(const char *run_path, const struct shore__addresses 
 
 /* ---- removing ---------------------------------------------------------------------------------------------------- */
 
-/* Removes the files that NAME.partial lists, and then NAME.partial. Notes what it cannot remove: a drive that is gone
- * must not block us. If a file is left, NAME.partial stays for the next opening of the run. */
-static int clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left, shore__note_fn note,
-                 void *ctx, struct shore_diag *diag) {
+int shore__snapshot_clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag) {
     struct shore__journal j;
     struct shore_diag held = {0};
     int rc = shore__journal_read(run_path, SHORE__SNAPSHOT, name, &j, diag);
@@ -221,7 +214,7 @@ int shore__snapshot_remove(const char *run_path, const char *name, const struct 
     int rc = rename(json.text, path_of(run_path, name, ".partial").text)
                  ? shore__fail_errno(diag, json.text, "cannot be renamed")
                  : shore__parent_sync(json.text, diag);
-    if (rc == 0) rc = clear(run_path, name, &parts, &left, note, ctx, diag);
+    if (rc == 0) rc = shore__snapshot_clear(run_path, name, &parts, &left, note, ctx, diag);
     free(parts.away);
     return rc;
 }
@@ -233,12 +226,12 @@ bool shore__snapshot_is_interrupted(const char *run_path) {
     return found;
 }
 
-static int mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note, void *ctx,
-                struct shore_diag *diag) {
+int shore__snapshot_mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note,
+                         void *ctx, struct shore_diag *diag) {
     bool left = false;
-    if (is_made(run_path, name)) /* it is made; only this was left to do */
+    if (shore__snapshot_is_made(run_path, name)) /* it is made; only this was left to do */
         return shore__journal_clear(run_path, SHORE__SNAPSHOT, name, diag);
-    int rc = clear(run_path, name, parts, &left, note, ctx, diag);
+    int rc = shore__snapshot_clear(run_path, name, parts, &left, note, ctx, diag);
     if (rc == 0 && !left)
         shore__note(note, ctx, "the making or removing of snapshot %s had been interrupted: it is removed", name);
     return rc;
@@ -250,7 +243,7 @@ int shore__snapshots_mend(const char *run_path, const struct shore__addresses *d
     struct shore__strings names = {0};
     int rc = list_names(run_path, ".partial", &names, diag);
     for (size_t i = 0; rc == 0 && i < names.count; i++)
-        rc = mend(run_path, names.item[i], &parts, note, ctx, diag);
+        rc = shore__snapshot_mend(run_path, names.item[i], &parts, note, ctx, diag);
     shore__strings_free(&names);
     free(parts.away);
     return rc;
@@ -269,183 +262,8 @@ int shore__snapshots_remove(const char *run_path, const struct shore__addresses 
     return rc;
 }
 
-/* Removes the oldest automatic snapshots beyond `keep`. */
-static int prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx, struct shore_diag *diag) {
-    struct shore__snapshot *list = NULL;
-    size_t count = 0, automatic = 0;
-    int rc = shore__snapshots_read(run->path, &list, &count, diag);
-    if (rc < 0) return rc;
-    if (shore__run_standing(run) >= SHORE__RUN_ELSEWHERE) keep = UINT64_MAX; /* they may be another directory's */
-    for (size_t i = 0; i < count; i++)
-        automatic += list[i].automatic;
-    for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
-        if (!list[i].automatic) continue;
-        rc = shore__snapshot_remove(run->path, list[i].name, &run->settings.drives, note, ctx, diag);
-        automatic--;
-    }
-    shore__snapshots_free(list, count);
-    return rc;
-}
-
 /* Removes the descriptions of all snapshots, together with the run. */
 void shore__snapshots_forget(const char *run_path) {
     static const char *const ours[] = {"*.json", "*.partial", NULL};
     shore__directory_remove(shore__path_in(run_path, FOLDER).text, ours);
-}
-
-/* ---- making ------------------------------------------------------------------------------------------------------ */
-
-/* Runs before a list names the file: the files in a list are removed with an unfinished snapshot. */
-static int check_free(const struct shore__address *part, struct shore_diag *diag) {
-    struct shore__spot spot;
-    int rc = shore__spot_of(part, &spot, diag);
-    if (rc == 0 && spot.exists)
-        rc = shore__fail(diag, SHORE_EEXISTS,
-                         "%s: is there already, of a snapshot that this run does not know: choose another name, or "
-                         "remove the file if nothing needs it",
-                         part->text);
-    free(spot.volume);
-    return rc;
-}
-
-/* Fleet and files of a snapshot to be made. */
-static int plan(struct shore_fleet *fleet, const char *name, struct shore__journal *out, struct shore_diag *diag) {
-    int rc = 0;
-    const struct shore_fleet_info info = shore__fleet_info(fleet);
-    *out = (struct shore__journal){.fleet_id = {info.fleet_id[0], info.fleet_id[1]}, .from = info.generation};
-    for (uint32_t d = 0; rc == 0 && d < info.ndrives; d++) {
-        struct shore__address *drive = NULL, *part = NULL;
-        struct shore__spot spot = {0};
-        rc = shore__address_parse(shore_fleet_drive_path(fleet, d), &drive, diag);
-        if (rc == 0) rc = shore__spot_of(drive, &spot, diag);
-        char *path = rc == 0 ? shore__snapshot_path(spot.volume->text, name) : NULL;
-        if (rc == 0) rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
-        if (rc == 0 && !spot.is_device) /* a device says itself that it has no room */
-            rc = check_free(part, diag);
-        if (part && shore__addresses_add(&out->new, part)) rc = shore__out_of_memory(diag);
-        free(drive);
-        free(path);
-        free(spot.volume);
-    }
-    return rc;
-}
-
-static json_t *describe(const struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
-                        const struct shore__journal *plan) {
-    char id[33], date[32];
-    time_t now = time(NULL);
-    struct tm utc;
-    const struct shore_fleet_info info = shore__fleet_info(fleet);
-    shore__fleet_id_text(info.fleet_id, id);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *j =
-        json_pack("{s:s, s:I, s:s, s:b, s:s, s:I, s:o, s:s, s:o, s:O}", "name", name, "step", (json_int_t)info.step,
-                  "date", date, "automatic", automatic, "fleet", id, "generation", (json_int_t)info.generation,
-                  "volumes", shore__texts_to_json(plan->new.text, plan->new.count), "processor", run->processor,
-                  "settings", shore__run_settings_json(run), "changes", run->changes);
-    if (run->contents) json_object_set(j, "program", run->contents->program);
-    return j;
-}
-
-static int make_folder(const char *path, struct shore_diag *diag) {
-    if (mkdir(path, 0777) < 0 && errno != EEXIST) return shore__fail_errno(diag, path, "the directory cannot be made");
-    return shore__parent_sync(path, diag);
-}
-
-static int fill(const struct shore__run *run, struct shore_fleet *fleet, const char *name, json_t *j,
-                struct shore_diag *diag) {
-    const struct shore__path files = shore__snapshot_files(run->path, name);
-    char digest[33];
-    int rc = shore__fleet_snapshot(fleet, name, diag);
-    if (rc == 0) rc = make_folder(files.text, diag);
-    if (rc == 0) rc = shore__files_copy(run->path, files.text, diag);
-    if (rc == 0) rc = shore__digest_text(fleet, digest, diag);
-    if (rc == 0) rc = json_object_set_new(j, "digest", json_string(digest)) ? shore__out_of_memory(diag) : 0;
-    return rc ? rc : shore__json_write_in(run->path, in_folder(name, ".json").name, json_incref(j), diag);
-}
-
-int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
-                         struct shore_diag *diag) {
-    char *of = NULL;
-    const struct shore__shown shown = shore__shown(name);
-    if (!shore__snapshot_name_valid(name))
-        return shore__fail(
-            diag, SHORE_EUSAGE,
-            "a snapshot cannot be called %s: its name has at most %u letters, digits, '.', '_' and '-', begins "
-            "with a letter, a digit or '_', and does not end in .partial",
-            shown.text, SHORE__SNAPSHOT_NAME_BYTES);
-    if (is_made(run->path, name)) {
-        if (asprintf(&of, "%s %s", run->path, name) < 0) of = NULL;
-        shore__fail(diag, SHORE_EEXISTS,
-                    "there is a snapshot %s of this run already: choose another name, or remove it first", shown.text);
-        shore__advise(diag, SHORE_EEXISTS, SHORE_ADVICE_REMOVE_SNAPSHOT, of);
-        free(of);
-        return SHORE_EEXISTS;
-    }
-    if (shore__journal_is_there(run->path, SHORE__SNAPSHOT,
-                                name)) { /* files that could not go when the run was opened may go now */
-        struct shore__parts parts = {.drives = &run->settings.drives};
-        int failed = mend(run->path, name, &parts, NULL, NULL, diag);
-        free(parts.away);
-        if (failed) return failed;
-    }
-    if (shore__journal_is_there(run->path, SHORE__SNAPSHOT, name))
-        return shore__fail(
-            diag, SHORE_EEXISTS,
-            "a part of an earlier snapshot %s is still to be removed, on a drive out of reach or in use: "
-            "choose another name",
-            shown.text);
-    const struct shore__path folder = shore__path_in(run->path, FOLDER);
-    struct shore__journal journal;
-    int rc = plan(fleet, name, &journal, diag);
-    json_t *j = rc == 0 ? describe(run, fleet, name, automatic, &journal) : NULL;
-    if (rc == 0) rc = j ? make_folder(folder.text, diag) : shore__out_of_memory(diag);
-    if (rc == 0) {
-        rc = shore__journal_write(run->path, SHORE__SNAPSHOT, name, &journal, diag);
-        if (rc < 0) rmdir(folder.text); /* stays if it holds others */
-    }
-    shore__journal_free(&journal);
-    if (rc == 0) {
-        rc = fill(run, fleet, name, j, diag);
-        if (rc < 0) {
-            struct shore_diag ignored;
-            struct shore__parts parts = {0};
-            bool left = false;
-            clear(run->path, name, &parts, &left, NULL, NULL, &ignored);
-            free(parts.away);
-            if (rmdir(folder.text) == 0) shore__directory_sync(run->path, &ignored); /* the first snapshot made it */
-        } else {
-            rc = shore__journal_clear(run->path, SHORE__SNAPSHOT, name, diag);
-        }
-    }
-    json_decref(j);
-    return rc;
-}
-
-static void name_of_step(uint64_t step, char name[32]) {
-    snprintf(name, 32, "step-%06" PRIu64, step);
-}
-
-bool shore__snapshot_of_step(const struct shore__run *run, uint64_t step) {
-    char name[32];
-    name_of_step(step, name);
-    return is_made(run->path, name);
-}
-
-int shore__snapshot_automatic(struct shore__run *run, struct shore_fleet *fleet, uint64_t keep, shore__note_fn note,
-                              void *ctx, struct shore_diag *diag) {
-    struct shore__snapshot there;
-    char name[32];
-    int rc = 0;
-    name_of_step(shore__fleet_info(fleet).step, name);
-    if (is_made(run->path, name)) {
-        rc = shore__snapshot_read(run->path, name, &there, diag);
-        if (rc < 0) return rc;
-        bool replace = there.automatic && shore__run_standing(run) < SHORE__RUN_ELSEWHERE;
-        shore__snapshot_free(&there);
-        if (!replace) return 0; /* the user's own snapshot of this name */
-        rc = shore__snapshot_remove(run->path, name, &run->settings.drives, note, ctx, diag);
-    }
-    if (rc == 0) rc = shore__snapshot_make(run, fleet, name, true, diag);
-    return rc == 0 && keep ? prune(run, keep, note, ctx, diag) : rc;
 }

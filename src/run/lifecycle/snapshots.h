@@ -17,10 +17,25 @@ struct shore__snapshot {
  * SHORE_EUSAGE. */
 int shore__snapshot_make(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
                          struct shore_diag *diag);
+/* The same in pieces, for several processes: begin lists the copies in a journal, then all drives make theirs, then
+ * finish describes them. Where that fails, also in finish, give_up removes them. */
+int shore__snapshot_begin(struct shore__run *run, struct shore_fleet *fleet, const char *name, struct shore_diag *diag);
+int shore__snapshot_finish(struct shore__run *run, struct shore_fleet *fleet, const char *name, bool automatic,
+                           const char digest[33], struct shore_diag *diag);
+void shore__snapshot_give_up(const struct shore__run *run, const char *name);
+/* An automatic snapshot: its name; makes room for it under that name (1: the user's own is there); removes the oldest
+ * beyond `keep` (0: none). */
+void shore__snapshot_name_of_step(uint64_t step, char name[32]);
+int shore__snapshot_replace(struct shore__run *run, const char *name, shore__note_fn note, void *ctx,
+                            struct shore_diag *diag);
+int shore__snapshots_prune(const struct shore__run *run, uint64_t keep, shore__note_fn note, void *ctx,
+                           struct shore_diag *diag);
 int shore__snapshot_read(const char *run_path, const char *name, struct shore__snapshot *out, struct shore_diag *diag);
 void shore__snapshot_free(struct shore__snapshot *snapshot);
 /* The directory of the run's files that belong to the snapshot's state. */
 struct shore__path shore__snapshot_files(const char *run_path, const char *name);
+/* Whether NAME.json is there. */
+bool shore__snapshot_is_made(const char *run_path, const char *name);
 int shore__snapshot_names(const char *run_path, struct shore__strings *out, struct shore_diag *diag);
 /* Oldest first. */
 int shore__snapshots_read(const char *run_path, struct shore__snapshot **out, size_t *count, struct shore_diag *diag);
@@ -49,6 +64,13 @@ struct shore__parts {
     struct shore__address *away;           /* its server does not answer: do not wait for it again */
     struct shore_diag why;
 };
+/* Removes the files that NAME.partial lists, and then NAME.partial. Notes what it cannot remove: a drive that is gone
+ * must not block us. If a file is left, NAME.partial stays for the next opening of the run. */
+int shore__snapshot_clear(const char *run_path, const char *name, struct shore__parts *parts, bool *left,
+                          shore__note_fn note, void *ctx, struct shore_diag *diag);
+/* The same for one that was interrupted, unless it is made. */
+int shore__snapshot_mend(const char *run_path, const char *name, struct shore__parts *parts, shore__note_fn note,
+                         void *ctx, struct shore_diag *diag);
 /* true: the part lies there or may come to, and cannot be removed now; held: why, for the first one. */
 bool shore__part_discard(struct shore__parts *p, size_t i, const struct shore__address *part, struct shore_diag *held,
                          shore__note_fn note, void *ctx);
