@@ -8,6 +8,8 @@
  *                 shore_run_commit_wait(run, ...)
  *     shore_run_close(run)
  *
+ * Several processes may share a run, see the end of this page.
+ *
  * Paths and names are UTF-8. Threading: one thread at a time calls the functions of a run; for its fleet, see state.h.
  * Another process, also a forked one, opens the run itself.
  */
@@ -46,13 +48,15 @@ struct shore_run_making {
     /* Options for shore_fleet_create(). A drive that is a directory gets a volume under the run's own name, beside
      * those of other runs. overwrite: also replaces a run at this path, which stays whole until the new run's files
      * take its place or one of its volumes is made anew; never the state of another run. identity, fleet_id,
-     * generation, epoch: zero. */
+     * generation, epoch: zero. mine: this process has a part of the run; each volume then has a path of its own, a
+     * whole one where its directory is not seen here. */
     const struct shore_fleet_options *fleet;
     /* A JSON object of the program: its "name", and anything else that it needs to go on. SHORE_PROGRAM_BYTES at most.
      * Whole numbers have 64 bits with a sign; write larger ones as text. */
     const char *program;
     uint64_t memory_bytes; /* budget: recorded, and respected when the state is moved or put back; 0: none */
     bool not_a_copy;       /* the directory of a killed creation is the original, and no copy */
+    bool keeps;            /* with mine: this process keeps the run, and the others join it */
 };
 
 /* How a run is opened. Zero-initialise; NULL for all of it is allowed. */
@@ -73,6 +77,12 @@ struct shore_run_opening {
     bool without_drives; /* opens no drive, and shore_run_fleet() is NULL: for what the run itself records, at any step.
                             Only with read_only. (A stopped move or rollback is finished first, as by any opening, and
                             that opens the drives) */
+    /* This process has a part of the run: as in struct shore_fleet_options. Ownership: mine is borrowed during the
+     * call. The order of the fleet is that of shore_run_drive(). */
+    const bool *mine;
+    bool keeps; /* with mine: this process keeps the run, and the others join it */
+    int (*fetch_elsewhere)(void *ctx, const struct shore_elsewhere *request, struct shore_completion done);
+    void *elsewhere_ctx;
 };
 
 /* Work that takes time and reports its progress. Zero-initialise; NULL for all of it is allowed. */
@@ -242,6 +252,55 @@ int shore_run_export(struct shore_run *run, const char *directory, const struct 
  * the same call goes on. Errors: SHORE_EMISSING (no run), SHORE_EBUSY, SHORE_EUSAGE (a copy of a run), SHORE_ELINK,
  * -EIO. */
 int shore_run_remove(const char *path, const struct shore_work *work, struct shore_diag *diag);
+
+/* ---- a part of a run -----------------------------------------------------------------------------------------------
+ *
+ * Several processes may share a run: each has a part of its fleet (see state.h), and all of them see the one directory.
+ * One of them keeps the run: it has the lock, and it alone writes to the directory. The others join it:
+ * shore_run_create() and shore_run_open() refuse that while nobody keeps the run.
+ *
+ *     the keeper: shore_run_create() or _open(), then the others
+ *     each:       shore_fleet_part(), which the program sends to all, and shore_run_unite()
+ *     created:    each: initial state; the others: shore_run_seal(), then the keeper, whose seal makes the run
+ *     each step:  each: updates ... shore_run_commit(), shore_run_commit_wait()
+ *                 all tell each other that these are done, then each: shore_run_confirm()
+ *
+ * The run is the same as one that a single process has, and goes from one to the other. All processes give the same
+ * metrics to shore_run_commit(): after a kill, those of any of them may be found. In a process that joins,
+ * shore_run_record() changes nothing on disk, and takes the program's object in memory. Only a process that has the
+ * whole run moves it, rolls it back or removes it.
+ *
+ * After a kill at any instant all processes close and do the same again. A creation is made again; an opened run is at
+ * the newest step that all parts have. */
+
+/* shore_fleet_unite() for the run's fleet. In the keeper of a run that was opened, it also brings the metrics to the
+ * committed step, and records what shore_run_open() was told of moved drives. Errors: as of shore_fleet_unite(); -EIO,
+ * -ENOSPC of the directory. */
+int shore_run_unite(struct shore_run *run, const void *const *parts, const size_t *bytes, uint32_t nparts,
+                    struct shore_diag *diag);
+
+/* Every process has committed `step`: shore_fleet_confirm() for the run's fleet. The keeper writes its line of metrics
+ * and the hint, which so never name a step that a part lacks. Until then, the next commit is refused with -EBUSY. A run
+ * that is open as a whole needs none, and returns 0. Errors: SHORE_ESTALE (not the step that was committed), -EBUSY
+ * (its commit is pending); -EIO, -ENOSPC of the directory: as of shore_run_commit_wait(). */
+int shore_run_confirm(struct shore_run *run, uint64_t step, struct shore_diag *diag);
+
+/* What shore_run_snapshot() does, by all processes, with the same name in each. The committed step is confirmed, and no
+ * update or commit is under way.
+ *
+ *     the keeper: shore_run_snapshot_begin(), then
+ *     each:       shore_run_snapshot_copy(), of the own volumes; then, once all have succeeded,
+ *     the keeper: shore_run_snapshot_end() with the digest of all parts (see shore_fleet_digest_of())
+ *
+ * If one fails, each calls shore_run_snapshot_end() without a digest, the keeper last: it removes what was made.
+ * shore_run_snapshot_begin() returns 1 if there is nothing to do: name is NULL, and the step has a snapshot of that
+ * name which was not made automatically. Errors: as of shore_run_snapshot(). */
+int shore_run_snapshot_begin(struct shore_run *run, const char *name, struct shore_diag *diag);
+/* Errors: as of shore_run_snapshot(). */
+int shore_run_snapshot_copy(struct shore_run *run, const char *name, struct shore_diag *diag);
+/* digest: 16 bytes, or NULL to give it up. Durable: on return. Errors: as of shore_run_snapshot(). */
+int shore_run_snapshot_end(struct shore_run *run, const char *name, uint64_t keep, const unsigned char *digest,
+                           struct shore_diag *diag);
 
 #ifdef __cplusplus
 }

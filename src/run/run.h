@@ -37,11 +37,15 @@ struct shore__run {
     uint64_t hint_step;
     char processor[SHORE__PROCESSOR_BYTES]; /* the last one that trained the run, with products, threads and kernels */
     json_t *changes;                        /* recorded changes: [{"step": n, "what": "..."}] */
-    char *change;               /* requested on resume; recorded once the drives have been opened; NULL: none */
-    char *note;                 /* what opening or recovering found and mended, in one sentence; NULL: nothing */
-    char *no_data;              /* why its tokens cannot be opened; everything else works; NULL: they are open */
-    int no_data_rc;             /* the code of no_data */
-    bool making;                /* prepared, not finished */
+    char *change;   /* requested on resume; recorded once the drives have been opened; NULL: none */
+    char *note;     /* what opening or recovering found and mended, in one sentence; NULL: nothing */
+    char *no_data;  /* why its tokens cannot be opened; everything else works; NULL: they are open */
+    int no_data_rc; /* the code of no_data */
+    bool making;    /* prepared, not finished */
+    /* Several processes have a part of the run each. mine: while it is made or opened, which drives are this one's;
+     * NULL: all. joins: another one keeps the run: that one has the lock, and writes to the directory. */
+    const bool *mine;
+    bool joins;
     uint64_t copy_memory_bytes; /* budget of a move or rollback; 0: the run's own */
     bool begun; /* a move or rollback failed while running: its drives were open, or what it made stays */
     /* The drives hold what a killed making of this run left: the fleet may be created over it. */
@@ -138,7 +142,8 @@ int shore__run_open(const char *path, bool for_writing, const struct shore__stri
 /* Opens a run for a momentary view: waits for no lock, even while somebody works on it. */
 int shore__run_look(const char *path, const struct shore__strings *moved, struct shore__run **out,
                     struct shore_diag *diag);
-/* The process that works on a run, which has locked it. 0 or empty: unknown. False: there is none. */
+/* The process that works on a run, which has locked it. 0 or empty: unknown. False: there is none, and *out is who was
+ * killed there, if anybody. */
 struct shore__worker {
     int64_t pid, since; /* since: seconds since 1970 */
     char host[256], process[64];

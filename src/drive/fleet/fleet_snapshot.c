@@ -60,3 +60,8 @@ int shore__fleet_snapshot(struct shore_fleet *f, const char *name, struct shore_
     free(parts);
     return rc;
 }
+
+void shore__fleet_snapshot_remove(struct shore_fleet *f, const char *name) {
+    for (uint32_t d = 0; d < f->ndrives; d++)
+        f->drives[d]->ops->snapshot(f->drives[d], SHORE__SNAPSHOT_REMOVE, name, NULL);
+}

@@ -8,5 +8,7 @@
 /* Acts on all drives at once, between commits, with no update under way. A copy is made on all drives or on none.
  * Durable: on return. */
 int shore__fleet_snapshot(struct shore_fleet *fleet, const char *name, struct shore_diag *diag);
+/* Removes the copies, where there are any. */
+void shore__fleet_snapshot_remove(struct shore_fleet *fleet, const char *name);
 
 #endif

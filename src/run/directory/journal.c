@@ -54,6 +54,7 @@ void shore__journal_free(struct shore__journal *j) {
         free(j->left[i].at);
     shore__addresses_free(&j->new);
     shore__addresses_free(&j->old);
+    shore__addresses_free(&j->drives);
     shore__origin_free(&j->origin);
     free(j->fresh);
     free(j->left);
@@ -117,6 +118,7 @@ static int volumes_from(const json_t *new, const json_t *left, struct shore__jou
 static int from_json(const json_t *j, enum shore__change what, struct shore__journal *out) {
     const json_t *from = of(j, "from", "generation"), *to = json_object_get(j, "to");
     const json_t *new = of(j, "new", "volumes"), *old = json_object_get(j, "old");
+    const json_t *drives = json_object_get(j, "drives");
     const char *name = text_of(j, "snapshot");
     out->from = (uint64_t)json_integer_value(from);
     out->to = (uint64_t)json_integer_value(to);
@@ -129,6 +131,7 @@ static int from_json(const json_t *j, enum shore__change what, struct shore__jou
                    (json_is_array(new) ? NEW : 0) | (json_is_array(old) ? OLD : 0) | (name ? NAME : 0);
     int rc = (new && !json_is_array(new)) || (kinds[what].needs & ~has) ? -EINVAL : 0;
     if (!rc && old) rc = shore__addresses_from_json(old, &out->old);
+    if (!rc && drives) rc = shore__addresses_from_json(drives, &out->drives);
     return rc ? rc : volumes_from(new, json_object_get(j, "left"), out);
 }
 
@@ -144,18 +147,20 @@ static json_t *to_json(const struct shore__journal *in, const struct shore__orig
             new, json_pack("{s:s, s:b}", "path", in->new.text[i], "fresh", in->fresh ? in->fresh[i] : false));
     shore__fleet_id_text(in->fleet_id, fleet);
     /* no home: it is not in UTF-8 */
-    return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:s*, s:b, s:s*, s:o*, s:s*}", "fleet", fleet, "from",
+    return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:s*, s:b, s:s*, s:o*, s:s*, s:o*}", "fleet", fleet, "from",
                      (json_int_t)in->from, "to", (json_int_t)in->to, "new", new, "old",
                      shore__texts_to_json(in->old.text, in->old.count), "left", left, "snapshot", in->snapshot,
                      "committed", in->committed, "maker", in->maker, "home",
-                     origin->home ? json_string(origin->home) : NULL, "directory", origin->mark);
+                     origin->home ? json_string(origin->home) : NULL, "directory", origin->mark, "drives",
+                     in->drives.count ? shore__texts_to_json(in->drives.text, in->drives.count) : NULL);
 }
 
 /* Whether a later start reads the same from it. */
 static bool reads_back(const json_t *j, enum shore__change what, const struct shore__journal *in) {
     struct shore__journal back = {0};
     int rc = from_json(j, what, &back);
-    bool lists = (back.new.count == in->new.count) && (back.old.count == in->old.count) && (back.nleft == in->nleft);
+    bool lists = (back.new.count == in->new.count) && (back.old.count == in->old.count) && (back.nleft == in->nleft) &&
+                 (back.drives.count == in->drives.count);
     bool same = !rc && lists && back.from == in->from && back.to == in->to &&
                 memcmp(back.fleet_id, in->fleet_id, sizeof back.fleet_id) == 0;
     shore__journal_free(&back);

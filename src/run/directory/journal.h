@@ -25,8 +25,9 @@ struct shore__left {
 
 struct shore__journal {
     uint64_t fleet_id[2];             /* making, snapshot */
-    uint64_t from, to;                /* generations; rollback: the step that every drive held before */
+    uint64_t from, to;                /* generations; making: to; rollback: the step that every drive held before */
     struct shore__addresses new, old; /* volumes that are to go if the change is undone, or done */
+    struct shore__addresses drives;   /* making: all volumes, in the order of the fleet, for processes that join it */
     bool *fresh;                      /* of new: nothing was there before */
     struct shore__left *left;         /* of earlier moves */
     size_t nleft;

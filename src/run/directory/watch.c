@@ -36,6 +36,7 @@ void shore__worker_sign(struct shore__run *run) {
 
 void shore__worker_leave(const struct shore__run *run) {
     if (run->private->signed_by != getpid()) return; /* nobody, or this process's parent */
+    run->private->signed_by = 0;
     unlink(shore__path_in(run->path, NAME).text);
 }
 
@@ -44,7 +45,6 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     bool busy = directory >= 0 && flock(directory, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
     if (directory >= 0) close(directory);
     *out = (struct shore__worker){0};
-    if (!busy) return false;
     json_t *j = json_load_file(shore__path_in(run, NAME).text, 0, NULL);
     const char *host = json_string_value(json_object_get(j, "host")),
                *process = json_string_value(json_object_get(j, "process"));
@@ -53,7 +53,7 @@ bool shore__run_worker(const char *run, struct shore__worker *out) {
     snprintf(out->host, sizeof out->host, "%s", host ? host : "");
     snprintf(out->process, sizeof out->process, "%s", process ? process : "");
     json_decref(j);
-    return true;
+    return busy;
 }
 
 void shore__metrics_backwards(const struct shore__run *run, bool (*take)(void *ctx, const char *line, size_t bytes),

@@ -10,6 +10,8 @@ struct shore_run {
     struct shore_fleet *fleet;        /* NULL: opened without its drives */
     struct shore__contents *of_model; /* of a run that `train` made; NULL: another program's */
     bool read_only;
+    bool part;     /* of several processes; all but the one that keeps the run only read its directory (run->joins) */
+    char *opening; /* what is recorded once the drives are there; NULL: nothing */
     shore__note_fn note;
     void *note_ctx;
     /* the pending commit */
@@ -17,7 +19,9 @@ struct shore_run {
     uint64_t step;
     char *line;
     struct shore_wait commit;
-    bool behind; /* the committed step's line could not be written */
+    bool behind;                          /* the committed step's line could not be written */
+    bool snapshot_begun, snapshot_copied; /* a part: of one that is being made, what this process has done */
+    bool unconfirmed;                     /* a part: its commit of `step` is done, and its line waits for the others' */
 };
 
 /* -EROFS; -EBUSY while a commit is pending; -EINVAL without drives. */
@@ -25,7 +29,8 @@ int shore__door_writable(const struct shore_run *r, struct shore_diag *diag);
 int shore__door_idle(const struct shore_run *r, struct shore_diag *diag);
 /* Says the run's note, once. */
 void shore__door_say(struct shore_run *r);
-/* Writes the metrics of the committed step. */
+/* Records what opening the run has changed, and writes the metrics of the committed step, once the fleet is there. */
+int shore__door_opened(struct shore_run *r, struct shore_diag *diag);
 int shore__door_recover_metrics(struct shore_run *r, struct shore_diag *diag);
 
 #endif

@@ -9,6 +9,7 @@
 #include "drive/counters.h"
 #include "drive/fleet/fleet.h"
 #include "run/door/door.h"
+#include "run/lifecycle/joining.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/snapshots.h"
 
@@ -73,6 +74,8 @@ int shore_run_check(const char *path, const struct shore_run_making *how, struct
     int rc = ask(how, &asked, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
+    run->mine = asked.fleet.mine;
+    run->joins = run->mine && !asked.how.keeps;
     rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
     if (rc == 0) rc = shore__making_check(run, asked.fleet.overwrite, asked.how.not_a_copy, diag);
     shore__run_free(run);
@@ -84,7 +87,8 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
                      struct shore_diag *diag) {
     struct asked asked;
     int rc = ask(how, &asked, diag);
-    if (rc == 0 && asked.how.not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
+    const bool joins = asked.fleet.mine && !asked.how.keeps;
+    if (rc == 0 && asked.how.not_a_copy && !joins && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc < 0) return rc;
     struct shore_run *r = new_run(asked.fleet.note, asked.fleet.note_ctx);
     rc = r ? shore__run_alloc(path, &r->run, diag) : shore__out_of_memory(diag);
@@ -93,13 +97,17 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
         return rc;
     }
     struct shore__run *run = r->run;
+    run->mine = asked.fleet.mine;
+    run->joins = joins;
+    r->part = run->mine;
     rc = shore__contents_make(layout, shapes, nshapes, asked.how.program, &run->contents, diag);
     if (rc == 0) run->layout = run->contents->layout;
     if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
-    if (rc == 0) rc = shore__making_begin(run, asked.fleet.overwrite, diag);
+    if (rc == 0) rc = joins ? shore__making_join(run, diag) : shore__making_begin(run, asked.fleet.overwrite, diag);
     if (rc == 0) shore__door_say(r);
     asked.fleet.drives = run->settings.drives.text;
     if (rc == 0) rc = shore__making_create(run, &asked.fleet, NULL, NULL, &r->fleet, diag);
+    run->mine = NULL;
     if (rc < 0)
         give_up(r);
     else
@@ -110,7 +118,8 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
 int shore_run_seal(struct shore_run *r, uint64_t step, struct shore_diag *diag) {
     if (!r->run->making) return shore__fail(diag, -EINVAL, "%s: is sealed already", r->run->path);
     int rc = shore_fleet_seal(r->fleet, step, diag);
-    if (rc < 0) return rc;
+    if (rc == 0 && r->run->joins) r->run->making = false;
+    if (rc < 0 || r->run->joins) return rc;
     return shore__making_finish(r->run, shore__fleet_info(r->fleet).fleet_id, r->note, r->note_ctx, diag);
 }
 
@@ -132,48 +141,61 @@ static int open_fleet(struct shore_run *r, const struct shore_run_opening *how, 
     o.arena = how->arena;
     o.note = how->note;
     o.note_ctx = how->note_ctx;
+    o.mine = how->mine;
+    o.fetch_elsewhere = how->fetch_elsewhere;
+    o.elsewhere_ctx = how->elsewhere_ctx;
     memcpy(o.fleet_id, run->fleet_id, sizeof o.fleet_id);
     rc = shore_fleet_open(run->layout, &o, &r->fleet, diag);
     return rc == SHORE_EBUSY && r->read_only ? shore__run_in_use(run->path, diag) : rc; /* a writer holds its lock */
 }
 
-/* Records moved drives and an accepted step, now that the drives could be opened. */
-static int record_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
+/* Notes moved drives and an accepted step, which are recorded once the drives could be opened. */
+static int note_opening(struct shore_run *r, const struct shore_run_opening *how, struct shore_diag *diag) {
     char what[1024] = "";
     for (uint32_t i = 0; i < how->nmoved; i++)
         shore__append(what, sizeof what, "%sdrive %s", *what ? ", " : "", shore__shown(how->moved[i]).text);
     if (how->accept_step)
         shore__append(what, sizeof what, "%saccept-step %" PRIu64, *what ? ", " : "", *how->accept_step);
-    if (!what[0]) return 0;
-    return shore__run_record_change(r->run, shore__fleet_info(r->fleet).step, what, diag);
+    if (what[0] && !(r->opening = strdup(what))) return shore__out_of_memory(diag);
+    return 0;
+}
+
+int shore__door_opened(struct shore_run *r, struct shore_diag *diag) {
+    if (r->read_only || r->run->joins) return 0;
+    int rc = r->opening ? shore__run_record_change(r->run, shore__fleet_info(r->fleet).step, r->opening, diag) : 0;
+    return rc ? rc : shore__door_recover_metrics(r, diag);
 }
 
 static int open_all(struct shore_run *r, const char *path, const struct shore_run_opening *how,
                     struct shore_diag *diag) {
     struct shore__strings moved = {0};
+    const bool joins = how->mine && !how->keeps && !how->read_only;
     int rc = 0;
+    if (how->snapshot && how->mine)
+        return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot is opened as a whole, by one process", path);
     if (how->snapshot && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot is opened for reading only", path);
     if (how->without_drives && how->snapshot)
         return shore__fail(diag, SHORE_EUSAGE, "%s: a snapshot cannot be opened without its drives", path);
     if (how->without_drives && !how->read_only)
         return shore__fail(diag, SHORE_EUSAGE, "%s: is opened without its drives for reading only", path);
-    if (how->not_a_copy && is_begun(path)) rc = shore__run_claim(path, diag);
+    if (how->not_a_copy && !joins && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc == 0 && shore__run_is_unmade(path) && !shore__run_is_half_replaced(path))
         rc = shore__fail(diag, SHORE_EMISSING,
                          "%s: is not a run: it is empty, or making it was interrupted; make it again", path);
     for (uint32_t i = 0; rc == 0 && i < how->nmoved; i++)
         if (shore__strings_add(&moved, how->moved[i])) rc = shore__out_of_memory(diag);
-    if (rc == 0) rc = shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);
+    if (rc == 0)
+        rc = joins ? shore__run_join(path, &moved, &r->run, diag)
+                   : shore__run_open_state(path, !how->read_only, &moved, &r->run, diag);
     shore__strings_free(&moved);
     if (rc) return rc;
     shore__door_say(r);
     rc = r->run->model ? shore__contents_of_model(r->run->model, r->run->settings.fp32, &r->of_model, diag) : 0;
     if (rc == 0 && !how->without_drives)
         rc = how->snapshot ? shore__snapshot_open(r->run, how->snapshot, &r->fleet, diag) : open_fleet(r, how, diag);
-    if (rc == 0 && !r->read_only) rc = record_opening(r, how, diag);
-    if (rc == 0 && !r->read_only) rc = shore__door_recover_metrics(r, diag);
-    return rc;
+    if (rc == 0) rc = note_opening(r, how, diag);
+    return rc || r->part ? rc : shore__door_opened(r, diag);
 }
 
 int shore_run_open(const char *path, const struct shore_run_opening *given, struct shore_run **out,
@@ -184,6 +206,7 @@ int shore_run_open(const char *path, const struct shore_run_opening *given, stru
     if (rc == 0) rc = r ? 0 : shore__out_of_memory(diag);
     if (rc < 0) return rc;
     r->read_only = how.read_only;
+    r->part = how.mine && !how.without_drives;
     rc = open_all(r, path, &how, diag);
     if (rc < 0)
         shore_run_close(r);
@@ -199,7 +222,15 @@ void shore_run_close(struct shore_run *r) {
     shore__run_close(r->run);
     shore__contents_free(r->of_model);
     free(r->line);
+    free(r->opening);
     free(r);
+}
+
+int shore_run_unite(struct shore_run *r, const void *const *parts, const size_t *bytes, uint32_t nparts,
+                    struct shore_diag *diag) {
+    if (!r->part) return shore__fail(diag, -EINVAL, "%s: is open as a whole: it has no parts", r->run->path);
+    int rc = shore_fleet_unite(r->fleet, parts, bytes, nparts, diag);
+    return rc || r->run->making ? rc : shore__door_opened(r, diag);
 }
 
 void shore_run_forked(struct shore_run *r) {

@@ -1,9 +1,12 @@
 /* Snapshots of another program's run, rolling back to one, and removing the run. */
 #include <errno.h>
+#include <inttypes.h>
 
 #include "base/diag.h"
 #include "base/sized.h"
+#include "base/units.h"
 #include "drive/counters.h"
+#include "drive/fleet/fleet_snapshot.h"
 #include "run/door/door.h"
 #include "run/lifecycle/snapshots.h"
 #include "run/standing.h"
@@ -20,16 +23,70 @@ static int take_work_on(const char *path, const struct shore_work *given, struct
     return rc == 0 && out->not_a_copy ? shore__run_claim(path, diag) : rc;
 }
 
-int shore_run_snapshot(struct shore_run *r, const char *name, uint64_t keep, struct shore_diag *diag) {
+/* Between steps. part: as several processes make it together, each with its part of the run. */
+static int may_snapshot(const struct shore_run *r, bool part, struct shore_diag *diag) {
     int rc = shore__door_writable(r, diag);
     if (rc == 0) rc = shore__door_idle(r, diag);
+    if (rc == 0 && r->part != part)
+        rc = shore__fail(diag, -EINVAL, "%s: is open %s: shore_run_snapshot%s", r->run->path,
+                         part ? "as a whole" : "in parts", part ? "() makes its snapshots" : "_begin() begins one");
+    if (rc == 0 && r->unconfirmed)
+        rc = shore__fail(diag, -EBUSY, "%s: step %" PRIu64 " is not confirmed yet", r->run->path, r->step);
+    return rc;
+}
+
+int shore_run_snapshot(struct shore_run *r, const char *name, uint64_t keep, struct shore_diag *diag) {
+    int rc = may_snapshot(r, false, diag);
     if (rc) return rc;
     return name ? shore__snapshot_make(r->run, r->fleet, name, false, diag)
                 : shore__snapshot_automatic(r->run, r->fleet, keep, r->note, r->note_ctx, diag);
 }
 
+struct name {
+    char text[32];
+};
+static struct name name_of_step(const struct shore_run *r) {
+    struct name name;
+    shore__snapshot_name_of_step(shore__fleet_info(r->fleet).step, name.text);
+    return name;
+}
+
+int shore_run_snapshot_begin(struct shore_run *r, const char *name, struct shore_diag *diag) {
+    int rc = may_snapshot(r, true, diag);
+    if (rc || r->run->joins) return rc;
+    const struct name automatic = name_of_step(r);
+    if (!name) rc = shore__snapshot_replace(r->run, automatic.text, r->note, r->note_ctx, diag);
+    if (rc == 0) rc = shore__snapshot_begin(r->run, r->fleet, name ? name : automatic.text, diag);
+    r->snapshot_begun = rc == 0;
+    return rc;
+}
+
+int shore_run_snapshot_copy(struct shore_run *r, const char *name, struct shore_diag *diag) {
+    int rc = may_snapshot(r, true, diag);
+    if (rc == 0) rc = shore__fleet_snapshot(r->fleet, name ? name : name_of_step(r).text, diag);
+    r->snapshot_copied = rc == 0;
+    return rc;
+}
+
+int shore_run_snapshot_end(struct shore_run *r, const char *name, uint64_t keep, const unsigned char *digest,
+                           struct shore_diag *diag) {
+    int rc = may_snapshot(r, true, diag);
+    if (rc) return rc;
+    const struct name automatic = name_of_step(r);
+    const bool own_name = name, begun = r->snapshot_begun;
+    if (!name) name = automatic.text;
+    if (!digest && r->snapshot_copied) shore__fleet_snapshot_remove(r->fleet, name);
+    if (!digest && begun) shore__snapshot_give_up(r->run, name);
+    r->snapshot_begun = r->snapshot_copied = false;
+    if (!digest || !begun) return 0;
+    rc = shore__snapshot_finish(r->run, r->fleet, name, !own_name, shore__format_digest(digest).text, diag);
+    return rc || own_name ? rc : shore__snapshots_prune(r->run, keep, r->note, r->note_ctx, diag);
+}
+
 int shore_run_snapshot_remove(struct shore_run *r, const char *name, struct shore_diag *diag) {
     int rc = shore__door_writable(r, diag);
+    if (rc == 0 && r->run->joins)
+        rc = shore__fail(diag, -EROFS, "%s: only the process that keeps the run removes its snapshots", r->run->path);
     if (rc == 0) rc = shore__run_refuse_copy(r->run, SHORE__RUN_ELSEWHERE, diag);
     return rc ? rc : shore__snapshot_remove(r->run->path, name, &r->run->settings.drives, r->note, r->note_ctx, diag);
 }

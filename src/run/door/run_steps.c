@@ -29,7 +29,7 @@ int shore_run_record(struct shore_run *r, uint64_t step, const char *what, const
         rc = shore__fail(diag, SHORE_EINPUT,
                          "%s: was made by longshore train, so it has no room for another program's data", r->run->path);
     if (rc == 0 && program) rc = shore__contents_take_program(r->run->contents, program, diag);
-    return rc ? rc : shore__run_record_change(r->run, step, what, diag);
+    return rc || r->run->joins ? rc : shore__run_record_change(r->run, step, what, diag);
 }
 
 /* ---- metrics ----------------------------------------------------------------------------------------------------- */
@@ -82,6 +82,8 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     char *line = NULL, record[SHORE__METRICS_BYTES];
     int rc = shore__door_writable(r, diag);
     if (rc == 0) rc = shore__door_idle(r, diag);
+    if (rc == 0 && r->unconfirmed)
+        rc = shore__fail(diag, -EBUSY, "%s: step %" PRIu64 " is not confirmed yet", r->run->path, r->step);
     if (rc == 0) rc = shore__sized_in(&commit, sizeof commit, given, "shore_commit", diag);
     if (rc == 0 && (commit.metrics || commit.metrics_bytes || commit.how == SHORE_COMMIT_RESTORED))
         rc = shore__fail(diag, -EINVAL,
@@ -104,17 +106,37 @@ int shore_run_commit(struct shore_run *r, const struct shore_commit *given, cons
     return 0;
 }
 
-int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
-    if (!r->pending) return 0;
-    int rc = shore__fleet_wait(r->fleet, SHORE_LANE_COMMIT, &r->commit, diag);
-    if (rc == 0) {
-        rc = shore__metrics_append(r->run, r->step, r->line, diag);
-        r->behind = rc < 0;
-    }
-    r->pending = false;
+/* Writes the committed step's line. */
+static int put_line(struct shore_run *r, struct shore_diag *diag) {
+    int rc = r->run->joins ? 0 : shore__metrics_append(r->run, r->step, r->line, diag);
+    r->behind = rc < 0;
     free(r->line);
     r->line = NULL;
     return rc;
+}
+
+int shore_run_commit_wait(struct shore_run *r, struct shore_diag *diag) {
+    if (!r->pending) return 0;
+    int rc = shore__fleet_wait(r->fleet, SHORE_LANE_COMMIT, &r->commit, diag);
+    r->pending = false;
+    r->unconfirmed = r->part && rc == 0;
+    if (rc == 0) return r->part ? 0 : put_line(r, diag);
+    free(r->line);
+    r->line = NULL;
+    return rc;
+}
+
+int shore_run_confirm(struct shore_run *r, uint64_t step, struct shore_diag *diag) {
+    if (!r->part) return 0;
+    int rc = shore__door_idle(r, diag);
+    if (rc == 0 && !(r->unconfirmed && step == r->step))
+        rc = shore__fail(diag, SHORE_ESTALE, "%s: step %" PRIu64 " does not wait for the other processes", r->run->path,
+                         step);
+    if (rc) return rc;
+    rc = shore_fleet_confirm(r->fleet, step);
+    if (rc) return shore__fail(diag, rc, "step %" PRIu64 " cannot be confirmed: %s", step, shore_error_text(rc));
+    r->unconfirmed = false;
+    return put_line(r, diag);
 }
 
 int shore_run_reconnect(struct shore_run *r, struct shore_diag *diag) {

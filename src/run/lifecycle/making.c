@@ -35,7 +35,9 @@
 static int write_journal(struct shore__run *run, struct shore_diag *diag) {
     const struct shore__journal journal = {
         .fleet_id = {run->fleet_id[0], run->fleet_id[1]},
+        .to = run->generation,
         .new = run->private->fresh,
+        .drives = run->settings.drives,
         .maker = run->contents ? (char *)(uintptr_t)shore__contents_maker(run->contents) : NULL,
     };
     return shore__journal_write(run->path, SHORE__MAKING, NULL, &journal, diag);
@@ -214,12 +216,16 @@ static int drop_volume(const struct shore__address *volume, const uint64_t fleet
     return shore__removal_is_over(rc) ? 0 : rc;
 }
 
-/* Removes the volumes that an earlier making began where this one has no drive. */
+/* Removes the volumes that an earlier making began where this process has no drive. */
 static int drop_others(const struct shore__run *run, const struct shore__journal *before, struct shore_diag *diag) {
+    const struct shore__addresses *drives = &run->settings.drives;
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < before->new.count; i++)
-        if (!shore__addresses_have(&run->private->fresh, before->new.text[i]))
-            rc = drop_volume(before->new.item[i], before->fleet_id, diag);
+    for (size_t i = 0; rc == 0 && i < before->new.count; i++) {
+        bool own = shore__addresses_have(&run->private->fresh, before->new.text[i]);
+        for (size_t k = 0; own && run->mine && k < drives->count; k++)
+            own = run->mine[k] || strcmp(drives->text[k], before->new.text[i]) != 0;
+        if (!own) rc = drop_volume(before->new.item[i], before->fleet_id, diag);
+    }
     return rc;
 }
 
@@ -254,6 +260,7 @@ static int begin(struct shore__run *run, bool overwrite, struct shore_diag *diag
     if (rc == 0) rc = each_file(run, DROP, diag);
     if (rc == 0) rc = write_journal(run, diag);
     if (rc == 0) rc = shore__directory_sync(run->path, diag);
+    if (rc == 0 && run->mine) shore__worker_sign(run); /* for those who join it */
     shore__journal_free(&before);
     shore__run_free(overwritten);
     return rc;
@@ -291,7 +298,7 @@ int shore__making_check(struct shore__run *run, bool overwrite, bool not_a_copy,
     struct shore__journal before = {0};
     bool there;
     int rc = check_directory(run, &there, diag);
-    if (rc == 0 && there) rc = shore__run_lock(run, diag);
+    if (rc == 0 && there && !run->joins) rc = shore__run_lock(run, diag);
     if (rc == 0) rc = refuse_strangers(run, diag);
     if (rc == 0) rc = refuse_what_is_there(run, overwrite, diag);
     if (rc < 0) return rc;
@@ -433,7 +440,8 @@ void shore__run_undo(struct shore__run *run) {
     for (size_t i = 0; run->making && i < p->fresh.count; i++)
         undone = drop_volume(p->fresh.item[i], run->fleet_id, NULL) == 0 && undone;
     /* the journal stays, so that volumes out of reach, or of a replaced run, are not forgotten */
-    if (run->making && put_back(run) && undone) shore__making_remove(run->path);
+    if (run->making && !run->joins) shore__worker_leave(run);
+    if (run->making && !run->joins && put_back(run) && undone) shore__making_remove(run->path);
     for (size_t i = p->created.count; i > 0; i--)
         rmdir(p->created.item[i - 1]);
     run->making = false;

@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "files/atomic.h"
+#include "run/lifecycle/joining.h"
 #include "run/lifecycle/making.h"
 #include "run/lifecycle/mend.h"
 #include "run/lifecycle/volumes.h"
@@ -88,20 +89,29 @@ uint64_t shore__run_hint(const struct shore__run *run) {
     return end && *end == '\n' ? step : shore__metrics_last(run);
 }
 
-enum purpose { TO_WORK, TO_LOOK, TO_ROLL_BACK, TO_REMOVE };
+/* Beside the process that keeps it, which has ended what was interrupted. */
+static int join(struct shore__run *run, struct shore_diag *diag) {
+    int rc = shore__run_ask_keeper(run->path, diag);
+    return rc == 0 && shore__run_blocks_readers(run->path) ? shore__run_in_use(run->path, diag) : rc;
+}
+
+enum purpose { TO_WORK, TO_LOOK, TO_JOIN, TO_ROLL_BACK, TO_REMOVE };
 
 static int open_run(const char *path, bool for_writing, const struct shore__strings *moved, enum purpose purpose,
                     struct shore__run **out, struct shore_diag *diag) {
     const bool whole = purpose != TO_REMOVE, mend = purpose == TO_WORK || purpose == TO_LOOK;
     struct shore__run *run = NULL;
-    int rc = shore__run_is_half_replaced(path) ? shore__run_recall(path, diag) : 0;
+    int rc = purpose != TO_JOIN && shore__run_is_half_replaced(path) ? shore__run_recall(path, diag) : 0;
     if (rc == 0 && !shore__is_run(path)) rc = shore__not_a_run(path, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
     /* whoever opens the run next first undoes or finishes what was interrupted */
     struct shore__worker worker; /* the process at work, which ends the interruption itself */
     const bool looks_on = purpose == TO_LOOK && shore__run_worker(run->path, &worker);
-    if (for_writing || (whole && !looks_on && shore__run_blocks_readers(run->path))) rc = shore__run_lock(run, diag);
+    if (purpose == TO_JOIN)
+        rc = join(run, diag);
+    else if (for_writing || (whole && !looks_on && shore__run_blocks_readers(run->path)))
+        rc = shore__run_lock(run, diag);
     if (rc == 0) rc = shore__run_read(run, diag);
     /* changes interrupted when the run was copied are the original run's, which may have finished them by now */
     enum shore__standing standing = rc == 0 ? shore__run_standing(run) : SHORE__RUN_ITSELF;
@@ -144,6 +154,13 @@ int shore__run_open_state(const char *path, bool for_writing, const struct shore
 int shore__run_look_at_state(const char *path, const struct shore__strings *moved, struct shore__run **out,
                              struct shore_diag *diag) {
     return open_run(path, false, moved, TO_LOOK, out, diag);
+}
+
+int shore__run_join(const char *path, const struct shore__strings *moved, struct shore__run **out,
+                    struct shore_diag *diag) {
+    int rc = open_run(path, false, moved, TO_JOIN, out, diag);
+    if (rc == 0) (*out)->joins = true;
+    return rc;
 }
 
 int shore__run_open_to_roll_back(const char *path, struct shore__run **out, struct shore_diag *diag) {

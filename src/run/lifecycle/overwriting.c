@@ -74,6 +74,12 @@ int shore__making_create(struct shore__run *run, struct shore_fleet_options *opt
     struct shore__run *old = rc == -ENOSPC ? shore__run_before(run->path) : NULL;
     const uint64_t bytes = shore__fleet_disk_bytes(run->layout, options, shore__fleet_takes_whole(options));
     if (rc == 0) return 0;
+    if (old && options->mine) {
+        rc = shore__fail(diag, rc, "%s%sthe run that is there has to go first, and several processes cannot do that",
+                         why.text, *why.text ? "; " : "");
+        shore__run_free(old);
+        return shore__advise(diag, rc, SHORE_ADVICE_REMOVE_RUN, run->path);
+    }
     if (!old || (!run->private->replaces && shore__making_room(run->path, drives) < bytes)) {
         shore__run_free(old);
         return shore__fail_of(diag, rc, &why, "%s", why.text);

@@ -104,10 +104,38 @@ static int place_beside(struct shore__run *run, const struct shore__run *overwri
     return *out ? 0 : shore__out_of_memory(diag);
 }
 
+static bool is_mine(const struct shore__run *run, size_t i) {
+    return !run->mine || run->mine[i];
+}
+
+/* A drive of another process on another host, whose directory is not seen from here. */
+static bool is_out_of_sight(const struct shore__run *run, size_t i) {
+    char *here = is_mine(run, i) ? NULL : shore__address_absolute(run->settings.drives.text[i]);
+    bool seen = is_mine(run, i) || here;
+    free(here);
+    return !seen;
+}
+
+/* Keeps the name of such a drive: its process says what is there. */
+static int place_unseen(const struct shore__run *run, size_t i, const struct shore__run *overwritten,
+                        struct shore_diag *diag) {
+    const char *text = run->settings.drives.text[i];
+    if (*text != '/')
+        return shore__fail(diag, SHORE_EUSAGE, "%s: a drive on another host is named by its whole path",
+                           shore__shown(text).text);
+    if (overwritten && shore__addresses_have(&overwritten->settings.drives, text))
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "%s: has a volume of the run that is there, and lies on another host: name another path, or "
+                           "remove that run first",
+                           shore__shown(text).text);
+    return 0;
+}
+
 /* Replaces the drive by its volume's path. */
 static int place(struct shore__run *run, size_t i, const struct shore__run *overwritten, struct shore_diag *diag) {
     struct shore__addresses *drives = &run->settings.drives;
     struct shore__address *absolute = NULL, *at = NULL;
+    if (is_out_of_sight(run, i)) return place_unseen(run, i, overwritten, diag);
     int rc = shore__drive_may_be_made(drives->item[i], diag);
     if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
     const struct shore__address *before = rc == 0 ? volume_before(run, overwritten, absolute) : NULL;
@@ -134,7 +162,7 @@ int shore__making_place(struct shore__run *run, const struct shore__journal *bef
         struct shore__address *volume = NULL;
         enum shore__owner owner = SHORE__BEGUN;
         bool exists = false;
-        if (!drives->item[i]->kind->keeps) continue;
+        if (!drives->item[i]->kind->keeps || (run->joins && !is_mine(run, i))) continue;
         int rc = place(run, i, overwritten, diag);
         if (rc == 0) rc = shore__volume_owner(drives->item[i], true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
@@ -144,8 +172,8 @@ int shore__making_place(struct shore__run *run, const struct shore__journal *bef
         /* another run's volume can be told from the one that this making puts there */
         bool fresh = !exists || made_here || owner == SHORE__ANOTHERS;
         run->private->replaces |= replaced;
-        ours += exists && (owner == SHORE__OURS || made_here);
-        foreign += exists && owner != SHORE__OURS && !made_here;
+        ours += is_mine(run, i) && exists && (owner == SHORE__OURS || made_here);
+        foreign += is_mine(run, i) && exists && owner != SHORE__OURS && !made_here;
         if (rc < 0 || !fresh)
             free(volume);
         else if (shore__addresses_add(&run->private->fresh, volume))

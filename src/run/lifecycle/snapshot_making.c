@@ -199,8 +199,7 @@ int shore__snapshots_prune(const struct shore__run *run, uint64_t keep, shore__n
     size_t count = 0, automatic = 0;
     int rc = shore__snapshots_read(run->path, &list, &count, diag);
     if (rc < 0) return rc;
-    if (!keep || shore__run_standing(run) >= SHORE__RUN_ELSEWHERE)
-        keep = UINT64_MAX; /* of a copy: another one's */
+    if (!keep || shore__run_standing(run) >= SHORE__RUN_ELSEWHERE) keep = UINT64_MAX; /* of a copy: another one's */
     for (size_t i = 0; i < count; i++)
         automatic += list[i].automatic;
     for (size_t i = 0; rc == 0 && i < count && automatic > keep; i++) {
