@@ -8,6 +8,7 @@ from torch import nn
 
 import longshore
 from longshore.run.engine_surface import core_of
+from longshore.step.block_gradients import BlockGradients
 from models import gpt2, tokens
 from test_loop import engine_for
 
@@ -100,6 +101,25 @@ def test_every_way_has_the_same_bits(clip, tmp_path, seed, monkeypatch):
     assert digests != {digest_of(tmp_path, "one", together, seed, clip=clip)}
 
 
+@pytest.mark.parametrize("way", [loop, script], ids=lambda way: way.__name__)
+def test_groups_before_the_one_in_hand_wait_on_the_drives(way, tmp_path, seed, monkeypatch):
+    expected = digest_of(tmp_path, "all", way, seed, sum_groups=GROUPS, steps=2)
+    asked, steps = 4 * sum(p.numel() for p in gpt2().parameters()), []
+    spill = BlockGradients.leave
+
+    def left(block):
+        steps.append(len(block.held))
+        spill(block)
+
+    monkeypatch.setattr(BlockGradients, "leave", left)
+    how = {"sum_groups": GROUPS, "steps": 2, "monkeypatch": monkeypatch}
+    assert digest_of(tmp_path, "one", way, seed, gradient_bytes=asked, **how) == expected
+    assert len(steps) > 10
+    assert digest_of(tmp_path, "part", way, seed, gradient_bytes=asked * 3 // 2, slots=1, **how) == expected
+    with pytest.raises(longshore.BudgetError, match=r"gradients of a group .*train_batch\(\)"):
+        digest_of(tmp_path, "few", way, seed, gradient_bytes=asked // 2, **how)
+
+
 def test_groups_of_one_micro_batch_change_nothing(tmp_path, seed):
     assert digest_of(tmp_path, "a", loop, seed, sum_groups=COUNT) == digest_of(tmp_path, "b", loop, seed)
 
@@ -129,6 +149,80 @@ def test_tensors_that_some_groups_reach(way, reaches, tmp_path, seed):
         way(engine, batches, loss_of)
         check(engine, by_hand(plain, batches, GROUPS, loss_of))
         engine.step()
+
+
+class Table(nn.Module):
+    """Its table has sparse gradients, of other rows in each micro-batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(64, 16, sparse=True), nn.Linear(16, 4)
+
+    def forward(self, ids):
+        return self.head(self.table(ids)).square().mean()
+
+
+@pytest.mark.parametrize("way", [together, loop, script], ids=lambda way: way.__name__)
+def test_sparse_gradients(way, tmp_path, seed):
+    model = Table()
+    plain = copy.deepcopy(model)
+    plain.table.sparse = False
+    batches = [torch.randint(0, 64, (2, 5)) for _ in range(COUNT)]
+
+    def loss_of(model, batch):
+        return model(batch)
+
+    with engine_for(model, tmp_path, sum_groups=GROUPS) as engine:
+        way(engine, batches, loss_of)
+        check(engine, by_hand(plain, batches, GROUPS, loss_of))
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_reading_gradients_between_passes_changes_nothing(few, tmp_path, seed, monkeypatch):
+    """Nor do hooks that see them: a hook sees the sum so far."""
+    model, batches = gpt2(layers=2), tokens(COUNT)
+    plain = copy.deepcopy(model)
+    asked = {"gradient_bytes": 0, "slots": 1, "monkeypatch": monkeypatch} if few else {}
+    way = [batches[:GROUPS], batches[:GROUPS]] if few else [batches]
+    with engine_for(model, tmp_path, sum_groups=GROUPS, **asked) as engine:
+        for batches in way:
+            engine.accumulate = len(batches)
+            for n, batch in enumerate(batches):
+                engine.backward(causal(engine, batch))
+                expected = by_hand(plain, batches[: n + 1], 1)
+                for (name, p), q in zip(engine.module.named_parameters(), plain.parameters()):
+                    scale = (n + 1) / len(batches)
+                    assert torch.allclose(p.grad, expected[name].view(q.shape) * scale, rtol=1e-4, atol=1e-6), name
+            check(engine, by_hand(plain, batches, GROUPS))
+            engine.drop_gradients()
+        seen = []
+        p = engine.module.transformer.h[0].mlp.c_fc.weight
+        p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        (together if not few else loop)(engine, batches, causal)
+        check(engine, by_hand(plain, batches, GROUPS))
+        assert len(seen) == len(batches) and torch.equal(seen[-1], sums(engine)["transformer.h.0.mlp.c_fc.weight"])
+
+
+def test_what_a_script_makes_of_a_gradient_takes_the_place_of_the_sum(tmp_path, seed):
+    """Within a group the next micro-batch adds to it; the next group adds its sum."""
+    model, x = nn.Sequential(nn.Linear(8, 8)), torch.randn(COUNT, 3, 8)
+    plain, given = copy.deepcopy(model)[0].weight, torch.randn(8, 8)
+    with engine_for(model, tmp_path, sum_groups=2) as engine:
+        engine.accumulate, p = COUNT, model[0].weight
+        for n in range(COUNT):
+            engine.backward(engine(x[n]).square().mean())
+            if n in (1, 5):
+                p.grad = given.clone() if n == 1 else p.grad * 2
+        grads = []
+        for n in range(COUNT):
+            (
+                nn.functional.linear(x[n], plain, copy.deepcopy(model)[0].bias.detach()).square().mean() / COUNT
+            ).backward()
+            grads.append(plain.grad)
+            plain.grad = None
+        total = given + grads[2] + grads[3]
+        expected = (total + (grads[4] + grads[5])) * 2 + grads[6] + grads[7]
+        assert torch.equal(sums(engine)["0.weight"], expected)
 
 
 def test_a_run_keeps_its_groups(tmp_path, seed):
@@ -161,6 +255,31 @@ def test_a_step_that_is_no_multiple_is_refused(tmp_path, seed):
                 what()
         loop(engine, tokens(GROUPS), causal)
         assert engine.step().step == 1
+
+
+def test_deepspeed_takes_groups(tmp_path, seed):
+    import longshore.deepspeed as deepspeed
+
+    batches, digests = tokens(COUNT), []
+    for n in range(3):  # train_batch(), engine.backward(), loss.backward()
+        config = {
+            "train_batch_size": 2 * COUNT,
+            "gradient_accumulation_steps": COUNT,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "longshore": {"run": str(tmp_path / f"run{n}"), "sum_groups": GROUPS},
+        }
+        torch.manual_seed(seed)
+        engine = deepspeed.initialize(model=gpt2(), config=config)[0]
+        for batch in batches if n else ():
+            loss = engine(**batch).loss
+            loss.backward() if n == 2 else engine.backward(loss)
+            engine.step()
+        if not n:
+            engine.train_batch(iter(batches))
+        assert engine.engine.step_number == 1
+        digests.append(engine.engine.digest())
+        engine.destroy()
+    assert len({*digests}) == 1
 
 
 @pytest.mark.parametrize("groups", [0, -1, 2.0, True, "4"])

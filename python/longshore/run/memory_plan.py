@@ -185,9 +185,11 @@ class _Needs:
             lib.shore_fleet_memory_bytes(layout.c, options),
         )
         trained = [layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains]
-        self.gradients = 4 * sum(trained)
+        groups = how.get("sum_groups", 1)
+        self.gradients = 4 * sum(trained) * (2 if groups > 1 else 1)  # between passes, those of a group stay beside
         # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
         self.block = 4 * max(trained, default=0)
+        self.group = self.block if groups > 1 else 0  # the same of a group that is not added to them yet
         self.compression = compression_bytes(layout, compress)
         # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
         self.activations = how.get("activations", "memory")
@@ -210,6 +212,7 @@ class _Needs:
         backward, rows = list(program.backward.values()), {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
+        program.add("gradients of a group", lib.SHORE_ROLE_FIXED, self.group, **passing)
         program.add("compression", lib.SHORE_ROLE_FIXED, self.compression, by=backward)
         if self.device is not None:
             how = {"place": program.pinned}

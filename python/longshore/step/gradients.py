@@ -96,6 +96,8 @@ class Gradients(ScriptSide):
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
+        if self.streams.core().cycle.micro_batches.opens():
+            return 8 * self._elems
         return 4 * self._elems if several or self.passes > 1 else self._nbytes
 
     # ---- as they come
@@ -222,13 +224,15 @@ class Gradients(ScriptSide):
 
     def complete(self, number, place):
         """Hands a block's gradients to the C step: autograd has all of them in this pass. If other passes add to a
-        group that others precede, they stay in memory beside those. place: of the pass."""
+        group that others precede, its sum stays in memory. place: of the pass."""
         block = self.blocks[number]
         if not block.arrived or block.added:
             return  # a hook has removed all of them
         core = self.streams.core()
         core.meter.block_ended()
         if not place.ends and block.awaits(place.group):
+            waiting = sum(block.nbytes for block in self.blocks if block.open or block.spilled)
+            core.cycle.micro_batches.refuse_more(waiting, self.room)
             return
         with self._recovering():
             self._hand_over(number, core, place.last)
@@ -240,7 +244,8 @@ class Gradients(ScriptSide):
             self.step.groups(number, hypers(core, number))
             if core.compression and self.step.tell(lib.shore_step_speculates):
                 core.cycle.settle()  # the residual is the committed step's
-        self._any_spilled |= self.step.complete(number, self._more_bytes())
+        more = 0 if last or not core.cycle.micro_batches.opens() else 4 * self._elems
+        self._any_spilled |= self.step.complete(number, self._more_bytes() + more)
         self._drop_unneeded()
 
     @contextlib.contextmanager

@@ -4,7 +4,8 @@ Those of a group are added in order, then the groups. So a step has the same bit
 
 from typing import NamedTuple
 
-from ..errors import LongshoreError
+from ..errors import BudgetError, LongshoreError
+from ..native import readable
 
 _ADVICE = (
     "set engine.accumulate to the number of its backward passes before the first one, or give train_batch() all of "
@@ -84,6 +85,20 @@ class MicroBatches:
         count = (self.shared or self.of_loop())[0]
         each = max(count // self.groups, 1)
         return Place(n // each, (n + 1) % each == 0, last and n + 1 == count)
+
+    def opens(self):
+        """Whether a group of several micro-batches follows another one, so that sums of two wait for passes."""
+        return 1 < self.groups < (self.shared or self.of_loop())[0]
+
+    def refuse_more(self, nbytes, room):
+        """Raises BudgetError if what a group has gathered between passes is more than there is room for in memory."""
+        if nbytes > room:
+            raise BudgetError(
+                "the gradients of a group of wrap(sum_groups=) stay in memory between backward passes, beside those "
+                f"of the groups before it, and take {readable(nbytes)}, of which memory= leaves {readable(room)}: give "
+                "more memory=, or engine.train_batch() all micro-batches, which keeps those of one block, or "
+                "sum_groups= as many groups as there are micro-batches"
+            )
 
     def refuse_other(self, what, passes):
         """Raises LongshoreError if the step's groups were cut for another number of passes. what: begins the
