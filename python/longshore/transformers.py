@@ -66,8 +66,8 @@ class TrainingArguments(transformers.TrainingArguments):
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
             accelerator, or with use_cpu=True the CPU.
-        storage, activations, activation_room, compress, compress_after, moments_from, sum_groups: As longshore.wrap()
-            takes them.
+        storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, rank_timeout: As
+            longshore.wrap() takes them.
         overwrite_run: True replaces an existing run.
         layer_major: True fetches each layer once for all micro-batches of a step; False computes them one after the
             other. Default: True if only transformers' own code runs between micro-batches.
@@ -86,6 +86,7 @@ class TrainingArguments(transformers.TrainingArguments):
     compress_after: int = _option("steps with whole gradients before compress")
     sum_groups: int = _option("in how many groups a step's gradients are added; by default 1, or the number of ranks")
     moments_from: str = _option("directory of save_pretrained(moments=True) with whose moments the optimizer goes on")
+    rank_timeout: float = _option("seconds that one rank waits for another; by default the process group's timeout")
     overwrite_run: bool = _option("replace an existing run", False)
     layer_major: bool = _option(
         "fetch each layer once for all micro-batches of a step; by default if only transformers' own code runs between"
@@ -224,7 +225,7 @@ class Trainer(transformers.Trainer):
         if resumes:
             asked = arguments_of(given)[0]
             checkpoint.same_optimizer(place, asked["optimizer"])
-            budgets: dict = {key: said.get(key) for key in ("memory", *BUDGETS)}
+            budgets: dict = {key: said.get(key) for key in ("memory", *BUDGETS, "rank_timeout")}
             engine = resume(place, self.model, device=args.device, **budgets)
             try:
                 refuse_other_groups(given, engine.optimizer, place)

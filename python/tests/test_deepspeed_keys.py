@@ -44,6 +44,7 @@ OTHER = {
     "longshore.activation_room": "64MiB",
     "longshore.moments_from": "/other",
     "longshore.sum_groups": 4,
+    "longshore.rank_timeout": 60,
     "longshore.resume": True,
     "longshore.overwrite": True,
     "longshore.layer_major": False,
@@ -183,6 +184,7 @@ def test_what_is_printed(tmp_path, seed, caplog):
         ),
         ("longshore.run", 3, "longshore.run: 3 is not a text"),
         ("longshore.drives", [3], "longshore.drives: .3. must be a text or a list of texts"),
+        ("longshore.rank_timeout", "long", "longshore.rank_timeout: must be a number of at least 1, and is 'long'"),
         ("csv_monitor", {"enabled": True, "output_path": 3}, "csv_monitor.output_path: 3 is not a text"),
     ],
 )

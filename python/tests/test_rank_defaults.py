@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import longshore
 from longshore.model import placement
 from longshore.run import shared_budget
 
@@ -50,6 +51,15 @@ def test_a_rank_beyond_the_devices_is_refused(monkeypatch, devices):
     devices(2)
     with pytest.raises(placement.LongshoreError, match="wrap: there is no meta:2; this machine has meta:0, meta:1"):
         placement.of(MODEL, "meta", "wrap")
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "60", float("inf")])
+def test_a_rank_timeout_is_a_time(value, tmp_path):
+    said = pytest.raises(ValueError, match="rank_timeout must be a number of seconds, more than 0, and is")
+    with said:
+        longshore.wrap(nn.Linear(2, 2), run=tmp_path / "a", rank_timeout=value)
+    with said:
+        longshore.resume(tmp_path / "a", rank_timeout=value)
 
 
 def test_ranks_of_a_host_share_half_of_its_memory(monkeypatch):

@@ -305,6 +305,8 @@ def settings(config, places=()):
         raise ConfigError(f"longshore.drives: {out.drives!r} must be a text or a list of texts")
     if "compress_after" in out.said:
         out.said["compress_after"] = _number(config, "longshore.compress_after", int, 0, 0)
+    if "rank_timeout" in out.said:
+        out.said["rank_timeout"] = _number(config, "longshore.rank_timeout", float, 0, 1)
     out.resume, out.overwrite = _flag(config, "longshore.resume"), _flag(config, "longshore.overwrite")
     out.layer_major = None if _get(config, "longshore.layer_major") is None else _flag(config, "longshore.layer_major")
     _take_places(out, config, places)

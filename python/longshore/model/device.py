@@ -36,10 +36,10 @@ def set_random_states(states):
             getattr(torch, kind).set_rng_state(state, n)
 
 
-def refuse_timeout(who, value):
-    """Raises ValueError for a device_timeout that is no time."""
+def refuse_timeout(who, value, name="device_timeout"):
+    """Raises ValueError for a device_timeout, or another one, that is no time."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise ValueError(f"{who}: device_timeout must be a number of seconds, more than 0, and is {value!r}")
+        raise ValueError(f"{who}: {name} must be a number of seconds, more than 0, and is {value!r}")
 
 
 def numbers(tensors, device=None):

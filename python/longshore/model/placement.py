@@ -2,13 +2,13 @@
 said of tensors that lie elsewhere."""
 
 import contextlib
-import os
 import re
 
 import torch
 
 from ..errors import LongshoreError
 from ..native import first_line, readable
+from ..ranks.launch import local_rank
 from ..torch_internals import accelerator, buffers_of, may_get, tree_leaves
 
 # what PyTorch says of tensors on several devices
@@ -68,9 +68,9 @@ def of(model, asked, who, otherwise=None):
 
 def _of_rank(kind, count):
     """The device of a kind that is LOCAL_RANK's, where this host has several and the script has chosen none."""
-    rank = os.environ.get("LOCAL_RANK", "")
+    rank = local_rank()
     chosen = count < 2 or torch.accelerator.current_device_index() != 0
-    return torch.device(kind if chosen or not rank.isdecimal() else f"{kind}:{int(rank)}")
+    return torch.device(kind if chosen or rank is None else f"{kind}:{rank}")
 
 
 def _parsed(asked):

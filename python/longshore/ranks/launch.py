@@ -13,7 +13,7 @@ from multiprocessing import util
 import torch
 from torch import distributed as dist
 
-from .. import torch_internals
+from .. import progress, torch_internals
 from ..errors import LongshoreError, RankError
 from ..native import lib, text
 from .ranks import Ranks
@@ -48,6 +48,7 @@ def ranks(timeout: float | None = None) -> Ranks:
             )
         if timeout is not None:
             _made.timeout = timeout
+        progress.rank = _made.rank
         return _made
 
 
@@ -55,6 +56,19 @@ def local_rank() -> int | None:
     """The number of this process on its host, as torchrun or Slurm says; None: neither does."""
     said = os.environ.get("LOCAL_RANK") or (os.environ.get("SLURM_LOCALID") if _of_slurm() else None)
     return int(said) if said else None
+
+
+def ranks_here() -> int:
+    """How many ranks there are on this host. Where the launcher does not say, all of them may be here."""
+    said = os.environ
+    if said.get("LOCAL_WORLD_SIZE"):
+        return int(said["LOCAL_WORLD_SIZE"])
+    if _of_slurm():
+        numbers = re.findall(r"(?:^|,)(\d+)", said.get("SLURM_STEP_TASKS_PER_NODE") or said["SLURM_STEP_NUM_TASKS"])
+        return max(map(int, numbers))  # of "8(x2),4": 8
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    return int(said.get("WORLD_SIZE") or 1)
 
 
 def _end(made):

@@ -15,11 +15,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import native
+from ..drives.rank_drives import filled
 from ..drives.state import fleet_options
 from ..errors import ExistsError, LongshoreError
 from ..model.init_on_disk import spooling
 from ..native import lib
 from ..other_names import answered
+from ..ranks.launch import ranks
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parameters_of
 from . import open_engines, shared_budget
@@ -64,6 +66,7 @@ def init(
     BudgetError if it is more than the machine has.
     """
     global _current
+    ranks()  # all of them are connected from here on
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
     making = InitContext(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
@@ -92,10 +95,11 @@ def _named(run, caller):
 
 
 def drives_of(drives):
-    """Returns the drives as a list of strings; None if they were not given."""
+    """Returns the drives as a list of strings, with {rank} and {host} filled in; None if they were not given."""
     if drives is None:
         return None
-    return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
+    named = [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
+    return filled(named, ranks().rank)
 
 
 def is_run(path):
@@ -109,7 +113,7 @@ def check(run, drives, overwrite, more=""):
     others = [d for d in drives if os.path.realpath(d) != os.path.realpath(run)]
     # the run's own directory is made with the run
     fleet, named = fleet_options(
-        others or [_directory(run)], OPTIMIZERS["adamw"].number, "fp32", True, overwrite=overwrite
+        others or [nearest_directory(run)], OPTIMIZERS["adamw"].number, "fp32", True, overwrite=overwrite
     )
     native.call(
         lib.shore_run_check, native.path_bytes(os.path.abspath(run)), native.new("struct shore_run_making", fleet=fleet)
@@ -132,9 +136,9 @@ def places(run, drives):
         here = [run]
         _log.warning(
             f"{run}: no drive of the run is a file system of this machine, so weights that are loaded lie in files of "
-            f"{_directory(run)} until they are on the drives"
+            f"{nearest_directory(run)} until they are on the drives"
         )
-    return list(dict.fromkeys(map(_directory, here)))
+    return list(dict.fromkeys(map(nearest_directory, here)))
 
 
 def _is_device(path):
@@ -143,7 +147,7 @@ def _is_device(path):
     return False
 
 
-def _directory(path):
+def nearest_directory(path):
     """Returns the path itself, or the nearest directory above it that exists."""
     path = os.path.realpath(path)
     while not os.path.isdir(path):

@@ -15,6 +15,7 @@ from ..model.activations import KINDS
 from ..model.blocks import NAME_OF
 from ..model.compiled import told
 from ..model.device import refuse_timeout
+from ..ranks.launch import ranks
 from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
@@ -22,19 +23,30 @@ from . import open_engines
 
 # in DeepSpeed's configuration, under "longshore"
 SECTION = """run drives memory gpu_memory pinned_memory storage moments overwrite activations activation_room compress
-    compress_after moments_from sum_groups""".split()
+    compress_after moments_from sum_groups rank_timeout""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
 BUDGETS = ("gpu_memory", "pinned_memory")  # those that a run remembers if they were given, beside memory
-_START_ONLY = {"run", "drives", "memory", *BUDGETS, "overwrite", "moments_from", "device", "device_timeout"}
+_START_ONLY = {
+    "run",
+    "drives",
+    "memory",
+    *BUDGETS,
+    "overwrite",
+    "moments_from",
+    "device",
+    "device_timeout",
+    "rank_timeout",
+}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
     weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
-    activation_room, compress, compress_after, moments_from, compile, sum_groups, device, device_timeout, trains."""
+    activation_room, compress, compress_after, moments_from, compile, sum_groups, device, device_timeout,
+    rank_timeout, trains."""
 
     def numbers(self):
         """torch.optim's numbers as they were given; None where one was not."""
@@ -67,9 +79,10 @@ class Options(SimpleNamespace):
             raise ValueError(
                 f"wrap: compress_after={after!r} has no effect without compress; give compress, or leave it out"
             )
-        groups = self.sum_groups = 1 if self.sum_groups is None else self.sum_groups
+        groups = self.sum_groups = ranks().size if self.sum_groups is None else self.sum_groups
         if type(groups) is not int or groups < 1:
             raise ValueError(f"wrap: sum_groups must be a whole number, 1 or more, and is {groups!r}")
+        refuse_uneven("wrap", groups)
         refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
@@ -100,6 +113,21 @@ class Options(SimpleNamespace):
         out = {**recorded(numbers), **{option: getattr(self, option) for option in given}, **made}
         out.update({} if self.trains else {"trains": False})
         return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}
+
+
+def refuse_uneven(who, groups):
+    """Raises ValueError if the ranks cannot share out so many groups."""
+    if groups % ranks().size:
+        raise ValueError(
+            f"{who}: sum_groups={groups} cannot be shared out among {ranks().size} ranks, since their number does not "
+            f"divide it: start another number of ranks, such as 1 or {groups}"
+        )
+
+
+def refuse_rank_timeout(who, value):
+    """Raises ValueError for a rank_timeout that is no time; None is the process group's."""
+    if value is not None:
+        refuse_timeout(who, value, "rank_timeout")
 
 
 def budgets(gpu_memory, pinned_memory):

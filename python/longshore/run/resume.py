@@ -18,13 +18,14 @@ from ..model import adapters, blocks as tree, cuda, device as devices, placement
 from ..model.init_on_disk import replaced
 from ..other_names import answered
 from ..progress import Progress
+from ..ranks.launch import ranks
 from ..step import commit_blob
 from ..torch_internals import buffers_of, outside_inference_mode, parameters_of
-from . import device_memory, memory_plan, open_engines, shared_budget
+from . import agreement, device_memory, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
-from .options import BUDGETS, budgets
+from .options import BUDGETS, budgets, refuse_rank_timeout, refuse_uneven
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
@@ -51,6 +52,7 @@ def resume(
     accept_step: int | None = None,
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
+    rank_timeout: float | None = None,
 ) -> Engine:
     """Opens a run at its last committed step and returns its Engine.
 
@@ -71,7 +73,7 @@ def resume(
             copy. Every byte of it is read first. `longshore train --resume --accept-step` does the same.
         device: Where forward and backward compute, as for wrap(). Default: as before. A run of a GPU goes on on a CPU
             with device="cpu", and the other way round.
-        device_timeout: As for wrap().
+        device_timeout, rank_timeout: As for wrap().
 
     Returns:
         The Engine.
@@ -86,7 +88,14 @@ def resume(
     if accept_step is not None and (type(accept_step) is not int or not 0 <= accept_step < 2**63):
         raise ValueError(f"resume: accept_step={accept_step!r}: a step is a whole number, 0 or more")
     devices.refuse_timeout("resume", device_timeout)
-    own = budgets(gpu_memory, pinned_memory)
+    refuse_rank_timeout("resume", rank_timeout)
+    with agreement.Agreement("resume", ranks(rank_timeout)) as agreed:
+        own = budgets(gpu_memory, pinned_memory)
+        return _resume(run, model, memory, own, accept_step, device, device_timeout, agreed)
+
+
+def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed):
+    """Checks the model, plans memory, and opens the run."""
     note_imports()
     open_engines.refuse_second(run)
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
@@ -99,6 +108,8 @@ def resume(
             "longshore.init(NEW), and wrap(moments_from=DIR)"
         )
     how = program["engine"]
+    if how.get("trains", True):
+        refuse_uneven(os.fspath(run), how.get("sum_groups", 1))
     model = _model_for(model, program, run)
     tree.refuse_lazy(model)
     _give_buffers(model, program, run)
@@ -116,6 +127,8 @@ def resume(
     own = device_memory.counted(own, where, model, lenders)
     planned = {**how, "default_memory": memory is None and how.get("default_memory")}
     chosen = memory_plan.plan(layout, drives, budget, planned, who(model, run), device=where, **own)
+    said = {**how, "device": placement.recorded(where), "accept_step": accept_step}
+    agreed.on(run, agreement.described(layout, said, versions()))
     with Progress(f"opening {run}"):
         return _open(run, model, program, layout, given, chosen, accept_step, where, device_timeout)
 

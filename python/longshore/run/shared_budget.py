@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .. import native
 from ..errors import BudgetError
 from ..native import lib
+from ..ranks.launch import ranks_here
 from . import room
 
 _current: budget | lent | None = None
@@ -181,9 +182,8 @@ def within(memory: int | None = None, least: int = 0) -> int:
     """The budget in bytes, chosen as the program does: without one, half of the memory of the machine, or of its
     control group, which the ranks of this host share. Raises BudgetError for a budget that is more than that memory, or
     less than least."""
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if not memory and ranks.isdecimal() and int(ranks) > 1:
-        memory = max(native.made("uint64_t", lib.shore_budget, 0, 0, 0) // int(ranks), least)
+    if not memory and ranks_here() > 1:
+        memory = max(native.made("uint64_t", lib.shore_budget, 0, 0, 0) // ranks_here(), least)
     return native.made("uint64_t", lib.shore_budget, memory or 0, least, 0)
 
 

@@ -20,19 +20,20 @@ from ..model.streaming import Streams
 from ..native import lib
 from ..other_names import answered
 from ..progress import Progress
+from ..ranks.launch import ranks
 from ..step import commit_blob
 from ..step.load_state_dict import Loading
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
 from ..torch_internals import outside_inference_mode
-from . import device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
+from . import agreement, device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of, refuse_engine
 from .init import Drives
 from .init_state import Handed, Moments, fill
 from .memory import note_imports
-from .options import BUDGETS, DTYPE_OF, Options
+from .options import BUDGETS, DTYPE_OF, Options, refuse_rank_timeout
 
 BUFFERS_BYTES = 16 << 10  # if all persistent buffers take at most this, they commit in a step's blob; else as blocks
 
@@ -69,6 +70,7 @@ def wrap(
     sum_groups: int | None = None,
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
+    rank_timeout: float | None = None,
     trains: bool = True,
 ) -> Engine:
     """Moves a model's parameters and its optimizer's state to drives, frees their memory, and returns the Engine.
@@ -142,6 +144,8 @@ def wrap(
             accelerator that PyTorch has here, of several the one of LOCAL_RANK; else the CPU.
         device_timeout: Seconds that the device may take for one copy. One that does not go on for so long
             is lost: the step raises LongshoreError, and the last committed state is good. Default: 300.
+        rank_timeout: Seconds that one rank waits for another, from here on. After that all raise LongshoreError, and
+            the last committed state is good. Default: the process group's timeout.
         trains: False for a model that is only read: the reference of DPO, a teacher, a reward model. The drives hold
             its parameters alone, which get no gradient; a loss may go back through them. It stays in train() or eval()
             mode. What makes a step is refused. If one engine is open that trains, this one lies in its run and on its
@@ -161,11 +165,12 @@ def wrap(
     del options.model
     _check_model(model)
     frozen.refuse_options(options, wrap)
-    with frozen.wrapping(model, options):
-        return _wrap(model, options)
+    refuse_rank_timeout("wrap", options.rank_timeout)
+    with agreement.Agreement("wrap", ranks(options.rank_timeout)) as agreed, frozen.wrapping(model, options):
+        return _wrap(model, options, agreed)
 
 
-def _wrap(model, options):
+def _wrap(model, options, agreed):
     """Checks the options, plans memory, writes the run's first state, and makes its engine."""
     note_imports(model.parameters())
     making = init.of(model)
@@ -199,6 +204,7 @@ def _wrap(model, options):
     chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
+    agreed.on(run, agreement.described(layout, how, versions()))
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
     kind.update(fp32=how["handed_back"] == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
     kind.update(ring_bytes=chosen.ring_bytes, scratch_bytes=chosen.room_bytes, overwrite=bool(overwrite))
