@@ -21,6 +21,7 @@ from .ranks import Ranks
 _DEFAULT_TIMEOUT = 1800.0  # seconds; PyTorch's of a gloo group
 _once = threading.Lock()
 _made: Ranks | None = None
+_failure: RankError | None = None
 
 
 def ranks(timeout: float | None = None) -> Ranks:
@@ -29,13 +30,19 @@ def ranks(timeout: float | None = None) -> Ranks:
     Args:
         timeout: Seconds that one rank waits for another, from now on. Default: the process group's.
     """
-    global _made
+    global _made, _failure
     with _once:
+        if _failure is not None:
+            raise RankError(str(_failure))
         group = dist.is_available() and dist.is_initialized()
         if _made is None:
             launched = None if group else _launched()
             if group and dist.get_world_size() > 1 or launched:
-                _made = _make(launched, timeout)
+                try:
+                    _made = _make(launched, timeout)
+                except RankError as error:
+                    _failure = error
+                    raise
                 util.Finalize(
                     None, _end, (_made,), exitpriority=0
                 )  # after engines, also in multiprocessing's processes
@@ -122,14 +129,16 @@ def _make(launched, timeout):
         store = torch_internals.group_store()
     # a restarted rank would find what the ended one said
     store = dist.PrefixStore(f"longshore/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    _see_all(store, rank, size, timeout)
     limit = datetime.timedelta(seconds=timeout)
     try:
+        _see_all(store, rank, size, timeout)
         if launched:
             dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=limit)
         made = Ranks(dist.new_group(backend="gloo", timeout=limit), rank, size, timeout)
+    except RankError:
+        raise
     except RuntimeError as error:
-        raise RankError(f"rank {rank} cannot be connected with the others by gloo: {error}") from None
+        raise RankError(f"rank {rank} cannot be connected with the others: {error}") from None
     here = f"Longshore {text(lib.shore_version())} with PyTorch {torch.__version__}"
     for r, there in enumerate(made.meet("the first use of a run", here)):
         if there != here:
@@ -168,20 +177,21 @@ def _store(rank, size, address, port, limit):
 def _see_all(store, rank, size, timeout):
     """Waits until every rank has said in the store that it is there."""
     if store.add(f"rank {rank}", 1) > 1:
-        store.set("twice", str(rank))
+        _give_up(store, f"rank {rank} has come twice: two processes have this number (RANK, or SLURM_PROCID)")
     left, wait = timeout, 0.01
-    while True:
-        if store.check(["twice"]):
-            twice = store.get("twice").decode()
-            raise RankError(f"rank {twice} has come twice: two processes have this number (RANK, or SLURM_PROCID)")
-        missing = [r for r in range(size) if not store.check([f"rank {r}"])]
-        if not missing:
-            return
+    while missing := [r for r in range(size) if not store.check([f"rank {r}"])]:
+        if store.check(["why"]):
+            _give_up(store, store.get("why").decode())
         if left <= 0:
-            several = ", ".join(map(str, missing))
-            raise RankError(
-                f"of {size} ranks, {several} {'has' if len(missing) == 1 else 'have'} not come within {timeout:g} s: "
-                "every rank must make or open the run"
+            several = f"{', '.join(map(str, missing))} {'has' if len(missing) == 1 else 'have'}"
+            _give_up(
+                store, f"of {size} ranks, {several} not come within {timeout:g} s: every rank must make or open the run"
             )
         time.sleep(wait)
         left, wait = left - wait, min(2 * wait, 0.2)
+
+
+def _give_up(store, why):
+    store.set("why", why)
+    time.sleep(1.0)  # the store may end with this process, and all others look for a reason until then
+    raise RankError(why)

@@ -296,7 +296,9 @@ class Ranks:
         with self._change:
             if rank not in self._gone or not isinstance(error, ConnectionError):
                 ended = isinstance(error, ConnectionError)
-                self._fail(RankError(f"rank {rank} has ended" if ended else self._failed_by(error)))
+                self._fail(
+                    RankError(f"rank {rank} has ended, or its connection is lost" if ended else self._failed_by(error))
+                )
             self._gone.add(rank)
             self._change.notify_all()
 
