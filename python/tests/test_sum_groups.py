@@ -235,6 +235,36 @@ def test_a_run_keeps_its_groups(tmp_path, seed):
         assert engine.digest() == whole
 
 
+def test_another_run_brings_its_groups(tmp_path, seed):
+    whole = digest_of(tmp_path, "whole", together, seed, sum_groups=GROUPS, steps=3)
+    digest_of(tmp_path, "halves", together, seed, sum_groups=GROUPS, steps=2)
+    with engine_for(gpt2(dropout=0.1), tmp_path, "other") as engine:
+        engine.reopen(tmp_path / "halves")
+        together(engine, tokens(COUNT, seed=2), causal)
+        engine.step()
+        assert engine.digest() == whole
+
+
+def test_a_trainer_takes_groups(tmp_path, seed):
+    pytest.importorskip("accelerate")
+    from longshore.transformers import Trainer, TrainingArguments
+    from test_trainer import Sentences, arguments
+
+    digests = []
+    for groups, layer_major in [(2, True), (2, False), (1, True)]:
+        name = f"{groups}-{layer_major}"
+        args = arguments(
+            TrainingArguments, tmp_path, run=str(tmp_path / name), sum_groups=groups, layer_major=layer_major
+        )
+        args.gradient_accumulation_steps, args.max_steps = COUNT, 2
+        torch.manual_seed(seed)
+        trainer = Trainer(gpt2(dropout=0.1), args, train_dataset=Sentences(2 * COUNT * 2))
+        trainer.train()
+        digests.append(trainer.engine.digest())
+        trainer.engine.close()
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_step_that_is_no_multiple_is_refused(tmp_path, seed):
     model, computed = gpt2(), []
     model.register_forward_pre_hook(lambda *_: computed.append(1))

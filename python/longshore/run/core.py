@@ -64,7 +64,7 @@ class Core:
         self.optimizer = Optimizer(self, groups, defaults_of(how["optimizer"], numbers))
 
     def change(self, **how):
-        """Changes options of wrap() that hold for this engine alone: clip, on_nonfinite."""
+        """Changes options of wrap() that hold for this engine alone (clip, on_nonfinite), or come with another run."""
         self.how.update(how)
 
     @property
@@ -113,6 +113,7 @@ class Core:
                     f"{run}: was made without compress, and has no room for the gradients that compression leaves out; "
                     "resume without compress, or make a new run"
                 )
+            self.change(sum_groups=state.program["engine"].get("sum_groups", 1))
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)
