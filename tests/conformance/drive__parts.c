@@ -270,5 +270,5 @@ int main(void) {
         cmocka_unit_test(updates_wait_for_the_confirmation), cmocka_unit_test(a_part_alone_is_not_ready),
         cmocka_unit_test(what_is_written_can_be_fetched),    cmocka_unit_test(waiting_ends_with_every_kind_of_step),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, parts_go_to_memory, parts_come_back);
 }

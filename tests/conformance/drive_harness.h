@@ -29,7 +29,7 @@
 
 #define BLOCKS 3u
 #define GROUPS 3u
-#define DRIVES_MOST 5u
+#define DRIVES_MOST 8u
 
 /* Groups: 0 decays, 1 does not, 2 is frozen. */
 static const struct shore_tensor_spec harness_tensors0[] = {{"a", 100, 0}, {"b", 70000, 1}, {"frozen", 300, 2}};
@@ -509,10 +509,13 @@ static inline void place_open(struct place *place, const char *kinds) {
     }
 }
 
-static inline void place_close(struct place *place) {
-    for (uint32_t d = 0; d < place->ndrives; d++) {
+static inline void place_unlink(struct place *place) {
+    for (uint32_t d = 0; d < place->ndrives; d++)
         unlink(place->path[d]);
-    }
+}
+
+static inline void place_close(struct place *place) {
+    place_unlink(place);
     rmdir(place->directory);
 }
 
