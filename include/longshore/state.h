@@ -160,7 +160,8 @@ struct shore_fleet_options {
     const bool *mine;
     /* A part: reads segments of other parts. Called within shore_fleet_fetch(), on its thread. Fills request->dst and
      * completes `done` once, on any thread, then or later, or returns an error. Ownership: *request is borrowed during
-     * the call, dst until the completion. NULL: they cannot be read. */
+     * the call, dst until the completion. `done` is a value: a binding whose callback only sees it (cffi) keeps a copy.
+     * NULL: they cannot be read. */
     int (*fetch_elsewhere)(void *ctx, const struct shore_elsewhere *request, struct shore_completion done);
     void *elsewhere_ctx;
 };
@@ -275,9 +276,10 @@ struct shore_fleet_info {
     uint32_t ndrives;
     unsigned planes;        /* bit mask */
     uint64_t disk_bytes;    /* of all volumes */
-    uint64_t scratch_bytes; /* of all drives together, as they were made */
+    uint64_t scratch_bytes; /* of all drives together, as they were made; a part: of its own */
     uint64_t generation;    /* of the placement */
-    uint64_t away;          /* 1: a drive is reached over a link, which may be lost and come back; else 0 */
+    uint64_t away;          /* 1: a drive is reached over a link, which may be lost and come back; else, and for a part,
+                               0 */
 };
 /* Threading: any. Errors: -EINVAL (out->size). */
 int shore_fleet_info(const struct shore_fleet *fleet, struct shore_fleet_info *out);

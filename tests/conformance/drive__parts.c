@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 static void parts_make_what_one_process_makes(void **state) {
-    for (uint32_t nparts = 1; nparts <= DRIVES; nparts++) {
+    for (uint32_t nparts = 1; nparts <= PARTS_MOST; nparts += 1 + nparts / 3) {
         struct whole one;
         struct parts p;
         whole_open(&one);
@@ -166,7 +166,7 @@ static void *ask(void *ctx) {
     return NULL;
 }
 
-static void askers_start(struct parts *p, struct asker asker[DRIVES][BLOCKS]) {
+static void askers_start(struct parts *p, struct asker asker[PARTS_MOST][BLOCKS]) {
     for (uint32_t i = 0; i < p->nparts; i++) {
         for (uint32_t b = 0; b < BLOCKS; b++) {
             asker[i][b] = (struct asker){p->fleet[i], b, p->plain.step, p->plain.master[b], 0};
@@ -175,7 +175,7 @@ static void askers_start(struct parts *p, struct asker asker[DRIVES][BLOCKS]) {
     }
 }
 
-static void askers_end(struct parts *p, struct asker asker[DRIVES][BLOCKS]) {
+static void askers_end(struct parts *p, struct asker asker[PARTS_MOST][BLOCKS]) {
     for (uint32_t i = 0; i < p->nparts; i++)
         for (uint32_t b = 0; b < BLOCKS; b++)
             pthread_join(asker[i][b].thread, NULL);
@@ -190,7 +190,7 @@ static int await_block(struct parts *p, uint32_t part, uint64_t step, uint32_t b
 /* Others get what an update has written as soon as it has, and not before; also after an attempt that was given up. */
 static void what_is_written_can_be_fetched(void **state) {
     struct parts p;
-    struct asker asker[DRIVES][BLOCKS];
+    struct asker asker[PARTS_MOST][BLOCKS];
     struct step_how half = {.coefficient = 0.5f}, how = {.coefficient = 1};
     parts_make(&p, 2);
     for (uint64_t step = 0; step < 4; step++) {
@@ -224,7 +224,7 @@ static void what_is_written_can_be_fetched(void **state) {
 /* A skipped step, and one that carries: both come to who waits for them. */
 static void waiting_ends_with_every_kind_of_step(void **state) {
     struct parts p;
-    struct asker asker[DRIVES][BLOCKS];
+    struct asker asker[PARTS_MOST][BLOCKS];
     struct step_how how = {.coefficient = 1};
     parts_make(&p, 4);
     p.plain.step = 1; /* as it is */
@@ -264,11 +264,124 @@ static void waiting_ends_with_every_kind_of_step(void **state) {
     parts_end(&p);
 }
 
+static int commit_blob(struct shore_fleet *f, uint64_t step, const char *blob, struct shore_diag *diag) {
+    struct shore_commit commit = {
+        .size = sizeof commit, .step = step, .how = SHORE_COMMIT_SKIPPED, .blob = blob, .blob_bytes = strlen(blob) + 1};
+    struct shore_wait wait;
+    shore_wait_init(&wait);
+    int rc = shore_fleet_commit_with(f, &commit, shore_wait_completion(&wait));
+    return rc ? rc : shore_wait(&wait, diag);
+}
+
+static void assert_blob(struct shore_fleet *f, const char *want) {
+    char got[64] = "";
+    uint32_t bytes = sizeof got;
+    struct shore_diag diag = {0};
+    must(&diag, shore_fleet_blob(f, got, &bytes, &diag));
+    assert_int_equal(bytes, want ? strlen(want) + 1 : 0);
+    if (want) assert_string_equal(got, want);
+}
+
+static void each_part_has_a_blob(void **state) {
+    static const char *const blobs[] = {NULL, "first", "second", NULL, "third", "fourth"};
+    struct parts p;
+    struct shore_fleet *whole;
+    parts_make(&p, PARTS_MOST);
+    for (uint32_t i = 0; i < p.nparts; i++) {
+        must(&p.diag, commit_blob(p.fleet[i], 1, blobs[i] ? blobs[i] : "none", &p.diag));
+        assert_blob(p.fleet[i], blobs[i]);
+    }
+    parts_close(&p);
+    parts_open(&p);
+    for (uint32_t i = 0; i < p.nparts; i++)
+        assert_blob(p.fleet[i], blobs[i]);
+    parts_close(&p);
+    struct shore_fleet_options options = whole_options(&p.place);
+    must(&p.diag, shore_fleet_open(p.plain.layout, &options, &whole, &p.diag));
+    assert_blob(whole, "first");
+    must(&p.diag, commit_blob(whole, 2, "of all", &p.diag));
+    shore_fleet_close(whole);
+    p.nparts = 2;
+    parts_open(&p);
+    assert_blob(p.fleet[0], "of all");
+    assert_blob(p.fleet[1], NULL); /* none with that step */
+    parts_end(&p);
+}
+
+/* Spilled gradients and scratch stay on own drives, those of others behind a server. */
+static void parts_keep_their_bytes_on_own_drives(void **state) {
+    struct parts p;
+    struct whole one;
+    struct step_how spill = {.coefficient = 1, .spill = true};
+    parts_make_on(&p, 2, "fuuf");
+    whole_open(&one);
+    struct shore_fleet_info info = {.size = sizeof info};
+    shore_fleet_info(one.fleet, &info);
+    uint64_t scratch = info.scratch_bytes;
+    for (uint32_t i = 0; i < p.nparts; i++) {
+        unsigned char seal[16], *out = pages(3 << 20), *back = pages(3 << 20);
+        struct shore_wait wait;
+        shore_fleet_info(p.fleet[i], &info);
+        scratch -= info.scratch_bytes;
+        assert_int_equal(info.away, 0);
+        memset(out, (int)i + 1, 3 << 20);
+        shore_wait_init(&wait);
+        must(&p.diag, shore_fleet_scratch_put(p.fleet[i], 1 << 20, 3 << 20, out, seal, shore_wait_completion(&wait)));
+        must(&p.diag, shore_wait(&wait, &p.diag));
+        shore_wait_init(&wait);
+        must(&p.diag, shore_fleet_scratch_get(p.fleet[i], 1 << 20, 3 << 20, back, seal, shore_wait_completion(&wait)));
+        must(&p.diag, shore_wait(&wait, &p.diag));
+        assert_memory_equal(out, back, 3 << 20);
+        free(out);
+        free(back);
+        must(&p.diag, fleet_updates(p.fleet[i], &p.plain, 0, &spill, &p.diag));
+        must(&p.diag, fleet_commit(p.fleet[i], 0, false, &p.diag));
+    }
+    assert_int_equal(scratch, 0);
+    plain_step(&p.plain, 1);
+    for (uint32_t i = 0; i < p.nparts; i++)
+        assert_int_equal(shore_fleet_confirm(p.fleet[i], 1), 0);
+    parts_assert_state(&p);
+    uint32_t first, count;
+    struct shore_wait wait;
+    float *dst = pages(SHORE_SEGMENT_ELEMS * 4);
+    assert_true(shore_fleet_own(p.fleet[1], 1, &first, &count));
+    shore_wait_init(&wait);
+    must(&p.diag,
+         shore_fleet_fetch(p.fleet[0], 1, 1, first, 1, SHORE_FETCH_SPILLED, dst, shore_wait_completion(&wait)));
+    assert_int_equal(shore_wait(&wait, &p.diag), -EINVAL);
+    assert_non_null(strstr(p.diag.text, "spilled gradients are read by their own"));
+    free(dst);
+    parts_close(&p);
+    parts_open(&p);
+    parts_step(&p);
+    parts_assert_state(&p);
+    parts_end(&p);
+    shore_fleet_close(one.fleet);
+    whole_end(&one);
+}
+
+static int setup(void **state) {
+    int rc = parts_go_to_memory(state);
+    server_start();
+    return rc;
+}
+
+static int teardown(void **state) {
+    server_stop();
+    return parts_come_back(state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_make_what_one_process_makes), cmocka_unit_test(the_whole_goes_on_from_parts_and_back),
-        cmocka_unit_test(updates_wait_for_the_confirmation), cmocka_unit_test(a_part_alone_is_not_ready),
-        cmocka_unit_test(what_is_written_can_be_fetched),    cmocka_unit_test(waiting_ends_with_every_kind_of_step),
+        cmocka_unit_test(parts_make_what_one_process_makes),
+        cmocka_unit_test(the_whole_goes_on_from_parts_and_back),
+        cmocka_unit_test(updates_wait_for_the_confirmation),
+        cmocka_unit_test(a_part_alone_is_not_ready),
+        cmocka_unit_test(what_is_written_can_be_fetched),
+        cmocka_unit_test(waiting_ends_with_every_kind_of_step),
+        cmocka_unit_test(each_part_has_a_blob),
+        cmocka_unit_test(parts_keep_their_bytes_on_own_drives),
     };
-    return cmocka_run_group_tests(tests, parts_go_to_memory, parts_come_back);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -5,6 +5,7 @@
 #include "conformance/drive_harness.h"
 
 #define DRIVES 4u
+#define PARTS_MOST 6u /* some have no drives */
 #define PART_BYTES (1u << 20)
 
 static char parts_folder[] = "/dev/shm/shore-parts-XXXXXX";
@@ -74,8 +75,8 @@ struct parts {
     struct place place;
     struct plain plain;
     uint32_t nparts;
-    bool mine[DRIVES][DRIVES]; /* by part, by drive */
-    struct shore_fleet *fleet[DRIVES];
+    bool mine[PARTS_MOST][DRIVES]; /* by part, by drive */
+    struct shore_fleet *fleet[PARTS_MOST];
     struct shore_diag diag;
     atomic_uint asked; /* fetches between parts */
 };
@@ -104,9 +105,9 @@ static inline struct shore_fleet_options part_options(struct parts *p, uint32_t 
 
 /* Tells all parts of all. */
 static inline int parts_unite(struct parts *p) {
-    static unsigned char told[DRIVES][PART_BYTES];
-    const void *parts[DRIVES];
-    size_t bytes[DRIVES];
+    static unsigned char told[PARTS_MOST][PART_BYTES];
+    const void *parts[PARTS_MOST];
+    size_t bytes[PARTS_MOST];
     int rc = 0;
     for (uint32_t i = 0; !rc && i < p->nparts; i++) {
         parts[i] = told[i];
@@ -125,9 +126,9 @@ static inline void parts_close(struct parts *p) {
     }
 }
 
-static inline void parts_make(struct parts *p, uint32_t nparts) {
+static inline void parts_make_on(struct parts *p, uint32_t nparts, const char *kinds) {
     memset(p, 0, sizeof *p);
-    place_open(&p->place, "ffff");
+    place_open(&p->place, kinds);
     plain_open(&p->plain, SHORE_ADAMW, false);
     p->nparts = nparts;
     for (uint32_t i = 0; i < nparts; i++) {
@@ -137,6 +138,10 @@ static inline void parts_make(struct parts *p, uint32_t nparts) {
     must(&p->diag, parts_unite(p));
     for (uint32_t i = 0; i < nparts; i++)
         must(&p->diag, fleet_init(p->fleet[i], &p->plain, &p->diag));
+}
+
+static inline void parts_make(struct parts *p, uint32_t nparts) {
+    parts_make_on(p, nparts, "ffff");
 }
 
 static inline int parts_try_open(struct parts *p) {
@@ -166,7 +171,7 @@ static inline void parts_step(struct parts *p) {
 
 /* The digest of all sums, and what each part reads of all blocks. */
 static inline void parts_assert_state(struct parts *p) {
-    unsigned char sums[DRIVES][16], got[16], want[16];
+    unsigned char sums[PARTS_MOST][16], got[16], want[16];
     uint32_t owned = 0, segments = 0;
     for (uint32_t i = 0; i < p->nparts; i++) {
         must(&p->diag, shore_fleet_leaf_sum(p->fleet[i], true, sums[i], &p->diag));
