@@ -92,21 +92,33 @@ class Layout:
         """Bytes of a block as it is fetched."""
         return self.elems(block) * self.fetched(block, compute, storage).itemsize
 
-    def pieces(self, block):
-        """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of a block.
+    def spans(self, block, segment, count):
+        """The first and last + 1 of the elements of each tensor that are in these segments of a block."""
+        begin, end = segment * native.SEGMENT, (segment + count) * native.SEGMENT
+        return [
+            (min(max(begin - at, 0), tensor.elems), min(max(end - at, 0), tensor.elems))
+            for tensor, at in zip(self.blocks[block].tensors, self.offsets[block])
+        ]
 
-        Each tensor is (index, offset in the piece, first and last + 1 of its elements that are in the piece).
+    def pieces(self, block, segment=0, count=None):
+        """Yields (first segment, number of segments, tensors) for pieces of at most PIECE segments of these of a block,
+        by default of all.
+
+        Each tensor is (index, offset in the piece, first and last + 1 of its elements that are in the piece); they
+        count from its first one that is in the segments.
         """
-        for first in range(0, self.segments[block], PIECE):
-            count = min(PIECE, self.segments[block] - first)
-            begin, end = first * native.SEGMENT, (first + count) * native.SEGMENT
+        count = self.segments[block] if count is None else count
+        starts = [first for first, _ in self.spans(block, segment, count)]
+        for first in range(segment, segment + count, PIECE):
+            pieces = min(PIECE, segment + count - first)
+            begin, end = first * native.SEGMENT, (first + pieces) * native.SEGMENT
             inside = []
             for t, tensor in enumerate(self.blocks[block].tensors):
                 at = self.offsets[block][t]
                 a, b = max(at, begin), min(at + tensor.elems, end)
                 if a < b:
-                    inside.append((t, a - begin, a - at, b - at))
-            yield first, count, inside
+                    inside.append((t, a - begin, a - at - starts[t], b - at - starts[t]))
+            yield first, pieces, inside
 
     def layers(self):
         """Returns the numbers of the blocks of each layer (frozen and trained, of each dtype), the largest first.

@@ -182,14 +182,21 @@ class State:
             to = out[max(at, 0) : at + count * native.SEGMENT]
             to.copy_(buffer.view(fetched)[max(-at, 0) :][: to.numel()])
 
+    def own(self, block):
+        """(first segment, number of segments) of a block that lie on this process's drives."""
+        return 0, self.layout.segments[block]
+
     def gather(self, block, gradients):
-        """(struct shore_gather array, its length) for {index of the tensor: contiguous tensor of a known dtype}."""
-        order = sorted(gradients)
+        """(struct shore_gather array, its length) for {index of the tensor: what of it is on this process's drives, a
+        contiguous tensor of a known dtype}."""
+        spans = self.layout.spans(block, *self.own(block))
+        order = [t for t in sorted(gradients) if gradients[t].numel()]
         items = ffi.new("struct shore_gather[]", max(len(order), 1))
         for item, t in zip(items, order):
             g = gradients[t]
             setattr(item, "from", ffi.cast("void *", g.data_ptr()))
-            item.offset_elems, item.elems, item.dtype = self.layout.offsets[block][t], g.numel(), DTYPES[g.dtype]
+            item.offset_elems, item.elems = self.layout.offsets[block][t] + spans[t][0], g.numel()
+            item.dtype = DTYPES[g.dtype]
         return items, len(order)
 
     def carry(self, block, segment=0, count=None):

@@ -10,6 +10,7 @@ from ..errors import LongshoreError
 from ..interrupts import whole
 from ..model import placement, random_numbers
 from ..model.forward_scope import Hook
+from ..ranks.launch import ranks
 from ..step import commit_blob, layer_major
 from ..step.compression import Compression
 from ..step.gradients import Gradients
@@ -34,6 +35,7 @@ class Core:
         divided."""
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
         self.streams, streams.core = streams, weakref.ref(self)
+        self.ranks = ranks()
         self.device_memory = DeviceMemory(streams, plan)
         self.cycle = StepCycle(self, state)
         self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
@@ -139,6 +141,8 @@ class Core:
         self.device_memory.before_pass((args, kwargs), torch.is_grad_enabled())
         if torch.is_grad_enabled() and not in_backward():
             self.meter.start(self.state)
+        if self.streams.turns is None and not in_backward():
+            self.ranks.come("a forward pass")
         numbered = self.trains and module.training and torch.is_grad_enabled() and not in_backward()
         self.own_random.begin(self, module.training, self.cycle.forwards if numbered else None)
         if numbered:

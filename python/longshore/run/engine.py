@@ -110,7 +110,7 @@ class Engine(Face):
         core, cycle = self._core, self._core.cycle
         cycle.open_state("backward")
         refuse_other(loss, core.streams, "engine.backward(loss)")
-        parts = parts_of(self.accumulate) if divide else 1
+        parts = (parts_of(self.accumulate) if divide else 1) * core.ranks.size
         try:
             cycle.flush()
             core.leave_forward()
@@ -122,7 +122,7 @@ class Engine(Face):
             with whole:
                 core.gradients.end_of_backward()
                 core.device_memory.after_pass(True)
-                cycle.end_pass(value, parts)
+                cycle.end_pass([value], parts)
         except BaseException as failure:
             core.drop_gradients()
             recovery.say_closed(core, failure, "backward")
@@ -166,7 +166,8 @@ class Engine(Face):
     def grad_norm(self) -> float:
         """Returns the norm, before clipping, of all gradients that backward() has gathered: the one that step() will
         return."""
-        return recovery.persist(self._core, self._core.cycle.decide).norm
+        clipping, _ = recovery.persist(self._core, self._core.cycle.decide)
+        return clipping.norm
 
     def flush(self) -> None:
         """Begins to commit the last step. You need not call it: the next use of the engine does. Until then you can
@@ -205,8 +206,6 @@ class Engine(Face):
         """
         hooks.before_step(self._core.streams, "engine.train_batch")
         micro_batches = list(micro_batches)
-        if not micro_batches:
-            raise ValueError("train_batch: no micro-batches")
 
         def loss_of(batch):
             by_name, several = isinstance(batch, Mapping), isinstance(batch, (tuple, list))

@@ -33,6 +33,16 @@ class Meter:
     def drop(self):
         """Forgets the tokens of the step that gathers."""
         self.tokens, self.unknown = 0, False
+        self.step_tokens = 0  # of all ranks; 0: not known
+
+    def told(self):
+        """What the step's metrics need of each rank."""
+        return self.tokens, self.unknown
+
+    def take(self, told):
+        """Takes what each rank has told: the metrics are those of all."""
+        tokens, unknown = zip(*told)
+        self.step_tokens = 0 if any(unknown) else sum(tokens)
 
     def forward(self, state, args, kwargs):
         """A forward pass in training begins."""
@@ -90,7 +100,7 @@ class Meter:
             lr=groups[0]["lr"] if groups else math.nan,
             val_loss=math.nan,
             dropped_energy=dropped_energy,
-            tokens=0 if self.unknown else self.tokens,
+            tokens=self.step_tokens,
             speculated=speculated,
             skipped=skipped,
         )

@@ -110,6 +110,10 @@ class BlockGradients:
             self.held[index] = _sum(self.held[index], g)
         self.group[index] = group
 
+    def sums(self, index):
+        """The sums of the groups of a tensor that are in memory, in order."""
+        return [self.held[index], *self.open.get(index, ())] if index in self.held else []
+
     def fold(self, index):
         """Adds the sums of later groups of a tensor to its gradient, in order."""
         for g in self.open.pop(index, ()):
@@ -120,8 +124,8 @@ class BlockGradients:
             self.fold(index)
 
     def value(self, index):
-        """The gradient of a tensor, of all groups so far."""
-        value = self.held[index]
+        """The gradient of a tensor, of all groups so far. None: there is nothing here."""
+        value = self.held.get(index)
         for g in self.open.get(index, ()):
             value = value.float() + g
         return value
@@ -141,14 +145,17 @@ class BlockGradients:
         """Reads the gradients on the drives, which become the held ones, as fp32. The held ones follow them.
 
         number: of the block. buffer: has room for one of the layout's pieces."""
-        layout = state.layout
+        layout, own = state.layout, state.own(number)
+        spans = layout.spans(number, *own)
         for index in self.spilled:
             if index in self.held:
                 self.open[index] = [self.held[index], *self.open.get(index, ())]
+            first, last = spans[index]
             shape = layout.blocks[number].tensors[index].shape
+            shape = shape if last - first == torch.Size(shape).numel() else (last - first,)
             self.held[index] = torch.empty(shape, dtype=torch.float32, device="cpu")
         values = buffer.view(torch.float32)
-        for segment, count, inside in layout.pieces(number):
+        for segment, count, inside in layout.pieces(number, *own):
             state.fetch(number, lib.SHORE_FETCH_SPILLED, buffer.pointer, segment, count).result()
             for index, at, first, last in inside:
                 if index in self.spilled:

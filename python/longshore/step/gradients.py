@@ -4,41 +4,23 @@ Once a block's gradients are complete, the C library (gradient_step.py) decides 
 spilled to the drives, or update the block at once."""
 
 import contextlib
-import functools
-import weakref
 
 from ..drives import recovery
 from ..drives.layout import PIECE
 from ..drives.state import Buffer
 from ..errors import LongshoreError
-from ..interrupts import whole
-from ..native import SEGMENT, lib
-from ..torch_internals import (
-    DisableTorchFunctionSubclass,
-    at_end_of_backward,
-    graph_task,
-    is_captured,
-    post_accumulate_hooks,
-)
-from .block_gradients import BlockGradients, is_zeros, merged, shows
+from ..native import SEGMENT, ffi, lib
+from .block_gradients import BlockGradients, is_zeros
 from .grad_attribute import Shown
+from .gradient_hooks import HookSide
 from .gradient_step import Step
 from .landing import Landing
 from .optimizers import hypers
+from .reduce_scatter import ReduceScatter
 from .script_gradients import ScriptSide
 
 
-def _arriving(gradients, p, gradient):
-    """The hook of a parameter that runs when its gradient arrives. gradients, p: weak references to Gradients and the
-    parameter."""
-    if gradients() is None:
-        raise LongshoreError(
-            "backward: the engine was dropped, and with it is closed; longshore.resume() opens its run again"
-        )
-    gradients().arriving(p())
-
-
-class Gradients(ScriptSide):
+class Gradients(HookSide, ScriptSide):
     """All gradients of one engine's steps."""
 
     speculate = lib.SHORE_SPECULATE_AUTO
@@ -46,6 +28,7 @@ class Gradients(ScriptSide):
     def __init__(self, streams, room_bytes):
         """room_bytes: how many bytes of gradients stay in memory; the rest is spilled to the drives."""
         self.step = None  # the open run's Step
+        self.over_ranks = None  # its ReduceScatter, where several ranks work on it
         self.landing = None if streams.device is None else Landing(streams.device)
         self.streams, self.room = streams, room_bytes
         self.blocks = [BlockGradients() for _ in streams.blocks]
@@ -70,29 +53,18 @@ class Gradients(ScriptSide):
         self._in_hooks = set()  # ids of parameters whose p.grad a script's hooks see
         self._any_spilled = False  # whether any gradients of this step were spilled: only these may leave memory
 
-    def hook(self):
-        """Registers the hooks. They refer to self weakly: the garbage collector does not see what tensors refer to."""
-        there = weakref.ref(self)
-        for streamed in self.streams.blocks:
-            for p, _ in streamed.parameters:
-                if p.requires_grad:
-                    p.register_hook(functools.partial(_arriving, there, weakref.ref(p)))
-                    first = p.register_post_accumulate_grad_hook(lambda p: there().take(p))
-                    self.own_hooks[id(p)] = [
-                        first.id,
-                        p.register_post_accumulate_grad_hook(lambda p: there().take_back(p)).id,
-                    ]
-
-    def drop_of(self, parameters):
-        """Drops the gradients of these parameters from now on."""
-        for p in parameters:
-            self.dropped_ids.add(id(p))
-            self.trains[p.longshore.block.number].discard(p.longshore.index)
+    @property
+    def local(self):
+        """By block number: this rank's own sums, BlockGradients; those of `blocks` where there are no others."""
+        return self.blocks if self.over_ranks is None else self.over_ranks.local
 
     @property
     def held_bytes(self):
         shown = self.made.values() if self.shows_made else ()
-        return sum(block.nbytes for block in (*self.blocks, *shown))
+        return sum(block.nbytes for block in (*self.blocks, *shown)) + self._local_bytes()
+
+    def _local_bytes(self):
+        return 0 if self.over_ranks is None else self.over_ranks.nbytes
 
     def most_bytes(self, several):
         """Bytes of all gradients of a step together. several: whether it adds up several passes, in fp32."""
@@ -102,79 +74,13 @@ class Gradients(ScriptSide):
 
     # ---- as they come
 
-    @contextlib.contextmanager
-    def own_pass(self):
-        """The context in which the engine runs a backward pass."""
-        self.own, self._task, self.has_pass = True, None, True
-        try:
-            yield
-        finally:
-            self.own = False
-
-    def arriving(self, p):
-        """A gradient arrives: the first of a script's own loss.backward() begins a pass; a nested one ends first. One
-        that torch.autograd.grad() returns is the script's alone."""
-        if len(post_accumulate_hooks(p)) > 2:
-            self._enclose(post_accumulate_hooks(p), self.own_hooks[id(p)])
-        task = graph_task()
-        if not self.own and task != self._task:
-            self.streams.open_state("backward")
-            if is_captured(p):
-                if task != self._grad_task:
-                    self._grad_task = task
-                    at_end_of_backward(self.streams.hide_unused)
-                return
-            self.streams.core().cycle.begin_pass()
-            self._task, self.has_pass = task, True
-            at_end_of_backward(self._end_of_script_pass)
-
-    @whole
-    def _end_of_script_pass(self):
-        self._task = None
-        self.end_of_backward()
-        self.streams.core().cycle.passes += 1
-
-    def take(self, p):
-        """The first post-accumulate hook: takes p.grad. A script's own hooks see the sum so far, as in PyTorch."""
-        g, p.grad = p.grad, None
-        if g is None or id(p) in self.dropped_ids:
-            return
-        if len(post_accumulate_hooks(p)) == 2:
-            turns = self.streams.turns
-            for number, due in ((None, g),) if turns is None else turns.in_order(p, g):
-                self.add(p, due, number)
-            return
-        handle = p.longshore
-        self.land()
-        self._sum(p, g.cpu(), self._place())
-        if self.blocks[handle.block.number].spilled:
-            self._read_spilled(handle.block.number)
-        self.shown.lend(self, p, self.blocks[handle.block.number].value(handle.index))
-        self._in_hooks.add(id(p))
-
-    def take_back(self, p):
-        """The last post-accumulate hook: takes p.grad as the script's hooks have left it."""
-        if id(p) not in self._in_hooks:
-            return
-        self._in_hooks.discard(id(p))
-        with DisableTorchFunctionSubclass():
-            g, p.grad, handle = p.grad, None, p.longshore
-        sum = self.blocks[handle.block.number].value(handle.index)
-        if g is None or not shows(g, sum):
-            self.replace(handle.block.number, handle.index, None if g is None else merged(sum, g))
-        kept = (lambda: None) if g is None else weakref.ref(g)
-        del g
-        self.shown.stays(p, kept)
-        if self._is_complete(handle.block.number):
-            self.complete(handle.block.number, self._place())
-
     def _place(self, number=None):
         return self.streams.core().cycle.place(number)
 
     def add(self, p, g, number=None):
         """Adds a gradient to the sum of its parameter, and completes the block if it was the last one: now, or once it
         has come from its device. number: as StepCycle.place() takes it."""
-        block = self.blocks[p.longshore.block.number]
+        block = self.local[p.longshore.block.number]
         if self.landing is None or g.device.type == "cpu":
             self._add(p, g, self._place(number))
             return
@@ -207,11 +113,12 @@ class Gradients(ScriptSide):
     def _sum(self, p, g, place):
         """Adds a gradient to its parameter's sum."""
         handle = p.longshore
-        block = self.blocks[handle.block.number]
+        block = self.local[handle.block.number]
         if g.is_sparse:
             g = g.to_dense()
         with self._recovering():
-            self._reclaim(handle.block.number)
+            if self.over_ranks is None:
+                self._reclaim(handle.block.number)
             if block.follows(handle.index, place.group):
                 self._read_spilled(handle.block.number)
         block.add(handle.index, g, place.group, lent=self.landing is not None and self.landing.lent(g))
@@ -219,17 +126,20 @@ class Gradients(ScriptSide):
         block.fired[handle.index] = block.fired.get(handle.index, 0) + 1
 
     def _is_complete(self, number):
-        fired = self.blocks[number].fired
+        fired = self.local[number].fired
         return all(fired.get(t, 0) >= self.passes for t in self.trains[number])
 
     def complete(self, number, place):
         """Hands a block's gradients to the C step: autograd has all of them in this pass. If other passes add to a
         group that others precede, its sum stays in memory. place: of the pass."""
-        block = self.blocks[number]
+        block = self.local[number]
         if not block.arrived or block.added:
             return  # a hook has removed all of them
         core = self.streams.core()
         core.meter.block_ended()
+        if self.over_ranks is not None:
+            self.over_ranks.complete(number, place.last)
+            return
         if not place.ends and block.awaits(place.group):
             waiting = sum(block.nbytes for block in self.blocks if block.open or block.spilled)
             core.cycle.micro_batches.refuse_more(waiting, self.room)
@@ -237,9 +147,22 @@ class Gradients(ScriptSide):
         with self._recovering():
             self._hand_over(number, core, place.last)
 
+    def add_parts(self, number, parts):
+        """Adds to a block's gradients what no other pass adds to. parts: {index of the tensor: its own part}."""
+        with self._recovering():
+            self._reclaim(number)
+            if self.blocks[number].spilled:
+                self._read_spilled(number)
+            for index, g in parts.items():
+                self.blocks[number].add(index, g, 0, False)
+                self.blocks[number].arrived.add(index)
+            self._hand_over(number, self.streams.core(), True)
+
     def _hand_over(self, number, core, last):
         """last: whether no other pass adds to this block."""
         self._add_to_step(number, not last)
+        if not self.streams.state.own(number)[1]:
+            return
         if last:
             self.step.groups(number, hypers(core, number))
             if core.compression and self.step.tell(lib.shore_step_speculates):
@@ -261,20 +184,24 @@ class Gradients(ScriptSide):
         place = self.streams.core().cycle.place_of_end()
         if self.landing is None:
             self._end_pass(place)
-            return
-        self.landing.end_pass(self.step, place)
-        if place.last:
-            self.land()
+        else:
+            self.landing.end_pass(self.step, place)
+            if place.last:
+                self.land()
+        if self.over_ranks is not None and place.last:
+            self.over_ranks.finish()
 
     def _end_pass(self, place):
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.local):
             if block.fired and not self._is_complete(number):
                 self.complete(number, place)
-            block.fired.clear()
+            self.local[number].fired.clear()
 
     def end_of_backward(self):
         """Ends a pass: hides the blocks, and shows the gradients as p.grad."""
         self.end_of_pass()
+        if self.over_ranks is not None and not self.over_ranks.finished:
+            self.over_ranks.agree()
         self.streams.hide_unused()
         self.shown.show(self)
 
@@ -282,7 +209,7 @@ class Gradients(ScriptSide):
         """Bytes that gradients take in memory beyond those that the C step counts; may be negative."""
         changed = [n for n, block in enumerate(self.blocks) if block.held and (not block.added or n == self._inspected)]
         held = sum(self.blocks[n].nbytes for n in changed)
-        return held - sum(self.step.tell(lib.shore_step_bytes, n) for n in changed)
+        return held + self._local_bytes() - sum(self.step.tell(lib.shore_step_bytes, n) for n in changed)
 
     def _add_to_step(self, number, more=False):
         """Gives a block's gradients to the C step. more: whether another pass adds to them."""
@@ -292,7 +219,8 @@ class Gradients(ScriptSide):
         if block.spilled:
             self._read_spilled(number)
         block.fold_all()
-        self.step.add(number, self.streams.state.gather(number, block.held), more)
+        if self.streams.state.own(number)[1]:
+            self.step.add(number, self.streams.state.gather(number, block.held), more)
         block.added = True
 
     def _reclaim(self, number):
@@ -345,7 +273,7 @@ class Gradients(ScriptSide):
         """Returns the numbers of the blocks that have gradients, also those that a script has set as p.grad."""
         self._go_on()
         self.land()
-        for block in self.blocks:
+        for block in self.local:
             block.fired.clear()
         return [number for number, block in enumerate(self.blocks) if block.arrived]
 
@@ -353,17 +281,25 @@ class Gradients(ScriptSide):
         """Whether a backward pass has run since the last step, or a script has set a p.grad."""
         return self.has_pass or bool(self.gathered())
 
-    def decide(self, clip):
-        """Returns the struct shore_clipping of the step. clip: the largest norm; 0 or None: no limit."""
+    def decide(self, clip, told=None):
+        """Returns the struct shore_clipping of the step, and what each rank tells all others. clip: the largest norm; 0
+        or None: no limit. told: what this rank tells."""
         if self._task is not None:
             raise LongshoreError(
                 "the step: an exception has interrupted its last backward pass, so that p.grad does "
                 "not show what had come; call zero_grad(), and run the step's passes again"
             )
+        self.gathered()
+        everyone = [told]
+        if self.over_ranks is not None:
+            self.over_ranks.finish()
         for number in self.gathered():
             self._add_to_step(number)
         self.step.tell(lib.shore_step_clip_at, clip or 0)
-        return self.step.tell(lib.shore_step_decide)
+        if self.over_ranks is not None:
+            self.step.call(lib.shore_step_count)
+            everyone = self.over_ranks.exchange(told)
+        return self.step.tell(lib.shore_step_decide), everyone
 
     def make(self):
         """Sends every update, as decided. Returns the numbers of the blocks that change."""
@@ -381,12 +317,15 @@ class Gradients(ScriptSide):
         core, self.has_pass = self.streams.core(), False
         if self.landing is not None:
             self.landing.open(self.streams.tier.host.landing)
+        if core.ranks.size > 1:
+            self.over_ranks = ReduceScatter(self, state, core.ranks)
         self.step = Step(
             self.streams,
             state,
             self._encode if core.compression else None,
             room_bytes=self.room,
             speculate=self.speculate,
+            sums=self.over_ranks.sums if self.over_ranks else ffi.NULL,
             landed=self._landed if self.landing else None,
             landing_bytes=self.landing.memory.nbytes if self.landing else 0,
         )
@@ -439,6 +378,8 @@ class Gradients(ScriptSide):
         if self.landing is not None:
             self.landing.forget()
         self._inspected, self._in_hooks, self._task, self._any_spilled = None, set(), None, False
+        if self.over_ranks is not None:
+            self.over_ranks.begin()
         for block in self.blocks:
             zero = {index: g for index, g in block.held.items() if keep and is_zeros(g)}
             block.clear()
@@ -469,6 +410,9 @@ class Gradients(ScriptSide):
             self._drop_unneeded()
 
     def end(self):
+        if self.over_ranks is not None:
+            self.over_ranks.end()
+            self.over_ranks = None
         if self.step is not None:
             self.step.close()
         self.step, self.made, self._buffer = None, {}, None

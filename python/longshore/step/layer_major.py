@@ -432,8 +432,14 @@ class Together:
             return loss / parts if parts > 1 else loss
 
         turns = Turns(core, [functools.partial(loss, n) for n in range(count)], self.modules, self.watch)
-        cycle.micro_batches.share("train_batch", count)
-        parts = cycle.micro_batches.total if divide else 1
+        cycle.micro_batches.share_all("train_batch", count)
+        parts = cycle.micro_batches.total if divide else core.ranks.size
+        if not count:  # the other ranks have some
+            cycle.expect(True, 0)
+            cycle.begin_pass()
+            cycle.expect(False)
+            gradients.has_pass = True
+            return []
         try:
             core.own_random.begin_step(core)
             core.device_memory.before_pass(micro_batches, True)
@@ -456,7 +462,7 @@ class Together:
                 gradients.end_of_backward()
                 core.device_memory.after_pass(True)
                 losses = numbers(losses, streams.device)
-                cycle.end_pass(torch.tensor(sum(losses), dtype=torch.float64, device="cpu"), parts, count)
+                cycle.end_pass([torch.tensor(n, dtype=torch.float64, device="cpu") for n in losses], parts)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
             core.drop_gradients()

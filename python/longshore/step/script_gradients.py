@@ -4,7 +4,6 @@ import logging
 
 from ..errors import LongshoreError
 from ..native import lib, readable
-from ..torch_internals import DisableTorchFunctionSubclass, grad_hooks, post_accumulate_hooks
 from .block_gradients import bytes_of, merged, shows
 
 _log = logging.getLogger("longshore")
@@ -17,39 +16,26 @@ class ScriptSide:
 
     def has(self, p):
         """Whether a parameter has a gradient in the step that gathers."""
-        return p.longshore.index in self.blocks[p.longshore.block.number].arrived
+        number, index = p.longshore.block.number, p.longshore.index
+        return index in self.blocks[number].arrived or index in self.local[number].arrived
 
     def has_more_than_zeros(self):
         """Whether the step that gathers has a gradient that is not zero."""
-        return any(block.arrived and not block.are_zeros() for block in self.blocks)
+        return any(block.arrived and not block.are_zeros() for block in (*self.blocks, *self.local))
 
     def in_hooks(self, p):
         return id(p) in self._in_hooks
 
-    def _enclose(self, hooks, ends):
-        """Sorts a script's hooks, whenever they were set, between take() and take_back()."""
-        keys = [*hooks]
-        if [keys[0], keys[-1]] != ends:
-            items = {key: hooks[key] for key in (ends[0], *(key for key in keys if key not in ends), ends[1])}
-            hooks.clear()
-            hooks.update(items)
-
-    def first_hooked(self):
-        """Returns the name of the first parameter with a script's own gradient hooks, or None."""
-        with DisableTorchFunctionSubclass():
-            return next(
-                (
-                    h.name
-                    for s in self.streams.blocks
-                    for p, h in s.parameters
-                    if id(p) in self.own_hooks and len(post_accumulate_hooks(p)) + len(grad_hooks(p)) > 3
-                ),
-                None,
-            )
-
     def value_of(self, p):
         """Returns a parameter's gradient in the step that gathers, or else in the last one; None if it has none. It
-        stays until the script uses another block."""
+        stays until the script uses another block. All ranks call it."""
+        made, part = self.made.get(p.longshore.block.number), self._part_of(p)
+        if self.over_ranks is None or not (self.has(p) or made and p.longshore.index in made.arrived):
+            return part
+        return self.over_ranks.value_of(p, part)
+
+    def _part_of(self, p):
+        """What this process's drives have of it."""
         number, index = p.longshore.block.number, p.longshore.index
         self.land()
         if self.has(p):
@@ -63,7 +49,7 @@ class ScriptSide:
             if before is not None:
                 before.leave()
             self._read_spilled(number, block)
-        return block.held[index]
+        return block.held.get(index)
 
     def _inspect(self, number):
         """Brings a block's gradients into memory for a script. They stay until it uses another block."""
@@ -108,6 +94,9 @@ class ScriptSide:
             self.made[number].arrived.discard(index)
         if value is not None:
             self.blocks[number].arrived.add(index)
+        if self.over_ranks is not None:
+            self.local[number].replace(index, None)
+            value = None if value is None else self.over_ranks.part(number, index, value)
         self.replace(number, index, value)
 
     def take_over(self, p, g, written):
@@ -136,7 +125,7 @@ class ScriptSide:
         self.shows_made = False
         coming = self.landing.blocks() if self.landing else ()
         for number, block in enumerate(self.blocks):
-            if not block.fired and number not in coming and (not block.added or number == self._inspected):
+            if not self.local[number].fired and number not in coming and (not block.added or number == self._inspected):
                 self._put_back(number)
         self._inspected = None
 
@@ -188,9 +177,9 @@ class ScriptSide:
         """The drives have lost what was put aside there."""
         self.made = {number: block for number, block in self.made.items() if not block.spilled}
 
-    def replace(self, number, index, value):
-        """Replaces a gradient in memory. value: None removes it."""
-        block = self.blocks[number]
+    def replace(self, number, index, value, blocks=None):
+        """Replaces a gradient in memory. value: None removes it. blocks: `local`; by default those of the step."""
+        block = (blocks or self.blocks)[number]
         self._reclaim(number)
         block.replace(index, value)
         if not block.arrived:

@@ -113,12 +113,12 @@ class StepCycle:
         self.backwards, self.passes, self.forwards, self.losses, self.last = 0, 0, 0, [], False
         self.micro_batches.clear()
 
-    def end_pass(self, loss, parts, count=1):
-        """A backward pass of this many micro-batches has gathered the gradients of a loss, a tensor of one element of
-        which the step's has 1 / parts."""
-        self.losses.append((loss, parts))
-        self.backwards += count
-        self.passes += count
+    def end_pass(self, losses, parts):
+        """A backward pass has gathered the gradients of these losses, one of each micro-batch: tensors of one element,
+        of which the step's has 1 / parts."""
+        self.losses += [(loss, parts) for loss in losses]
+        self.backwards += len(losses)
+        self.passes += len(losses)
 
     def place(self, n=None):
         """The Place of a micro-batch in the step. n: its number in this process; by default the pass is of it alone."""
@@ -140,7 +140,7 @@ class StepCycle:
         if self.micro_batches.shared is None:
             self.micro_batches.share("backward", *self.micro_batches.of_loop())
         gradients.hide()
-        if self.core.state.away:
+        if self.core.state.away or self.core.ranks.size > 1 and not self.passes:
             self.settle()  # the new gradients use the memory of the last step's
         several = self.several or self.core.accumulate > 1 or self.backwards > 0 or not self.last
         if gradients.begin_pass(self.core, several) and self.last:
@@ -162,10 +162,16 @@ class StepCycle:
     # ---- the step
 
     def decide(self):
-        """Returns the struct shore_clipping of the step: the norm of its gradients, and their coefficient."""
+        """Returns the struct shore_clipping of the step (the norm of its gradients, and their coefficient), and the
+        losses of its micro-batches, of all ranks in order. All ranks call it."""
         self.micro_batches.refuse_other("the step", self.passes)
         self.settle()
-        return self.core.gradients.decide(self.core.how["clip"])
+        core = self.core
+        values = device.numbers([loss for loss, _ in self.losses], core.streams.device)
+        told = [value / parts for value, (_, parts) in zip(values, self.losses)], core.meter.told()
+        clipping, everyone = core.gradients.decide(core.how["clip"], told)
+        core.meter.take(told for _, told in everyone)
+        return clipping, [loss for losses, _ in everyone for loss in losses]
 
     def make(self):
         """Makes the step. Returns a StepResult, or None if a drive was lost and the caller must call again."""
@@ -175,11 +181,11 @@ class StepCycle:
                 f"engine.step: there was no backward pass since step {self.core.state.step}; call "
                 "engine.backward(loss) or loss.backward() before it"
             )
-        clipping = self.decide()
+        clipping, losses = self.decide()
         self.core.device_memory.after_pass(True)
         before, grouped = self.counts, self.core.optimizer.group_of
         self.counts_before = before
-        loss = self._loss() if self.backwards else math.nan
+        loss = sum(losses) if losses else math.nan
         gradients.step.tell(lib.shore_step_remember, clipping.norm)
         if not clipping.finite:
             return self._skip(loss, clipping.norm)
@@ -194,13 +200,6 @@ class StepCycle:
             if self.phase is not Phase.MADE:
                 self.counts = before
             raise
-
-    def _loss(self):
-        """The sum of the losses of the step's passes, with one wait for their device."""
-        values, total = device.numbers([loss for loss, _ in self.losses], self.core.streams.device), 0.0
-        for value, (_, parts) in zip(values, self.losses):
-            total += value / parts
-        return total
 
     def _skip(self, loss, norm):
         """Drops gradients that are not finite. Raises NotFiniteError, or makes a step that changes nothing."""

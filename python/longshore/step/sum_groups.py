@@ -33,10 +33,8 @@ class Place(NamedTuple):
 class MicroBatches:
     """The micro-batches of this process in the step that gathers."""
 
-    rank, size = 0, 1  # of this process among those of its run
-
     def __init__(self, core):
-        self.core = core
+        self.core, self.rank, self.size = core, core.ranks.rank, core.ranks.size
         self.clear()
 
     def clear(self):
@@ -58,12 +56,24 @@ class MicroBatches:
     def share(self, what, count, first=0, total=None):
         """The step is of so many micro-batches of this process. Raises LongshoreError if its groups cannot have equal
         parts of them. what: begins the message. first, total: as in clear(); total None: there are no others."""
+        self._refuse(what, count)
+        self.shared = count, first, count if total is None else total
+
+    def _refuse(self, what, count):
         if count % self.groups:
             raise LongshoreError(
                 f"{what}: this step has {count} micro-batch{'es' * (count != 1)}, and wrap(sum_groups=) has "
                 f"{self.groups} groups take equal parts of them: make it a multiple of {self.groups}; {_ADVICE}"
             )
-        self.shared = count, first, count if total is None else total
+
+    def share_all(self, what, count):
+        """Does that for a step whose micro-batches all ranks know, each of its own. All ranks call it."""
+        counts = self.core.ranks.meet(f"engine.{what}()", count)
+        if not sum(counts):
+            raise ValueError(f"{what}: no micro-batches")
+        for each in counts:
+            self._refuse(what, each)
+        self.share(what, count, sum(counts[: self.rank]), sum(counts))
 
     def of_loop(self):
         """What share() takes, where each rank makes as many passes as engine.accumulate says."""
