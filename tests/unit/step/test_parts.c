@@ -194,8 +194,25 @@ static void outdate(struct parts *w, uint32_t number, uint64_t step) {
     }
 }
 
-static void one_step(struct parts *w, uint64_t base) {
-    draw_gradients(w, base);
+/* A part that has lost its attempt sends what it made once more, if it has kept it; or all parts make it again. */
+static bool lose(struct parts *w, uint64_t base) {
+    bool all_known = true;
+    for (uint32_t p = 0; p <= PARTS; p++) {
+        bool known;
+        assert_false(shore_step_lost(w->part[p].step));
+        assert_ok(w, shore_step_send_again(w->part[p].step, &known, &w->diag));
+        all_known &= known;
+        if (known && p < PARTS) carry_rest(w, p, base);
+    }
+    for (uint32_t p = 0; !all_known && p <= PARTS; p++) {
+        shore_step_unmake(w->part[p].step);
+        shore_pages_set_step(w->part[p].pages, base);
+    }
+    return all_known;
+}
+
+/* Returns the norm as all have it. */
+static struct shore_clipping make_all(struct parts *w, uint64_t base) {
     for (uint32_t p = 0; p <= PARTS; p++) {
         if (pick(0, 4) == 0) { /* one that is broken off */
             gather(w, p, base);
@@ -210,6 +227,14 @@ static void one_step(struct parts *w, uint64_t base) {
         if (p < PARTS) outdate(w, p, base + 1);
         shore_step_made(w->part[p].step);
     }
+    return clipping;
+}
+
+static void one_step(struct parts *w, uint64_t base) {
+    draw_gradients(w, base);
+    struct shore_clipping clipping = make_all(w, base);
+    while (clipping.finite && pick(0, 2) == 0)
+        if (!lose(w, base)) clipping = make_all(w, base);
     for (uint32_t p = 0; p <= PARTS; p++) {
         struct shore_wait wait;
         shore_wait_init(&wait);
