@@ -17,6 +17,7 @@ struct page {
     uint32_t pool; /* or SHORE_PAGES_STAYS */
     enum shore_fetch_kind kind;
     bool shares; /* another page also has one of its segments */
+    bool parted; /* another process has the drive of one of its segments */
     void *at;    /* NULL: not in memory */
     struct buffer *buffer;
     uint32_t users;

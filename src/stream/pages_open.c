@@ -95,6 +95,15 @@ static void mark_shared(struct shore_pages *p) {
         }
 }
 
+static void mark_parted(struct shore_pages *p) {
+    for (uint32_t i = 0; p->fleet && i < p->npages; i++) {
+        struct page *page = &p->pages[i];
+        uint32_t own, count;
+        shore_fleet_own(p->fleet, page->block, &own, &count);
+        page->parted = page->segment < own || page->segment + page->count > own + count;
+    }
+}
+
 static int fill(struct shore_pages *p, const struct shore_pages_options *o) {
     uint64_t bytes = sum_bytes(o);
     uint32_t nbuffers = 0;
@@ -117,6 +126,7 @@ static int fill(struct shore_pages *p, const struct shore_pages_options *o) {
     }
     lay_out(p, o);
     mark_shared(p);
+    mark_parted(p);
     return 0;
 }
 

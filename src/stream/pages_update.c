@@ -68,7 +68,7 @@ static void begin_update(struct shore_pages *p, struct page *page, uint64_t next
     if (page->updating) shore__page_end_update(p, page, false, &pending, NULL);
     end_fetch(page);
     assert(!page->users && !page->updating && !page->loading);
-    page->handed_back = shore__pages_hands_back(p, (uint32_t)(page - p->pages));
+    page->handed_back = !page->parted && shore__pages_hands_back(p, (uint32_t)(page - p->pages));
     page->whole = page->step + 1 == next_step && page->touched != next_step;
     page->covered = 0;
     page->from = page->to = 0;

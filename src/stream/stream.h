@@ -7,7 +7,7 @@
 /* Where a page that stays keeps the parameters of a segment, or NULL. Threading: any. */
 void *shore__pages_params(const struct shore_pages *p, uint32_t block, uint32_t segment);
 /* Whether an update of this page leaves the new parameters in it: the page stays, in the form that the fleet hands
- * back. */
+ * back. Of a page with segments of other processes, it would. */
 bool shore__pages_hands_back(const struct shore_pages *p, uint32_t page);
 /* Segments of a page. */
 uint32_t shore__pages_segments(const struct shore_pages *p, uint32_t page);
