@@ -217,16 +217,20 @@ static void tell_snapshots(const struct shore__run *run) {
     size_t count = 0;
     if (shore__snapshots_read(run->path, &list, &count, NULL)) return;
     for (size_t i = 0; i < count; i++) {
+        char *told = NULL; /* a directory may hold several */
         for (size_t v = 0; v < list[i].volumes.count; v++) {
             const char *path = list[i].volumes.text[v], *end = strstr(path, ".snapshot-");
             char *volume = end ? strndup(path, (size_t)(end - path)) : NULL;
             char *drive = volume ? shore__drive_name(volume, list[i].generation) : NULL;
-            if (drive &&
+            bool again = drive && told && strcmp(drive, told) == 0;
+            if (drive && !again &&
                 shore__drive_find(&run->settings.drives, run->generation, drive, 0) == run->settings.drives.count)
                 shore__cli_say("a part of snapshot %s stays on %s, which the run no longer uses", list[i].name, drive);
-            free(drive);
+            free(told);
+            told = drive;
             free(volume);
         }
+        free(told);
     }
     shore__snapshots_free(list, count);
 }
