@@ -9,12 +9,17 @@
 #include "seed.h"
 
 #define DRIVES 8u
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define KILLS 5u /* each start is dear there */
+#else
 #define KILLS 20u
+#endif
 #define PART_BYTES (64u * 1024u)
 
 /* What processes tell each other; a program sends it over a network. */
 struct between {
     atomic_uint told, united, failed;
+    atomic_uint done;                       /* things that any of them has done */
     atomic_uint_fast64_t committed[DRIVES]; /* by process */
     size_t bytes[DRIVES];
     unsigned char part[DRIVES][PART_BYTES];
@@ -43,8 +48,13 @@ static struct shore_fleet_options options_for(const bool *mine) {
 }
 
 static void until(atomic_uint *count, unsigned all) {
-    while (atomic_load(count) < all)
+    while (atomic_load(count) < all && !atomic_load(&between->failed))
         usleep(50);
+}
+
+static int did(int rc) {
+    if (!rc) atomic_fetch_add(&between->done, 1);
+    return rc;
 }
 
 static int unite(struct shore_fleet *f, uint32_t process, uint32_t processes, struct shore_diag *diag) {
@@ -62,13 +72,13 @@ static int unite(struct shore_fleet *f, uint32_t process, uint32_t processes, st
 static int step(struct shore_fleet *f, uint32_t process, uint32_t processes, struct shore_diag *diag) {
     struct shore_fleet_info info = {.size = sizeof info};
     shore_fleet_info(f, &info);
-    int rc = fleet_step(f, &plain, info.step, diag);
+    int rc = did(fleet_step(f, &plain, info.step, diag));
     if (rc) return rc;
     atomic_store(&between->committed[process], info.step + 1);
     for (uint32_t i = 0; i < processes; i++)
         while (atomic_load(&between->committed[i]) < info.step + 1)
             usleep(50);
-    return shore_fleet_confirm(f, info.step + 1);
+    return did(shore_fleet_confirm(f, info.step + 1));
 }
 
 /* Never returns. It makes steps until it is killed. */
@@ -80,10 +90,10 @@ static void work(uint32_t process, uint32_t processes, bool make) {
         mine[d] = d >= process * DRIVES / processes && d < (process + 1) * DRIVES / processes;
     struct shore_fleet_options options = options_for(mine);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int rc = make ? shore_fleet_create(plain.layout, &options, &f, &diag)
-                  : shore_fleet_open(plain.layout, &options, &f, &diag);
-    if (!rc) rc = unite(f, process, processes, &diag);
-    if (!rc && make) rc = fleet_init(f, &plain, &diag);
+    int rc = did(make ? shore_fleet_create(plain.layout, &options, &f, &diag)
+                      : shore_fleet_open(plain.layout, &options, &f, &diag));
+    if (!rc) rc = did(unite(f, process, processes, &diag));
+    if (!rc && make) rc = did(fleet_init(f, &plain, &diag));
     if (!rc) atomic_fetch_add(&between->united, 1);
     if (!rc) until(&between->united, processes);
     while (!rc)
@@ -95,7 +105,7 @@ static void work(uint32_t process, uint32_t processes, bool make) {
 
 /* Starts processes, and kills one at some instant, then all. */
 static void work_until_killed(uint32_t processes, bool make) {
-    pid_t pid[DRIVES];
+    pid_t pid[DRIVES] = {0};
     int status;
     memset(between, 0, sizeof *between);
     for (uint32_t i = 0; i < processes; i++) {
@@ -103,11 +113,13 @@ static void work_until_killed(uint32_t processes, bool make) {
         assert_true(pid[i] >= 0);
         if (pid[i] == 0) work(i, processes, make);
     }
-    /* half of them in the first steps, wherever these are: the machine may be slow */
-    if (!make && draw(2)) until(&between->united, processes);
-    usleep((useconds_t)draw(60000));
-    kill(pid[draw(processes)], SIGKILL);
-    usleep((useconds_t)draw(20000));
+    /* by what they have done, and by time from there: the machine may be slow */
+    until(&between->done, (unsigned)draw((make ? 4 : 12) * processes));
+    usleep((useconds_t)draw(2000));
+    const pid_t first = pid[draw(processes)];
+    assert_true(first > 0);
+    kill(first, SIGKILL);
+    usleep((useconds_t)draw(5000));
     for (uint32_t i = 0; i < processes; i++)
         kill(pid[i], SIGKILL);
     for (uint32_t i = 0; i < processes; i++)
