@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 import re
@@ -15,7 +16,6 @@ from torch import distributed as dist
 
 from .. import progress, torch_internals
 from ..errors import LongshoreError, RankError
-from ..native import lib, text
 from .ranks import Ranks
 
 _DEFAULT_TIMEOUT = 1800.0  # seconds; PyTorch's of a gloo group
@@ -34,21 +34,14 @@ def ranks(timeout: float | None = None) -> Ranks:
     with _once:
         if _failure is not None:
             raise RankError(str(_failure))
-        group = dist.is_available() and dist.is_initialized()
+        there = dist.is_available() and dist.is_initialized()
         if _made is None:
-            launched = None if group else _launched()
-            if group and dist.get_world_size() > 1 or launched:
-                try:
-                    _made = _make(launched, timeout)
-                except RankError as error:
-                    _failure = error
-                    raise
-                util.Finalize(
-                    None, _end, (_made,), exitpriority=0
-                )  # after engines, also in multiprocessing's processes
-            else:
-                _made = Ranks()
-        elif group and (dist.get_rank(), dist.get_world_size()) != (_made.rank, _made.size):
+            try:
+                _made = _make(there, timeout)
+            except RankError as error:
+                _failure = error
+                raise
+        elif there and (dist.get_rank(), dist.get_world_size()) != (_made.rank, _made.size):
             raise LongshoreError(
                 f"this process was rank {_made.rank} of {_made.size} when it used its first run, and its process group "
                 f"says rank {dist.get_rank()} of {dist.get_world_size()}: call init_process_group() before"
@@ -78,12 +71,11 @@ def ranks_here() -> int:
     return int(said.get("WORLD_SIZE") or 1)
 
 
-def _end(made):
-    """Runs at the end of the process: other ranks hear what its script failed by."""
+def _fail(made):
+    """Runs as the process ends: the other ranks hear what its script failed by."""
     failure = getattr(sys, "last_value", None)
     if failure is not None:
         made.fail(failure)
-    made.close()
 
 
 # ---- who is there
@@ -115,35 +107,35 @@ def _launched():
     return None
 
 
-def _make(launched, timeout):
-    """The Ranks of several processes. launched: as _launched() says, or None if the script has made a process group."""
+def _make(there, timeout):
+    """Ranks. there: whether the script has made a process group."""
+    launched = None if there else _launched()
     if launched and not dist.is_available():
         raise LongshoreError("several ranks need torch.distributed, which this PyTorch is built without")
     if launched:
         rank, size, *_ = launched
-        timeout = timeout or _DEFAULT_TIMEOUT
-        store = _store(*launched, datetime.timedelta(seconds=timeout))
     else:
-        rank, size = dist.get_rank(), dist.get_world_size()
-        timeout = timeout or torch_internals.group_timeout() or _DEFAULT_TIMEOUT
-        store = torch_internals.group_store()
+        rank, size = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+    if size == 1:
+        return Ranks()
+    timeout = timeout or (there and torch_internals.group_timeout()) or _DEFAULT_TIMEOUT
+    limit = datetime.timedelta(seconds=timeout)
+    store = _store(*launched, limit) if launched else torch_internals.group_store()
     # a restarted rank would find what the ended one said
     store = dist.PrefixStore(f"longshore/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    limit = datetime.timedelta(seconds=timeout)
     try:
         _see_all(store, rank, size, timeout)
         if launched:
             dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=limit)
-        made = Ranks(dist.new_group(backend="gloo", timeout=limit), rank, size, timeout)
+        # not dist.new_group(): its keys are in the script's store, where torchrun leaves those of ended processes
+        group = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, limit)
     except RankError:
         raise
     except RuntimeError as error:
         raise RankError(f"rank {rank} cannot be connected with the others: {error}") from None
-    here = f"Longshore {text(lib.shore_version())} with PyTorch {torch.__version__}"
-    for r, there in enumerate(made.meet("the first use of a run", here)):
-        if there != here:
-            made.fail(RankError(f"rank {r} has {there}, and rank {rank} has {here}: all need the same versions"))
-            made.meet("the first use of a run")  # raises
+    made = Ranks(group, rank, size, timeout)
+    atexit.register(_fail, made)  # before engines are closed, which would wait for the others
+    util.Finalize(None, made.close, exitpriority=0)  # after that, and also in processes of multiprocessing
     return made
 
 

@@ -40,7 +40,7 @@ class Link:
     connection does."""
 
     def __init__(self, group: Any, rank: int, place: Callable, got: Callable, broken: Callable):
-        """group: a gloo process group. place(rank, note, bytes): where the bytes after a note go, as a uint8 tensor;
+        """group: a ProcessGroupGloo. place(rank, note, bytes): where the bytes after a note go, as a uint8 tensor;
         got(rank, note): they are there, or the note has none; broken(rank, error): nothing is received any more, as
         the connection has ended (ConnectionError) or one of these calls raised. All are called on the thread that
         receives, and must not wait for a message."""

@@ -63,7 +63,7 @@ class Ranks:
     waits raises at once, and every later one raises the same RankError. A process that is forked off can use none."""
 
     def __init__(self, group: Any = None, rank: int = 0, size: int = 1, timeout: float = math.inf):
-        """group: the gloo process group of all ranks, if there are several. timeout: seconds that one rank waits for
+        """group: the ProcessGroupGloo of all ranks, if there are several. timeout: seconds that one rank waits for
         another."""
         self.rank, self.size, self.timeout = rank, size, timeout
         lock = threading.RLock()  # guards all below; a handler of a signal may come in again
@@ -109,17 +109,18 @@ class Ranks:
             came = self._came.setdefault(number, {})
             told: set[int] = set()
             self._tell_all(("meet", number, what, pickled), told)
-            self._wait(lambda: self._all_have_come(what, came, told), what, lambda r: r not in came or r not in told)
+            # a rank has come once it is there and has heard this one, so that this process may end
+            late = lambda r: r not in came or r not in told | self._gone  # noqa: E731
+            self._wait(what, late, lambda: self._check_calls(what, came))
             del self._came[number]
         return [value if r == self.rank else pickle.loads(came[r][1]) for r in range(self.size)]
 
-    def _all_have_come(self, what, came, told):
+    def _check_calls(self, what, came):
         for r, (theirs, _) in came.items():
             if theirs != what:
                 raise RankError(
                     f"rank {r} is at {theirs} and rank {self.rank} at {what}: every rank must make the same calls"
                 )
-        return len(came) == len(told) == len(self._links)  # so that this process may end now
 
     def come(self, what: str) -> None:
         """Checks in at a forward pass, or at whatever else needs that the others serve: returns once every other rank
@@ -131,17 +132,13 @@ class Ranks:
             self._comes += 1
             here = self._meets, self._comes
             self._tell_all(("come", *here))
-            self._wait(lambda: self._all_are_at(here), what, lambda r: self._at.get(r, (0, 0)) < here)
+            self._wait(what, lambda r: self._at.get(r, (0, 0)) < here)
 
-    def _all_are_at(self, here):
-        return all(self._at.get(r, (0, 0)) >= here for r in self._links)
-
-    def _wait(self, there, what, missing):
-        """Waits until there(). missing(rank): whether a rank has not come. Holds self._change but while it waits."""
+    def _wait(self, what, is_late, check=lambda: None):
+        """Waits until no rank is late. check: looks at what has come. Holds self._change but while it waits."""
         left = self.timeout
-        while not there():
+        while check() or (late := [r for r in self._links if is_late(r)]):
             self._check()
-            late = [r for r in self._links if missing(r)]
             ended = [r for r in late if r in self._gone]
             if ended:
                 raise RankError(
