@@ -373,6 +373,37 @@ static void malformed_parts_are_refused(void **state) {
     parts_end(&p);
 }
 
+/* A part takes the memory of its own drives, and with the least of it the whole makes the same bits. */
+static void a_part_takes_memory_for_its_own_drives(void **state) {
+    struct parts p;
+    make_stepped(&p, 2);
+    struct shore_fleet_options options = whole_options(&p.place);
+    const uint64_t whole = shore_fleet_memory_least_bytes(p.plain.layout, &options);
+    struct shore_arena *arena[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        options = part_options(&p, i);
+        const uint64_t least = shore_fleet_memory_least_bytes(p.plain.layout, &options);
+        assert_true(least < whole);
+        must(&p.diag, shore_arena_open(least - (1u << 20), 0, &arena[i], &p.diag));
+        options.arena = arena[i];
+        assert_int_equal(shore_fleet_open(p.plain.layout, &options, &p.fleet[i], &p.diag), -ENOMEM);
+        shore_arena_close(arena[i]);
+        must(&p.diag, shore_arena_open(least, 0, &arena[i], &p.diag));
+        options.arena = arena[i];
+        must(&p.diag, shore_fleet_open(p.plain.layout, &options, &p.fleet[i], &p.diag));
+    }
+    must(&p.diag, parts_unite(&p));
+    parts_step(&p);
+    parts_assert_state(&p);
+    parts_end(&p);
+    shore_arena_close(arena[0]);
+    shore_arena_close(arena[1]);
+    const bool none[DRIVES] = {false};
+    options = whole_options(&p.place);
+    options.mine = none;
+    assert_int_equal(shore_fleet_memory_bytes(p.plain.layout, &options), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_that_is_missing_is_named),
@@ -384,6 +415,7 @@ int main(void) {
         cmocka_unit_test(a_making_that_is_cut_off_is_made_again),
         cmocka_unit_test(what_cannot_be_a_part_is_refused),
         cmocka_unit_test(malformed_parts_are_refused),
+        cmocka_unit_test(a_part_takes_memory_for_its_own_drives),
     };
     return cmocka_run_group_tests(tests, parts_go_to_memory, parts_come_back);
 }

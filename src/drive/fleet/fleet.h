@@ -60,7 +60,6 @@ struct shore_fleet {
     unsigned char metrics[SHORE__METRICS_BYTES]; /* of the committed step */
     uint32_t metrics_bytes;
     /* a part's, for shore_fleet_await(): */
-    bool follows_writes;
     pthread_cond_t wrote;
     uint64_t round;       /* of an attempt at a step */
     uint64_t *written;    /* by segment of the layout: the round in which it was */

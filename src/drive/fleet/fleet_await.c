@@ -13,18 +13,17 @@ int shore__fleet_follow_writes(struct shore_fleet *f) {
     for (uint32_t b = 1; f->written_of && b < f->layout->nblocks; b++)
         f->written_of[b] = f->written_of[b - 1] + f->layout->blocks[b - 1].segments;
     shore__cond_init(&f->wrote);
-    f->follows_writes = true;
     return f->written && f->written_of ? 0 : -ENOMEM;
 }
 
 void shore__fleet_unfollow_writes(struct shore_fleet *f) {
     free(f->written);
     free(f->written_of);
-    if (f->follows_writes) pthread_cond_destroy(&f->wrote);
+    if (f->is_part) pthread_cond_destroy(&f->wrote);
 }
 
 void shore__fleet_wrote(struct shore_fleet *f, const struct shore_update *update) {
-    if (!f->follows_writes) return;
+    if (!f->is_part) return;
     const uint32_t first = f->written_of[update->block] + update->segment;
     for (uint32_t i = 0; i < update->count; i++)
         f->written[first + i] = f->round;
@@ -33,7 +32,7 @@ void shore__fleet_wrote(struct shore_fleet *f, const struct shore_update *update
 
 void shore__fleet_next_round(struct shore_fleet *f) {
     f->round++;
-    if (f->follows_writes) pthread_cond_broadcast(&f->wrote);
+    if (f->is_part) pthread_cond_broadcast(&f->wrote);
 }
 
 static bool all_written(const struct shore_fleet *f, uint32_t block, uint32_t segment, uint32_t count) {
