@@ -117,7 +117,7 @@ static bool is_out_of_sight(const struct shore__run *run, size_t i) {
 }
 
 /* Keeps the name of such a drive: its process says what is there. */
-static int place_unseen(const struct shore__run *run, size_t i, const struct shore__run *overwritten,
+static int place_unseen(struct shore__run *run, size_t i, const struct shore__run *overwritten,
                         struct shore_diag *diag) {
     const char *text = run->settings.drives.text[i];
     if (*text != '/')
@@ -128,14 +128,15 @@ static int place_unseen(const struct shore__run *run, size_t i, const struct sho
                            "%s: has a volume of the run that is there, and lies on another host: name another path, or "
                            "remove that run first",
                            shore__shown(text).text);
-    return 0;
+    return shore__addresses_add(&run->private->fresh, shore__address_copy(run->settings.drives.item[i]))
+               ? shore__out_of_memory(diag)
+               : 0;
 }
 
 /* Replaces the drive by its volume's path. */
 static int place(struct shore__run *run, size_t i, const struct shore__run *overwritten, struct shore_diag *diag) {
     struct shore__addresses *drives = &run->settings.drives;
     struct shore__address *absolute = NULL, *at = NULL;
-    if (is_out_of_sight(run, i)) return place_unseen(run, i, overwritten, diag);
     int rc = shore__drive_may_be_made(drives->item[i], diag);
     if (rc == 0) rc = shore__drive_absolute(drives->item[i], &absolute, diag);
     const struct shore__address *before = rc == 0 ? volume_before(run, overwritten, absolute) : NULL;
@@ -162,8 +163,10 @@ int shore__making_place(struct shore__run *run, const struct shore__journal *bef
         struct shore__address *volume = NULL;
         enum shore__owner owner = SHORE__BEGUN;
         bool exists = false;
+        const bool unseen = is_out_of_sight(run, i);
         if (!drives->item[i]->kind->keeps || (run->joins && !is_mine(run, i))) continue;
-        int rc = place(run, i, overwritten, diag);
+        int rc = unseen ? place_unseen(run, i, overwritten, diag) : place(run, i, overwritten, diag);
+        if (rc == 0 && unseen) continue;
         if (rc == 0) rc = shore__volume_owner(drives->item[i], true, before->fleet_id, &volume, &exists, &owner, diag);
         if (rc < 0) return rc;
         bool made_here = owner != SHORE__ANOTHERS && shore__addresses_have(&before->new, volume->text);

@@ -25,6 +25,7 @@
 static int check_free(const struct shore__address *part, struct shore_diag *diag) {
     struct shore__spot spot;
     int rc = shore__spot_of(part, &spot, diag);
+    if (rc == -ENOENT) return 0; /* not on this host */
     if (rc == 0 && spot.exists)
         rc = shore__fail(diag, SHORE_EEXISTS,
                          "%s: is there already, of a snapshot that this run does not know: choose another name, or "
@@ -44,6 +45,7 @@ static int plan(struct shore_fleet *fleet, const char *name, struct shore__journ
         struct shore__spot spot = {0};
         rc = shore__address_parse(shore_fleet_drive_path(fleet, d), &drive, diag);
         if (rc == 0) rc = shore__spot_of(drive, &spot, diag);
+        if (rc == -ENOENT && (spot.volume = shore__address_copy(drive))) rc = 0; /* another process's, elsewhere */
         char *path = rc == 0 ? shore__snapshot_path(spot.volume->text, name) : NULL;
         if (rc == 0) rc = path ? shore__address_parse(path, &part, diag) : shore__out_of_memory(diag);
         if (rc == 0 && !spot.is_device) /* a device says itself that it has no room */

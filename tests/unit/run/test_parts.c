@@ -295,10 +295,15 @@ static void a_users_file_stays(void **state) {
     unlink(volumes[2]);
 }
 
-/* A process that is gone leaves what it had, as a kill does. */
-static void cut_off(struct group *g) {
+/* A process that is gone leaves what it had, as a kill does; here its memory stays. */
+static void cut_off(const struct group *g) {
+    static struct group gone[16];
+    static size_t n;
+    assert_true(n < 16);
+    gone[n] = *g;
     for (uint32_t r = g->ranks; r > 0; r--)
-        shore_run_forked(g->run[r - 1]); /* its memory stays */
+        shore_run_forked(gone[n].run[r - 1]);
+    n++;
 }
 
 /* As after a power cut: other writes were durable first. */
@@ -437,6 +442,59 @@ static void volumes_move_together_by_hand(void **state) {
     assert_int_equal(mkdir("drive0", 0755), 0);
 }
 
+/* A directory is seen only while it has its name. Volumes 2 and 3 are in it, and rank 1 has them. */
+static void on_another_host(bool seen) {
+    assert_int_equal(seen ? rename("unseen", "drive1") : rename("drive1", "unseen"), 0);
+}
+
+static void drives_on_another_host_are_taken_by_their_names(void **state) {
+    struct shore_diag diag = {0};
+    struct group g = {.ranks = 2};
+    char path[2][256];
+    const char *volumes[VOLUMES] = {volumes_in("drive0", 2)[0], volumes_in("drive0", 2)[1], "drive1/c.volume", path[1]};
+    for (int i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s/drive1/%d.volume", scratch, i);
+    on_another_host(false);
+    assert_int_equal(create_part("run", volumes, VOLUMES, 0, 2, false, &g.run[0], &diag), SHORE_EUSAGE);
+    assert_says(diag, "drive1/c.volume: a drive on another host is named by its whole path");
+    volumes[2] = path[0];
+    assert_ok(create_part("run", volumes, VOLUMES, 0, 2, false, &g.run[0], &diag));
+    on_another_host(true);
+    assert_ok(create_part("run", volumes, VOLUMES, 1, 2, false, &g.run[1], &diag));
+    unite(&g);
+    assert_ok(fill_run(g.run[0], &diag));
+    assert_ok(fill_run(g.run[1], &diag));
+    assert_ok(shore_run_seal(g.run[1], 0, &diag));
+    on_another_host(false);
+    assert_ok(shore_run_seal(g.run[0], 0, &diag));
+    steps(&g, 1);
+    closed(&g);
+    assert_int_equal(shore_run_open("run", NULL, &g.run[0], &diag), SHORE_EMISSING);
+    assert_says(diag, "drive1/0.volume is missing");
+    assert_ok(open_part("run", VOLUMES, 0, 2, NULL, &g.run[0], &diag));
+    on_another_host(true);
+    assert_ok(open_part("run", VOLUMES, 1, 2, NULL, &g.run[1], &diag));
+    unite(&g);
+    steps(&g, 1);
+    on_another_host(false);
+    const struct digest digest = digest_of_parts(&g);
+    assert_ok(shore_run_snapshot_begin(g.run[0], "one", &diag));
+    assert_ok(shore_run_snapshot_copy(g.run[0], "one", &diag));
+    on_another_host(true);
+    assert_ok(shore_run_snapshot_copy(g.run[1], "one", &diag));
+    on_another_host(false);
+    assert_ok(shore_run_snapshot_end(g.run[0], "one", 0, digest.bytes, &diag));
+    closed(&g);
+    assert_int_equal(create_part("run", volumes, VOLUMES, 0, 2, true, &g.run[0], &diag), SHORE_EUSAGE);
+    assert_says(diag, "has a volume of the run that is there, and lies on another host");
+    on_another_host(true);
+    assert_memory_equal(digest_of_whole("run", 2).bytes, expected(2).bytes, 16);
+    assert_ok(shore_run_rollback("run", "one", NULL, NULL, &diag));
+    removed("run");
+    assert_int_equal(rmdir("drive1"), 0); /* nothing is left */
+    assert_int_equal(mkdir("drive1", 0755), 0);
+}
+
 static int group_open(void **state) {
     if (scratch_open(state) < 0) return -1;
     return mkdir("drive0", 0755) || mkdir("drive1", 0755) ? -1 : 0;
@@ -444,12 +502,19 @@ static int group_open(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_number_of_processes_has_the_run), cmocka_unit_test(the_runs_own_directory_holds_volumes),
-        cmocka_unit_test(a_line_waits_for_all_processes),      cmocka_unit_test(one_behind_takes_all_back),
-        cmocka_unit_test(nobody_joins_what_nobody_keeps),      cmocka_unit_test(others_change_nothing_in_the_directory),
-        cmocka_unit_test(others_take_the_keepers_drives),      cmocka_unit_test(a_users_file_stays),
-        cmocka_unit_test(what_was_cut_off_is_made_again),      cmocka_unit_test(an_overwritten_run_stays_until_the_end),
-        cmocka_unit_test(a_snapshot_is_of_all_parts),          cmocka_unit_test(volumes_move_together_by_hand),
+        cmocka_unit_test(any_number_of_processes_has_the_run),
+        cmocka_unit_test(the_runs_own_directory_holds_volumes),
+        cmocka_unit_test(a_line_waits_for_all_processes),
+        cmocka_unit_test(one_behind_takes_all_back),
+        cmocka_unit_test(nobody_joins_what_nobody_keeps),
+        cmocka_unit_test(others_change_nothing_in_the_directory),
+        cmocka_unit_test(others_take_the_keepers_drives),
+        cmocka_unit_test(a_users_file_stays),
+        cmocka_unit_test(what_was_cut_off_is_made_again),
+        cmocka_unit_test(an_overwritten_run_stays_until_the_end),
+        cmocka_unit_test(a_snapshot_is_of_all_parts),
+        cmocka_unit_test(volumes_move_together_by_hand),
+        cmocka_unit_test(drives_on_another_host_are_taken_by_their_names),
     };
     return cmocka_run_group_tests(tests, group_open, scratch_close);
 }
