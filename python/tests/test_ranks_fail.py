@@ -5,6 +5,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -115,6 +116,22 @@ def test_a_handler_that_fails_fails_all():
     )
 
 
+def interrupted():
+    r = ranks(600)
+    if r.rank == 0:
+        return says(lambda: [r.come("a forward pass") or time.sleep(0.01) for _ in range(SOON * 100)])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        r.meet("engine.step()")
+    return says(lambda: r.meet("engine.close()"))
+
+
+def test_ctrl_c_in_a_wait_ends_all():
+    """Rank 1 waits in a meet, and rank 0 makes forward passes."""
+    assert results(2, interrupted) == ["rank 1 failed: KeyboardInterrupt"] * 2
+
+
 SCRIPT = """
 import os, signal, sys, time
 from longshore.ranks.launch import ranks
@@ -155,7 +172,6 @@ def scripts(how, size=2):
     "how, code, others",
     [
         ("raise ValueError('no batch')", 1, "rank 1 failed: ValueError: no batch"),
-        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(600)", -signal.SIGINT, "rank 1 failed: KeyboardInterrupt"),
         ("os.fork() or sys.exit(5); os.wait(); sys.exit(6)", 6, "rank 1 has ended, and rank 0"),
     ],
 )

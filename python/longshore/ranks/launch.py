@@ -132,7 +132,10 @@ def _make(there, timeout):
     except RankError:
         raise
     except RuntimeError as error:
-        raise RankError(f"rank {rank} cannot be connected with the others: {error}") from None
+        raise RankError(
+            f"rank {rank} cannot be connected with the others by gloo: {error}; GLOO_SOCKET_IFNAME names the network "
+            "interface to use"
+        ) from None
     made = Ranks(group, rank, size, timeout)
     atexit.register(_fail, made)  # before engines are closed, which would wait for the others
     util.Finalize(None, made.close, exitpriority=0)  # after that, and also in processes of multiprocessing
@@ -171,8 +174,8 @@ def _see_all(store, rank, size, timeout):
     if store.add(f"rank {rank}", 1) > 1:
         _give_up(store, f"rank {rank} has come twice: two processes have this number (RANK, or SLURM_PROCID)")
     left, wait = timeout, 0.01
-    while missing := [r for r in range(size) if not store.check([f"rank {r}"])]:
-        if store.check(["why"]):
+    while missing := [r for r in range(size) if not store.add(f"rank {r}", 0)]:
+        if store.add("given up", 0):
             _give_up(store, store.get("why").decode())
         if left <= 0:
             several = f"{', '.join(map(str, missing))} {'has' if len(missing) == 1 else 'have'}"
@@ -185,5 +188,6 @@ def _see_all(store, rank, size, timeout):
 
 def _give_up(store, why):
     store.set("why", why)
+    store.add("given up", 1)
     time.sleep(1.0)  # the store may end with this process, and all others look for a reason until then
     raise RankError(why)

@@ -118,7 +118,7 @@ class Ranks:
     def _check_calls(self, what, came):
         for r, (theirs, _) in came.items():
             if theirs != what:
-                raise RankError(
+                self._refuse(
                     f"rank {r} is at {theirs} and rank {self.rank} at {what}: every rank must make the same calls"
                 )
 
@@ -141,11 +141,9 @@ class Ranks:
             self._check()
             ended = [r for r in late if r in self._gone]
             if ended:
-                raise RankError(
-                    f"rank {ended[0]} has ended, and rank {self.rank} is at {what}: every rank must call it"
-                )
+                self._refuse(f"rank {ended[0]} has ended, and rank {self.rank} is at {what}: every rank must call it")
             if left <= 0:
-                raise RankError(
+                self._refuse(
                     f"rank {late[0]} has not come to {what} within {self.timeout:g} s: every rank must call it, also "
                     "if rank 0 alone needs the result, as in an evaluation; rank_timeout= says how long ranks wait"
                 )
@@ -314,6 +312,11 @@ class Ranks:
         if self._error is None and self._closed:
             return RankError(f"rank {self.rank} has ended its part in the run")
         return self._error
+
+    def _refuse(self, text):
+        """Fails all ranks, and raises what they failed by, which may have come from another rank just before."""
+        self._fail(RankError(text))
+        self._check()
 
     def _check(self):
         error = self._error_now()
