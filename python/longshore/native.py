@@ -62,7 +62,12 @@ def fail(code, diag=None, what=""):
     words = ADVICE.get(diag.advice) if diag is not None else None
     if words:
         said += "; " + words.format(text(diag.of))
-    raise _BY_CODE.get(code, errors.LongshoreError)(said, code)
+    raise error_of(code, said)
+
+
+def error_of(code, said):
+    """The exception of an error code, which says this."""
+    return _BY_CODE.get(code, errors.LongshoreError)(said, code)
 
 
 def check(code, diag=None, what=""):

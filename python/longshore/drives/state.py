@@ -1,5 +1,8 @@
-"""The state of a model on drives: an open run with its commits (State), and memory that drives read and write."""
+"""The state of a model on drives: an open run with its commits (State), and memory that drives read and write.
 
+Where several ranks work on a run, each has a State with a Part of it (parts.py): what all ranks call says so."""
+
+import contextlib
 import functools
 import json
 import logging
@@ -12,6 +15,7 @@ from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
 from . import run_json
 from .layout import DTYPES, PIECE, Layout
+from .parts import Part, by_rank_0, new_volumes, owners, rank_0_first, together
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
@@ -56,14 +60,14 @@ def _note(ctx, text):
 
 
 class State:
-    """An open run: its drives and its committed step."""
+    """An open run: its drives and its committed step. part: this rank's Part of it; None: this process has it whole."""
 
-    def __init__(self, path, layout, run, step):
+    def __init__(self, path, layout, run, step, part=None):
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
-        self.layout = layout
-        self.step = step
+        self.layout, self.part = layout, part
+        self._step = step
         self.pending = False
         self.is_written = True  # whether drives have more of the last step than its commit, which a skip is
         self.made_with = None  # the blob of the run's start, once commit_blob.py has read it
@@ -78,24 +82,55 @@ class State:
         self.run = self.fleet = None
 
     @classmethod
-    def create(cls, path, layout, drives, program, memory, **fleet):
-        """Begins a new run. Call init_block() for all blocks and then seal(). fleet: what fleet_options() takes."""
-        fleet, named = fleet_options(drives, **fleet)
-        text = ffi.new("char[]", run_json.text(program).encode())
-        making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory)
-        (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
-        told = where, layout.c, shapes, len(shapes), making
-        return cls(path, layout, native.made("struct shore_run *", lib.shore_run_create, *told), 0)
+    def create(cls, path, layout, drives, program, memory, ranks, **fleet):
+        """Begins a new run; all ranks call it. Call init_block() for all blocks and then seal(). program: rank 0's
+        counts. fleet: what fleet_options() takes."""
+        part, what = None, f"making {path}"
+        with together(ranks):
+            if ranks.size > 1:
+                drives, owner = new_volumes(ranks, drives, path)
+                part = Part(ranks, owner)
+            said = ranks.meet(
+                what, (program, fleet["scratch_bytes"])
+            )  # each has looked whether a run may be made there
+            program, fleet["scratch_bytes"] = said[0][0], sum(scratch for _, scratch in said)
+            fleet, named = fleet_options(drives, **fleet)
+            text = ffi.new("char[]", run_json.text(program).encode())
+            for member, value in part.options().items() if part else ():
+                setattr(fleet, member, value)
+            keeps = part is not None and part.keeps
+            making = native.new("struct shore_run_making", fleet=fleet, program=text, memory_bytes=memory, keeps=keeps)
+            (shapes, _names), where = layout.shapes(), native.path_bytes(os.path.abspath(path))
+            told = where, layout.c, shapes, len(shapes), making
+            with rank_0_first(ranks, what):  # rank 0 writes down where the volumes are
+                run = native.made("struct shore_run *", lib.shore_run_create, *told)
+            return cls(path, layout, run, 0, part).united(what)
 
     @classmethod
-    def open(cls, path, *, read_only=False, ring_bytes=0, snapshot=None, without_drives=False, accept_step=None):
+    def open(
+        cls, path, *, ranks=None, read_only=False, ring_bytes=0, snapshot=None, without_drives=False, accept_step=None
+    ):
         """Opens a run at its committed step, or at accept_step, with the layout it recorded.
 
-        snapshot: opens that one instead; needs read_only. without_drives: opens only the record, without a step; needs
-        read_only.
+        ranks: all of them call it, and each opens its Part; by default this process opens all. snapshot: opens that one
+        instead; needs read_only. without_drives: opens only the record, without a step; needs read_only.
         """
+        if ranks is None or ranks.size == 1:
+            return cls._open(path, None, read_only, ring_bytes, snapshot, without_drives, accept_step)
+        with together(ranks):
+            with contextlib.closing(cls.open(path, read_only=True, without_drives=True)) as record:
+                volumes = record.drives
+            part = Part(ranks, owners(ranks, volumes, path))
+            with rank_0_first(ranks, f"opening {path}"):
+                state = cls._open(path, part, read_only, ring_bytes, snapshot, without_drives, accept_step)
+            return state.united(f"opening {path}")
+
+    @classmethod
+    def _open(cls, path, part, read_only, ring_bytes, snapshot, without_drives, accept_step):
         how = {"read_only": read_only, "ring_bytes": ring_bytes, "without_drives": without_drives}
-        opening = native.new("struct shore_run_opening", **how, note=ffi.NULL if without_drives else _note)
+        how.update(note=ffi.NULL if without_drives else _note)
+        how.update({"keeps": part.keeps, **part.options()} if part else {})
+        opening = native.new("struct shore_run_opening", **how)
         if snapshot is not None:
             name = ffi.new("char[]", snapshot.encode())
             opening.snapshot = name
@@ -103,11 +138,49 @@ class State:
             step = ffi.new("uint64_t *", accept_step)
             opening.accept_step = step
         run = native.made("struct shore_run *", lib.shore_run_open, native.path_bytes(os.path.abspath(path)), opening)
-        state = cls(path, None, run, 0)
+        state = cls(path, None, run, 0, part)
         state.layout = Layout.of_run(run)
-        if not without_drives:
+        if not without_drives and not part:
             state.step = state.info().step
         return state
+
+    def united(self, what):
+        """Makes one run of the parts that the ranks have opened. Returns the State."""
+        if self.part is not None:
+            try:
+                self.part.unite(self, what)
+                self.step = self.info().step
+                self.meet(what)  # from here on each may ask the others for segments
+            except BaseException as failure:
+                self.part.ranks.fail(failure)
+                self.close()
+                raise
+        return self
+
+    @property
+    def step(self):
+        return self._step
+
+    @step.setter
+    def step(self, step):
+        self._step = step
+        if self.part is not None:
+            self.part.notify()
+
+    @property
+    def rank(self):
+        return 0 if self.part is None else self.part.ranks.rank
+
+    def take_rank_0s(self, tensor):
+        """Puts rank 0's values into a tensor. All ranks call it."""
+        if self.part is not None:
+            with self._together():
+                self.part.ranks.take_rank_0s(tensor)
+
+    def meet(self, what, value=None):
+        """Waits until all ranks have come here, and need no parameters of earlier steps any more. Returns the values of
+        all."""
+        return [value] if self.part is None else self.part.meet(what, value)
 
     @functools.cached_property
     def drives(self):
@@ -117,8 +190,13 @@ class State:
         return out
 
     @property
+    def own_drives(self):
+        """The drives that this process has opened."""
+        return self.drives if self.part is None else self.part.own(self.drives)
+
+    @property
     def scratch_bytes(self):
-        """Bytes reserved on the drives for activations."""
+        """Bytes reserved on them for activations."""
         return self.info().scratch_bytes
 
     @functools.cached_property
@@ -146,7 +224,8 @@ class State:
     def record(self, what, program=None):
         """Notes a change (what) in the run's history, and replaces its record if one is given."""
         text = ffi.NULL if program is None else ffi.new("char[]", run_json.text(program).encode())
-        native.call(lib.shore_run_record, self.run, self.step, what.encode(), text)
+        change = lib.shore_run_record, self.run, self.step, what.encode(), text
+        self.each("a change of the run's record", lambda: native.call(*change))
 
     def info(self):
         return native.filled("struct shore_fleet_info", lib.shore_fleet_info, self.fleet)
@@ -160,16 +239,42 @@ class State:
         native.call(lib.shore_fleet_init_block, self.fleet, block, segment, count, *values)
 
     def seal(self):
-        native.call(lib.shore_run_seal, self.run, 0)
+        """Makes the new run permanent. All ranks call it."""
+        self._rank_0_last("the seal of the run", lambda: native.call(lib.shore_run_seal, self.run, 0))
 
     # ---- a step
+
+    @property
+    def fetched_step(self):
+        """The step of the values that are fetched. A step that was skipped has those of the one before it."""
+        return self.step if self.is_written else self.committed()
+
+    def own(self, block, segment=0, count=None):
+        """(the first of these segments of a block that lie on drives of this rank, how many there are)."""
+        end = self.layout.segments[block] if count is None else segment + count
+        first, many = ffi.new("uint32_t *"), ffi.new("uint32_t *")
+        if not lib.shore_fleet_own(self.fleet, block, first, many):
+            return segment, 0
+        begin = max(segment, first[0])
+        return begin, max(0, min(end, first[0] + many[0]) - begin)
 
     def fetch(self, block, kind, pointer, segment=0, count=None):
         """Begins to read segments of a block into memory. Returns the Wait."""
         count = self.layout.segments[block] - segment if count is None else count
         why = f"the parameters of {self.layout.blocks[block].name} cannot be fetched"
-        step = self.step if self.is_written else self.step - 1
+        step = self.fetched_step
         return Wait(lib.shore_fleet_fetch, self.fleet, step, block, segment, count, kind, pointer, what=why)
+
+    def outdate(self, pages, block):
+        """The last step has changed a block, of which other ranks have a part. pages: struct shore_pages *."""
+        if self.part is not None:
+            lib.shore_pages_outdate(pages, block, self.step)
+
+    def read(self, block, kind, nbytes, segment=0, count=None):
+        """Reads segments of a block into a new Buffer of as many bytes as they have."""
+        out = Buffer(nbytes)
+        self.fetch(block, kind, out.pointer, segment, count).result()
+        return out
 
     def values(self, block, first, out, fetched):
         """Reads parameters of a block, from an element on, into a flat tensor of any dtype, a piece at a time. fetched:
@@ -181,10 +286,6 @@ class State:
             self.fetch(block, FETCH[fetched], buffer.pointer, segment, count).result()
             to = out[max(at, 0) : at + count * native.SEGMENT]
             to.copy_(buffer.view(fetched)[max(-at, 0) :][: to.numel()])
-
-    def own(self, block):
-        """(first segment, number of segments) of a block that lie on this process's drives."""
-        return 0, self.layout.segments[block]
 
     def gather(self, block, gradients):
         """(struct shore_gather array, its length) for {index of the tensor: what of it is on this process's drives, a
@@ -208,27 +309,41 @@ class State:
     def store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
         """Writes new parameters, or new moments of some tensors, into the next step; the rest stays.
 
-        master, m, v: Buffers of fp32, canonical, whole segments. last: into the last step instead, which is not handed
-        to a commit yet.
+        master, m, v: Buffers of fp32, canonical, whole segments; rank 0's count, and all ranks call it. last: into the
+        last step instead, which is not handed to a commit yet.
         """
+        for values in (master, m, v):
+            if values is not None:
+                self.take_rank_0s(values.view(torch.float32))
+        self._store_values(block, segment, count, master, tensors, m, v, last)
+
+    def _store_values(self, block, segment, count, master=None, tensors=(), m=None, v=None, last=False):
+        first, count = self.own(block, segment, count)
+        if not count:
+            return
+        skip, segment = (first - segment) * native.SEGMENT, first
         images = self._images(block, segment, count)
+        values = [ffi.NULL if x is None else ffi.cast("float *", x.pointer) + skip for x in (master, m, v)]
         if master is not None:
-            lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
-        moments = [ffi.NULL if x is None else ffi.cast("float *", x.pointer) for x in (m, v)]
+            lib.shore_fleet_put_masters(self.fleet, images.pointer, count, values[0])
+        moments = values[1:]
         for tensor in tensors:
             lib.shore_fleet_put_moments(self.fleet, images.pointer, block, tensor, segment, count, *moments)
         self._store(block, segment, count, images, self.step - last).result()
 
     def begin_store(self, block, master):
         """Begins to write a whole block with unchanged moments. If that fails, the commit raises."""
-        count = self.layout.segments[block]
+        segment, count = self.own(block)
+        if not count:
+            return
         if block not in self.kept_images:
-            self.kept_images[block] = self._images(block, 0, count), None
+            self.kept_images[block] = self._images(block, segment, count), None
         images, storing = self.kept_images[block]
         if storing is not None:
             storing.settle()
-        lib.shore_fleet_put_masters(self.fleet, images.pointer, count, ffi.cast("float *", master.pointer))
-        self.kept_images[block] = images, self._store(block, 0, count, images)
+        values = ffi.cast("float *", master.pointer) + segment * native.SEGMENT
+        lib.shore_fleet_put_masters(self.fleet, images.pointer, count, values)
+        self.kept_images[block] = images, self._store(block, segment, count, images)
 
     def copy(self, other, block, masters=False):
         """Copies a block of another run with the same layout into the next step.
@@ -238,19 +353,19 @@ class State:
         most = max(1, PIECE // 4)
         each = 4 * native.SEGMENT if masters else lib.shore_fleet_state_bytes(self.fleet)
         kind = lib.SHORE_FETCH_MASTER if masters else lib.SHORE_FETCH_STATE
-        values = Buffer(min(most, self.layout.segments[block]) * each)
-        for segment in range(0, self.layout.segments[block], most):
-            count = min(most, self.layout.segments[block] - segment)
+        begin, own = self.own(block)
+        values = Buffer(min(most, own) * each) if own else None
+        for segment in range(begin, begin + own, most):
+            count = min(most, begin + own - segment)
             other.fetch(block, kind, values.pointer, segment, count).result()
             if masters:
-                self.store_values(block, segment, count, master=values)
+                self._store_values(block, segment, count, master=values)
             else:
                 self._store(block, segment, count, values).result()
 
     def _images(self, block, segment, count):
-        images = Buffer(count * lib.shore_fleet_state_bytes(self.fleet))
-        self.fetch(block, lib.SHORE_FETCH_STATE, images.pointer, segment, count).result()
-        return images
+        nbytes = count * lib.shore_fleet_state_bytes(self.fleet)
+        return self.read(block, lib.SHORE_FETCH_STATE, nbytes, segment, count)
 
     def _store(self, block, segment, count, images, base_step=None):
         base_step = self.step if base_step is None else base_step
@@ -263,9 +378,7 @@ class State:
 
     def masters(self, block):
         """Reads a block's fp32 parameters at the committed step into a Buffer."""
-        out = Buffer(self.layout.elems(block) * 4)
-        self.fetch(block, lib.SHORE_FETCH_MASTER, out.pointer).result()
-        return out
+        return self.read(block, lib.SHORE_FETCH_MASTER, self.layout.elems(block) * 4)
 
     @property
     def away(self):
@@ -283,7 +396,12 @@ class State:
 
     def store_again(self, block):
         """Stores again what the last begin_store() of this block stored."""
-        self._store(block, 0, self.layout.segments[block], self.kept_images[block][0]).result()
+        if block in self.kept_images:
+            self._store(block, *self.own(block), self.kept_images[block][0]).result()
+
+    def has(self, step):
+        """Whether other ranks that are at this step get what they ask for."""
+        return step in (self.step, self.fetched_step)
 
     def forget_commit(self):
         """Waits for a pending commit and ignores whether it succeeds."""
@@ -292,11 +410,13 @@ class State:
         self.pending = False
 
     def commit(self, skip, metrics, blob):
-        """Begins to commit step `self.step`. The next commit() or settle() waits for it.
+        """Begins to commit step `self.step`; all ranks call it. The next commit() or settle() waits for it.
 
         skip: the step changes no parameters. metrics: its line in metrics.jsonl. blob: bytes that commit with it.
         """
         self.settle()
+        if skip:
+            self.meet(f"the commit of step {self.step}")  # nobody reads values of the step before any more
         request = native.new(
             "struct shore_commit", step=self.step, how=lib.SHORE_COMMIT_SKIPPED if skip else lib.SHORE_COMMIT_UPDATED
         )
@@ -306,11 +426,15 @@ class State:
         self.pending = True
 
     def settle(self):
-        """Waits until the pending commit is durable."""
+        """Waits until the pending commit is durable, on the drives of all ranks."""
         if not self.pending:
             return
         try:
-            native.call(lib.shore_run_commit_wait, self.run)
+            with self._together():
+                native.call(lib.shore_run_commit_wait, self.run)
+                if self.part is not None:
+                    self.part.ranks.meet(f"the commit of step {self.step}")
+                    native.call(lib.shore_run_confirm, self.run, self.step)
         except LongshoreError:
             self.pending = False
             raise
@@ -328,35 +452,95 @@ class State:
         return bytes(ffi.buffer(data, size[0]))
 
     def digest(self, deep=False):
-        """The committed state's digest, as `longshore inspect --digest` prints it.
+        """The committed state's digest, as `longshore inspect --digest` prints it. All ranks call it.
 
         deep: first reads every byte and compares it with its checksum.
         """
         self.settle()
         out = ffi.new("unsigned char[16]")
-        native.call(lib.shore_fleet_digest, self.fleet, deep, out)
+        with self._together():
+            native.call(lib.shore_fleet_leaf_sum, self.fleet, deep, out)
+            sums = ffi.from_buffer(b"".join(self.meet("engine.digest()", bytes(out))))
+            lib.shore_fleet_digest_of(self.committed(), ffi.cast("unsigned char(*)[16]", sums), len(sums) // 16, out)
         return bytes(out).hex()
 
     def snapshot(self, name=None, keep=0):
+        """Keeps the committed state under a name. All ranks call it."""
         self.settle()
-        native.call(lib.shore_run_snapshot, self.run, ffi.NULL if name is None else name.encode(), keep)
+        name, what = ffi.NULL if name is None else ffi.new("char[]", name.encode()), "engine.snapshot()"
+        if self.part is None:
+            native.call(lib.shore_run_snapshot, self.run, name, keep)
+            return
+        keeps, digest = self.part.keeps, None
+        if self.each(what, lambda: keeps and native.ask(lib.shore_run_snapshot_begin, self.run, name)):
+            return  # it is there
+        try:
+            self.each(what, lambda: native.call(lib.shore_run_snapshot_copy, self.run, name))
+            digest = bytes.fromhex(self.digest())
+        finally:  # without a digest it goes
+            end = lib.shore_run_snapshot_end, self.run, name, keep, ffi.NULL if digest is None else digest
+            self._rank_0_last(what, lambda: native.call(*end))
 
     def remove_snapshot(self, name):
+        """Removes a snapshot; of several ranks, rank 0 does it."""
         self.settle()
-        native.call(lib.shore_run_snapshot_remove, self.run, name.encode())
+        if not self.rank:
+            native.call(lib.shore_run_snapshot_remove, self.run, name.encode())
+
+    def each(self, what, work):
+        """Calls work() on each rank. If it fails on one, all raise, and can go on. Returns what rank 0's returned."""
+        out = failure = None
+        try:
+            out = work()
+        except LongshoreError as error:
+            failure = error
+        said = self.meet(what, (out, failure and (str(failure), failure.code)))
+        if failure is not None:
+            raise failure
+        for rank, (_, of_other) in enumerate(said):
+            if of_other is not None:
+                raise native.error_of(of_other[1], f"rank {rank}: {of_other[0]}")
+        return said[0][0]
+
+    def _rank_0_last(self, what, work):
+        """Calls work() on each rank, on rank 0 once it has succeeded on all others."""
+        for mine in (bool(self.rank), not self.rank):
+            self.each(what, work if mine else lambda: None)
+
+    def by_rank_0(self, what, work):
+        """Calls work(), of several ranks on rank 0 alone: the others wait here, and give it what it reads."""
+        if self.part is None or self.part.alone:
+            return work()
+        self.part.drain()
+        self.part.alone = True
+        try:
+            return by_rank_0(self.part.ranks, what, work)
+        finally:
+            self.part.alone = False
+
+    def _together(self):
+        """A context of what all ranks do: an exception on one of them ends all."""
+        return contextlib.nullcontext() if self.part is None else together(self.part.ranks)
+
+    def fail(self, failure):
+        """Tells the other ranks that this one cannot go on."""
+        if self.part is not None:
+            self.part.ranks.fail(failure)
 
     def close(self):
-        run, self.run = self.run, None
-        if run is None:
+        """Closes the run. All ranks call it, and leave together, unless one has failed."""
+        if self.run is None:
             return
-        self.fleet = None
         for _, storing in self.kept_images.values():
             storing.settle()
         try:
-            if self.pending:
-                self.pending = False
-                native.call(lib.shore_run_commit_wait, run)
+            self.settle()
+            if self.part is not None and not self.part.ranks.failed:
+                self.meet("engine.close()")
         finally:
+            run, self.run, self.fleet = self.run, None, None
+            if self.part is not None:
+                self.part.end()
             ffi.release(run)
 
 

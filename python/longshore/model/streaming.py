@@ -355,6 +355,7 @@ class Streams:
             lib.shore_pages_set_step(self.pages, self.state.step)
             for streamed in self.blocks:
                 if streamed.number in changed:
+                    self.state.outdate(self.pages, streamed.number)
                     streamed.updates += 1
                     self.places.detach_views(streamed.parameters)
                 elif streamed.step == self.state.step - 1:

@@ -318,6 +318,11 @@ class Ranks:
         self._fail(RankError(text))
         self._check()
 
+    @property
+    def failed(self) -> bool:
+        """Whether no rank can be reached any more: one has failed, or this one has ended."""
+        return self._error_now() is not None
+
     def _check(self):
         error = self._error_now()
         if error is not None:

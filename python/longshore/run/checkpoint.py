@@ -17,6 +17,7 @@ import tempfile
 import uuid
 
 from .. import native
+from ..drives.parts import by_rank_0
 from ..drives.state import State, rollback
 from ..errors import BusyError, LongshoreError, MissingError
 from ..native import lib
@@ -54,7 +55,8 @@ def save(engine, directory, extra=None):
     os.makedirs(directory, exist_ok=True)
     state = core_of(engine).cycle.open_state("save_checkpoint")
     tag = re.sub(r"[^A-Za-z0-9_-]", "-", os.path.basename(os.path.abspath(directory))).lstrip("-")[:40]
-    name = f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}"
+    what, keeps = "engine.save_checkpoint()", state.rank == 0
+    name = state.meet(what, f"{tag or 'checkpoint'}-{uuid.uuid4().hex[:8]}")[0]
     before = [old for run, old in snapshots_of(directory) if run == state.path]
     _warn_of_disk(state)
     engine.settle()
@@ -62,11 +64,15 @@ def save(engine, directory, extra=None):
     said["groups"] = param_groups.saved(engine.optimizer)
     said["extra"] = commit_blob.plain(extra, "the state of a checkpoint")
     # at every moment one of the two files names each snapshot, also if the process is killed
-    weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": [name, *before]})
+    if keeps:
+        weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": [name, *before]})
     engine.snapshot(name)
-    weights_files.write_json(os.path.join(directory, FILE), said)
+    if keeps:
+        weights_files.write_json(os.path.join(directory, FILE), said)
     _remove(state, before)
-    os.unlink(os.path.join(directory, OTHERS))
+    if keeps:
+        os.unlink(os.path.join(directory, OTHERS))
+    state.meet(what)
     _watch_deletions()
     return name
 
@@ -295,6 +301,6 @@ def reopen(engine, run, snapshot=None):
     if snapshot is not None:
         if core.state is not None and os.path.realpath(run) == os.path.realpath(core.state.path):
             engine.close()
-        rollback(run, snapshot)
+        by_rank_0(core.ranks, "engine.reopen()", lambda: rollback(run, snapshot))
     engine.close()
-    core.go_on(State.open(run, ring_bytes=core.plan.ring_bytes), run)
+    core.go_on(State.open(run, ranks=core.ranks, ring_bytes=core.plan.ring_bytes), run)

@@ -34,6 +34,7 @@ class Core:
         """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. plan: how the budget is
         divided."""
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
+        self.ranks = ranks()
         self.streams, streams.core = streams, weakref.ref(self)
         self.ranks = ranks()
         self.device_memory = DeviceMemory(streams, plan)
@@ -119,7 +120,8 @@ class Core:
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)
-        except BaseException:
+        except BaseException as failure:
+            state.fail(failure)
             self.streams.end()
             state.close()
             raise

@@ -269,7 +269,7 @@ class Engine(Face):
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """Uploads the model to the Hub, as its own push_to_hub() does, with the files of save_pretrained()."""
         with export.streamed(self._core):
-            return self.module.push_to_hub(*args, **kwargs)
+            return self._core.state.by_rank_0("engine.push_to_hub()", lambda: self.module.push_to_hub(*args, **kwargs))
 
     def weights(self, dtype: str | torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields (name, tensor) of the last step, with the names and the order of state_dict(), for a sampler.

@@ -60,18 +60,26 @@ def save(core, directory, dtype=None, max_shard_size=None, moments=False, whole=
             "save_pretrained: moments=True is for whole models; the moments of adapters stay in the run, "
             "and resume() continues with them"
         )
+    how = {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments}
+    core.state.by_rank_0("engine.save_pretrained()", lambda: _write(core, directory, there, weights, whole, most, how))
+
+
+def _write(core, directory, there, weights, whole, most, how):
+    """Writes the files of save(). there: names in the directory, of which weights are those of older weights. most: of
+    bytes in a file. how: arguments of export()."""
+    dtype, moments = how["dtype"], how["moments"]
     partial = os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.saving")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     try:
-        if adapted:
+        if adapters.saved_alone(core.module) and not whole:
             with readable(core):
                 adapters.save(core.module, partial, dtype and TORCH[dtype], most)
         elif not whole and _is_diffusers(core.module) and getattr(core.module, "_hf_peft_config_loaded", False):
-            _save_lora(core, partial, {"dtype": dtype, "max_shard_size": max_shard_size, "moments": moments or None})
+            _save_lora(core, partial, {**how, "moments": moments or None})
         elif not whole and _saves_itself(core.module):
-            _let_save(core, partial, dtype, max_shard_size, moments)
+            _let_save(core, partial, **how)
         else:
-            export(core, partial, dtype, max_shard_size, moments)
+            export(core, partial, **how)
             if not whole:
                 hub_names.rewrite(core.module, partial, _map, _NAMES, most)
                 _describe(core, partial, dtype)

@@ -15,9 +15,11 @@ import shutil
 
 from .. import native
 from ..drives.layout import PIECE
+from ..drives.parts import by_rank_0
 from ..drives.state import State, remove
-from ..errors import BudgetError, BusyError, LongshoreError
+from ..errors import BudgetError, BusyError, LongshoreError, RankError
 from ..model import blocks as tree
+from ..ranks.launch import ranks
 from ..step.param_groups import NUMBERS
 from . import init, open_engines, shared_budget
 from .engine import Engine
@@ -117,16 +119,16 @@ def _free_name(model, state):
 
 def _drives_of(state):
     """The directories of a run's volumes; None: the run's directory itself, or they are no files of this machine."""
-    if not all(os.path.isfile(drive) for drive in state.drives):
+    if not all(os.path.isfile(drive) for drive in state.own_drives):
         return None
-    out = [os.path.dirname(drive) for drive in state.drives]
+    out = [os.path.dirname(drive) for drive in state.own_drives]
     return None if os.path.realpath(state.path) in map(os.path.realpath, out) else out
 
 
 def again(model, run, drives, how, options, spool):
     """The engine of a run that holds this model already; None: there is none. Removes a run beside the engine that
     holds another one."""
-    how["contents"] = _contents_of(model, drives, how, spool)
+    how["contents"] = ranks().meet("longshore.wrap()", _contents_of(model, drives, how, spool))[0]
     if not init.is_run(run):
         return None
     with contextlib.closing(State.open(run, read_only=True, without_drives=True)) as record:
@@ -137,19 +139,23 @@ def again(model, run, drives, how, options, spool):
         own = {name: getattr(options, name) for name in ("memory", *BUDGETS, "device_timeout")}
         try:
             return resume(run, model, device=how["device"], **own)
-        except (BusyError, BudgetError):
+        except (BusyError, BudgetError, RankError):
             raise
         except LongshoreError:  # its volume is gone or damaged
             if not options.beside or any(hasattr(p, "longshore") for p in model.parameters()):
                 raise
     if options.beside and not made.get("trains", True):
-        try:
-            remove(run)
-        except BusyError:
-            raise
-        except LongshoreError:  # a copy: the volumes are another directory's
-            shutil.rmtree(run)
+        by_rank_0(ranks(), "longshore.wrap()", lambda: _remove(run))
     return None
+
+
+def _remove(run):
+    try:
+        remove(run)
+    except BusyError:
+        raise
+    except LongshoreError:  # a copy: the volumes are another directory's
+        shutil.rmtree(run)
 
 
 def _contents_of(model, drives, how, spool):

@@ -171,26 +171,31 @@ def check(layout, model, moments=None):
 
 
 def fill(state, model, spool, progress, moments=None):
-    """Writes a new run's state block by block; one piece is written while the next is assembled.
+    """Writes a new run's state block by block; one piece is written while the next is assembled. Of several ranks, each
+    writes rank 0's values to its own drives, and takes rank 0's buffers.
 
     progress: counts the fp32 bytes of the model's values.
     """
     layout, writing = state.layout, None
     with torch.no_grad(), ThreadPoolExecutor(1) as writer:
         for b, block in enumerate(layout.blocks):
-            values = _values(model, block, moments)
+            values = _values(model, block, moments) if not state.rank else []
+            there = [any(len(v) > i and v[i] is not None for v in values) for i in range(3)]
+            there = state.meet("the first state of a block", there)[0]
             for segment, count, inside in layout.pieces(b):
-                there = [any(len(v) > i and v[i] is not None for v in values) for i in range(3)]
                 pieces = [
                     torch.zeros(count * native.SEGMENT, dtype=torch.float32, device="cpu") if is_there else None
                     for is_there in there
                 ]
-                for t, at, first, last in inside:
+                for t, at, first, last in inside if values else ():
                     for plane, piece, value in zip(_PLANES, pieces, values[t]):
                         if value is None:
                             continue
                         piece[at : at + last - first] = value[first:last]
                         refuse_wrong(block.tensors[t].name, plane, piece[at : at + last - first], _NO_RUN)
+                for piece in pieces:
+                    if piece is not None:
+                        state.take_rank_0s(piece)
                 if writing is not None:
                     writing.result()
                 writing = writer.submit(state.init_block, b, segment, *pieces)
@@ -198,3 +203,5 @@ def fill(state, model, spool, progress, moments=None):
                 if spool is not None:
                     spool.relieve(pieces[0].nbytes)
         writing.result()
+        for buffer in model.buffers():
+            state.take_rank_0s(buffer)

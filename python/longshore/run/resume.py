@@ -136,12 +136,13 @@ def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed
 def _open(run, model, program, layout, given, chosen, accept_step, where, device_timeout):
     """Opens the run's state and makes the engine of a model that matches it."""
     how = {**program["engine"], "device": placement.recorded(where)}
-    state = State.open(run, ring_bytes=chosen.ring_bytes, accept_step=accept_step)
+    state = State.open(run, ranks=ranks(), ring_bytes=chosen.ring_bytes, accept_step=accept_step)
     try:
         state.layout.continue_as(layout, run)
         _refuse_others(run, commit_blob.unfit_buffers(model, commit_blob.of(state), state))
         core = core_of(open_engine(model, state, how, given, chosen, where, device_timeout))
-    except BaseException:
+    except BaseException as failure:
+        state.fail(failure)
         state.close()
         raise
     core.go_on(state, run)

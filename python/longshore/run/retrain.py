@@ -47,7 +47,7 @@ def again(engine, run, optimizer, clip, overwrite, drives=None, memory=None, **o
     kind.update(with_momentum=uses_momentum(numbers, given), ring_bytes=core.plan.ring_bytes)
     kind.update(fp32=bool(before.made.fp32_params), residual=bool(before.made.residual))
     kind.update(scratch_bytes=before.scratch_bytes)
-    state = State.create(run, core.layout, drives, program, before.memory_bytes, **kind)
+    state = State.create(run, core.layout, drives, program, before.memory_bytes, core.ranks, **kind)
     with contextlib.closing(state):
         _copy(engine.module, before, state)
         state.seal()

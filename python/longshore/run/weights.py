@@ -19,6 +19,7 @@ def weights(core, dtype):
         raise ValueError(f"weights: dtype={dtype!r}; it must be fp32, bf16, fp16, or a floating-point dtype of PyTorch")
     core.settle_for("weights")
     hooks.before_step(core.streams, "engine.weights")
+    core.state.meet("engine.weights()")
     return _each(core, core.state, core.state.step, wanted)
 
 

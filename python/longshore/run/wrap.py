@@ -196,8 +196,7 @@ def _wrap(model, options, agreed):
             return there
         init.check(run, drives, overwrite)
     old: Any = _moments_of(model, options, handed, with_momentum)
-    counts = old.counts(layout) if old else None
-    lineage = [how["seed"], old.updates] if old else None
+    before = (old.updates, old.counts(layout)) if old else None
     room = None if options.activation_room is None else native.size(options.activation_room, "activation_room")
     lenders = () if options.trains else open_engines.training()
     own = device_memory.counted({name: how[name] for name in BUDGETS if name in how}, where, model, lenders)
@@ -205,20 +204,23 @@ def _wrap(model, options, agreed):
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
     agreed.on(run, agreement.described(layout, how, versions()))
+    how["seed"], before = agreed.ranks.meet("longshore.wrap()", (how["seed"], before))[0]  # rank 0's
+    lineage, counts = ([how["seed"], before[0]], before[1]) if before else (None, None)
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
     kind.update(fp32=how["handed_back"] == "fp32", with_momentum=with_momentum, residual=how["compress"] > 0)
     kind.update(ring_bytes=chosen.ring_bytes, scratch_bytes=chosen.room_bytes, overwrite=bool(overwrite))
     program, memory = program_of(model, how, layout, lineage, counts), budget or chosen.total_bytes + chosen.spare_bytes
-    state = State.create(run, layout, drives, program, memory, **kind)
+    state = State.create(run, layout, drives, program, memory, agreed.ranks, **kind)
     try:
         nbytes = sum(4 * layout.elems(b) for b in range(len(layout.blocks)))
         with Progress("writing the initial state", nbytes, head=_say(model, state, chosen)) as shown:
             fill(state, model, making.spool if making else None, shown, old)
             core = core_of(open_engine(model, state, how, given, chosen, where, options.device_timeout, state.seal))
             core.open(state)
-        if old:
+        if lineage:
             core.cycle.go_on_from({}, lineage, counts)
-    except BaseException:
+    except BaseException as failure:
+        state.fail(failure)
         state.close()
         raise
     if handed is not None:

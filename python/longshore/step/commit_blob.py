@@ -122,6 +122,7 @@ def begin(core):
     """The first part of a blob, taken when the step is made and before the script draws the next batch."""
     behind = _behind(core.layout, core.cycle.lineage[1] + core.state.step + 1, core.cycle.counts)
     out = {"format": 1, "random": random_states(), "behind": behind, "followed": {}, "lineage": core.cycle.lineage}
+    out.update({"ranks": core.ranks.size} if core.ranks.size > 1 else {})
     for name, thing in core.followed.items():
         if not _follows_the_step(thing):
             out["followed"][name] = plain(thing.state_dict(), name)
@@ -140,9 +141,11 @@ def of_start(model, layout, lineage, counts):
 
 
 def of(state):
-    """The committed step's blob, completed with the buffers that have not changed since the run was made."""
-    made, blob = _made_with(state), state.blob()
-    packed = _unpack(blob) if blob else made
+    """The committed step's blob, completed with the buffers that have not changed since the run was made: that of this
+    rank, or rank 0's where as many ranks did not make the step. All ranks call it."""
+    made, packed = _made_with(state), [_unpack(blob) for blob in state.meet("the state of each rank", state.blob())]
+    mine = packed[state.rank] if packed[0].get("ranks", 1) == len(packed) else {}
+    packed = mine or packed[0] or made
     return {**packed, "buffers": {**made.get("buffers", {}), **packed.get("buffers", {})}}
 
 

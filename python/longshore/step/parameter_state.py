@@ -111,7 +111,8 @@ def changed_in(core, blocks):
             return True
         return any(not torch.equal(was, p.detach().cpu().reshape(-1)) for p, _, _, was in _masters(core, b)[1])
 
-    return [b for b in blocks if is_changed(b)]
+    changed = core.state.meet("resident(write=True)", [b.number for b in blocks if is_changed(b)])[0]  # rank 0's count
+    return [b for b in blocks if b.number in changed]
 
 
 @whole
@@ -130,6 +131,7 @@ def amend(core, blocks):
             core.cycle.settle()  # raises the cause, if the block's update failed
             raise
         for p, handle, before, fetched in parts:
+            core.state.take_rank_0s(p.detach())
             now = p.detach().reshape(-1)
             if torch.equal(fetched, now):
                 handle.version = version_of(p)
@@ -141,6 +143,7 @@ def amend(core, blocks):
             changed[streamed] = masters, min(first, at), max(last, at + p.numel() - 1)
     if changed:
         _refuse_begun(core, blocks[0].parameters[0][1].name)
+    core.state.meet("resident(write=True)")  # nobody reads the values before any more
     try:
         for streamed, (masters, first, last) in changed.items():
             _amend_block(core, streamed, masters, first // SEGMENT, last // SEGMENT + 1)
@@ -150,6 +153,7 @@ def amend(core, blocks):
         raise
     if changed:
         core.cycle.changed(streamed.number for streamed in changed)
+    core.state.meet("resident(write=True)")  # all have written theirs
     return True
 
 
@@ -216,6 +220,7 @@ def commit(core, changes, said=None, counts=None):
     tensors whose moments change}); it is called again if a drive was lost. said: the metrics; by default the names of
     the blocks. counts: the new number of updates of each tensor."""
     cycle = core.cycle
+    core.state.meet("a change of parameters")
     try:
         with cycle.changing(counts):
             changed = None

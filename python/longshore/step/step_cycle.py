@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..drives import recovery
-from ..errors import LongshoreError, NotFiniteError
+from ..errors import LongshoreError, NotFiniteError, RankError
 from ..interrupts import whole
 from ..model import device
 from ..native import lib
@@ -232,6 +232,8 @@ class StepCycle:
         """Moves to MADE once the drives have all of the step. changed: numbers of the changed blocks; made: whether
         gradients made it."""
         core = self.core
+        if not made and not skipped:
+            core.state.meet("a change of parameters")  # all ranks have read what it needs of the step before
         stored = commit_blob.store_buffers(core)
         if skipped and stored:
             core.gradients.make_empty()
@@ -302,7 +304,7 @@ class StepCycle:
             self.flush()
             state.settle()
         except LongshoreError as failure:
-            if failure.code == lib.SHORE_ELINK:
+            if failure.code == lib.SHORE_ELINK or isinstance(failure, RankError):
                 raise
             if state.committed() < state.step:
                 self.unmake()
