@@ -1,6 +1,6 @@
 """Python's side of the C library's step (include/longshore/step.h), which holds, spills and sends gradients.
 
-A block of the model is one unit of the step, and one page."""
+A block of the model is one page, and what this process's drives have of it is one unit of the step."""
 
 from .. import forks, native
 from ..interrupts import whole
@@ -38,9 +38,9 @@ class Step:
         self.streams, self.encode, self.landed, self._failure = streams, encode, landed, None
         units = ffi.new("struct shore_step_unit[]", len(streams.blocks))
         for number, unit in enumerate(units):
-            count = state.layout.segments[number]
-            unit.block, unit.count, unit.nparts = number, count, 1
-            unit.part[0].page, unit.part[0].count = number, count
+            segment, count = state.own(number)
+            unit.block, unit.segment, unit.count, unit.nparts = number, segment, count, 1
+            unit.part[0].page, unit.part[0].segment, unit.part[0].count = number, segment, count
         self._handle = ffi.new_handle(self)
         options = native.new(
             "struct shore_step_options",

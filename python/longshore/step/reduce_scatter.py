@@ -57,7 +57,7 @@ class ReduceScatter:
 
     def __init__(self, gradients, state, ranks):
         """state: the State of a run that all ranks open now."""
-        self.gradients, self.layout, self.ranks = gradients, state.layout, ranks
+        self.gradients, self.state, self.layout, self.ranks = gradients, state, state.layout, ranks
         blocks = range(len(gradients.blocks))
         told = ffi.buffer(state.info().fleet_id)[:], [state.own(number) for number in blocks]
         told = ranks.meet("opening the run", told)
@@ -251,7 +251,7 @@ class ReduceScatter:
         self.finished = True
 
     def _step(self):
-        return self.gradients.streams.state.step + 1
+        return self.state.step + 1
 
     def agree(self):
         """A pass has ended that is not the step's last, as far as ranks know: all have p.grad where one has it."""
@@ -270,7 +270,7 @@ class ReduceScatter:
             return [ffi.buffer(self.sums + at + first, 8 * count) for at, (first, count) in owned if count]
 
         mine = b"".join(part[:] for part in of(self.ranks.rank))
-        everyone = self.ranks.meet(f"the norm of step {self._step()}", (mine, told))
+        everyone = self.state.meet(f"the norm of step {self._step()}", (mine, told))
         for rank in self.others:
             theirs = memoryview(everyone[rank][0])
             for part in of(rank):
