@@ -82,10 +82,10 @@ class Options(SimpleNamespace):
         groups = self.sum_groups = ranks().size if self.sum_groups is None else self.sum_groups
         if type(groups) is not int or groups < 1:
             raise ValueError(f"wrap: sum_groups must be a whole number, 1 or more, and is {groups!r}")
-        refuse_uneven("wrap", groups)
         refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
+        refuse_ranks("wrap", groups, self.compress)
 
     def check_place(self, device):
         """device: what the model computes on; None: the CPU."""
@@ -115,12 +115,17 @@ class Options(SimpleNamespace):
         return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}
 
 
-def refuse_uneven(who, groups):
-    """Raises ValueError if the ranks cannot share out so many groups."""
+def refuse_ranks(who, groups, compress):
+    """Raises ValueError if the ranks cannot share out so many groups, or gradients that are compressed."""
+    if compress and ranks().size > 1:
+        raise ValueError(
+            f"{who}: compress={compress:g} works in one process, and several ranks send whole gradients: start one "
+            "process, or make a run without compress"
+        )
     if groups % ranks().size:
         raise ValueError(
             f"{who}: sum_groups={groups} cannot be shared out among {ranks().size} ranks, since their number does not "
-            f"divide it: start another number of ranks, such as 1 or {groups}"
+            f"divide it: start another number of ranks, such as {' or '.join(map(str, sorted({1, groups})))}"
         )
 
 

@@ -25,7 +25,7 @@ from . import agreement, device_memory, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of
 from .memory import note_imports
-from .options import BUDGETS, budgets, refuse_rank_timeout, refuse_uneven
+from .options import BUDGETS, budgets, refuse_rank_timeout, refuse_ranks
 from .wrap import count_in, open_engine, temporary_buffers, versions, who
 
 
@@ -109,7 +109,7 @@ def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed
         )
     how = program["engine"]
     if how.get("trains", True):
-        refuse_uneven(os.fspath(run), how.get("sum_groups", 1))
+        refuse_ranks(os.fspath(run), how.get("sum_groups", 1), how["compress"])
     model = _model_for(model, program, run)
     tree.refuse_lazy(model)
     _give_buffers(model, program, run)
