@@ -46,6 +46,7 @@ class Link:
         receives, and must not wait for a message."""
         self.group, self.rank = group, rank
         self._place, self._got, self._broken = place, got, broken
+        self.sent_bytes = 0
         self._outgoing: queue.SimpleQueue = queue.SimpleQueue()
         name = f"longshore rank {rank}"
         self._threads = [
@@ -94,6 +95,7 @@ class Link:
             parts.append(data)
         for part in parts:
             self.group.send([part], self.rank, _TAG).wait(_ENDLESS)
+            self.sent_bytes += part.numel()
 
     def _receive(self, into):
         try:

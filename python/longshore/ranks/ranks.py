@@ -319,6 +319,11 @@ class Ranks:
         self._check()
 
     @property
+    def sent_bytes(self) -> int:
+        """Bytes that this rank has sent to the others."""
+        return sum(link.sent_bytes for link in self._links.values())
+
+    @property
     def failed(self) -> bool:
         """Whether no rank can be reached any more: one has failed, or this one has ended."""
         return self._error_now() is not None

@@ -1,12 +1,13 @@
 """The Core of an engine: its parts, and what it remembers from step to step."""
 
+import contextlib
 import weakref
 from typing import Any
 
 import torch
 
 from .. import forks, native
-from ..errors import LongshoreError
+from ..errors import LongshoreError, NotFiniteError, RankError
 from ..interrupts import whole
 from ..model import placement, random_numbers
 from ..model.forward_scope import Hook
@@ -16,6 +17,7 @@ from ..step.compression import Compression
 from ..step.gradients import Gradients
 from ..step.optimizers import Optimizer
 from ..step.param_groups import NUMBERS, defaults_of
+from ..step.rank_buffers import RankBuffers
 from ..step.step_cycle import StepCycle
 from ..torch_internals import in_backward
 from . import memory, open_engines, shared_budget
@@ -34,11 +36,11 @@ class Core:
         """how: wrap()'s options, as the run records them. groups: as torch.optim takes them. plan: how the budget is
         divided."""
         self.engine, self.module, self.how, self.plan = engine, model, how, plan
-        self.ranks = ranks()
         self.streams, streams.core = streams, weakref.ref(self)
         self.ranks = ranks()
         self.device_memory = DeviceMemory(streams, plan)
         self.cycle = StepCycle(self, state)
+        self.buffers = RankBuffers(self)
         self.gradients = streams.gradients = Gradients(streams, plan.gradient_bytes)
         self.compression = (
             Compression(self.gradients, how["compress"], how["compress_after"]) if how.get("compress") else None
@@ -99,6 +101,7 @@ class Core:
         self.streams.layout = state.layout
         self.streams.open(state)
         placement.put(self.module, placement.copies_beside(self.module, self.streams.places.device))
+        self.buffers.take_rank_0s([self.buffers.changed()])
 
     def settle_for(self, asked):
         """Settles for what a sleeping engine can do, too, which has settled. asked: the engine's name of it."""
@@ -175,6 +178,15 @@ class Core:
         self.streams.hide_unused()
         if self.streams.activations is not None:
             self.streams.activations.settle()  # those of a pass that failed need no memory of the device any more
+
+    @contextlib.contextmanager
+    def undoing(self, failure):
+        """The context in which what a pass or a step that has failed has done is undone. The other ranks hear of a
+        failure that is not theirs, too; with them nothing can be undone then."""
+        if not isinstance(failure, NotFiniteError):
+            self.ranks.fail(failure)
+        with contextlib.suppress(RankError):
+            yield
 
     def let_go(self):
         """Releases the run: the parameters cannot be used from here on."""

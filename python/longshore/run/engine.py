@@ -124,7 +124,8 @@ class Engine(Face):
                 core.device_memory.after_pass(True)
                 cycle.end_pass([value], parts)
         except BaseException as failure:
-            core.drop_gradients()
+            with core.undoing(failure):
+                core.drop_gradients()
             recovery.say_closed(core, failure, "backward")
             raise
 
@@ -155,11 +156,12 @@ class Engine(Face):
             while (result := recovery.persist(core, core.cycle.make)) is None:
                 pass
             return result
-        except BaseException:
-            if core.cycle.phase is not Phase.MADE:
-                core.leave_forward()
-                core.cycle.discard()
-                core.streams.hide_unused()
+        except BaseException as failure:
+            with core.undoing(failure):
+                if core.cycle.phase is not Phase.MADE:
+                    core.leave_forward()
+                    core.cycle.discard()
+                    core.streams.hide_unused()
             raise
 
     @whole

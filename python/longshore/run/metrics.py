@@ -23,6 +23,7 @@ class Meter:
     def __init__(self):
         self.state = self.meter = None
         self.peak, self.keeper = None, allocator.Keeper()
+        self.sent = 0, 0  # by all ranks to each other, until the last step but one, and until the last one
         self.say_by(_log.info)
         self.drop()
 
@@ -35,14 +36,20 @@ class Meter:
         self.tokens, self.unknown = 0, False
         self.step_tokens = 0  # of all ranks; 0: not known
 
-    def told(self):
+    def told(self, ranks):
         """What the step's metrics need of each rank."""
-        return self.tokens, self.unknown
+        return self.tokens, self.unknown, ranks.sent_bytes
 
     def take(self, told):
         """Takes what each rank has told: the metrics are those of all."""
-        tokens, unknown = zip(*told)
+        tokens, unknown, sent = map(tuple, zip(*told))
         self.step_tokens = 0 if any(unknown) else sum(tokens)
+        self.sent = self.sent[1], sum(sent)
+
+    @property
+    def rank_bytes(self):
+        """Bytes that the ranks have sent each other for the step, from the norm of the one before it to its own."""
+        return self.sent[1] - self.sent[0]
 
     def forward(self, state, args, kwargs):
         """A forward pass in training begins."""

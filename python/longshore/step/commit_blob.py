@@ -229,7 +229,7 @@ def restore_buffers(core, position, state):
     """Puts a blob's buffers, and those in blocks, into the model."""
     layout, saved = core.layout, position.get("buffers", {})
     stored = [(number, block) for number, block in enumerate(layout.blocks) if block.buffers]
-    put = _putting(core.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
+    put = putting(core.module, {*saved, *(tensor.name for _, block in stored for tensor in block.tensors)})
     for number, block in stored:
         whole = state.masters(number)
         value = whole.view(torch.float32)
@@ -244,7 +244,7 @@ def _named(model):
     return dict(model.named_buffers(remove_duplicate=False)), dict(model.named_modules(remove_duplicate=False))
 
 
-def _putting(model, names):
+def putting(model, names):
     """Returns put(name, value), which gives a buffer a value of any shape and dtype.
 
     names: all names that will be put. A buffer with only one of them stays the same object if it can. Otherwise every

@@ -465,7 +465,8 @@ class Together:
                 cycle.end_pass([torch.tensor(n, dtype=torch.float64, device="cpu") for n in losses], parts)
                 self.nodes = turns.graphs.turn_nodes
         except BaseException as failure:
-            core.drop_gradients()
+            with core.undoing(failure):
+                core.drop_gradients()
             recovery.say_closed(core, failure, "train_batch")
             raise
         finally:

@@ -66,8 +66,9 @@ class StepCycle:
         self.passes = 0  # the same, with those of a script's own loss.backward()
         self.micro_batches = MicroBatches(core)
         self.forwards = 0  # its forward passes in training
-        self.losses: list = []  # of its passes: (loss, how many of them make the step's), still on their device
+        self.losses: list = []  # of its micro-batches: (loss, how many of them make the step's), still on their device
         self.last, self.done = False, 0  # of the current pass, as expect() takes them
+        self.changed_buffers: tuple = ()  # what RankBuffers.changed() says of the step on each rank
         self.several = False  # whether the step before had more than one pass
         # where random numbers and counts begin: the seed, and the number of steps made before this run
         self.lineage = [core.how["seed"], 0]
@@ -168,10 +169,12 @@ class StepCycle:
         self.settle()
         core = self.core
         values = device.numbers([loss for loss, _ in self.losses], core.streams.device)
-        told = [value / parts for value, (_, parts) in zip(values, self.losses)], core.meter.told()
+        losses = [value / parts for value, (_, parts) in zip(values, self.losses)]
+        told = losses, core.meter.told(core.ranks), core.buffers.changed()
         clipping, everyone = core.gradients.decide(core.how["clip"], told)
-        core.meter.take(told for _, told in everyone)
-        return clipping, [loss for losses, _ in everyone for loss in losses]
+        of_ranks, metrics, self.changed_buffers = zip(*everyone)
+        core.meter.take(metrics)
+        return clipping, [loss for of_rank in of_ranks for loss in of_rank]
 
     def make(self):
         """Makes the step. Returns a StepResult, or None if a drive was lost and the caller must call again."""
@@ -223,7 +226,10 @@ class StepCycle:
         metrics = core.meter.of_step(core.state, groups, loss, norm, dropped, speculated, skipped)
         if (most := core.device_memory.told()[2]) > 0:
             metrics["gpu_bytes"] = most
+        if core.ranks.size > 1:
+            metrics["rank_bytes"] = core.meter.rank_bytes
         core.meter.ended(core)
+        core.buffers.take_rank_0s(self.changed_buffers)
         self.close(metrics, changed or (), True, skipped)
         self.position = {}  # follow() restores nothing from here on
         return StepResult(loss, norm, core.state.step, skipped)

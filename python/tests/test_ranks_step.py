@@ -1,0 +1,248 @@
+"""Steps of two ranks: the same bits as one process that adds in the same groups."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import longshore
+from longshore.ranks.launch import ranks
+from rank_processes import results
+
+WIDTH = 192  # a layer has 4 segments
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.drop = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH), nn.Dropout(0.2)
+
+    def forward(self, x):
+        return x + self.drop(self.down(torch.relu(self.up(x))))
+
+
+class Net(nn.Module):
+    """The last layer is a branch that a batch of negative numbers does not reach. norm: the class of a norm."""
+
+    def __init__(self, norm=nn.LayerNorm):
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, WIDTH), norm(WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(4))
+        self.branch = nn.ModuleList([nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x, y):
+        h = self.norm(self.first(x))
+        for layer in self.layers:
+            h = layer(h)
+        if bool(x[0, 0] > 0):
+            h = self.branch[0](h)
+        return (h.mean(-1) - y).float().pow(2).mean()
+
+
+def batches(count, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    data = [(torch.randn(4, 8, generator=generator), torch.randn(4, generator=generator)) for _ in range(count)]
+    for i, (x, _) in enumerate(data):
+        x[0, 0] = 1 if i % 2 else -1
+    return data
+
+
+def share(data, sizes=None):
+    """This rank's part of a step's micro-batches."""
+    r = ranks()
+    sizes = sizes if sizes and r.size > 1 else [len(data) // r.size] * r.size
+    return data[sum(sizes[: r.rank]) :][: sizes[r.rank]]
+
+
+def engine_for(run, net, **how):
+    torch.set_num_threads(1)
+    ranks(60)
+    how = {"sum_groups": 2, "lr": 1e-2, "memory": "64M", "clip": 0.5, **how}
+    return longshore.wrap(net, run=run, **how)
+
+
+def loss_fn(output, batch):
+    return output
+
+
+def together(engine, mine, step):
+    return engine.train_batch(mine, loss_fn)
+
+
+def loop(engine, mine, step):
+    engine.accumulate = len(mine)
+    for batch in mine:
+        engine.backward(engine(*batch))
+    return engine.step()
+
+
+def own(engine, mine, step):
+    engine.accumulate = len(mine)
+    for batch in mine:
+        (engine(*batch) / len(mine)).backward()
+    return engine.step()
+
+
+def clipped(engine, mine, step):
+    """As scripts clip and change gradients themselves."""
+    engine.accumulate = len(mine)
+    for batch in mine:
+        (engine(*batch) / len(mine)).backward()
+    norm = torch.nn.utils.clip_grad_norm_(engine.parameters(), 0.3)
+    with torch.no_grad():
+        engine.module.layers[0].up.weight.grad.mul_(0.5)
+    if step == 1:
+        engine.module.layers[1].down.bias.grad = torch.ones(WIDTH) * float(norm)
+    return engine.step()
+
+
+def read(engine, mine, step):
+    """Reads what the ordinary step leaves."""
+    engine.accumulate = len(mine)
+    for batch in mine:
+        engine.backward(engine(*batch))
+    seen = {n: p.grad.clone() for n, p in engine.named_parameters() if p.grad is not None}
+    norm = engine.grad_norm()
+    result = engine.step()
+    assert result.grad_norm == norm
+    assert all(torch.equal(p.grad, seen[n]) for n, p in engine.named_parameters() if p.grad is not None)
+    return result
+
+
+def hooked(engine, mine, step):
+    if step == 0:
+        engine.module.layers[2].up.weight.register_hook(lambda g: g * 0.5)
+        engine.module.layers[2].down.weight.register_post_accumulate_grad_hook(lambda p: None)
+    return loop(engine, mine, step)
+
+
+def more_than_said(engine, mine, step):
+    """engine.backward() cannot know that another pass follows."""
+    for batch in mine:
+        engine.backward(engine(*batch) / len(mine))
+    return engine.step()
+
+
+def trained(run, way, steps=3, count=4, sizes=None, norm=nn.LayerNorm, dtype=torch.float32, change=None, **how):
+    """(digest, what each step says, {name: buffer})"""
+    torch.manual_seed(5)
+    data, said = batches(steps * count), []
+    if change is not None:
+        change(data)
+    with engine_for(run, Net(norm).to(dtype), **how) as engine:
+        for step in range(steps):
+            mine = [(x.to(dtype), y) for x, y in share(data[step * count : (step + 1) * count], sizes)]
+            said.append(str(way(engine, mine, step)))
+        state = {n: b.tolist() for n, b in engine.module.named_buffers()}
+        return engine.digest(), said, state
+
+
+def all_of(run, cases):
+    out = {}
+    for name, (way, how) in cases.items():
+        out[name] = trained(f"{run}/{name}", way, **how)
+    return out
+
+
+def infinite(data):
+    data[3][0][0, 1] = math.inf
+
+
+CASES = {
+    "together": (together, {}),
+    "loop": (loop, {}),
+    "own": (own, {}),
+    "own, bf16": (own, {"dtype": torch.bfloat16}),
+    "together, bf16": (together, {"dtype": torch.bfloat16}),
+    "4 groups": (together, {"sum_groups": 4}),
+    "4 groups in a loop": (loop, {"sum_groups": 4}),
+    "clipped by the script": (clipped, {"clip": 0.0}),
+    "read": (read, {}),
+    "hooked": (hooked, {}),
+    "all by rank 0": (together, {"sizes": [4, 0], "sum_groups": None}),
+    "all by rank 1": (together, {"sizes": [0, 4], "sum_groups": None}),
+    "skipped": (together, {"change": infinite, "on_nonfinite": "skip"}),
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """By number of ranks: what all_of() returns in each."""
+    path = tmp_path_factory.mktemp("runs")
+    for size in (1, 2):
+        (path / str(size)).mkdir()
+    return {size: results(size, all_of, str(path / str(size)), CASES, OMP_NUM_THREADS="1") for size in (1, 2)}
+
+
+def uneven(run):
+    """What each way of giving a rank too few or no micro-batches says."""
+    said = []
+    with engine_for(run, Net(), sum_groups=4) as engine:
+        for mine in (share(batches(3), [2, 1]), []):
+            with pytest.raises((longshore.LongshoreError, ValueError)) as refused:
+                engine.train_batch(mine, loss_fn)
+            said.append(str(refused.value))
+        engine.train_batch(share(batches(4)), loss_fn)  # the refused steps have left nothing
+        engine.train_batch(share(batches(4)), loss_fn)
+        return said, engine.step_number
+
+
+def test_all_ranks_refuse_what_one_cannot_cut_into_its_groups(tmp_path):
+    of = results(2, uneven, str(tmp_path / "run"), OMP_NUM_THREADS="1")
+    assert of[0] == of[1] and of[0][1] == 2
+    (groups, none) = of[0][0]
+    assert "1 micro-batch" in groups and "multiple of 2" in groups and "no micro-batches" in none
+
+
+def fails(run, where):
+    torch.manual_seed(5)
+    data = share(batches(4))
+    with engine_for(run, Net()) as engine:
+        engine.train_batch(data, loss_fn)
+
+        def loss(output, batch):
+            if ranks().rank == 1 and batch is data[where]:
+                raise KeyError("a batch that only rank 1 has")
+            return output
+
+        try:
+            engine.train_batch(data, loss)
+        except KeyError:
+            return "its own"
+        except longshore.LongshoreError as failure:
+            return str(failure)
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_an_exception_on_one_rank_is_said_on_all(where, tmp_path):
+    first, second = results(2, fails, str(tmp_path / "run"), where, OMP_NUM_THREADS="1")
+    assert second == "its own"
+    assert "rank 1 failed" in first and "a batch that only rank 1 has" in first
+
+
+def compressed(run):
+    with pytest.raises(ValueError) as refused:
+        engine_for(run, Net(), compress=0.01)
+    return str(refused.value)
+
+
+def test_compression_is_refused(tmp_path):
+    assert all("works in one process" in said for said in results(2, compressed, str(tmp_path / "run")))
+
+
+def normed(run):
+    return trained(run + "/of rank 0", together, norm=nn.BatchNorm1d, sizes=[2, 2])
+
+
+def test_buffers_are_rank_0s(tmp_path):
+    of = results(2, normed, str(tmp_path), OMP_NUM_THREADS="1")
+    assert of[0][2].keys() == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert of[0] == of[1] and of[0][2]["norm.num_batches_tracked"] == 3 * 2
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_have_the_bits_of_one_process(said, case):
+    (alone,) = said[1]
+    for rank, of in enumerate(said[2]):
+        assert of[case][:2] == alone[case][:2], rank
