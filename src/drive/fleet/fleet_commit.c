@@ -130,10 +130,14 @@ int shore_fleet_confirm(struct shore_fleet *f, uint64_t step) {
     return rc;
 }
 
+/* Those that wait for the other parts. Called with the lock held. */
+static struct held take_unconfirmed(struct shore_fleet *f) {
+    return f->unconfirmed ? take_held(f) : (struct held){0};
+}
+
 void shore__fleet_discard_held(struct shore_fleet *f) {
-    struct held held = {0};
     pthread_mutex_lock(&f->lock);
-    if (f->unconfirmed) held = take_held(f);
+    const struct held held = take_unconfirmed(f);
     pthread_mutex_unlock(&f->lock);
     release(held, SHORE_EDISCARDED, NULL);
 }
@@ -203,9 +207,10 @@ int shore_fleet_commit(struct shore_fleet *f, uint64_t base_step, bool skip, con
 uint64_t shore_fleet_discard(struct shore_fleet *f) {
     pthread_mutex_lock(&f->lock);
     uint64_t attempt = ++f->attempt;
+    const struct held held = take_unconfirmed(f);
     shore__fleet_next_round(f);
     pthread_mutex_unlock(&f->lock);
-    shore__fleet_discard_held(f);
+    release(held, SHORE_EDISCARDED, NULL);
     for (uint32_t d = 0; d < f->ndrives; d++) {
         f->drives[d]->ops->discard(f->drives[d], attempt);
     }
