@@ -160,6 +160,7 @@ CASES = {
     "clipped by the script": (clipped, {"clip": 0.0}),
     "read": (read, {}),
     "hooked": (hooked, {}),
+    "small memory": (together, {"memory": "34M"}),
     "all by rank 0": (together, {"sizes": [4, 0], "sum_groups": None}),
     "all by rank 1": (together, {"sizes": [0, 4], "sum_groups": None}),
     "skipped": (together, {"change": infinite, "on_nonfinite": "skip"}),
@@ -173,6 +174,29 @@ def said(tmp_path_factory):
     for size in (1, 2):
         (path / str(size)).mkdir()
     return {size: results(size, all_of, str(path / str(size)), CASES, OMP_NUM_THREADS="1") for size in (1, 2)}
+
+
+def goes_on(run, first, steps, resumes):
+    """Makes these steps of a run of four groups. Returns (digest, what each says)."""
+    ranks(60), torch.manual_seed(5), torch.set_num_threads(1)
+    data, said = batches(24)[4 * first :], []
+    net = Net()
+    engine = longshore.resume(run, net) if resumes else engine_for(run, net, sum_groups=4)
+    with engine:
+        for step in range(steps):
+            way = (together, loop)[step % 2]
+            said.append(str(way(engine, share(data[4 * step :][:4]), step)))
+        return engine.digest(), said
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_bits(tmp_path):
+    (alone,) = results(1, goes_on, str(tmp_path / "alone"), 0, 6, False, OMP_NUM_THREADS="1")
+    run, said = str(tmp_path / "run"), []
+    for first, size in ((0, 4), (2, 2), (4, 1)):
+        of = results(size, goes_on, run, first, 2, first > 0, OMP_NUM_THREADS="1")
+        assert of == [of[0]] * size
+        said += of[0][1]
+    assert (of[0][0], said) == alone
 
 
 def uneven(run):
