@@ -190,7 +190,7 @@ class Ranks:
         ask = _Ask(rank, what, None if out is None else _bytes_of(out), done, self.timeout)
         with self._change:
             if rank in self._gone:
-                self._fail(RankError(f"rank {rank} has ended, and rank {self.rank} needs {what} of it"))
+                self._fail(RankError(f"rank {rank} has ended, and rank {self.rank} needs what it holds"))
             error = self._error_now()
             if error is None:
                 number = next(self._numbers)
@@ -283,9 +283,8 @@ class Ranks:
             self._fail(RankError(why))
         self._gone.add(rank)
         self._links[rank].send(("heard",))
-        asks = [ask.what for ask in self._asks.values() if ask.rank == rank]
-        if asks:
-            self._fail(RankError(f"rank {rank} has ended, and rank {self.rank} needs {asks[0]} of it"))
+        if any(ask.rank == rank for ask in self._asks.values()):
+            self._fail(RankError(f"rank {rank} has ended, and rank {self.rank} needs what it holds"))
 
     def _broken(self, rank, error):
         with self._change:
@@ -390,7 +389,12 @@ class Ranks:
                     ask.left -= waited
                 late = next((ask for ask in self._asks.values() if ask.left <= 0), None)
                 if late is not None:
-                    self._fail(RankError(f"rank {late.rank} has not given {late.what} within {self.timeout:g} s"))
+                    self._fail(
+                        RankError(
+                            f"rank {late.rank} has not answered rank {self.rank} within {self.timeout:g} s: it may be "
+                            "stopped or stuck; rank_timeout= says how long ranks wait"
+                        )
+                    )
         self._end_asks(lambda ask: not ask.arriving)
         self._part()
         self._end_asks(lambda ask: True)
