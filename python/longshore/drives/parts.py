@@ -199,6 +199,74 @@ class Part:
             self.ranks.serve(self.name, None)
 
 
+class Together:
+    """What all ranks that have a run do together: the base of State. If one process has all of it, it does it alone."""
+
+    def __init__(self, part):
+        """part: this rank's Part, or None."""
+        self.part = part
+
+    @property
+    def rank(self):
+        return 0 if self.part is None else self.part.ranks.rank
+
+    @property
+    def own_drives(self):
+        """The drives that this process has opened."""
+        return self.drives if self.part is None else self.part.own(self.drives)
+
+    def meet(self, what, value=None):
+        """Waits until all ranks have come here, and need no parameters of earlier steps any more. Returns the values of
+        all."""
+        return [value] if self.part is None else self.part.meet(what, value)
+
+    def take_rank_0s(self, tensor):
+        """Puts rank 0's values into a tensor. All ranks call it."""
+        if self.part is not None:
+            with self.together():
+                self.part.ranks.take_rank_0s(tensor)
+
+    def each(self, what, work):
+        """Calls work() on each rank. If it fails on one, all raise, and can go on. Returns what rank 0's returned."""
+        out = failure = None
+        try:
+            out = work()
+        except LongshoreError as error:
+            failure = error
+        said = self.meet(what, (out, failure and (str(failure), failure.code)))
+        if failure is not None:
+            raise failure
+        for rank, (_, of_other) in enumerate(said):
+            if of_other is not None:
+                raise native.error_of(of_other[1], f"rank {rank}: {of_other[0]}")
+        return said[0][0]
+
+    def rank_0_last(self, what, work):
+        """Calls work() on each rank, on rank 0 once it has succeeded on all others."""
+        for mine in (bool(self.rank), not self.rank):
+            self.each(what, work if mine else lambda: None)
+
+    def by_rank_0(self, what, work):
+        """Calls work(), of several ranks on rank 0 alone: the others wait here, and give it what it reads."""
+        if self.part is None or self.part.alone:
+            return work()
+        self.part.drain()
+        self.part.alone = True
+        try:
+            return by_rank_0(self.part.ranks, what, work)
+        finally:
+            self.part.alone = False
+
+    def together(self):
+        """A context of what all ranks do: an exception on one of them ends all."""
+        return contextlib.nullcontext() if self.part is None else together(self.part.ranks)
+
+    def fail(self, failure):
+        """Tells the other ranks that this one cannot go on."""
+        if self.part is not None:
+            self.part.ranks.fail(failure)
+
+
 class _Pieces:
     """A request of the library's to another rank, of which some pieces are not here yet."""
 

@@ -15,7 +15,7 @@ from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
 from . import run_json
 from .layout import DTYPES, PIECE, Layout
-from .parts import Part, by_rank_0, new_volumes, owners, rank_0_first, together
+from .parts import Part, Together, new_volumes, owners, rank_0_first, together
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
@@ -59,15 +59,15 @@ def _note(ctx, text):
     logging.getLogger("longshore").warning("%s", native.text(text), extra=progress.OWN)
 
 
-class State:
+class State(Together):
     """An open run: its drives and its committed step. part: this rank's Part of it; None: this process has it whole."""
 
     def __init__(self, path, layout, run, step, part=None):
+        super().__init__(part)
         self.run = ffi.gc(run, lib.shore_run_close)
         self.path = os.path.abspath(path)
         self.fleet = lib.shore_run_fleet(run)
-        self.layout, self.part = layout, part
-        self._step = step
+        self.layout, self._step = layout, step
         self.pending = False
         self.is_written = True  # whether drives have more of the last step than its commit, which a skip is
         self.made_with = None  # the blob of the run's start, once commit_blob.py has read it
@@ -90,9 +90,8 @@ class State:
             if ranks.size > 1:
                 drives, owner = new_volumes(ranks, drives, path)
                 part = Part(ranks, owner)
-            said = ranks.meet(
-                what, (program, fleet["scratch_bytes"])
-            )  # each has looked whether a run may be made there
+            # each has looked whether a run may be made there
+            said = ranks.meet(what, (program, fleet["scratch_bytes"]))
             program, fleet["scratch_bytes"] = said[0][0], sum(scratch for _, scratch in said)
             fleet, named = fleet_options(drives, **fleet)
             text = ffi.new("char[]", run_json.text(program).encode())
@@ -167,32 +166,12 @@ class State:
         if self.part is not None:
             self.part.notify()
 
-    @property
-    def rank(self):
-        return 0 if self.part is None else self.part.ranks.rank
-
-    def take_rank_0s(self, tensor):
-        """Puts rank 0's values into a tensor. All ranks call it."""
-        if self.part is not None:
-            with self._together():
-                self.part.ranks.take_rank_0s(tensor)
-
-    def meet(self, what, value=None):
-        """Waits until all ranks have come here, and need no parameters of earlier steps any more. Returns the values of
-        all."""
-        return [value] if self.part is None else self.part.meet(what, value)
-
     @functools.cached_property
     def drives(self):
         out = []
         while (drive := lib.shore_run_drive(self.run, len(out))) != ffi.NULL:
             out.append(native.text(drive))
         return out
-
-    @property
-    def own_drives(self):
-        """The drives that this process has opened."""
-        return self.drives if self.part is None else self.part.own(self.drives)
 
     @property
     def scratch_bytes(self):
@@ -240,7 +219,7 @@ class State:
 
     def seal(self):
         """Makes the new run permanent. All ranks call it."""
-        self._rank_0_last("the seal of the run", lambda: native.call(lib.shore_run_seal, self.run, 0))
+        self.rank_0_last("the seal of the run", lambda: native.call(lib.shore_run_seal, self.run, 0))
 
     # ---- a step
 
@@ -430,7 +409,7 @@ class State:
         if not self.pending:
             return
         try:
-            with self._together():
+            with self.together():
                 native.call(lib.shore_run_commit_wait, self.run)
                 if self.part is not None:
                     self.part.ranks.meet(f"the commit of step {self.step}")
@@ -458,7 +437,7 @@ class State:
         """
         self.settle()
         out = ffi.new("unsigned char[16]")
-        with self._together():
+        with self.together():
             native.call(lib.shore_fleet_leaf_sum, self.fleet, deep, out)
             sums = ffi.from_buffer(b"".join(self.meet("engine.digest()", bytes(out))))
             lib.shore_fleet_digest_of(self.committed(), ffi.cast("unsigned char(*)[16]", sums), len(sums) // 16, out)
@@ -479,53 +458,13 @@ class State:
             digest = bytes.fromhex(self.digest())
         finally:  # without a digest it goes
             end = lib.shore_run_snapshot_end, self.run, name, keep, ffi.NULL if digest is None else digest
-            self._rank_0_last(what, lambda: native.call(*end))
+            self.rank_0_last(what, lambda: native.call(*end))
 
     def remove_snapshot(self, name):
         """Removes a snapshot; of several ranks, rank 0 does it."""
         self.settle()
         if not self.rank:
             native.call(lib.shore_run_snapshot_remove, self.run, name.encode())
-
-    def each(self, what, work):
-        """Calls work() on each rank. If it fails on one, all raise, and can go on. Returns what rank 0's returned."""
-        out = failure = None
-        try:
-            out = work()
-        except LongshoreError as error:
-            failure = error
-        said = self.meet(what, (out, failure and (str(failure), failure.code)))
-        if failure is not None:
-            raise failure
-        for rank, (_, of_other) in enumerate(said):
-            if of_other is not None:
-                raise native.error_of(of_other[1], f"rank {rank}: {of_other[0]}")
-        return said[0][0]
-
-    def _rank_0_last(self, what, work):
-        """Calls work() on each rank, on rank 0 once it has succeeded on all others."""
-        for mine in (bool(self.rank), not self.rank):
-            self.each(what, work if mine else lambda: None)
-
-    def by_rank_0(self, what, work):
-        """Calls work(), of several ranks on rank 0 alone: the others wait here, and give it what it reads."""
-        if self.part is None or self.part.alone:
-            return work()
-        self.part.drain()
-        self.part.alone = True
-        try:
-            return by_rank_0(self.part.ranks, what, work)
-        finally:
-            self.part.alone = False
-
-    def _together(self):
-        """A context of what all ranks do: an exception on one of them ends all."""
-        return contextlib.nullcontext() if self.part is None else together(self.part.ranks)
-
-    def fail(self, failure):
-        """Tells the other ranks that this one cannot go on."""
-        if self.part is not None:
-            self.part.ranks.fail(failure)
 
     def close(self):
         """Closes the run. All ranks call it, and leave together, unless one has failed."""
