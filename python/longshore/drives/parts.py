@@ -107,9 +107,10 @@ class Part:
     def unite(self, state, what):
         """Makes one fleet of the parts that all ranks have opened. From here on others may ask for segments."""
         self.state = state
-        self.name = f"segments of {ffi.buffer(state.info().fleet_id)[:].hex()}"
+        told = self.ranks.meet(f"{what}: what each rank has opened", (self._told(), state.path))
+        self.name = f"segments of {told[0][1]}"
         self.ranks.serve(self.name, self._answer)
-        parts = [ffi.from_buffer(part) for part in self.ranks.meet(f"{what}: what each rank has opened", self._told())]
+        parts = [ffi.from_buffer(part) for part, _ in told]
         told = ffi.new("void *[]", parts), ffi.new("size_t[]", [len(part) for part in parts]), len(parts)
         native.call(lib.shore_run_unite, state.run, *told)
 

@@ -172,7 +172,7 @@ def check(layout, model, moments=None):
 
 def fill(state, model, spool, progress, moments=None):
     """Writes a new run's state block by block; one piece is written while the next is assembled. Of several ranks, each
-    writes rank 0's values to its own drives, and takes rank 0's buffers.
+    writes rank 0's values to its own drives.
 
     progress: counts the fp32 bytes of the model's values.
     """
@@ -203,5 +203,3 @@ def fill(state, model, spool, progress, moments=None):
                 if spool is not None:
                     spool.relieve(pieces[0].nbytes)
         writing.result()
-        for buffer in model.buffers():
-            state.take_rank_0s(buffer)
