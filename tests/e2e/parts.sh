@@ -14,6 +14,7 @@ made() {
     "$maker" --parts "$@" >"$place/out" 2>>"$place/log" </dev/null || fail "make_run --parts $*"
     line=$(sed -n '$s/^step \(.*\) digest /\1 /p' "$place/out")
 }
+gone() { ! kill -0 "$1" 2>/dev/null; }
 in_directory() { find "$1" -name '*.volume*' | wc -l; }
 
 # ---- as one process has it -------------------------------------------------------------------------------------------
@@ -41,16 +42,17 @@ same "tensors" "$("$COMPARE" --sum "$place/own")" "tensors 7 elements 147809"
 
 # ---- killed, before anybody opens it ---------------------------------------------------------------------------------
 kills=0
-for i in $(seq 12); do
+for _ in $(seq 12); do
     "$maker" --parts 4 "$run" 100000 "${volumes[@]}" >"$place/out" 2>"$place/log" </dev/null &
     background=$!
-    await steps_made "$run" $((6 + i))
+    await grep -q "^rank 3 is " "$place/out"
+    await steps_made "$run" "$(wc -l <"$run/metrics.jsonl")"
     nap 1000 60000
-    victim=$(awk -v n=$((1 + RANDOM % 3)) '$2 == n {print $4}' "$place/out")
-    [ $((RANDOM % 4)) = 0 ] && victim=$background
-    kill -9 "$victim" && kills=$((kills + 1))
+    processes=("$background" $(awk '$1 == "rank" {print $4}' "$place/out"))
+    kill -9 "${processes[RANDOM % 4]}" && kills=$((kills + 1))
     wait $background 2>/dev/null
     background=
+    for process in "${processes[@]}"; do await gone "$process"; done
     LIMIT=60 run inspect "$run" --digest
     [ $rc = 0 ] && ok "one run after a kill" || fail "inspect --digest after a kill"
     step=$(sed -n '$s/^step \([0-9]*\) .*/\1/p' "$place/log")

@@ -74,12 +74,23 @@ static struct {
     struct message from[RANKS_MOST];
 } self;
 
+/* The work of io_uring interrupts both calls. */
 static int take(int fd, struct message *m) {
-    return recv(fd, m, sizeof *m, MSG_WAITALL) == (ssize_t)sizeof *m ? 0 : SHORE_ELINK;
+    for (size_t at = 0; at < sizeof *m;) {
+        ssize_t n = recv(fd, (char *)m + at, sizeof *m - at, MSG_WAITALL);
+        if (n == 0 || (n < 0 && errno != EINTR)) return SHORE_ELINK;
+        if (n > 0) at += (size_t)n;
+    }
+    return 0;
 }
 
 static int give(int fd, const struct message *m) {
-    return send(fd, m, sizeof *m, MSG_NOSIGNAL) == (ssize_t)sizeof *m ? 0 : SHORE_ELINK;
+    for (size_t at = 0; at < sizeof *m;) {
+        ssize_t n = send(fd, (const char *)m + at, sizeof *m - at, MSG_NOSIGNAL);
+        if (n < 0 && errno != EINTR) return SHORE_ELINK;
+        if (n > 0) at += (size_t)n;
+    }
+    return 0;
 }
 
 /* Waits for all, and gives what they have brought. */
