@@ -228,7 +228,8 @@ int shore_fleet_open(const struct shore_layout *layout, const struct shore_fleet
 /* After SHORE_ELINK: reconnects the drives with broken connections, goes back to the committed step, and begins a new
  * epoch and a new attempt. The committed step may be one later than the caller knows: see shore_fleet_info(). Waits for
  * the requests that are under way; no other thread may submit meanwhile. Errors: SHORE_ELINK, SHORE_EBUSY,
- * SHORE_EMISSING: these may pass, call it again. Any other error says that the state is not what it was. */
+ * SHORE_EMISSING: these may pass, call it again. -ENOTSUP: a part, whose processes all have to open again. Any other
+ * error says that the state is not what it was. */
 int shore_fleet_reconnect(struct shore_fleet *fleet, struct shore_diag *diag);
 
 /* How a program waits for lost drives:

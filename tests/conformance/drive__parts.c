@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 static void parts_make_what_one_process_makes(void **state) {
     for (uint32_t nparts = 1; nparts <= PARTS_MOST; nparts += 1 + nparts / 3) {
@@ -361,6 +363,36 @@ static void parts_keep_their_bytes_on_own_drives(void **state) {
     whole_end(&one);
 }
 
+/* Ends every connection of this process to the server. */
+static unsigned cut_links(void) {
+    unsigned cut = 0;
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_un peer = {0};
+        socklen_t bytes = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &bytes) || strcmp(peer.sun_path, server_socket) != 0) continue;
+        cut += shutdown(fd, SHUT_RDWR) == 0;
+    }
+    return cut;
+}
+
+/* All processes end then, and open again at the step that all have. */
+static void a_link_that_is_lost_ends_the_parts(void **state) {
+    struct parts p;
+    parts_make_on(&p, 2, "fffu");
+    parts_step(&p);
+    must(&p.diag, fleet_step(p.fleet[0], &p.plain, 1, &p.diag));
+    assert_true(cut_links() > 0);
+    assert_int_equal(fleet_step(p.fleet[1], &p.plain, 1, &p.diag), SHORE_ELINK);
+    assert_int_equal(shore_fleet_reconnect(p.fleet[1], &p.diag), -ENOTSUP);
+    assert_non_null(strstr(p.diag.text, "end all of them and start them again"));
+    parts_close(&p);
+    parts_open(&p);
+    parts_assert_state(&p);
+    parts_step(&p);
+    parts_assert_state(&p);
+    parts_end(&p);
+}
+
 static int setup(void **state) {
     int rc = parts_go_to_memory(state);
     server_start();
@@ -382,6 +414,7 @@ int main(void) {
         cmocka_unit_test(waiting_ends_with_every_kind_of_step),
         cmocka_unit_test(each_part_has_a_blob),
         cmocka_unit_test(parts_keep_their_bytes_on_own_drives),
+        cmocka_unit_test(a_link_that_is_lost_ends_the_parts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

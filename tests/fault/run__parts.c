@@ -207,7 +207,7 @@ static int snapshot(struct shore_run *run, struct shore_diag *diag) {
 }
 
 static int step(struct shore_run *run, struct shore_diag *diag) {
-    int rc = begin_step(run, diag);
+    int rc = begin_step(run, self.rank, diag);
     if (rc == 0) rc = shore_run_commit_wait(run, diag);
     if (rc == 0) rc = meet(NULL, 0);
     if (rc == 0) rc = shore_run_confirm(run, step_of(run), diag);
@@ -235,7 +235,7 @@ static int steps_alone(struct shore_diag *diag) {
     if (rc == 0) rc = shore_run_seal(run, 0, diag);
     for (uint64_t s = 0; rc == 0 && s <= STEPS_MOST; s++) {
         rc = shore_fleet_digest(shore_run_fleet(run), false, shared->digest[s], diag);
-        if (rc == 0 && s < STEPS_MOST) rc = begin_step(run, diag);
+        if (rc == 0 && s < STEPS_MOST) rc = begin_step(run, self.rank, diag);
         if (rc == 0) rc = shore_run_commit_wait(run, diag);
     }
     shore_run_close(run);
@@ -302,7 +302,7 @@ static int look(struct shore_diag *diag) {
 static int go_on_alone(struct shore_diag *diag) {
     struct shore_run *run = NULL;
     int rc = shore_run_open("run", NULL, &run, diag);
-    if (rc == 0) rc = begin_step(run, diag);
+    if (rc == 0) rc = begin_step(run, self.rank, diag);
     if (rc == 0) rc = shore_run_commit_wait(run, diag);
     shore_run_close(run);
     return rc;

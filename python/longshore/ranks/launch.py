@@ -6,6 +6,7 @@ import atexit
 import datetime
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -120,7 +121,7 @@ def _make(there, timeout):
         return Ranks()
     timeout = timeout or (there and torch_internals.group_timeout()) or _DEFAULT_TIMEOUT
     limit = datetime.timedelta(seconds=timeout)
-    store = _store(*launched, limit) if launched else torch_internals.group_store()
+    store = _store(*launched, timeout) if launched else torch_internals.group_store()
     # a restarted rank would find what the ended one said
     store = dist.PrefixStore(f"longshore/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
     try:
@@ -153,19 +154,28 @@ def _backend():
     return "gloo"
 
 
-def _store(rank, size, address, port, limit):
-    agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun has made it
-    serves = rank == 0 and not agents
+def _store(rank, size, address, port, timeout):
+    """Through which the ranks find each other: torchrun's, or one that rank 0 makes."""
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    until = time.monotonic() + timeout
+    while not serves:  # a store that waited by itself would hold up a Ctrl-C
+        try:
+            socket.create_connection((address, port), timeout=1.0).close()
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RankError(
+                    f"rank 0 has not come within {timeout:g} s: nothing answers rank {rank} at {address}, port {port} "
+                    f"({error})"
+                ) from None
+            time.sleep(0.2)
+    limit = datetime.timedelta(seconds=timeout)
     try:
         return dist.TCPStore(address, port, size, serves, limit, wait_for_workers=False, multi_tenant=True)
     except RuntimeError as error:
-        if serves:
-            raise RankError(
-                f"rank 0 cannot serve on port {port}, which perhaps another rank 0 does: {error}; MASTER_PORT names "
-                "another port"
-            ) from None
         raise RankError(
-            f"rank 0 has not come: nothing answers rank {rank} at {address}, port {port}: {error}"
+            f"rank {rank} cannot use port {port} of {address}, which perhaps another process does, such as another "
+            f"rank 0: {error}; MASTER_PORT names another port"
         ) from None
 
 

@@ -51,7 +51,8 @@ struct shore_fleet {
     struct shore_diag attempt_diag;
     int broken_rc; /* a commit failed on some drive: the fleet must be opened again */
     struct shore_diag broken_diag;
-    struct shore__join *commit; /* pending */
+    struct shore__join *commit;             /* pending */
+    const struct shore_commit *commit_each; /* of it, by drive; NULL: the first own drive has the blob */
     bool commit_sent;
     uint64_t commit_start_ns;
     bool unconfirmed;                     /* a part has committed the step; other parts may not have */
@@ -80,6 +81,9 @@ const char *shore__update_left_out(const struct shore_fleet *f, const struct sho
 uint64_t shore__fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
                                  bool whole);
 bool shore__fleet_takes_whole(const struct shore_fleet_options *options);
+/* shore_fleet_commit_with() with a blob for each drive: each: by drive, the same but for the blobs; borrowed until the
+ * completion. No update is under way. */
+int shore__fleet_commit_each(struct shore_fleet *f, const struct shore_commit *each, struct shore_completion done);
 /* Sums over all drives: see drive.h. NULL: nothing. */
 void shore__fleet_forked(struct shore_fleet *f);
 /* Called once all own drives are there. */

@@ -9,8 +9,10 @@
 
 /* Only the first own drive gets the blob: one copy is enough, since every drive has the step. */
 static void send_commit(struct shore_fleet *f, struct shore__join *join) {
+    const struct shore_commit *each = f->commit_each;
+    f->commit_each = NULL;
     for (uint32_t d = 0; d < f->ndrives; d++) {
-        const struct shore_commit *commit = d == f->own_first ? &join->commit : &join->elsewhere;
+        const struct shore_commit *commit = each ? &each[d] : d == f->own_first ? &join->commit : &join->elsewhere;
         int rc = f->drives[d]->ops->commit(f->drives[d], commit, shore__share_completion(join, d));
         if (rc) shore__share_refused(join, d, rc);
         shore__fleet_count(f, d, SHORE__COUNTER(link_control), commit->metrics_bytes + commit->blob_bytes);
@@ -191,6 +193,13 @@ int shore_fleet_commit_with(struct shore_fleet *f, const struct shore_commit *gi
     pthread_mutex_unlock(&f->lock);
     if (rc) shore__join_free(join);
     if (due) commit_go(f, due, refused);
+    return rc;
+}
+
+int shore__fleet_commit_each(struct shore_fleet *f, const struct shore_commit *each, struct shore_completion done) {
+    f->commit_each = each;
+    int rc = shore_fleet_commit_with(f, &each[0], done);
+    if (rc) f->commit_each = NULL;
     return rc;
 }
 

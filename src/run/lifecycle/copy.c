@@ -8,7 +8,7 @@
 #include "base/diag.h"
 #include "base/units.h"
 #include "drive/counters.h"
-#include "drive/drive.h"
+#include "drive/fleet/fleet.h"
 #include "plan/transfers.h"
 #include "run/lifecycle/copy.h"
 #include "storage/room.h"
@@ -153,28 +153,65 @@ int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const st
     return rc;
 }
 
-int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
-                             struct shore_diag *diag) {
-    struct shore_wait wait;
-    unsigned char metrics[SHORE__METRICS_BYTES], *blob = malloc(SHORE_BLOB_BYTES);
-    uint32_t bytes = sizeof metrics, blob_bytes = SHORE_BLOB_BYTES;
-    if (!blob) return shore__fail(diag, -ENOMEM, "out of memory");
-    if (shore_fleet_metrics(from, metrics, &bytes)) bytes = 0;
-    int rc = shore_fleet_blob(from, blob, &blob_bytes, diag);
-    if (!rc) {
-        struct shore_commit commit = {.size = sizeof commit,
-                                      .step = step,
-                                      .how = how,
-                                      .metrics = metrics,
-                                      .metrics_bytes = bytes,
-                                      .blob = blob,
-                                      .blob_bytes = blob_bytes};
-        shore_wait_init(&wait);
-        rc = shore_fleet_commit_with(to, &commit, shore_wait_completion(&wait));
-        rc = rc ? shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", step, shore_error_text(rc))
-                : shore_wait(&wait, diag);
+/* Reads the blob that each drive has of its step. *count: how many have one. */
+static int read_blobs(struct shore_fleet *from, struct shore_commit *blobs, uint32_t *count, struct shore_diag *diag) {
+    void *blob = malloc(SHORE_BLOB_BYTES);
+    int rc = blob ? 0 : shore__out_of_memory(diag);
+    *count = 0;
+    for (uint32_t d = 0; !rc && d < from->ndrives; d++) {
+        uint32_t bytes = 0;
+        rc = from->drives[d]->ops->blob(from->drives[d], blob, &bytes, diag);
+        if (rc || !bytes) continue;
+        void *own = malloc(bytes);
+        if (!own) rc = shore__out_of_memory(diag);
+        if (own) memcpy(own, blob, bytes);
+        blobs[d] = (struct shore_commit){.blob = own, .blob_bytes = own ? bytes : 0};
+        ++*count;
     }
     free(blob);
+    return rc;
+}
+
+/* Several processes have a blob each on their first drive: it goes to the same drive of as many, or to the first of as
+ * large a part of more or fewer. */
+static int commit_blobs(struct shore_fleet *to, const struct shore_fleet *from, const struct shore_commit *commit,
+                        const struct shore_commit *blobs, uint32_t count, struct shore_diag *diag) {
+    struct shore_commit *each = calloc(to->ndrives, sizeof *each);
+    struct shore_wait wait;
+    uint32_t part = 0;
+    if (!each) return shore__out_of_memory(diag);
+    for (uint32_t d = 0; d < to->ndrives; d++)
+        each[d] = *commit;
+    for (uint32_t d = 0; d < from->ndrives; d++) {
+        if (!blobs[d].blob_bytes) continue;
+        struct shore_commit *at = &each[to->ndrives == from->ndrives ? d : (uint64_t)part * to->ndrives / count];
+        part++;
+        if (at->blob_bytes) continue;
+        at->blob = blobs[d].blob;
+        at->blob_bytes = blobs[d].blob_bytes;
+    }
+    shore_wait_init(&wait);
+    int rc = shore__fleet_commit_each(to, each, shore_wait_completion(&wait));
+    rc = rc ? shore__fail(diag, rc, "step %" PRIu64 " cannot be committed: %s", commit->step, shore_error_text(rc))
+            : shore_wait(&wait, diag);
+    free(each);
+    return rc;
+}
+
+int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
+                             struct shore_diag *diag) {
+    unsigned char metrics[SHORE__METRICS_BYTES];
+    uint32_t bytes = sizeof metrics, count = 0;
+    struct shore_commit *blobs = calloc(from->ndrives, sizeof *blobs);
+    if (!blobs) return shore__out_of_memory(diag);
+    if (shore_fleet_metrics(from, metrics, &bytes)) bytes = 0;
+    const struct shore_commit commit = {
+        .size = sizeof commit, .step = step, .how = how, .metrics = metrics, .metrics_bytes = bytes};
+    int rc = read_blobs(from, blobs, &count, diag);
+    if (!rc) rc = commit_blobs(to, from, &commit, blobs, count, diag);
+    for (uint32_t d = 0; d < from->ndrives; d++)
+        free((void *)(uintptr_t)blobs[d].blob);
+    free(blobs);
     return rc;
 }
 

@@ -13,7 +13,7 @@ void shore__run_fleet(const struct shore__run *run, const struct shore__addresse
  * commits. */
 int shore__fleet_copy(struct shore_fleet *from, struct shore_fleet *to, const struct shore_layout *layout,
                       uint64_t base_step, bool tight, shore__progress_fn progress, void *ctx, struct shore_diag *diag);
-/* Commits the step of `from` on `to`, which holds its state by then, with its metrics and blob. */
+/* Commits the step of `from` on `to`, which holds its state by then, with its metrics and blobs. */
 int shore__fleet_commit_like(struct shore_fleet *to, struct shore_fleet *from, uint64_t step, enum shore_commit_how how,
                              struct shore_diag *diag);
 

@@ -70,8 +70,8 @@ static inline uint64_t step_of(const struct shore_run *run) {
     return info.step;
 }
 
-/* Updates and begins to commit the next step. All gradients are 1. */
-static inline int begin_step(struct shore_run *run, struct shore_diag *diag) {
+/* Updates and begins to commit the next step. All gradients are 1. who: goes into the blob, after the step before. */
+static inline int begin_step(struct shore_run *run, uint64_t who, struct shore_diag *diag) {
     struct shore_fleet *fleet = shore_run_fleet(run);
     const uint64_t base = step_of(run);
     struct shore_hyper groups[GROUPS] = {{.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1e-8f}, {.frozen = 1}};
@@ -101,8 +101,9 @@ static inline int begin_step(struct shore_run *run, struct shore_diag *diag) {
         if (rc == 0) rc = shore_wait(&wait, diag);
         free(gradient);
     }
+    const uint64_t blob[] = {base, who};
     const struct shore_commit commit = {
-        .size = sizeof commit, .step = base + 1, .blob = &base, .blob_bytes = sizeof base};
+        .size = sizeof commit, .step = base + 1, .blob = blob, .blob_bytes = sizeof blob};
     snprintf(metrics, sizeof metrics, "{\"loss\": %u}", (unsigned)base + 1);
     return rc ? rc : shore_run_commit(run, &commit, metrics, diag);
 }

@@ -61,7 +61,7 @@ static void closed(struct group *g) {
 static void commit(struct group *g) {
     struct shore_diag diag = {0};
     for (uint32_t r = 0; r < g->ranks; r++)
-        assert_ok(begin_step(g->run[r], &diag));
+        assert_ok(begin_step(g->run[r], r, &diag));
     for (uint32_t r = 0; r < g->ranks; r++)
         assert_ok(shore_run_commit_wait(g->run[r], &diag));
 }
@@ -114,7 +114,7 @@ static struct digest expected(uint64_t step) {
     assert_ok(begin_run("plain", &options, &run, &diag));
     assert_ok(shore_run_seal(run, 0, &diag));
     while (step_of(run) < step) {
-        assert_ok(begin_step(run, &diag));
+        assert_ok(begin_step(run, 0, &diag));
         assert_ok(shore_run_commit_wait(run, &diag));
     }
     assert_ok(shore_fleet_digest(shore_run_fleet(run), true, digest.bytes, &diag));
@@ -201,7 +201,7 @@ static void one_behind_takes_all_back(void **state) {
     struct group g = made("run", volumes_in("drive0", VOLUMES));
     steps(&g, 1);
     for (uint32_t r = 0; r + 1 < RANKS; r++) {
-        assert_ok(begin_step(g.run[r], &diag));
+        assert_ok(begin_step(g.run[r], r, &diag));
         assert_ok(shore_run_commit_wait(g.run[r], &diag));
     }
     closed(&g);
@@ -425,6 +425,60 @@ static void a_snapshot_is_of_all_parts(void **state) {
     assert_int_equal(mkdir("drive0", 0755), 0);
 }
 
+/* Each process finds what it has committed. */
+static void has_blobs(const struct group *g, uint64_t step) {
+    struct shore_diag diag = {0};
+    for (uint32_t r = 0; r < g->ranks; r++) {
+        uint64_t blob[2] = {0};
+        uint32_t bytes = sizeof blob;
+        assert_ok(shore_fleet_blob(shore_run_fleet(g->run[r]), blob, &bytes, &diag));
+        assert_int_equal(bytes, sizeof blob);
+        assert_int_equal(blob[0] + 1, step);
+        assert_int_equal(blob[1], r);
+    }
+}
+
+static void move_to(const char *const *volumes, uint32_t n) {
+    struct shore_diag diag = {0};
+    struct shore__run *run = NULL;
+    struct shore__addresses drives = {0};
+    for (uint32_t v = 0; v < n; v++)
+        assert_ok(shore__addresses_parse(&drives, volumes[v], &diag));
+    assert_ok(shore__run_open("run", true, NULL, &run, &diag));
+    assert_ok(shore__run_place(run, &(struct shore__placing){.drives = &drives}, &diag));
+    shore__run_close(run);
+    shore__addresses_free(&drives);
+}
+
+static void each_has_its_blob_where_the_state_goes(void **state) {
+    static const char *const eight[] = {"drive1", "drive1", "drive1", "drive1", "drive1", "drive1", "drive1", "drive1"};
+    struct shore_diag diag = {0};
+    struct group g = made("run", volumes_in("drive0", VOLUMES));
+    steps(&g, 2);
+    snapshot(&g, "two", 0);
+    steps(&g, 1);
+    has_blobs(&g, 3);
+    closed(&g);
+    assert_ok(shore_run_rollback("run", "two", NULL, NULL, &diag));
+    g = opened("run", RANKS, NULL);
+    has_blobs(&g, 2);
+    steps(&g, 1);
+    closed(&g);
+    move_to(eight, VOLUMES);
+    g = opened("run", RANKS, NULL);
+    has_blobs(&g, 3);
+    closed(&g);
+    move_to(volumes_in("drive0", 3), 3);
+    g = (struct group){.ranks = RANKS};
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_ok(open_part("run", 3, r, RANKS, NULL, &g.run[r], &diag));
+    unite(&g);
+    has_blobs(&g, 3);
+    closed(&g);
+    assert_memory_equal(digest_of_whole("run", 3).bytes, expected(3).bytes, 16);
+    removed("run");
+}
+
 static void volumes_move_together_by_hand(void **state) {
     struct group g = made("run", volumes_in("drive0", VOLUMES));
     steps(&g, 1);
@@ -513,6 +567,7 @@ int main(void) {
         cmocka_unit_test(what_was_cut_off_is_made_again),
         cmocka_unit_test(an_overwritten_run_stays_until_the_end),
         cmocka_unit_test(a_snapshot_is_of_all_parts),
+        cmocka_unit_test(each_has_its_blob_where_the_state_goes),
         cmocka_unit_test(volumes_move_together_by_hand),
         cmocka_unit_test(drives_on_another_host_are_taken_by_their_names),
     };
