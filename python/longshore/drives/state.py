@@ -117,8 +117,9 @@ class State(Together):
         if ranks is None or ranks.size == 1:
             return cls._open(path, None, read_only, ring_bytes, snapshot, without_drives, accept_step)
         with together(ranks):
-            with contextlib.closing(cls.open(path, read_only=True, without_drives=True)) as record:
-                volumes = record.drives
+            with rank_0_first(ranks, f"opening {path}"):  # it finishes what was interrupted, which may take long
+                with contextlib.closing(cls.open(path, read_only=True, without_drives=True)) as record:
+                    volumes = record.drives
             part = Part(ranks, owners(ranks, volumes, path))
             with rank_0_first(ranks, f"opening {path}"):
                 state = cls._open(path, part, read_only, ring_bytes, snapshot, without_drives, accept_step)
