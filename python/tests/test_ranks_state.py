@@ -3,15 +3,20 @@
 import json
 import os
 
+import pytest
 import torch
 from torch import nn
 
 import longshore
+from longshore.run import checkpoint
 from rank_processes import results
 from test_program import needs_program, program
 
 MEMORY = "64MiB"
-RANK = int(os.environ.get("RANK", 0))
+
+
+def rank():
+    return int(os.environ.get("RANK", 0))
 
 
 class Layer(nn.Module):
@@ -52,14 +57,14 @@ def all_of(engine):
 
 def made(run, storage="fp32"):
     """Each rank draws other weights, and takes rank 0's."""
-    engine = longshore.wrap(Model(RANK), run=run, memory=MEMORY, lr=1e-2, storage=storage, sum_groups=6)
+    engine = longshore.wrap(Model(rank()), run=run, memory=MEMORY, lr=1e-2, storage=storage, sum_groups=6)
     out = all_of(engine)
     engine.close()
     return out
 
 
 def resumed(run, change=None):
-    engine = longshore.resume(run, Model(7 + RANK), memory=MEMORY)
+    engine = longshore.resume(run, Model(7 + rank()), memory=MEMORY)
     if change is not None:
         change(engine)
     out = all_of(engine)
@@ -71,11 +76,11 @@ def write(engine):
     """Ranks write other values; rank 0's count."""
     layer = engine.module.layers[1]
     with longshore.resident(layer, write=True), torch.no_grad():
-        layer.a.weight += 1 + RANK
+        layer.a.weight += 1 + rank()
 
 
 def load(engine):
-    values = Model(40 + RANK).state_dict()
+    values = Model(40 + rank()).state_dict()
     engine.module.load_state_dict({**values, "seen": torch.arange(3.0)})
 
 
@@ -85,7 +90,8 @@ def a_life(directory):
     for storage in ("fp32", "bf16"):
         run = os.path.join(directory, storage)
         out.append(made(run, storage))
-        assert resumed(run) == out[-1]
+        drawn = torch.rand(3)
+        assert resumed(run) == out[-1] and torch.equal(torch.rand(3), drawn)  # each rank has random numbers of its own
         out += [resumed(run, write), resumed(run, load)]
         assert resumed(run) == out[-1]
     return out
@@ -111,3 +117,70 @@ def test_more_ranks_than_volumes(tmp_path):
     assert two == (alone[0], alone[1], alone[1])
     for said in results(3, resumed, tmp_path / "run"):
         assert said == alone[1]
+
+
+class Kept:
+    """What each rank follows: its own number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def state_dict(self):
+        return {"number": self.number}
+
+    def load_state_dict(self, state):
+        self.number = state["number"]
+
+
+def step(engine, number):
+    """One step of four micro-batches, of which each rank has its share."""
+    generator = torch.Generator().manual_seed(number)
+    batches = torch.randn(4, 2, 250, generator=generator).split(1)
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    mine = batches[rank() * 4 // size : (rank() + 1) * 4 // size]
+    return engine.train_batch([b[0] for b in mine], lambda out, _: out.square().mean())
+
+
+def trained(directory):
+    """Steps, with what goes with them: a write that becomes a part of a step, a snapshot, a checkpoint, saved files."""
+    run = os.path.join(directory, "run")
+    engine = longshore.wrap(Model(rank()), run=run, memory=MEMORY, lr=1e-2, sum_groups=2)
+    engine.follow("kept", Kept(rank()))
+    out = [step(engine, 1).loss]
+    layer = engine.module.layers[1]
+    with longshore.resident(layer, write=True), torch.no_grad():
+        layer.a.weight.mul_(0.5 + rank())
+    assert engine.step_number == 1
+    out += [engine.digest(), step(engine, 2).grad_norm]
+    engine.snapshot("two")
+    with pytest.raises(longshore.ExistsError):
+        engine.snapshot("two")
+    after = engine.digest(), step(engine, 3).loss, engine.digest()
+    checkpoint.save(engine, os.path.join(directory, "checkpoint"), {"rank": 0})
+    engine.save_pretrained(os.path.join(directory, "saved"), moments=True)
+    with pytest.raises(longshore.ExistsError):
+        engine.save_pretrained(os.path.join(directory, "saved"))
+    engine.reopen(run, "two")
+    assert (engine.digest(), step(engine, 3).loss, engine.digest()) == after
+    step(engine, 4)
+    assert checkpoint.load(engine, os.path.join(directory, "checkpoint")) == {"rank": 0}
+    assert engine.digest() == after[2]
+    step(engine, 4)
+    drawn = bits(torch.rand(3))
+    engine.close()
+    engine = longshore.resume(run, Model(3), memory=MEMORY)
+    kept = engine.follow("kept", Kept(9)).number
+    assert (kept, drawn) == (rank(), bits(torch.rand(3)))
+    out += [*after, engine.digest()]
+    engine.close()
+    other = longshore.wrap(Model(4), run=os.path.join(directory, "b"), moments_from=os.path.join(directory, "saved"))
+    out.append(other.digest())
+    other.close()
+    return out
+
+
+def test_steps_and_what_goes_with_them(tmp_path):
+    alone = trained(tmp_path / "alone")
+    assert results(2, trained, tmp_path / "two") == [alone, alone]
+    for file in (tmp_path / "alone" / "saved").rglob("*.safetensors"):
+        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "alone")).read_bytes()

@@ -93,6 +93,9 @@ class State(Together):
             # each has looked whether a run may be made there
             said = ranks.meet(what, (program, fleet["scratch_bytes"]))
             program, fleet["scratch_bytes"] = said[0][0], sum(scratch for _, scratch in said)
+            starts = [of_rank["position"] for of_rank, _ in said]
+            if part and sum(map(len, starts)) < lib.SHORE_PROGRAM_BYTES // 2:
+                program["starts"] = starts  # with random states of each
             fleet, named = fleet_options(drives, **fleet)
             text = ffi.new("char[]", run_json.text(program).encode())
             for member, value in part.options().items() if part else ():

@@ -5,6 +5,7 @@ loadable after later steps and after kills, as long as the run exists. If a trai
 shutil.rmtree(), the snapshot is deleted too.
 """
 
+import base64
 import contextlib
 import fcntl
 import functools
@@ -63,6 +64,7 @@ def save(engine, directory, extra=None):
     said = {"format": 1, "run": state.path, "snapshot": name, "step": state.step}
     said["groups"] = param_groups.saved(engine.optimizer)
     said["extra"] = commit_blob.plain(extra, "the state of a checkpoint")
+    said["ranks"] = [base64.b64encode(blob).decode() for blob in state.meet(what, state.blob())]
     # at every moment one of the two files names each snapshot, also if the process is killed
     if keeps:
         weights_files.write_json(os.path.join(directory, OTHERS), {"run": state.path, "snapshots": [name, *before]})
@@ -208,6 +210,9 @@ def load(engine, directory, weights_only=False, followed=(), any_optimizer=False
         )
     if not weights_only:
         commit_blob.restore_groups(said, engine.optimizer)
+        blobs = said.get("ranks", ())
+        if core.trains and core.ranks.rank and len(blobs) == core.ranks.size and blobs[core.ranks.rank]:
+            commit_blob.take_own(core, base64.b64decode(blobs[core.ranks.rank]))  # a rollback gives all rank 0's
     _watch_deletions()
     return commit_blob.back(said["extra"])
 

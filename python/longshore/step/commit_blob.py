@@ -144,9 +144,21 @@ def of(state):
     """The committed step's blob, completed with the buffers that have not changed since the run was made: that of this
     rank, or rank 0's where as many ranks did not make the step. All ranks call it."""
     made, packed = _made_with(state), [_unpack(blob) for blob in state.meet("the state of each rank", state.blob())]
+    starts = (state.program or {}).get("starts", ())
     mine = packed[state.rank] if packed[0].get("ranks", 1) == len(packed) else {}
+    if not packed[0] and len(starts) == len(packed):  # no step was made
+        mine = {**made, "random": _unpack(base64.b64decode(starts[state.rank]))["random"]}
     packed = mine or packed[0] or made
     return {**packed, "buffers": {**made.get("buffers", {}), **packed.get("buffers", {})}}
+
+
+def take_own(core, blob):
+    """Takes what a rank has of its own from a blob: random states, and states of followed objects."""
+    saved = _unpack(blob)
+    core.cycle.position = {**core.cycle.position, "followed": saved["followed"]}
+    for name, thing in core.followed.items():
+        restore_followed(saved, name, thing)
+    set_random_states(saved["random"])
 
 
 def _made_with(state):
