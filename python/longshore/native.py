@@ -4,6 +4,7 @@ It uses only ``include/longshore/*.h``. No drive thread calls back into Python: 
 ``shore_wait``. Only the watch of a device does, to wait for an event (``model/device.py``).
 """
 
+import errno
 import os
 
 from . import errors, forks
@@ -18,6 +19,7 @@ _BY_CODE = {
     lib.SHORE_EMISSING: errors.MissingError,
     lib.SHORE_EEXISTS: errors.ExistsError,
     lib.SHORE_ENONFINITE: errors.NotFiniteError,
+    -errno.EREMOTEIO: errors.RankError,
 }
 
 

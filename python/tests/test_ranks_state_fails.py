@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import longshore
+from longshore.drives.parts import Part
 from longshore.errors import LongshoreError
 from longshore.ranks.ranks import Ranks
 from rank_processes import processes, results
@@ -16,18 +17,29 @@ from test_ranks_state import MEMORY, Model, made, resumed
 STEPS = 3
 
 
-def kill_at(rank, call, number=1):
-    """A rank is killed as it comes to a call for the n-th time, before the others hear of it."""
-    meet, left = Ranks.meet, [number]
+ANSWER = "an answer"
 
-    def dies(self, what, value=None):
-        if self.rank == rank and what.startswith(call):
+
+def kill_at(rank, call, number=1):
+    """A rank is killed as it comes to a call for the n-th time, before the others hear of it; or as it is asked for
+    segments."""
+    meet, answer, left = Ranks.meet, Part._answer, [number]
+
+    def count(own, what):
+        if own == rank and what.startswith(call):
             left[0] -= 1
             if not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def meets(self, what, value=None):
+        count(self.rank, what)
         return meet(self, what, value)
 
-    Ranks.meet = dies
+    def answers(self, *asked):
+        count(self.ranks.rank, ANSWER)
+        return answer(self, *asked)
+
+    Ranks.meet, Part._answer = meets, answers
 
 
 def trains(run, *kill):
@@ -55,6 +67,7 @@ def test_a_rank_that_is_killed_is_named_and_all_go_on(tmp_path):
         (1, f"making {run}"),
         (0, "the first state of a block", 3),
         (1, "the seal of the run"),
+        (0, ANSWER),
         (1, "the commit of step 1"),
         (0, f"opening {run}"),
         (0, "the commit of step"),

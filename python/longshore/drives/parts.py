@@ -284,13 +284,13 @@ class _Pieces:
             if self.left:
                 return
         why = ffi.NULL if self.failure is None else ffi.new("char[]", str(self.failure).encode()[:1000])
-        lib.shore_complete(self.completion[0], 0 if self.failure is None else -errno.EIO, why)
+        lib.shore_complete(self.completion[0], 0 if self.failure is None else -errno.EREMOTEIO, why)
         with self.part.moved:
             self.part.asked -= 1
             self.part.moved.notify_all()
 
 
-@ffi.callback("int(void *, const struct shore_elsewhere *, struct shore_completion)", error=-errno.EIO)
+@ffi.callback("int(void *, const struct shore_elsewhere *, struct shore_completion)", error=-errno.EREMOTEIO)
 def _fetch_elsewhere(ctx, request, done):
     ffi.from_handle(ctx).ask(request, done)
     return 0
