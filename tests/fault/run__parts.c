@@ -14,9 +14,9 @@
 #include "unit/run/parts.h"
 
 #if defined(__SANITIZE_THREAD__)
-enum { MAKINGS = 4, TRAININGS = 6 };
+enum { MAKINGS = 4, OVERWRITINGS = 3, TRAININGS = 6 };
 #else
-enum { MAKINGS = 20, TRAININGS = 30 };
+enum { MAKINGS = 20, OVERWRITINGS = 15, TRAININGS = 30 };
 #endif
 enum { VOLUMES = 4, RANKS_MOST = 4, STEPS_MOST = 400, A_ROUND = 6, MESSAGE_BYTES = PART_BYTES };
 
@@ -183,6 +183,13 @@ static int enter(struct shore_run **run, bool *makes, struct shore_diag *diag) {
                   : open_part("run", VOLUMES, self.rank, self.ranks, NULL, run, diag);
 }
 
+static int enter_over(struct shore_run **run, struct shore_diag *diag) {
+    const char *const *volumes = volumes_in("drive0", VOLUMES);
+    int rc = self.rank ? meet(NULL, 0) : 0;
+    if (rc == 0) rc = create_part("run", volumes, VOLUMES, self.rank, self.ranks, true, run, diag);
+    return rc == 0 && self.rank == 0 ? meet(NULL, 0) : rc;
+}
+
 static int fill_and_seal(struct shore_run *run, struct shore_diag *diag) {
     int rc = fill_run(run, diag);
     if (rc == 0 && self.rank) rc = shore_run_seal(run, 0, diag);
@@ -222,6 +229,15 @@ static int work(struct shore_diag *diag) {
     if (rc == 0 && makes) rc = fill_and_seal(run, diag);
     while (rc == 0 && step_of(run) < self.steps)
         rc = step(run, diag);
+    shore_run_close(run);
+    return rc;
+}
+
+static int overwrite(struct shore_diag *diag) {
+    struct shore_run *run = NULL;
+    int rc = enter_over(&run, diag);
+    if (rc == 0) rc = unite(run, diag);
+    if (rc == 0) rc = fill_and_seal(run, diag);
     shore_run_close(run);
     return rc;
 }
@@ -358,6 +374,30 @@ static void a_making_is_made_again(void **state) {
     }
 }
 
+static void an_overwritten_run_is_old_or_new(void **state) {
+    uint64_t old = 0, new = 0;
+    assert_true(group_ran(work, 3, 2, 0, 0));
+    const uint64_t begun = microseconds();
+    assert_true(group_ran(overwrite, 3, 0, 0, 0));
+    const uint64_t taken = microseconds() - begun;
+    for (uint64_t i = 0; i < OVERWRITINGS; i++) {
+        assert_true(group_ran(work, 2 + i % 2, 2, 0, 0));
+        uint32_t ranks = 2 + (uint32_t)(unit(i, 100) * 3);
+        group_ran(overwrite, ranks, 0, 1 + (uint64_t)(unit(i, 101) * 1.2 * (double)taken),
+                  (uint32_t)(unit(i, 102) * ranks));
+        assert_int_equal(finished(start(look)), 0);
+        assert_true(shared->step == 2 || shared->step == 0);
+        *(shared->step ? &old : &new) += 1;
+        assert_true(group_ran(work, 3, shared->step + 1, 0, 0));
+        assert_false(exists("run/making"));
+        if (i % 4 == 3) assert_true(group_ran(overwrite, 2, 0, 0, 0)); /* and then as it was asked for */
+        if (exists("run")) assert_int_equal(finished(start(take_away)), 0);
+        assert_int_equal(rmdir("drive0"), 0); /* nothing is left of either */
+        assert_int_equal(mkdir("drive0", 0755), 0);
+    }
+    printf("%d old, %d new\n", (int)old, (int)new);
+}
+
 static void a_step_that_all_have_is_gone_on_with(void **state) {
     uint64_t kills = 0, steps = 0, begun = microseconds();
     assert_true(group_ran(work, 3, A_ROUND, 0, 0));
@@ -399,6 +439,7 @@ static int group_open(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_making_is_made_again),
+        cmocka_unit_test(an_overwritten_run_is_old_or_new),
         cmocka_unit_test(a_step_that_all_have_is_gone_on_with),
     };
     return cmocka_run_group_tests(tests, group_open, scratch_close);
