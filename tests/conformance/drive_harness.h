@@ -514,6 +514,24 @@ static inline void place_unlink(struct place *place) {
         unlink(place->path[d]);
 }
 
+/* What the files of two fleets say of themselves, apart from their own numbers. */
+static inline void assert_same_records(const struct place *a, const struct place *b) {
+    assert_int_equal(a->ndrives, b->ndrives);
+    for (uint32_t d = 0; d < a->ndrives; d++) {
+        struct shore__volume v[2];
+        struct shore_diag diag = {0};
+        if (shore__volume_peek(a->paths[d], &v[0], &diag)) fail_msg("%s", diag.text);
+        if (shore__volume_peek(b->paths[d], &v[1], &diag)) fail_msg("%s", diag.text);
+        assert_true(v[0].record_valid && v[1].record_valid);
+        assert_memory_equal(&v[0].record, &v[1].record, sizeof v[0].record);
+        assert_int_equal(v[0].desc.nextents, v[1].desc.nextents);
+        assert_memory_equal(v[0].desc.extents, v[1].desc.extents, v[0].desc.nextents * sizeof *v[0].desc.extents);
+        assert_int_equal(v[0].size_bytes, v[1].size_bytes);
+        shore__volume_close(&v[0]);
+        shore__volume_close(&v[1]);
+    }
+}
+
 static inline void place_close(struct place *place) {
     place_unlink(place);
     rmdir(place->directory);

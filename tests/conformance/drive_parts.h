@@ -204,21 +204,4 @@ static inline void parts_end(struct parts *p) {
     place_close(&p->place);
 }
 
-/* What the files of two fleets say of themselves, apart from their own numbers. */
-static inline void assert_same_records(const struct place *a, const struct place *b) {
-    for (uint32_t d = 0; d < DRIVES; d++) {
-        struct shore__volume v[2];
-        struct shore_diag diag = {0};
-        must(&diag, shore__volume_peek(a->paths[d], &v[0], &diag));
-        must(&diag, shore__volume_peek(b->paths[d], &v[1], &diag));
-        assert_true(v[0].record_valid && v[1].record_valid);
-        assert_memory_equal(&v[0].record, &v[1].record, sizeof v[0].record);
-        assert_int_equal(v[0].desc.nextents, v[1].desc.nextents);
-        assert_memory_equal(v[0].desc.extents, v[1].desc.extents, v[0].desc.nextents * sizeof *v[0].desc.extents);
-        assert_int_equal(v[0].size_bytes, v[1].size_bytes);
-        shore__volume_close(&v[0]);
-        shore__volume_close(&v[1]);
-    }
-}
-
 #endif

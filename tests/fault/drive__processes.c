@@ -1,6 +1,6 @@
-/* A fleet by up to eight processes, of which one is killed at any instant, also while they make it, and the others a
- * while later: the committed step is one that all had, to the bit, for one process as for any number, and never older
- * than what all knew to be confirmed. */
+/* What eight processes make of a fleet is what one makes, to the byte of its records. And by up to eight, of which one
+ * is killed at any instant, also while they make it, and the others a while later: the committed step is one that all
+ * had, to the bit, for one process as for any number, and never older than what all knew to be confirmed. */
 #include "conformance/drive_harness.h"
 
 #include <errno.h>
@@ -18,6 +18,7 @@
 
 /* What processes tell each other; a program sends it over a network. */
 struct between {
+    uint64_t steps; /* at which they end; 0: they go on until they are killed */
     atomic_uint told, united, failed;
     atomic_uint done;                       /* things that any of them has done */
     atomic_uint_fast64_t committed[DRIVES]; /* by process */
@@ -81,7 +82,7 @@ static int step(struct shore_fleet *f, uint32_t process, uint32_t processes, str
     return did(shore_fleet_confirm(f, info.step + 1));
 }
 
-/* Never returns. It makes steps until it is killed. */
+/* Never returns. It makes steps until it is killed, or until between->steps. */
 static void work(uint32_t process, uint32_t processes, bool make) {
     struct shore_fleet *f;
     struct shore_diag diag = {0};
@@ -96,23 +97,38 @@ static void work(uint32_t process, uint32_t processes, bool make) {
     if (!rc && make) rc = did(fleet_init(f, &plain, &diag));
     if (!rc) atomic_fetch_add(&between->united, 1);
     if (!rc) until(&between->united, processes);
-    while (!rc)
+    while (!rc && (!between->steps || atomic_load(&between->committed[process]) < between->steps))
         rc = step(f, process, processes, &diag);
+    if (!rc) {
+        shore_fleet_close(f);
+        _exit(0);
+    }
     fprintf(stderr, "process %u of %u: %d: %s\n", process, processes, rc, diag.text);
     atomic_store(&between->failed, 1);
     _exit(1);
 }
 
-/* Starts processes, and kills one at some instant, then all. */
-static void work_until_killed(uint32_t processes, bool make) {
-    pid_t pid[DRIVES] = {0};
-    int status;
+static void start(uint32_t processes, bool make, uint64_t steps, pid_t *pid) {
     memset(between, 0, sizeof *between);
+    between->steps = steps;
     for (uint32_t i = 0; i < processes; i++) {
         pid[i] = fork();
         assert_true(pid[i] >= 0);
         if (pid[i] == 0) work(i, processes, make);
     }
+}
+
+static void wait_for(uint32_t processes, const pid_t *pid) {
+    int status;
+    for (uint32_t i = 0; i < processes; i++)
+        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
+    assert_int_equal(atomic_load(&between->failed), 0);
+}
+
+/* Starts processes, and kills one at some instant, then all. */
+static void work_until_killed(uint32_t processes, bool make) {
+    pid_t pid[DRIVES] = {0};
+    start(processes, make, 0, pid);
     /* by what they have done, and by time from there: the machine may be slow */
     until(&between->done, (unsigned)draw((make ? 4 : 12) * processes));
     usleep((useconds_t)draw(2000));
@@ -122,9 +138,7 @@ static void work_until_killed(uint32_t processes, bool make) {
     usleep((useconds_t)draw(5000));
     for (uint32_t i = 0; i < processes; i++)
         kill(pid[i], SIGKILL);
-    for (uint32_t i = 0; i < processes; i++)
-        assert_int_equal(waitpid(pid[i], &status, 0), pid[i]);
-    assert_int_equal(atomic_load(&between->failed), 0);
+    wait_for(processes, pid);
 }
 
 /* What one process finds. Returns whether there is a whole state. */
@@ -161,16 +175,55 @@ static bool look(uint32_t processes, bool make) {
     return true;
 }
 
+static int set_up(void **state) {
+    between = mmap(NULL, sizeof *between, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (between == MAP_FAILED || !mkdtemp(folder) || chdir(folder)) return -1;
+    place_open(&place, "ffffffff");
+    plain_open(&plain, SHORE_ADAMW, false);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    int rc = 0;
+    plain_close(&plain);
+    place_close(&place);
+    rc = munmap(between, sizeof *between) || chdir("/") || rmdir(folder);
+    memset(folder + strlen(folder) - 6, 'X', 6);
+    return rc;
+}
+
+static void assert_ok(int rc, const struct shore_diag *diag) {
+    if (rc) fail_msg("%d: %s", rc, diag->text);
+}
+
+static void eight_processes_make_what_one_makes(void **state) {
+    struct place one;
+    struct shore_fleet *f;
+    struct shore_diag diag = {0};
+    struct shore_fleet_options options = options_for(NULL);
+    pid_t pid[DRIVES] = {0};
+    start(DRIVES, true, 3, pid); /* before this process has threads */
+    wait_for(DRIVES, pid);
+    place_open(&one, "ffffffff");
+    options.drives = one.paths;
+    assert_ok(shore_fleet_create(plain.layout, &options, &f, &diag), &diag);
+    assert_ok(fleet_init(f, &plain, &diag), &diag);
+    for (; plain.step < 3; plain_step(&plain, 1))
+        assert_ok(fleet_step(f, &plain, plain.step, &diag), &diag);
+    assert_digest(f, &plain, true);
+    shore_fleet_close(f);
+    assert_same_records(&place, &one);
+    options.drives = place.paths;
+    assert_ok(shore_fleet_open(plain.layout, &options, &f, &diag), &diag);
+    assert_digest(f, &plain, true);
+    shore_fleet_close(f);
+    place_close(&one);
+}
+
 static void any_process_is_killed_at_any_instant(void **state) {
     static const uint32_t counts[] = {8, 8, 4, 2, 3, 1};
     unsigned cut_off = 0;
-    between = mmap(NULL, sizeof *between, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(between != MAP_FAILED);
     seed = test_seed();
-    assert_non_null(mkdtemp(folder));
-    assert_int_equal(chdir(folder), 0);
-    place_open(&place, "ffffffff");
-    plain_open(&plain, SHORE_ADAMW, false);
     for (unsigned kills = 0, make = true; kills < 2 * KILLS; kills++) {
         const bool making = kills < KILLS;
         const uint32_t processes = making ? 1 + (uint32_t)draw(DRIVES) : make ? DRIVES : counts[draw(6)];
@@ -186,13 +239,12 @@ static void any_process_is_killed_at_any_instant(void **state) {
     }
     print_message("%u kills, %u of a making, step %llu\n", 2 * KILLS, cut_off, (unsigned long long)plain.step);
     assert_true(plain.step > 0);
-    plain_close(&plain);
-    place_close(&place);
-    assert_int_equal(chdir("/") || rmdir(folder), 0);
-    munmap(between, sizeof *between);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_process_is_killed_at_any_instant)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(eight_processes_make_what_one_makes, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(any_process_is_killed_at_any_instant, set_up, tear_down),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
