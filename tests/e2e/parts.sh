@@ -30,6 +30,11 @@ must inspect "$run" --digest --deep
 same "one run" "$(digest)" "$alone3"
 must drive list "$run"
 same "a directory with eight volumes" "$(grep -c "^$place/d1: .* in $place/d1/longshore-run-0c0ffee1.rank[0-7].volume, placement 1, step 3, epoch 1$" "$place/log")" 8
+# said RUN DIR: what inspect says of it, but for the names
+said() { must inspect "$1" && sed -e "s|$1|RUN|g; s|$2|DIR|g" "$place/log"; }
+"$maker" "$place/one" 3 "${volumes[@]/#"$place/d1"/"$place/d3"}" >"$place/out" 2>"$place/log" || fail "one"
+same "as if one process had made it" "$(said "$run" "$place/d1")" "$(said "$place/one" "$place/d3")"
+must remove "$place/one"
 must inspect "$run" --json
 same "eight volumes" "$(grep -o '"place":[0-7]' "$place/log" | sort -u | wc -l)" 8
 must snapshot "$run" three
