@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 
+import longshore
 from longshore.errors import RankError
 from longshore.ranks.launch import ranks
 from models import HANGS_SECONDS
@@ -181,3 +182,35 @@ def test_a_script_that_ends_is_named(how, code, others):
     assert said_0.startswith(others) and not said_1
     assert "terminate" not in wrong_0 + wrong_1
     assert time.monotonic() - began < SOON
+
+
+def trains(run, how):
+    """Both ranks make a step; then one, or both, or none raises."""
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+
+    said = None
+    try:
+        with longshore.wrap(model(), run=run, memory="64MiB", rank_timeout=600) as engine:
+            for step in range(2):
+                loss = engine(torch.ones(2, 64)).square().mean()
+                engine.backward(loss)
+                if step == 1 and (how == "both" or how == "one" and ranks().rank == 1):
+                    raise ValueError("no batch")
+                engine.step()
+    except (ValueError, RankError) as error:
+        said = f"{type(error).__name__}: {error}"
+    if how == "one":
+        return said
+    with longshore.resume(run, model()) as engine:
+        return said, engine.step_number
+
+
+def test_an_exception_that_ends_with_engine_is_named(tmp_path):
+    first, second = results(2, trains, str(tmp_path / "one"), "one")
+    assert second == "ValueError: no batch"
+    assert first.startswith("RankError: rank") and "engine.close() after ValueError: no batch" in first
+    assert "the norm of step 2" in first
+    assert results(2, trains, str(tmp_path / "both"), "both") == [("ValueError: no batch", 1)] * 2  # committed
+    assert results(2, trains, str(tmp_path / "none"), "none") == [(None, 2)] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import types
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from .. import native
-from ..errors import LongshoreError
+from ..errors import LongshoreError, RankError
 from ..torch_internals import LoadsChild, in_functional_call, parameters_of
 
 _Engine = TypeVar("_Engine", bound="Face")
@@ -57,8 +58,15 @@ class Face(LoadsChild):
     def __enter__(self: _Engine) -> _Engine:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type | None, failure: BaseException | None, _: object) -> None:
+        if failure is None or core_of(self).state is None:
+            self.close()
+            return
+        with contextlib.suppress(RankError):  # the script gets its own exception, and the other ranks hear of it
+            name = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+            core_of(self).ranks.meet(f"engine.close() after {name}")
+        with contextlib.suppress(RankError):
+            self.close()
 
     def __reduce_ex__(self, protocol: object) -> Any:
         """Refuses to copy or pickle the engine: a copy would close the run when it is deleted."""
