@@ -346,6 +346,8 @@ class Gradients(HookSide, ScriptSide):
     def begin_pass(self, core, several):
         """Holds optimizer state in memory that gradients leave free. Returns whether some must be read first. With
         compression it holds none, since each update reads the residual anyway. several: as in most_bytes()."""
+        if self.over_ranks is not None:
+            self.over_ranks.finished = False
         self.step.tell(lib.shore_step_clip_at, core.how["clip"] or 0)
         most = self.most_bytes(several or self.has_more_than_zeros())
         return not core.compression and self.step.tell(

@@ -11,6 +11,8 @@ tensor the own part.
 
 import itertools
 import threading
+import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +20,8 @@ import torch
 from ..errors import BudgetError, LongshoreError
 from ..native import ffi, readable
 from .block_gradients import BlockGradients, is_zeros, zeros
+
+END = -1  # in place of a block: the rank publishes no other in this round
 
 
 class _Published(NamedTuple):
@@ -64,7 +68,7 @@ class ReduceScatter:
         self.owned = [owned for _, owned in told]  # [rank][block]: (first segment, number of segments)
         self.others = [rank for rank in range(ranks.size) if rank != ranks.rank]
         self.local = [self._new_block() for _ in blocks]
-        self.finished = False  # whether no sum has come since finish()
+        self.finished = False  # whether no pass has begun since finish()
         self.changed = threading.Condition()  # guards what other threads see of what follows
         self.failure = None
         self.round = 0  # how many times the ranks have begun to add up
@@ -117,17 +121,19 @@ class ReduceScatter:
         if last:
             self._publish(number)
             self.poll()
+            self._let_others_follow()
         elif self.nbytes > self.gradients.room:
+            room = readable(self.gradients.room)
             raise BudgetError(
                 f"the gradients between backward passes take {readable(self.nbytes)}, which several ranks keep in "
-                f"memory until the step, and memory= leaves {readable(self.gradients.room)} for them: give more "
-                "memory=, or use engine.train_batch(), which keeps those of one block"
+                f"memory until the step's last pass, and memory= leaves {room} for them: give more memory=, or each "
+                "rank one micro-batch a step"
             )
 
     def _publish(self, number):
         """This rank's sums of a block are those of the step: the others may have them."""
         block, fresh = self.local[number], self._new_block()
-        self.local[number], fresh.fired, self.finished = fresh, block.fired, False
+        self.local[number], fresh.fired = fresh, block.fired
         if not block.apart:
             block.fold_all()
         key = self.round, number, self.counts.get(number, 0)
@@ -136,9 +142,25 @@ class ReduceScatter:
             self.counts[number] = key[2] + 1
             self.arrived.setdefault(number, set()).update(block.held)
             self.published[key] = _Published(block, wanted)
+        self._tell(key)
+
+    def _tell(self, key):
         for rank in self.others:
-            if rank in wanted:
-                self.ranks.ask(rank, f"{self.name}: published", key, None, self._fail)
+            self.ranks.ask(rank, f"{self.name}: published", key, None, self._fail)
+
+    def _let_others_follow(self):
+        """Where memory has no room, waits until no rank is behind: what others have not asked for yet stays here."""
+        waits = time.monotonic() + self.ranks.timeout
+        with self.changed:
+            while self.nbytes > self.gradients.room and self._is_ahead() and time.monotonic() < waits:
+                self.changed.wait(1)
+
+    def _is_ahead(self):
+        """Whether another rank has published less in this round. One of those that have least never waits."""
+        there = Counter(rank for rank, of_round, *_ in self.told if of_round == self.round)
+        ended = {rank for rank, *key in self.told if key[:2] == [self.round, END]}
+        behind = [rank for rank in self.others if there[rank] < sum(self.counts.values()) and rank not in ended]
+        return bool(behind) and not self.ranks.failed
 
     def _fail(self, failure=None):
         with self.changed:
@@ -146,7 +168,9 @@ class ReduceScatter:
             self.changed.notify_all()
 
     def _note(self, asking, key):
-        self.told.add((asking, *key))
+        with self.changed:
+            self.told.add((asking, *key))
+            self.changed.notify_all()
         return b""
 
     def _give(self, asking, key):
@@ -164,6 +188,7 @@ class ReduceScatter:
             wanted.discard(rank)
             if not wanted:
                 del self.published[key]
+                self.changed.notify_all()
 
     def spans(self, number, rank=None):
         """What a rank owns of a block's tensors, as Layout.spans() says it. None: this one."""
@@ -229,6 +254,7 @@ class ReduceScatter:
         for number, block in enumerate(self.local):
             if block.held:
                 self._publish(number)
+        self._tell((self.round, END, 0))
         everyone = self.ranks.meet(f"the gradients of step {self._step()}", (self.counts, self.arrived))
         due = {}
         for number in sorted({number for counts, _ in everyone for number in counts}, reverse=True):
