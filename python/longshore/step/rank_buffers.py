@@ -19,6 +19,8 @@ class RankBuffers:
     def changed(self):
         """The names of buffers that may have changed since then: all of a module that has changed one, since batch norm
         says so of its count alone."""
+        if self.core.ranks.size == 1:
+            return []
         now = {name: (b, version_of(b)) for name, b in self.core.module.named_buffers()}
         owners = {name.rpartition(".")[0] for name, (b, version) in now.items() if not self._has_seen(name, b, version)}
         return [name for name in now if name.rpartition(".")[0] in owners]
@@ -30,7 +32,7 @@ class RankBuffers:
     def take_rank_0s(self, changed):
         """Gives all ranks rank 0's buffers. changed: what changed() has returned on each rank."""
         core, names = self.core, {name for of_rank in changed for name in of_rank}
-        if core.ranks.size == 1 or not names:
+        if not names:
             return
         told = None
         if core.ranks.rank == 0:
@@ -41,11 +43,19 @@ class RankBuffers:
             put = putting(core.module, theirs)
             for name, value in theirs.items():
                 put(name, value)
-        elif self.seen and not self.said:
+        elif core.trains and not self.said:
+            self._say(theirs)
+        self.seen = {name: (b, version_of(b)) for name, b in core.module.named_buffers()}
+
+    def _say(self, names):
+        """Says once what this means for the bits: at wrap() if it is known of a module, or after the first step."""
+        modules = dict(self.core.module.named_modules())
+        tracks = [n for n in names if getattr(modules.get(n.rpartition(".")[0]), "track_running_stats", False)]
+        written = tracks or (self.seen and names)
+        if written:
             self.said = True
             _log.warning(
                 "%s: forward writes this buffer, and all ranks take rank 0's after each step, as under "
                 "DistributedDataParallel: bits are equal for equal numbers of ranks alone",
-                min(theirs),
+                min(written),
             )
-        self.seen = {name: (b, version_of(b)) for name, b in core.module.named_buffers()}
