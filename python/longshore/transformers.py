@@ -27,10 +27,11 @@ from . import progress
 from .errors import LongshoreError
 from .integrations import hub, trainer_steps
 from .integrations.trainer_position import TrainerPosition
-from .model import adapters, blocks, precision
+from .model import adapters, blocks, placement, precision
+from .ranks.launch import ranks
 from .run import checkpoint, init, retrain
 from .run.engine_surface import core_of, refuse_engine
-from .run.options import ARGUMENTS, BUDGETS, DTYPE_OF, NAME_OF, that_stay
+from .run.options import ARGUMENTS, BUDGETS, DTYPE_OF, NAME_OF, refuse_rank_timeout, that_stay
 from .run.resume import resume
 from .run.wrap import wrap
 from .step import trusted_code
@@ -105,6 +106,10 @@ class TrainingArguments(transformers.TrainingArguments):
                 "Trainer with it"
             )
         self.bf16 = False  # the model itself becomes bfloat16, without autocast
+        refuse_rank_timeout("TrainingArguments", self.rank_timeout)
+        # before Accelerate, whose process group may find addresses of ended ranks, and which sees no ranks on CPUs else
+        if ranks(self.rank_timeout or self.ddp_timeout).size > 1 and placement.usable_accelerator() is None:
+            self.use_cpu = True
         super().__post_init__()
 
     @property
@@ -138,9 +143,16 @@ class Trainer(transformers.Trainer):
         refuse_engine(model, "Trainer", f"{instead}its run (train(resume_from_checkpoint=))")
         super().__init__(*args, **kwargs)
         self.args.read_by_longshore = True
+        if self.args.world_size != ranks().size:
+            raise LongshoreError(
+                f"Trainer: there are {ranks().size} ranks, and Accelerate has found {self.args.world_size}, so that "
+                "each would take the batches of all: give TrainingArguments(use_cpu=True) if they compute on CPUs"
+            )
         self.args._n_gpu = min(self.args.n_gpu, 1)  # noqa: SLF001 - transformers would copy the model to all of them
-        # the engine holds parameters and gradients, so Accelerate must not move or clip them
+        # the engine holds parameters, gradients and the optimizer's state, so Accelerate must not move or clip them
+        prepare = self.accelerator.prepare_optimizer
         self.accelerator.prepare_model = lambda model, *args, **kwargs: model
+        self.accelerator.prepare_optimizer = lambda optimizer, *args, **kwargs: prepare(optimizer, False)
         self.accelerator.clip_grad_norm_ = self._clip
         self.accelerator.backward = self._backward
         self.longshore_position = TrainerPosition(self)
@@ -328,6 +340,8 @@ class Trainer(transformers.Trainer):
             not _internal_call or pushes or args.save_only_model or getattr(args, "checkpoint_weights", False)
         )
         try:
+            if self.engine is not None and not args.should_save:
+                self._save_together(output_dir or args.output_dir)  # what rank 0 does in _save()
             super().save_model(output_dir, _internal_call)
         finally:
             self._saves_weights = True
@@ -344,7 +358,17 @@ class Trainer(transformers.Trainer):
     def _save(self, output_dir=None, state_dict=None):
         output_dir = output_dir if output_dir is not None else self.args.output_dir
         if self.engine is None:
-            return super()._save(output_dir, state_dict)
+            super()._save(output_dir, state_dict)
+        elif self.args.should_save:
+            self._save_together(output_dir)
+
+    def _save_together(self, output_dir):
+        state = core_of(self.engine).cycle.open_state("save_model")
+        self.engine.settle()
+        state.by_rank_0("trainer.save_model()", lambda: self._write(output_dir))
+
+    def _write(self, output_dir):
+        """Writes the files of save_model(): rank 0 does."""
         os.makedirs(output_dir, exist_ok=True)
         if adapters.saved_alone(self.model):
             adapters.save(self.model, output_dir)
@@ -374,8 +398,9 @@ class Trainer(transformers.Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir):
         checkpoint.save(self.engine, output_dir)
-        checkpoint.say_weights(self.engine, output_dir, ".", _WEIGHTS)
-        torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, "scheduler.pt"))
+        if self.args.should_save:
+            checkpoint.say_weights(self.engine, output_dir, ".", _WEIGHTS)
+            torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, "scheduler.pt"))
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         """Only checks the checkpoint. _load_optimizer_and_scheduler() loads it once the engine exists."""

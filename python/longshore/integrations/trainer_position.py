@@ -21,6 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..drives.state import State
 from ..errors import LongshoreError
+from ..ranks.launch import ranks
 from ..run.engine_surface import core_of
 from ..step import commit_blob, param_groups
 
@@ -287,7 +288,7 @@ def _of(run, engine):
         engine.reopen(run)
         step, blob = engine.step_number, core_of(engine).cycle.position
     else:
-        with contextlib.closing(State.open(run, read_only=True)) as state:
+        with contextlib.closing(State.open(run, ranks=ranks(), read_only=True)) as state:  # each has one of its own
             step, blob = state.step, commit_blob.of(state)
     saved = blob.get("followed", {}).get(_NAME)
     return step, commit_blob.back(saved) if saved is not None else {}
