@@ -188,9 +188,10 @@ def _see_all(store, rank, size, timeout):
         if store.add("given up", 0):
             _give_up(store, store.get("why").decode())
         if left <= 0:
-            several = f"{', '.join(map(str, missing))} {'has' if len(missing) == 1 else 'have'}"
+            names = ", ".join(map(str, missing))
+            said = f"rank {names} has" if len(missing) == 1 else f"ranks {names} have"
             _give_up(
-                store, f"of {size} ranks, {several} not come within {timeout:g} s: every rank must make or open the run"
+                store, f"{said} not come within {timeout:g} s, of {size} ranks: every rank must make or open the run"
             )
         time.sleep(wait)
         left, wait = left - wait, min(2 * wait, 0.2)
