@@ -515,7 +515,7 @@ def test_the_launcher(tmp_path, seed):
         digests.add(done.stdout.split("DIGEST ")[1].split()[0])
     assert len(digests) == 1
     for options, why in (
-        (["--num_gpus", "2"], "one process"),
+        (["--num_gpus", "2"], "torchrun starts ranks"),
         (["--autotuning", "run"], "memory is planned"),
         (["--no_python"], "by itself"),
     ):

@@ -34,9 +34,9 @@ USES = {  # what scripts do with a name: what the sentence says works instead
     ("ops.op_builder", "AsyncIOBuilder", lambda kind: kind().load()): "no operator is compiled",
     ("ops.sparse_attention", "SparseSelfAttention", lambda kind: kind()): "scaled_dot_product_attention",
     ("inference.engine", "InferenceEngine", lambda kind: kind(None)): "generate",
-    ("comm", "all_to_all_single", lambda call: call(None, None)): "there is one process",
+    ("comm", "all_to_all_single", lambda call: call(None, None)): "torch.distributed has it",
     ("runtime.zero", "TiledLinear", lambda kind: kind(1, 1)): "deepspeed.initialize",
-    ("elasticity", "compute_elastic_config", lambda call: call({}, "")): "there is one process",
+    ("elasticity", "compute_elastic_config", lambda call: call({}, "")): "sum_groups",
     ("git_version_info", "torch_info", lambda table: table["version"]): "docs/deepspeed.md",
 }
 
@@ -117,7 +117,7 @@ def test_every_name_is_imported_under_the_launcher(tmp_path):
             ["--deepspeed", "ds.json", "train.py"],
             "--deepspeed: is not an option of this launcher; give the script's options after SCRIPT",
         ),
-        (["--num_gpus", "2", "train.py"], "one process owns a run"),
+        (["--num_gpus", "2", "train.py"], "torchrun starts ranks"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, why):

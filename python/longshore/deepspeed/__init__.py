@@ -1,7 +1,8 @@
 """DeepSpeed's API on a Longshore run: `import longshore.deepspeed as deepspeed`.
 
-Training runs in one process. Parameters, gradients and the optimizer's state lie on drives. To run a script that
-imports `deepspeed`, or that uses transformers with --deepspeed, write `python -m longshore.deepspeed train.py ...`.
+Training runs in one process, or in several ranks of torchrun. Parameters, gradients and the optimizer's state lie on
+drives. To run a script that imports `deepspeed`, or that uses transformers with --deepspeed, write
+`python -m longshore.deepspeed train.py ...`, or `torchrun -m longshore.deepspeed train.py ...`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def initialize(
         lr_scheduler: A scheduler, or a function that makes one of the optimizer. Default: the configuration's.
         collate_fn: The data loader's.
         config, config_params: The configuration: a dict, or the path of a JSON file.
-        mpu, mesh_param: Refused, because there is one process.
+        mpu, mesh_param: Refused, because each rank computes whole layers.
         distributed_port, dist_init_required: Ignored.
 
     Returns:
@@ -122,16 +123,17 @@ def initialize(
     _refuse_second(model)
     if mpu is not None or mesh_param is not None:
         raise ConfigError(
-            "deepspeed.initialize: mpu and mesh_param: one process computes, so nothing is split; leave them out"
+            "deepspeed.initialize: mpu, mesh_param: are refused, since each rank computes whole layers: leave them out"
         )
     of_args = getattr(args, "deepspeed_config", None), getattr(args, "deepspeed", None)
     given = next((c for c in (config, config_params, *of_args) if c is not None and not isinstance(c, bool)), None)
     if given is None:
         raise ConfigError("deepspeed.initialize: no configuration: give config=, or --deepspeed_config FILE")
     given = _config.load(given)
+    accelerator.refuse_other_ranks()
     settings = _config.settings(given, of_others(_last and _last()))
     init_distributed()
-    monitor = Monitors(settings.monitors)
+    monitor = Monitors(settings.monitors if comm.get_rank() == 0 else {})
     made = _optimizer(settings, optimizer, model_parameters, model)
     precision.cast(
         model, {"bf16": torch.bfloat16, "fp32": torch.float32}[settings.dtype], buffers=True, spool=zero.spool()
@@ -208,7 +210,8 @@ def _finish(engine, settings, given, monitor, there, trains, lr_scheduler, train
     if training_data is not None:
         sampler = None
         if hasattr(training_data, "__len__"):
-            sampler = torch.utils.data.DistributedSampler(training_data, num_replicas=1, rank=0)
+            ranks = {"num_replicas": comm.get_world_size(), "rank": comm.get_rank()}
+            sampler = torch.utils.data.DistributedSampler(training_data, **ranks)
         how = {"batch_size": settings.micro_batch, "drop_last": settings.drop_last, "collate_fn": collate_fn}
         out.training_dataloader = torch.utils.data.DataLoader(training_data, sampler=sampler, **how)
     global _last

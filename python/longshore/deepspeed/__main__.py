@@ -47,7 +47,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         prog="python -m longshore.deepspeed",
         allow_abbrev=False,
-        description="Runs a script in one process in which `import deepspeed` is Longshore. Its model and optimizer "
+        description="Runs a script in which `import deepspeed` is Longshore. Its model and optimizer "
         "lie on the drives that "
         'the configuration names (nvme_path, or "longshore": {"run": DIRECTORY, "memory": SIZE}). Options of the '
         "launcher `deepspeed` may "
@@ -55,7 +55,7 @@ def main(argv=None):
         epilog="Example: python -m longshore.deepspeed train.py --deepspeed ds.json",
     )
     for options in (("--num_gpus", "--num_accelerators"), ("--num_nodes",)):
-        parser.add_argument(*options, type=int, default=1, metavar="N", help="1: there is one process")
+        parser.add_argument(*options, type=int, default=1, metavar="N", help="1: torchrun starts several ranks")
     for options in _WITH_VALUE:
         parser.add_argument(*options, metavar="X", help=argparse.SUPPRESS)
     for options in _ALONE:
@@ -71,7 +71,9 @@ def main(argv=None):
     if others:
         parser.error(f"{others[0]}: is not an option of this launcher; give the script's options after SCRIPT")
     if said.num_gpus > 1 or said.num_nodes > 1:
-        parser.error("--num_gpus, --num_nodes: one process owns a run; leave them out")
+        parser.error(
+            "--num_gpus, --num_nodes: torchrun starts ranks: torchrun --nproc-per-node N -m longshore.deepspeed SCRIPT"
+        )
     if not said.module and not os.path.exists(said.script):
         parser.error(f"{said.script}: does not exist")
     if not said.module and os.path.isdir(said.script) and not os.path.exists(os.path.join(said.script, "__main__.py")):

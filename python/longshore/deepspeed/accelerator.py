@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from ..integrations.deepspeed_config import ConfigError
+from ..ranks.launch import ranks
 from ..run.memory import process_bytes
 from ..torch_internals import accelerator
 from .comm import always, backend
@@ -18,6 +20,17 @@ def _chosen():
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     shared = getattr(state, "_shared_state", {})  # where Accelerate keeps what use_cpu=True and --use_cpu have said
     return torch.device(shared.get("device") or accelerator())
+
+
+def refuse_other_ranks():
+    """Raises ConfigError if Accelerate has found other processes than there are ranks."""
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    found = getattr(state, "_shared_state", {}).get("num_processes", ranks().size)
+    if found != ranks().size:
+        raise ConfigError(
+            f"deepspeed.initialize: there are {ranks().size} ranks, and Accelerate has found {found}, so that each "
+            "would take the batches of all: start the script with -m longshore.deepspeed"
+        )
 
 
 class Accelerator:

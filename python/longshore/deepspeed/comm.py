@@ -1,11 +1,12 @@
-"""deepspeed.comm for one process: collective operations have nothing to send."""
+"""deepspeed.comm: torch.distributed's collective operations. With one rank they have nothing to send."""
 
+import functools
 import os
 
 import torch
 from torch import distributed
 
-from ..errors import LongshoreError
+from ..ranks.launch import ranks
 
 ReduceOp = getattr(distributed, "ReduceOp", None)
 
@@ -19,11 +20,9 @@ def backend(kind):
 
 
 def init_distributed(dist_backend=None, *others, **more):
-    """Initializes torch.distributed for one process, without a port. None of DeepSpeed's arguments has an effect."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise LongshoreError(
-            "WORLD_SIZE: several processes do not share a run; start one: python -m longshore.deepspeed train.py"
-        )
+    """Initializes torch.distributed; for one rank without a port. None of DeepSpeed's arguments has an effect."""
+    if ranks().size > 1:  # which are connected by now
+        return
     if distributed.is_available() and not distributed.is_initialized():
         from .accelerator import get_accelerator
 
@@ -37,37 +36,53 @@ def always(value):
     return lambda *args, **kwargs: value
 
 
+def _of_ranks(name, alone):
+    """torch.distributed's function of a name, where there are several ranks; with one, alone()."""
+
+    @functools.wraps(alone)
+    def call(*args, **kwargs):
+        several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+        return (getattr(distributed, name) if several else alone)(*args, **kwargs)
+
+    return call
+
+
 def is_initialized():
     return not distributed.is_available() or distributed.is_initialized()
 
 
+def _first(into, value, *args, **kwargs):
+    """What one rank gathers."""
+    if isinstance(into, list):
+        into[0].copy_(value)
+    else:
+        into.copy_(value.view_as(into))
+
+
+def _first_object(objects, obj, group=None):
+    objects[0] = obj
+
+
 is_available = distributed.is_available
+get_rank = _of_ranks("get_rank", always(0))
+get_global_rank = _of_ranks("get_global_rank", always(0))
+get_world_size = get_data_parallel_world_size = _of_ranks("get_world_size", always(1))
+new_group, barrier = _of_ranks("new_group", always(None)), _of_ranks("barrier", always(None))
+monitored_barrier = _of_ranks("monitored_barrier", always(None))
+all_reduce = inference_all_reduce = _of_ranks("all_reduce", always(None))
+broadcast, reduce = _of_ranks("broadcast", always(None)), _of_ranks("reduce", always(None))
+broadcast_object_list = _of_ranks("broadcast_object_list", always(None))
+all_gather, all_gather_into_tensor = _of_ranks("all_gather", _first), _of_ranks("all_gather_into_tensor", _first)
+reduce_scatter_tensor = _of_ranks("reduce_scatter_tensor", _first)
+all_gather_object = _of_ranks("all_gather_object", _first_object)
 
 
-get_rank = get_local_rank = get_global_rank = always(0)
-get_world_size = get_data_parallel_world_size = always(1)
-new_group = barrier = monitored_barrier = always(None)
-all_reduce = broadcast = reduce = inference_all_reduce = broadcast_object_list = always(None)
+def get_local_rank():
+    return int(os.environ.get("LOCAL_RANK") or 0)
 
 
 def get_world_group():
     return distributed.group.WORLD if is_initialized() else None
-
-
-def all_gather(tensor_list, tensor, group=None, async_op=False):
-    tensor_list[0].copy_(tensor)
-
-
-def all_gather_into_tensor(output_tensor, tensor, group=None, async_op=False):
-    output_tensor.copy_(tensor.view_as(output_tensor))
-
-
-def reduce_scatter_tensor(output_tensor, tensor, op=None, group=None, async_op=False):
-    output_tensor.copy_(tensor.view_as(output_tensor))
-
-
-def all_gather_object(object_list, obj, group=None):
-    object_list[0] = obj
 
 
 def destroy_process_group(group=None):

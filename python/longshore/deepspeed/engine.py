@@ -17,15 +17,15 @@ from ..errors import ExistsError, LongshoreError, MissingError
 from ..integrations.deepspeed_config import logger, say_once
 from ..integrations.deepspeed_counters import Counters, counter
 from ..integrations.deepspeed_hooks import Divide, ParameterOffload, cast_inputs, is_half
-from ..integrations.deepspeed_resume import latest, say_weights, say_what_stays, write
-from ..model import adapters
-from ..model.blocks import persistent_buffers
+from ..integrations.deepspeed_resume import latest, say_weights, say_what_stays
 from ..model.compiled import compile_blocks
-from ..run import checkpoint, export, weights_files
+from ..run import checkpoint, weights_files
 from ..run.engine_surface import core_of
 from ..step.optimizer_table import OPTIMIZERS
 from ..torch_internals import parse_to
+from . import comm
 from .comm import always
+from .whole_weights import WholeWeights
 from .zero import ZeroParamStatus
 
 
@@ -49,7 +49,7 @@ def _setting(name):
     return lambda self: getattr(self.settings, name)
 
 
-class DeepSpeedEngine(nn.Module):
+class DeepSpeedEngine(WholeWeights, nn.Module):
     """The engine that initialize() returns: call it, then backward() and step().
 
     ``engine`` is the longshore.Engine, ``module`` the model. DeepSpeed's methods that return a value of the
@@ -72,8 +72,9 @@ class DeepSpeedEngine(nn.Module):
         # modules whose gradients go to other processes as sparse tensors: none
         self.sparse_tensor_module_names = set()
         self.device = engine.device
-        self.local_rank = self.global_rank = 0
-        self.world_size = self.dp_world_size = self.mp_world_size = 1
+        self.local_rank, self.global_rank = comm.get_local_rank(), comm.get_rank()
+        self.world_size, self.mp_world_size = comm.get_world_size(), 1
+        self.dp_world_size = self.world_size
         self.monitor = monitor
         self._undecided, self._fresh = undecided, fresh
         self._boundary = None
@@ -235,7 +236,7 @@ class DeepSpeedEngine(nn.Module):
         self._micro_batches = 0
         counters = self.counters
         counters.global_steps += 1
-        counters.global_samples += self.settings.micro_batch * parts
+        counters.global_samples += self.settings.micro_batch * parts * self.world_size
         counters.skipped_steps += result.skipped
         self._applied = not result.skipped
         if result.skipped:
@@ -307,9 +308,10 @@ class DeepSpeedEngine(nn.Module):
         checkpoint.save(
             self.engine, os.path.join(save_dir, tag), {"client_state": client_state or {}, "counters": counters}
         )
-        if save_latest:
+        if save_latest and self.global_rank == 0:
             weights_files.write(os.path.join(save_dir, "latest"), tag)
-        say_weights(self.engine, save_dir, tag)
+        if self.global_rank == 0:
+            say_weights(self.engine, save_dir, tag)
         return True
 
     def load_checkpoint(
@@ -357,47 +359,6 @@ class DeepSpeedEngine(nn.Module):
             self.lr_scheduler.load_state_dict(scheduler)
         return directory, extra["client_state"]
 
-    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
-        """All parameters in their dtype of forward, mapped from a file, so that the system may take the memory back."""
-        frozen = set()
-        if exclude_frozen_parameters:
-            frozen = {n for n, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad}
-            if adapters.saved_alone(self.module):  # peft also saves a resized vocabulary
-                frozen -= adapters.names_of(self.module)
-        place = os.path.dirname(self._core.state.path)
-        out = export.through_files(place, lambda directory: export.save(self._core, directory, whole=True))
-        out = {name: value for name, value in out.items() if name not in frozen}
-        for block in self._core.layout.blocks:
-            for tensor in block.tensors:
-                out.update({name: out[tensor.name] for name in tensor.names if tensor.name in out})
-        return out
-
-    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
-    module_state_dict = _zero3_consolidated_16bit_state_dict
-
-    def save_16bit_model(
-        self,
-        save_dir: str | os.PathLike,
-        save_filename: str = "pytorch_model.bin",
-        exclude_frozen_parameters: bool = False,
-    ) -> bool:
-        """Writes the parameters as one file. Returns False if the configuration does not ask for it, like DeepSpeed."""
-        if self.settings.stage == 3 and not self.settings.gathers:
-            logger.warning(
-                f"{save_filename} is not saved: zero_optimization.stage3_gather_16bit_weights_on_model_save is false"
-            )
-            return False
-        os.makedirs(save_dir, exist_ok=True)
-        values = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
-        if safe := save_filename.endswith(".safetensors"):
-            first = {tensor.name for block in self._core.layout.blocks for tensor in block.tensors}
-            first |= persistent_buffers(self.module).keys()  # safetensors takes tied tensors once
-            values = {name: value for name, value in values.items() if name in first}
-        write(values, os.path.join(save_dir, save_filename), safe)
-        return True
-
-    save_fp16_model = save_16bit_model
-
     def save_pretrained(
         self, directory: str | os.PathLike, dtype: str | None = None, max_shard_size: int | str | None = None
     ) -> None:
@@ -415,7 +376,7 @@ class DeepSpeedEngine(nn.Module):
         return [g.get(key, 0.0) for g in self.engine.optimizer.param_groups]
 
     def train_batch_size(self) -> int:
-        return self.settings.micro_batch * self.settings.accumulate
+        return self.settings.micro_batch * self.settings.accumulate * self.world_size
 
     def get_batch_info(self) -> tuple[int, int, int]:
         return self.train_batch_size(), self.settings.micro_batch, self.settings.accumulate
@@ -425,9 +386,11 @@ class DeepSpeedEngine(nn.Module):
         if self._micro_batches:
             why = "the gradients of this step are divided by the old number"
             raise LongshoreError(f"set_train_batch_size: call it after a whole step: {why}")
-        micro = self.settings.micro_batch
+        micro = self.settings.micro_batch * self.world_size
         if train_batch_size % micro:
-            raise ValueError(f"set_train_batch_size: {train_batch_size} is not a multiple of the micro-batch, {micro}")
+            raise ValueError(
+                f"set_train_batch_size: {train_batch_size} is not a multiple of the ranks' micro-batches, {micro}"
+            )
         self.settings.accumulate = self._core.accumulate = train_batch_size // micro
 
     def zero_optimization_partition_weights(self) -> bool:

@@ -10,6 +10,7 @@ import math
 import os
 from dataclasses import dataclass, field
 
+from ..ranks.launch import ranks
 from ..run.options import SECTION
 from ..step.optimizer_table import NAMES, OPTIMIZERS
 from ..step.param_groups import NUMBERS, defaults_of, refuse_numbers
@@ -229,17 +230,19 @@ def _batches(config):
     """(micro-batch, gradient accumulation steps) of DeepSpeed's three batch sizes; two of them give the third."""
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     total, micro, steps = (None if _get(config, n) is None else _number(config, n, int, 1, 1) for n in names)
+    size = ranks().size
     if total is None:
         micro, steps = micro or 1, steps or 1
     elif micro is None:
         steps = steps or 1
-        micro = total // steps
+        micro = total // (steps * size)
     elif steps is None:
-        steps = max(1, total // micro)
-    if total is not None and total != micro * steps:
+        steps = max(1, total // (micro * size))
+    if total is not None and total != micro * steps * size:
+        of = "for one process" if size == 1 else f"times {size} ranks"
         raise ConfigError(
             f"train_batch_size: {total} is not train_micro_batch_size_per_gpu {micro} times "
-            f"gradient_accumulation_steps {steps}, for one process"
+            f"gradient_accumulation_steps {steps}, {of}"
         )
     return micro, steps
 

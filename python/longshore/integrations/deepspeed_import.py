@@ -5,9 +5,10 @@ import importlib.metadata
 import sys
 
 from ..errors import LongshoreError
+from ..ranks.launch import ranks
 from .deepspeed_modules import HERE, VERSION, Finder
 
-_ARGUMENTS, _OPTIMIZERS = "transformers.training_args", "accelerate.utils.deepspeed"
+_ARGUMENTS, _OPTIMIZERS, _STATE = "transformers.training_args", "accelerate.utils.deepspeed", "accelerate.state"
 
 
 def _take_bf16(arguments):
@@ -20,8 +21,19 @@ def _leave_optimizers(accelerate):
     accelerate.map_pytorch_optim_to_deepspeed = lambda optimizer: optimizer
 
 
+def _find_ranks(state):
+    """Lets Accelerate find the ranks that compute on CPUs: it knows no backend for them with DeepSpeed."""
+    prepare = state.PartialState._prepare_backend  # noqa: SLF001
+
+    def _prepare_backend(*args, **kwargs):
+        backend, kind = prepare(*args, **kwargs)
+        return "gloo" if backend is None and ranks().size > 1 else backend, kind
+
+    state.PartialState._prepare_backend = _prepare_backend  # noqa: SLF001
+
+
 # {another package's module: the change to make once it has been imported}
-_CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers}
+_CHANGED = {_ARGUMENTS: _take_bf16, _OPTIMIZERS: _leave_optimizers, _STATE: _find_ranks}
 
 
 class _Installed(Finder):

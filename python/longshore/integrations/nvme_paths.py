@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from ..drives.parts import together
+from ..ranks.launch import ranks
 from ..run.engine_surface import core_of
 from .deepspeed_config import ConfigError, logger, say_once
 
@@ -61,6 +63,16 @@ def of_job(nvme_paths):
             f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees the space of a run "
             "to which no checkpoint belongs"
         )
+    with together(ranks()):
+        made = _new(nvme_paths) if ranks().rank == 0 else None
+        made = ranks().meet("deepspeed.initialize()", made)[0]
+        for place in made:  # of another host
+            os.makedirs(place, exist_ok=True)
+    _ours.update(map(os.path.realpath, made))
+    return made
+
+
+def _new(nvme_paths):
     name = time.strftime(f"longshore-%Y%m%d-%H%M%S-{os.getpid()}")
     for number in itertools.count():
         made = [os.path.join(path, name + (f"-{number}" if number else "")) for path in nvme_paths]
@@ -71,7 +83,6 @@ def of_job(nvme_paths):
             continue
         except OSError as e:
             raise _cannot(os.path.dirname(place), e) from None
-        _ours.update(map(os.path.realpath, made))
         return made
 
 
