@@ -45,6 +45,7 @@ struct parts {
     float *gradient[BLOCKS];
     bool had[PARTS][BLOCKS]; /* which part's segments of a block have a gradient */
     double limit;
+    bool refuses; /* the next fetch from another part fails */
     char directory[32], path[2][PARTS][64];
     struct shore_diag diag;
 };
@@ -73,6 +74,11 @@ static struct shore__gate late = {writes_late};
 static int fetch_elsewhere(void *ctx, const struct shore_elsewhere *r, struct shore_completion done) {
     struct parts *w = ctx;
     struct shore_fleet *owner = w->part[r->drive].fleet;
+    if (w->refuses) {
+        w->refuses = false;
+        shore_complete(done, SHORE_ESTALE, "that step is over");
+        return 0;
+    }
     int rc = shore_fleet_await(owner, r->step, r->block, r->segment, r->count, 60000, &w->diag);
     return rc ? rc : shore_fleet_fetch(owner, r->step, r->block, r->segment, r->count, r->kind, r->dst, done);
 }

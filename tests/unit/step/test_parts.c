@@ -245,8 +245,39 @@ static void two_parts_make_what_the_whole_makes(void **state) {
     }
 }
 
+static void commit_skipped(struct parts *w, uint64_t step) {
+    for (uint32_t p = 0; p < PARTS; p++) {
+        struct shore_wait wait;
+        shore_wait_init(&wait);
+        assert_ok(w, shore_fleet_commit(w->part[p].fleet, step - 1, true, NULL, 0, shore_wait_completion(&wait)));
+        assert_ok(w, shore_wait(&wait, &w->diag));
+        assert_int_equal(shore_fleet_confirm(w->part[p].fleet, step), 0);
+    }
+}
+
+/* A page was wanted, and its owner has gone on before it answered: that is no error of a later step. */
+static void what_came_too_late_is_asked_for_again(void **state) {
+    static struct parts w;
+    const void *at;
+    open_parts(&w);
+    struct shore_pages *pages = w.part[0].pages;
+    w.refuses = true;
+    shore_pages_want(pages, BLOCKS - 1);
+    assert_false(w.refuses);
+    assert_int_equal(shore_pages_get(pages, BLOCKS - 1, &at, &w.diag), SHORE_ESTALE);
+    w.refuses = true;
+    shore_pages_want(pages, BLOCKS - 1);
+    assert_false(w.refuses);
+    commit_skipped(&w, 1);
+    shore_pages_outdate(pages, BLOCKS - 1, 1);
+    shore_pages_set_step(pages, 1);
+    get(&w, &w.part[0], BLOCKS - 1);
+    close_parts(&w);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_make_what_the_whole_makes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_make_what_the_whole_makes),
+                                       cmocka_unit_test(what_came_too_late_is_asked_for_again)};
     seed = test_seed();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
