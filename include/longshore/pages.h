@@ -122,7 +122,7 @@ void shore_pages_update_end(struct shore_pages *pages, uint32_t page);
 
 /* Ends the update of a page that stays and is not in use, or stands for the whole update. The caller has put the
  * segments that were not updated there (after shore_pages_settle()), or knows that they are the same (carried). The
- * page now holds the parameters of `step`. */
+ * page now holds the parameters of `step`; if another process has the drive of one of its segments, it is fetched. */
 void shore_pages_updated(struct shore_pages *pages, uint32_t page, uint64_t step);
 
 /* The segments of a page were carried into `step` (shore_fleet_carry()): if it held the step before, it now holds this

@@ -143,7 +143,7 @@ void shore__held_update(struct unit *u, float coefficient, uint32_t *first) {
     }
     int rc = shore_fleet_update_images(s->fleet, &update, h->images, &why);
     h->part = (struct shore_completion){NULL, NULL};
-    if (rc || u->is.count == shore__pages_segments(s->pages, page))
+    if (rc || (update.params_out && u->is.count == shore__pages_segments(s->pages, page)))
         part.fn(part.ctx, 0, NULL);
     else
         h->part = part;
