@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import longshore
+import standin
 from longshore.ranks.launch import ranks
 from longshore.run.engine_surface import core_of
 from longshore.step.reduce_scatter import END, ReduceScatter
@@ -307,6 +308,27 @@ def test_parameters_cross_twice_and_gradients_once(tmp_path):
     _, second, third = results(2, counts_bytes, str(tmp_path / "run"), OMP_NUM_THREADS="1")[0]
     for each in (second, third):
         assert 4 < each < 1.1 * (2 * 2 + 4)
+
+
+def on_device(run):
+    standin.make()
+    data, said = batches(12), {}
+    for way in (together, loop, own):
+        torch.manual_seed(5)
+        with engine_for(f"{run}/{way.__name__}", Net().to(standin.NAME), gpu_memory="64M") as engine:
+            of_way = said[way.__name__] = []
+            for step in range(3):
+                mine = [(x.to(engine.device), y.to(engine.device)) for x, y in share(data[4 * step :][:4])]
+                of_way.append(str(way(engine, mine, step)))
+            of_way.append(engine.digest())
+    return said
+
+
+@pytest.mark.skipif(standin.why_not() is not None, reason="the stand-in for a device is not built")
+def test_two_ranks_on_a_device_have_the_bits_of_one(tmp_path):
+    (tmp_path / "1").mkdir(), (tmp_path / "2").mkdir()
+    (alone,) = results(1, on_device, str(tmp_path / "1"), OMP_NUM_THREADS="1")
+    assert results(2, on_device, str(tmp_path / "2"), OMP_NUM_THREADS="1") == [alone, alone]
 
 
 def normed(run):
