@@ -100,8 +100,9 @@ class Engine(Face):
         Args:
             loss: a tensor of one element.
             last: whether step() follows this pass; by default, true for every ``accumulate``-th call. A wrong value
-                costs time, and changes no result.
-            divide: whether to divide the loss by ``accumulate`` first.
+                costs time, and changes no result; under several ranks a pass after the last one changes bits.
+            divide: whether to divide the loss by ``accumulate`` first. Under several ranks it is divided by their
+                number, too, so that gradients are of the mean, as under DistributedDataParallel.
 
         Raises: ValueError if the loss is not a tensor of one element; LongshoreError if the engine is closed, or if no
         parameter of the engine is in the loss's graph. After any other exception the engine drops the step's gradients,
@@ -187,7 +188,8 @@ class Engine(Face):
     def train_batch(
         self, micro_batches: Iterable, loss_fn: Callable[[Any, Any], torch.Tensor] | None = None
     ) -> StepResult:
-        """Makes one step with the mean loss of several micro-batches, fetching each block once for all of them.
+        """Makes one step with the mean loss of several micro-batches, fetching each block once for all of them. Under
+        several ranks, all call it, each with its own micro-batches, which may be none; the mean is over all of them.
 
         The result has the same bits as backward() for each micro-batch, then step(). All micro-batches go through a
         layer before the next layer begins, so memory holds the activations of all of them.

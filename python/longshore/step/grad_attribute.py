@@ -334,7 +334,7 @@ class Shown:
         """Sets p.grad for a script's hooks: its own tensor, or a copy."""
         g = self._hidden.get(id(p))
         with DisableTorchFunctionSubclass():
-            if g is None or type(g) is Gathered:
+            if g is None or type(g) is Gathered or gradients.over_ranks is not None:  # hooks see this rank's alone
                 p.grad = sum.to(p.device, _dtype_of(p), copy=True).view(p.shape)
             else:
                 self.refresh(gradients, p, g)
