@@ -170,6 +170,25 @@ def test_statistics_are_rank_0s(tmp_path):
     assert of_ranks(2, tmp_path / "b", "cnn", "train_batch", {}) == first
 
 
+def passes_without_a_number(run):
+    """Two passes of each rank, of which nobody has said that they are two: the sums of the first ones come first."""
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    with longshore.wrap(gpt2(layers=2), run=run, memory="64MiB", lr=1e-2, sum_groups=2) as engine:
+        batches, size = tokens(4, length=6), ranks().size
+        if size == 1:
+            engine.accumulate = 4
+        for n in (0, 2, 1, 3) if size == 1 else (2 * ranks().rank, 2 * ranks().rank + 1):
+            engine.backward(engine(**batches[n]).loss / (2 if size == 1 else 1), divide=False)
+        return engine.step().grad_norm, engine.digest()
+
+
+def test_passes_after_the_one_that_seemed_last(tmp_path):
+    alone = results(1, passes_without_a_number, str(tmp_path / "run1"), OMP_NUM_THREADS="1")
+    both = results(2, passes_without_a_number, str(tmp_path / "run2"), OMP_NUM_THREADS="1")
+    assert both == alone * 2
+
+
 def test_other_ranks_go_on(tmp_path):
     whole = of_ranks(1, tmp_path / "whole", "gpt2", "train_batch", {}, 4)
     for n, sizes in enumerate([(4, 2, 1), (1, 2, 4)]):

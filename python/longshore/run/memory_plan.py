@@ -16,6 +16,7 @@ from ..errors import BudgetError
 from ..model import cuda
 from ..model.pinned import ALIGN
 from ..native import ffi, lib
+from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
 from . import open_engines, shared_budget
@@ -185,11 +186,16 @@ class _Needs:
             lib.shore_fleet_memory_bytes(layout.c, options),
         )
         trained = [layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains]
-        groups = how.get("sum_groups", 1)
-        self.gradients = 4 * sum(trained) * (2 if groups > 1 else 1)  # between passes, those of a group stay beside
+        size = ranks().size
+        groups = how.get("sum_groups", 1) // size  # this rank's
+        # between passes, those of a group stay beside the others'; of several ranks all do, and so does what it owns
+        self.gradients = 4 * sum(trained) * (min(groups, 2) if size == 1 else groups + 1)
         # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory
         self.block = 4 * max(trained, default=0)
-        self.group = self.block if groups > 1 else 0  # the same of a group that is not added to them yet
+        # the same of groups that are not added to them yet; of several ranks also those of a block that others ask for,
+        # and what they give of two blocks
+        more = min(groups, 2) - 1 if size == 1 else 2 * groups - 1
+        self.group = self.block * more + 2 * self.block * groups * (size - 1) // size
         self.compression = compression_bytes(layout, compress)
         # "host": a run that began on a device and goes on on a CPU leaves them to PyTorch, whose memory that is
         self.activations = how.get("activations", "memory")
@@ -212,7 +218,7 @@ class _Needs:
         backward, rows = list(program.backward.values()), {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
-        program.add("gradients of a group", lib.SHORE_ROLE_FIXED, self.group, **passing)
+        program.add("gradients of groups", lib.SHORE_ROLE_FIXED, self.group, **passing)
         program.add("compression", lib.SHORE_ROLE_FIXED, self.compression, by=backward)
         if self.device is not None:
             how = {"place": program.pinned}

@@ -231,7 +231,7 @@ class ReduceScatter:
 
     def _add_up(self, number, nths):
         """Adds the sums of all ranks in order. nths: as _ask() takes them."""
-        answers, totals = self.answers.pop(number), {}
+        answers, totals = {of: self.answers[number].pop(of) for of in nths if of[0] != self.ranks.rank}, {}
         own = {nth: self.published[self.round, number, nth].block for rank, nth in nths if rank == self.ranks.rank}
         for index, (first, last) in enumerate(self.spans(number)):
             for rank, nth in nths:
@@ -272,7 +272,9 @@ class ReduceScatter:
                 self._ask(following, due[following])
             with self.changed:
                 self.changed.wait_for(lambda number=number: self._are_here(number))
-            self._add_up(number, due[number])
+            for first in True, False:  # as if poll() had added the first ones, which it may have
+                if nths := [(rank, nth) for rank, nth in due[number] if (nth == 0) == first]:
+                    self._add_up(number, nths)
         self.begin()
         self.finished = True
 
