@@ -1,5 +1,7 @@
 """What a rank has where nothing is named: its device, and its part of the host's memory."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -60,6 +62,19 @@ def test_a_rank_timeout_is_a_time(value, tmp_path):
         longshore.wrap(nn.Linear(2, 2), run=tmp_path / "a", rank_timeout=value)
     with said:
         longshore.resume(tmp_path / "a", rank_timeout=value)
+
+
+def test_wrap_says_what_does_not_follow_from_the_groups(tmp_path):
+    def warned(model, groups):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            longshore.wrap(model, run=tmp_path / "run", overwrite=True, memory="64MiB", sum_groups=groups).close()
+        return [str(w.message) for w in said if "statistics" in str(w.message)]
+
+    (said,) = warned(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 2)
+    assert said.startswith("wrap: 1: its statistics are rank 0's, as under DDP")
+    assert not warned(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 1)
+    assert not warned(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), 2)
 
 
 def test_ranks_of_a_host_share_half_of_its_memory(monkeypatch):

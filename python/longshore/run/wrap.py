@@ -26,7 +26,7 @@ from ..step.load_state_dict import Loading
 from ..step.optimizer_table import OPTIMIZERS
 from ..step.optimizers import share as hand_over, told
 from ..step.param_groups import APART, defaults_of, kept, refuse_kinds, refuse_numbers, uses_momentum
-from ..torch_internals import outside_inference_mode
+from ..torch_internals import BatchNorm, outside_inference_mode
 from . import agreement, device_memory, frozen, init, init_state, memory_plan, open_engines, shared_budget
 from .engine import Engine
 from .engine_surface import core_of, refuse_engine
@@ -236,6 +236,13 @@ def _layout_of(model, options):
         progress.warn(
             "this processor has no bf16 products, so bf16 is slow in PyTorch: load the model as float32; "
             "wrap(..., storage='bf16') still stores it in bf16 on the drives",
+            stacklevel=5,
+        )
+    norm = next((n for n, m in model.named_modules() if isinstance(m, BatchNorm) and m.running_mean is not None), None)
+    if options.sum_groups > 1 and norm is not None:
+        progress.warn(
+            f"wrap: {norm}: its statistics are rank 0's, as under DDP: bits are equal for equal numbers of ranks, "
+            "and other numbers have other statistics",
             stacklevel=5,
         )
     tree.mark_rest(parts, model)
