@@ -85,7 +85,8 @@ static void results_reach_as_far_as_they_fit(void **state) {
     assert_int_equal(offsetof(struct type, member) + sizeof(((struct type *)NULL)->member), sizeof(struct type))
 
 static void no_struct_ends_with_padding(void **state) {
-    ENDS_WITH(shore_fleet_options, note_ctx);
+    ENDS_WITH(shore_fleet_options, elsewhere_ctx);
+    ENDS_WITH(shore_elsewhere, bytes);
     ENDS_WITH(shore_fleet_info, away);
     ENDS_WITH(shore_update, gather);
     ENDS_WITH(shore_store, order);
