@@ -395,13 +395,13 @@ static void a_part_takes_memory_for_its_own_drives(void **state) {
     must(&p.diag, parts_unite(&p));
     parts_step(&p);
     parts_assert_state(&p);
-    parts_end(&p);
-    shore_arena_close(arena[0]);
-    shore_arena_close(arena[1]);
     const bool none[DRIVES] = {false};
     options = whole_options(&p.place);
     options.mine = none;
     assert_int_equal(shore_fleet_memory_bytes(p.plain.layout, &options), 0);
+    parts_end(&p);
+    shore_arena_close(arena[0]);
+    shore_arena_close(arena[1]);
 }
 
 int main(void) {
