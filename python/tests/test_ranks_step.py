@@ -281,10 +281,12 @@ def test_a_rank_waits_for_those_that_have_published_less_and_go_on():
 
 
 class Deep(nn.Module):
+    """Each layer fills four segments."""
+
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)) for _ in range(12)
+            nn.Sequential(nn.Linear(256, 512, False), nn.ReLU(), nn.Linear(512, 256, False)) for _ in range(12)
         )
 
     def forward(self, x):
@@ -297,7 +299,7 @@ def counts_bytes(run):
     net = Deep().bfloat16()
     elems = sum(p.numel() for p in net.parameters())
     with engine_for(run, net, memory="34M") as engine:
-        for _ in range(3):
+        for _ in range(9):
             engine.train_batch([torch.randn(2, 256, dtype=torch.bfloat16)], loss_fn)
         engine.settle()
         with open(f"{run}/metrics.jsonl") as lines:
@@ -305,9 +307,9 @@ def counts_bytes(run):
 
 
 def test_parameters_cross_twice_and_gradients_once(tmp_path):
-    _, second, third = results(2, counts_bytes, str(tmp_path / "run"), OMP_NUM_THREADS="1")[0]
-    for each in (second, third):
-        assert 4 < each < 1.1 * (2 * 2 + 4)
+    of_steps = results(2, counts_bytes, str(tmp_path / "run"), OMP_NUM_THREADS="1")[0][1:]
+    # what is fetched ahead may count with the step before
+    assert 6 < sum(of_steps) / len(of_steps) < 2 * 2 + 4, of_steps
 
 
 def on_device(run):
