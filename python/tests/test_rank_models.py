@@ -189,6 +189,19 @@ def test_passes_after_the_one_that_seemed_last(tmp_path):
     assert both == alone * 2
 
 
+def reopened(run, of_three):
+    engine = longshore.wrap(gpt2(layers=1), run=run, memory="64MiB", lr=1e-2, sum_groups=2)
+    with pytest.raises(ValueError, match="sum_groups=3 cannot be shared out among 2 ranks"):
+        engine.reopen(of_three)
+    engine.close()
+
+
+def test_a_run_whose_groups_ranks_cannot_share_is_not_reopened(tmp_path, seed):
+    with longshore.wrap(gpt2(layers=1), run=tmp_path / "three", lr=1e-2, sum_groups=3):
+        pass
+    results(2, reopened, str(tmp_path / "two"), str(tmp_path / "three"), OMP_NUM_THREADS="1")
+
+
 def test_other_ranks_go_on(tmp_path):
     whole = of_ranks(1, tmp_path / "whole", "gpt2", "train_batch", {}, 4)
     for n, sizes in enumerate([(4, 2, 1), (1, 2, 4)]):

@@ -1,6 +1,7 @@
 """The Core of an engine: its parts, and what it remembers from step to step."""
 
 import contextlib
+import os
 import weakref
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..torch_internals import in_backward
 from . import memory, open_engines, shared_budget
 from .device_memory import DeviceMemory
 from .metrics import Meter
+from .options import refuse_ranks
 
 
 class Core:
@@ -120,6 +122,7 @@ class Core:
                     "resume without compress, or make a new run"
                 )
             self.change(sum_groups=state.program["engine"].get("sum_groups", 1))
+            refuse_ranks(os.fspath(run), self.how["sum_groups"], self.how.get("compress", 0.0))
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)
