@@ -9,6 +9,7 @@ from torch import nn
 import longshore
 from longshore.model import placement
 from longshore.run import shared_budget
+from rank_processes import results
 
 MODEL = nn.Linear(2, 2)
 
@@ -75,6 +76,21 @@ def test_wrap_says_what_does_not_follow_from_the_groups(tmp_path):
     assert said.startswith("wrap: 1: its statistics are rank 0's, as under DDP")
     assert not warned(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), 1)
     assert not warned(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False)), 2)
+
+
+def goes_on_with(made, run):
+    engine = longshore.wrap(nn.Linear(2, 2), run=run, memory="64MiB")
+    try:
+        engine.reopen(made)
+    except ValueError as failure:
+        return str(failure)
+    return None
+
+
+def test_ranks_that_cannot_share_out_the_groups_of_a_run_are_told(tmp_path):
+    longshore.wrap(nn.Linear(2, 2), run=tmp_path / "made", memory="64MiB").close()
+    for said in results(2, goes_on_with, tmp_path / "made", tmp_path / "run"):
+        assert "made: sum_groups=1 cannot be shared out among 2 ranks" in said
 
 
 def test_ranks_of_a_host_share_half_of_its_memory(monkeypatch):

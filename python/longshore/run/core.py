@@ -122,7 +122,8 @@ class Core:
                     "resume without compress, or make a new run"
                 )
             self.change(sum_groups=state.program["engine"].get("sum_groups", 1))
-            refuse_ranks(os.fspath(run), self.how["sum_groups"], self.how.get("compress", 0.0))
+            if self.trains:
+                refuse_ranks(os.fspath(run), self.how["sum_groups"], self.how.get("compress", 0.0))
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)

@@ -109,7 +109,7 @@ def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed
         )
     how = program["engine"]
     if how.get("trains", True):
-        refuse_ranks(os.fspath(run), how.get("sum_groups", 1), how["compress"])
+        refuse_ranks(os.fspath(run), how.get("sum_groups", 1), how.get("compress"))
     model = _model_for(model, program, run)
     tree.refuse_lazy(model)
     _give_buffers(model, program, run)
