@@ -51,7 +51,10 @@ def trained(directory, seed, ours):
     lines = [{k: v for k, v in line.items() if "loss" in k or "norm" in k} for line in made.state.log_history]
     digest = made.engine.digest() if ours else None
     values = made.engine.weights() if ours else made.model.state_dict().items()
-    return lines, digest, {name: value.detach().numpy().copy() for name, value in values}
+    values = {name: value.detach().numpy().copy() for name, value in values}
+    if ours:
+        made.engine.close()
+    return lines, digest, values
 
 
 def test_the_numbers_are_those_of_transformers(tmp_path, seed):
