@@ -34,16 +34,6 @@ def owners(ranks, volumes, run):
 
 
 @contextlib.contextmanager
-def together(ranks):
-    """A context of what all ranks do: an exception on one of them ends all."""
-    try:
-        yield
-    except BaseException as failure:
-        ranks.fail(failure)
-        raise
-
-
-@contextlib.contextmanager
 def rank_0_first(ranks, what):
     """A context that rank 0 leaves before the others enter it."""
     if ranks.rank:
@@ -70,7 +60,7 @@ def by_rank_0(ranks, what, work):
         saying = threading.Thread(target=say, daemon=True)
         saying.start()
         try:
-            with together(ranks):
+            with ranks.together():
                 out = work()
         finally:
             ended.set()
@@ -260,7 +250,7 @@ class Together:
 
     def together(self):
         """A context of what all ranks do: an exception on one of them ends all."""
-        return contextlib.nullcontext() if self.part is None else together(self.part.ranks)
+        return contextlib.nullcontext() if self.part is None else self.part.ranks.together()
 
     def fail(self, failure):
         """Tells the other ranks that this one cannot go on."""

@@ -15,7 +15,7 @@ from ..errors import LongshoreError
 from ..native import Wait, ffi, lib
 from . import run_json
 from .layout import DTYPES, PIECE, Layout
-from .parts import Part, Together, new_volumes, owners, rank_0_first, together
+from .parts import Part, Together, new_volumes, owners, rank_0_first
 
 FETCH = {torch.float32: lib.SHORE_FETCH_MASTER, torch.bfloat16: lib.SHORE_FETCH_BF16}
 MOMENTS = {"fp32": lib.SHORE_MOMENTS_FP32, "8bit": lib.SHORE_MOMENTS_8BIT}
@@ -86,7 +86,7 @@ class State(Together):
         """Begins a new run; all ranks call it. Call init_block() for all blocks and then seal(). program: rank 0's
         counts. fleet: what fleet_options() takes."""
         part, what = None, f"making {path}"
-        with together(ranks):
+        with ranks.together():
             if ranks.size > 1:
                 drives, owner = new_volumes(ranks, drives, path)
                 part = Part(ranks, owner)
@@ -119,7 +119,7 @@ class State(Together):
         """
         if ranks is None or ranks.size == 1:
             return cls._open(path, None, read_only, ring_bytes, snapshot, without_drives, accept_step)
-        with together(ranks):
+        with ranks.together():
             with rank_0_first(ranks, f"opening {path}"):  # it finishes what was interrupted, which may take long
                 with contextlib.closing(cls.open(path, read_only=True, without_drives=True)) as record:
                     volumes = record.drives

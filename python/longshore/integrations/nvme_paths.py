@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-from ..drives.parts import together
 from ..ranks.launch import ranks
 from ..run.engine_surface import core_of
 from .deepspeed_config import ConfigError, logger, say_once
@@ -63,7 +62,7 @@ def of_job(nvme_paths):
             f"there are runs of earlier jobs: {', '.join(earlier)}; `longshore remove RUN` frees the space of a run "
             "to which no checkpoint belongs"
         )
-    with together(ranks()):
+    with ranks().together():
         made = _new(nvme_paths) if ranks().rank == 0 else None
         made = ranks().meet("deepspeed.initialize()", made)[0]
         for place in made:  # of another host

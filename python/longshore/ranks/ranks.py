@@ -103,7 +103,7 @@ class Ranks:
         if self.size == 1:
             return [value]
         pickled = pickle.dumps(value)
-        with self._or_all_fail(), self._change:
+        with self.together(), self._change:
             self._check()
             number, self._meets, self._comes = self._meets, self._meets + 1, 0
             came = self._came.setdefault(number, {})
@@ -127,7 +127,7 @@ class Ranks:
         has made as many check-ins since the last meet() as this one, or waits in the next. Raises like meet()."""
         if self.size == 1:
             return
-        with self._or_all_fail(), self._change:
+        with self.together(), self._change:
             self._check()
             self._comes += 1
             here = self._meets, self._comes
@@ -153,7 +153,7 @@ class Ranks:
         """Gives a tensor rank 0's values, in place. Every rank calls it, with the same shape and dtype."""
         what = "taking rank 0's values"
         here = tuple(tensor.shape), str(tensor.dtype)
-        with self._or_all_fail():
+        with self.together():
             for r, there in enumerate(self.meet(what, here)):
                 if there != here:
                     raise RankError(f"{what}: rank {r} has {there} and rank {self.rank} {here}")
@@ -299,8 +299,8 @@ class Ranks:
     # ---- failing and ending
 
     @contextlib.contextmanager
-    def _or_all_fail(self):
-        """Ends all ranks if a call of all of them does not go through on this one, as by a Ctrl-C."""
+    def together(self):
+        """A context of what all ranks do: an exception on one of them, such as a Ctrl-C, ends all."""
         try:
             yield
         except BaseException as error:
