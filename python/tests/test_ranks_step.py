@@ -280,6 +280,13 @@ def test_a_rank_waits_for_those_that_have_published_less_and_go_on():
     assert not r._is_ahead()
 
 
+def test_a_failure_of_the_ranks_stays_a_rank_error():
+    r = object.__new__(ReduceScatter)
+    r.failure = longshore.RankError("rank 1 has ended")
+    with pytest.raises(longshore.RankError, match="rank 1 has ended"):
+        r._are_here(0)
+
+
 class Deep(nn.Module):
     """Each layer fills four segments."""
 

@@ -125,10 +125,7 @@ class Part:
             count = min(most, request.count - first)
             numbers = request.step, request.block, request.segment + first, count, request.kind, count * each
             to = out[first * each :][: count * each]
-            try:
-                self.ranks.ask(owner, self.name, tuple(map(int, numbers)), to, pieces.done)
-            except LongshoreError as failure:
-                pieces.done(failure)
+            self.ranks.ask(owner, self.name, tuple(map(int, numbers)), to, pieces.done)
 
     def drain(self):
         """Waits until all that was asked for is here: nobody needs this step of the others from then on."""

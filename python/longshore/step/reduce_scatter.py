@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import BudgetError, LongshoreError
+from ..errors import BudgetError, RankError
 from ..native import ffi, readable
 from .block_gradients import BlockGradients, is_zeros, zeros
 
@@ -67,7 +67,7 @@ class ReduceScatter:
         told = ranks.meet("opening the run", told)
         self.owned = [owned for _, owned in told]  # [rank][block]: (first segment, number of segments)
         self.others = [rank for rank in range(ranks.size) if rank != ranks.rank]
-        self.local = [self._new_block() for _ in blocks]
+        self.local = self._new_blocks()
         self.finished = False  # whether no pass has begun since finish()
         self.changed = threading.Condition()  # guards what other threads see of what follows
         self.failure = None
@@ -91,9 +91,10 @@ class ReduceScatter:
         self.ranks.serve(self.name, None)
 
     def _new_block(self):
-        block = BlockGradients()
-        block.apart = self.ranks.rank > 0  # sums of the ranks before it come first
-        return block
+        return BlockGradients(apart=self.ranks.rank > 0)
+
+    def _new_blocks(self):
+        return [self._new_block() for _ in self.gradients.blocks]
 
     @property
     def nbytes(self):
@@ -105,7 +106,7 @@ class ReduceScatter:
 
     def begin(self):
         """The step begins anew, on all ranks."""
-        self.local, self.finished = [self._new_block() for _ in self.local], False
+        self.local, self.finished = self._new_blocks(), False
         self._end_round()
 
     def _end_round(self):
@@ -226,7 +227,7 @@ class ReduceScatter:
 
     def _are_here(self, number):
         if self.failure is not None:
-            raise LongshoreError(str(self.failure)) from self.failure
+            raise RankError(str(self.failure)) from self.failure
         return all(answer.here for answer in self.answers[number].values())
 
     def _add_up(self, number, nths):
