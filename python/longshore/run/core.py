@@ -20,6 +20,7 @@ from ..step.optimizers import Optimizer
 from ..step.param_groups import NUMBERS, defaults_of
 from ..step.rank_buffers import RankBuffers
 from ..step.step_cycle import StepCycle
+from ..step.sum_groups import groups_of
 from ..torch_internals import in_backward
 from . import memory, open_engines, shared_budget
 from .device_memory import DeviceMemory
@@ -121,9 +122,9 @@ class Core:
                     f"{run}: was made without compress, and has no room for the gradients that compression leaves out; "
                     "resume without compress, or make a new run"
                 )
-            self.change(sum_groups=state.program["engine"].get("sum_groups", 1))
+            self.change(sum_groups=groups_of(state.program["engine"]))
             if self.trains:
-                refuse_ranks(os.fspath(run), self.how["sum_groups"], self.how.get("compress", 0.0))
+                refuse_ranks(os.fspath(run), groups_of(self.how), self.how.get("compress", 0.0))
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)

@@ -19,6 +19,7 @@ from ..native import ffi, lib
 from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
+from ..step.sum_groups import groups_of
 from . import open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
@@ -187,7 +188,7 @@ class _Needs:
         )
         trained = [layout.elems(b) for b, block in enumerate(layout.blocks) if block.trains]
         size = ranks().size
-        groups = how.get("sum_groups", 1) // size  # this rank's
+        groups = groups_of(how, size)  # this rank's
         # between passes, those of a group stay beside the others'; of several ranks all do, and so does what it owns
         self.gradients = 4 * sum(trained) * (min(groups, 2) if size == 1 else groups + 1)
         # gradients of the block that is being sent; the gradient that autograd makes is in PyTorch's memory

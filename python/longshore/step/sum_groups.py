@@ -13,6 +13,12 @@ _ADVICE = (
 )
 
 
+def groups_of(how, ranks=1):
+    """How many groups of a step each of so many ranks adds up. how: wrap()'s options as the run records them; runs of
+    older versions do not say."""
+    return how.get("sum_groups", 1) // ranks
+
+
 def parts_of(accumulate):
     """Checks engine.accumulate, which a script may set, and returns it."""
     if not isinstance(accumulate, int) or accumulate < 1:
@@ -46,7 +52,7 @@ class MicroBatches:
     @property
     def groups(self):
         """How many groups this process adds up."""
-        return self.core.how.get("sum_groups", 1) // self.size
+        return groups_of(self.core.how, self.size)
 
     @property
     def total(self):
@@ -62,8 +68,8 @@ class MicroBatches:
     def _refuse(self, what, count):
         if count % self.groups:
             raise LongshoreError(
-                f"{what}: this step has {count} micro-batch{'es' * (count != 1)}, and wrap(sum_groups=) has "
-                f"{self.groups} groups take equal parts of them: make it a multiple of {self.groups}; {_ADVICE}"
+                f"{what}: this step has {count} micro-batch{'es' * (count != 1)}, and the {self.groups} groups "
+                f"that wrap(sum_groups=) makes of them are equal: make it a multiple of {self.groups}; {_ADVICE}"
             )
 
     def share_all(self, what, count):
