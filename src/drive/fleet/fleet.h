@@ -38,7 +38,7 @@ struct shore_fleet {
     bool is_part;                       /* other processes have the other drives: see peer.h */
     bool made;                          /* it was created, not opened */
     bool united;                        /* all drives are known */
-    struct shore_fleet_options opening; /* how it is opened; without what its pointers name */
+    struct shore_fleet_options opening; /* how it is opened; what its pointers name is gone, but for elsewhere_ctx */
 
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t idle;
@@ -89,8 +89,7 @@ void shore__fleet_forked(struct shore_fleet *f);
 /* Called once all own drives are there. */
 int shore__fleet_set_scratch(struct shore_fleet *f, struct shore_diag *diag);
 
-/* fleet_open.c: puts a drive in its place, or says why it has none in this fleet. i: which of the given drives it is.
- */
+/* fleet_open.c: puts a drive in its place, or says why it has none in this fleet. i: its number among those given. */
 int shore__fleet_place(struct shore_fleet *f, const struct shore_fleet_options *o, struct shore__drive *drive,
                        uint32_t i, struct shore_diag *diag);
 /* Called once all drives are known: matches them with the layout, and makes an opened fleet ready. */

@@ -59,13 +59,21 @@ static void give_up(struct shore_run *r) {
 struct asked {
     struct shore_run_making how;
     struct shore_fleet_options fleet;
+    bool joins; /* another process keeps the run */
 };
 
 static int ask(const struct shore_run_making *how, struct asked *out, struct shore_diag *diag) {
     *out = (struct asked){0};
     int rc = shore__sized_in(&out->how, sizeof out->how, how, "shore_run_making", diag);
     if (rc == 0 && !out->how.fleet) rc = shore__fail(diag, -EINVAL, "the options of the fleet are missing");
-    return rc ? rc : shore__sized_in(&out->fleet, sizeof out->fleet, out->how.fleet, "shore_fleet_options", diag);
+    if (rc == 0) rc = shore__sized_in(&out->fleet, sizeof out->fleet, out->how.fleet, "shore_fleet_options", diag);
+    out->joins = out->fleet.mine && !out->how.keeps;
+    return rc;
+}
+
+static void take_part(struct shore__run *run, const struct asked *asked) {
+    run->mine = asked->fleet.mine;
+    run->joins = asked->joins;
 }
 
 int shore_run_check(const char *path, const struct shore_run_making *how, struct shore_diag *diag) {
@@ -74,8 +82,7 @@ int shore_run_check(const char *path, const struct shore_run_making *how, struct
     int rc = ask(how, &asked, diag);
     if (rc == 0) rc = shore__run_alloc(path, &run, diag);
     if (rc < 0) return rc;
-    run->mine = asked.fleet.mine;
-    run->joins = run->mine && !asked.how.keeps;
+    take_part(run, &asked);
     rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
     if (rc == 0) rc = shore__making_check(run, asked.fleet.overwrite, asked.how.not_a_copy, diag);
     shore__run_free(run);
@@ -87,8 +94,7 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
                      struct shore_diag *diag) {
     struct asked asked;
     int rc = ask(how, &asked, diag);
-    const bool joins = asked.fleet.mine && !asked.how.keeps;
-    if (rc == 0 && asked.how.not_a_copy && !joins && is_begun(path)) rc = shore__run_claim(path, diag);
+    if (rc == 0 && asked.how.not_a_copy && !asked.joins && is_begun(path)) rc = shore__run_claim(path, diag);
     if (rc < 0) return rc;
     struct shore_run *r = new_run(asked.fleet.note, asked.fleet.note_ctx);
     rc = r ? shore__run_alloc(path, &r->run, diag) : shore__out_of_memory(diag);
@@ -97,13 +103,13 @@ int shore_run_create(const char *path, const struct shore_layout *layout, const 
         return rc;
     }
     struct shore__run *run = r->run;
-    run->mine = asked.fleet.mine;
-    run->joins = joins;
+    take_part(run, &asked);
     r->part = run->mine;
     rc = shore__contents_make(layout, shapes, nshapes, asked.how.program, &run->contents, diag);
     if (rc == 0) run->layout = run->contents->layout;
     if (rc == 0) rc = take_settings(&run->settings, &asked.fleet, asked.how.memory_bytes, diag);
-    if (rc == 0) rc = joins ? shore__making_join(run, diag) : shore__making_begin(run, asked.fleet.overwrite, diag);
+    if (rc == 0)
+        rc = run->joins ? shore__making_join(run, diag) : shore__making_begin(run, asked.fleet.overwrite, diag);
     if (rc == 0) shore__door_say(r);
     asked.fleet.drives = run->settings.drives.text;
     if (rc == 0) rc = shore__making_create(run, &asked.fleet, NULL, NULL, &r->fleet, diag);
