@@ -2,10 +2,9 @@
  * and whatever is left can be removed. */
 #include <errno.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include "base/prng.h"
+#include "fault/processes.h"
 #include "unit/run/of_program.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -36,33 +35,8 @@ static int take_away(struct shore_diag *diag) {
     return shore_run_remove("run", NULL, diag);
 }
 
-/* Processes of their own throughout, since threads of OpenMP do not survive a fork. */
-static pid_t start(int (*work)(struct shore_diag *diag)) {
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        struct shore_diag diag = {0};
-        int rc = work(&diag);
-        if (rc < 0) fprintf(stderr, "%s\n", diag.text);
-        _exit(rc < 0 ? 1 : 0);
-    }
-    return pid;
-}
-
-static int finished(pid_t pid) {
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
-}
-
 static void is_gone(void) {
     assert_false(exists("run") || has_volume("drive0") || has_volume("drive1"));
-}
-
-static uint64_t microseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 static void kill_at(uint64_t microsecond) {

@@ -7,6 +7,7 @@
 
 #include "base/diag.h"
 #include "base/prng.h"
+#include "fault/processes.h"
 #include "unit/run/support.h"
 
 /* A fork of what the thread sanitizer watches takes long, and is killed at the same instants. */
@@ -76,14 +77,8 @@ static int go_on(struct shore_diag *diag) {
     return rc;
 }
 
-static uint64_t microseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
-
 /* Processes of their own throughout, since threads of OpenMP do not survive a fork. */
-static pid_t start(bool overwrite) {
+static pid_t start_making(bool overwrite) {
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -93,12 +88,6 @@ static pid_t start(bool overwrite) {
         _exit(rc < 0 ? 1 : 0);
     }
     return pid;
-}
-
-static int finished(pid_t pid) {
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
 }
 
 static bool goes_on(void) {
@@ -122,7 +111,7 @@ static void clean(void) {
 static uint64_t time_of_making(void) {
     uint64_t begun = microseconds();
     clean();
-    assert_int_equal(finished(start(false)), 0);
+    assert_int_equal(finished(start_making(false)), 0);
     uint64_t taken = microseconds() - begun;
     assert_true(goes_on());
     clean();
@@ -130,7 +119,7 @@ static uint64_t time_of_making(void) {
 }
 
 static void kill_at(uint64_t microsecond, bool overwrite) {
-    pid_t pid = start(overwrite);
+    pid_t pid = start_making(overwrite);
     usleep((useconds_t)microsecond);
     kill(pid, SIGKILL);
     finished(pid);
@@ -147,7 +136,7 @@ static void is_made_again_by_the_same_command(void **state) {
         /* killed up to three times in a row */
         for (uint64_t k = 0; k <= i % 3; k++)
             if (!is_whole()) kill_at((uint64_t)(shore__random_unit(1, i, k) * 1.2 * (double)taken), false);
-        if (!is_whole()) assert_int_equal(finished(start(false)), 0);
+        if (!is_whole()) assert_int_equal(finished(start_making(false)), 0);
         assert_true(goes_on());
         assert_false(exists("run/making"));
         clean();
@@ -157,9 +146,9 @@ static void is_made_again_by_the_same_command(void **state) {
 static void an_overwritten_run_is_old_or_new(void **state) {
     uint64_t taken = time_of_making();
     for (uint64_t i = 0; i < KILLS / 2; i++) {
-        assert_int_equal(finished(start(false)), 0);
+        assert_int_equal(finished(start_making(false)), 0);
         kill_at((uint64_t)(shore__random_unit(2, i, 0) * 1.2 * (double)taken), true);
-        if (i % 2) assert_int_equal(finished(start(true)), 0);
+        if (i % 2) assert_int_equal(finished(start_making(true)), 0);
         assert_true(goes_on());
         assert_false(exists("run/making"));
         clean();

@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "base/prng.h"
+#include "fault/processes.h"
 #include "run/paths.h"
 #include "unit/run/parts.h"
 
@@ -25,31 +25,6 @@ static struct {
     unsigned char digest[STEPS_MOST + 1][16]; /* of a run that one process has */
     uint64_t step;                            /* that a process has found */
 } * shared;
-
-/* Processes of their own throughout, since threads of OpenMP do not survive a fork. */
-static pid_t start(int (*work)(struct shore_diag *diag)) {
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        struct shore_diag diag = {0};
-        int rc = work(&diag);
-        if (rc < 0) fprintf(stderr, "%d: %s\n", rc, diag.text);
-        _exit(rc < 0 ? 1 : 0);
-    }
-    return pid;
-}
-
-static int finished(pid_t pid) {
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
-}
-
-static uint64_t microseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
-}
 
 /* ---- processes that meet ----------------------------------------------------------------------------------------- */
 

@@ -3,9 +3,9 @@
 #include <glob.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "base/prng.h"
+#include "fault/processes.h"
 #include "longshore/run.h"
 #include "unit/run/support.h"
 
@@ -95,12 +95,6 @@ static size_t look(bool remove) {
     shore__strings_free(&names);
     shore_run_close(run);
     return count;
-}
-
-static uint64_t microseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
 /* Of opening the run and the first snapshot. */

@@ -64,47 +64,14 @@ static inline int fill_run(struct shore_run *run, struct shore_diag *diag) {
     return rc;
 }
 
-static inline uint64_t step_of(const struct shore_run *run) {
-    struct shore_fleet_info info = {.size = sizeof info};
-    assert_int_equal(shore_fleet_info(shore_run_fleet(run), &info), 0);
-    return info.step;
-}
-
 /* Updates and begins to commit the next step. All gradients are 1. who: goes into the blob, after the step before. */
 static inline int begin_step(struct shore_run *run, uint64_t who, struct shore_diag *diag) {
-    struct shore_fleet *fleet = shore_run_fleet(run);
-    const uint64_t base = step_of(run);
-    struct shore_hyper groups[GROUPS] = {{.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1e-8f}, {.frozen = 1}};
-    char metrics[64];
-    int rc = 0;
-    shore_hyper_at_step(&groups[GROUP_TRAINED], SHORE_ADAMW, base + 1);
-    for (uint32_t b = 0; rc == 0 && b < BLOCKS; b++) {
-        const struct shore_layout_block *block = &shore_run_layout(run)->blocks[b];
-        float *gradient = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *gradient);
-        struct shore_wait wait;
-        assert_non_null(gradient);
-        memset(gradient, 0, block->padded_elems * sizeof *gradient);
-        for (uint32_t t = 0; t < block->ntensors; t++)
-            for (uint64_t i = 0; i < block->tensors[t].elems; i++)
-                gradient[block->tensors[t].offset_elems + i] = 1;
-        const struct shore_update update = {.size = sizeof update,
-                                            .base_step = base,
-                                            .attempt = shore_fleet_attempt(fleet),
-                                            .block = b,
-                                            .count = block->segments,
-                                            .gradient = gradient,
-                                            .groups = groups,
-                                            .ngroups = GROUPS,
-                                            .coefficient = 1};
-        shore_wait_init(&wait);
-        rc = shore_fleet_update(fleet, &update, shore_wait_completion(&wait));
-        if (rc == 0) rc = shore_wait(&wait, diag);
-        free(gradient);
-    }
-    const uint64_t blob[] = {base, who};
+    const uint64_t blob[] = {step_of(run), who};
     const struct shore_commit commit = {
-        .size = sizeof commit, .step = base + 1, .blob = blob, .blob_bytes = sizeof blob};
-    snprintf(metrics, sizeof metrics, "{\"loss\": %u}", (unsigned)base + 1);
+        .size = sizeof commit, .step = blob[0] + 1, .blob = blob, .blob_bytes = sizeof blob};
+    char metrics[64];
+    snprintf(metrics, sizeof metrics, "{\"loss\": %u}", (unsigned)commit.step);
+    int rc = update_run(run, diag);
     return rc ? rc : shore_run_commit(run, &commit, metrics, diag);
 }
 

@@ -31,44 +31,12 @@ static void removed(const char *path) {
     assert_false(has_volume("drive1"));
 }
 
-static uint64_t step_of(const struct shore_run *run) {
-    struct shore_fleet_info info = {.size = sizeof info};
-    assert_int_equal(shore_fleet_info(shore_run_fleet(run), &info), 0);
-    return info.step;
-}
-
 /* All gradients are 1. */
 static void make_step(struct shore_run *run, const char *metrics, const char *blob) {
     struct shore_diag diag = {0};
-    struct shore_fleet *fleet = shore_run_fleet(run);
-    const uint64_t base = step_of(run);
-    struct shore_hyper groups[GROUPS] = {{.lr = 0.125f, .beta1 = 0.5f, .beta2 = 0.5f, .eps = 1e-8f}, {.frozen = 1}};
-    shore_hyper_at_step(&groups[GROUP_TRAINED], SHORE_ADAMW, base + 1);
-    for (uint32_t b = 0; b < BLOCKS; b++) {
-        const struct shore_layout_block *block = &shore_run_layout(run)->blocks[b];
-        float *gradient = aligned_alloc(SHORE_BUFFER_ALIGN_BYTES, block->padded_elems * sizeof *gradient);
-        struct shore_wait wait;
-        assert_non_null(gradient);
-        memset(gradient, 0, block->padded_elems * sizeof *gradient);
-        for (uint32_t t = 0; t < block->ntensors; t++)
-            for (uint64_t i = 0; i < block->tensors[t].elems; i++)
-                gradient[block->tensors[t].offset_elems + i] = 1;
-        const struct shore_update update = {.size = sizeof update,
-                                            .base_step = base,
-                                            .attempt = shore_fleet_attempt(fleet),
-                                            .block = b,
-                                            .count = block->segments,
-                                            .gradient = gradient,
-                                            .groups = groups,
-                                            .ngroups = GROUPS,
-                                            .coefficient = 1};
-        shore_wait_init(&wait);
-        assert_int_equal(shore_fleet_update(fleet, &update, shore_wait_completion(&wait)), 0);
-        assert_ok(shore_wait(&wait, &diag));
-        free(gradient);
-    }
     const struct shore_commit commit = {
-        .size = sizeof commit, .step = base + 1, .blob = blob, .blob_bytes = blob ? strlen(blob) : 0};
+        .size = sizeof commit, .step = step_of(run) + 1, .blob = blob, .blob_bytes = blob ? strlen(blob) : 0};
+    assert_ok(update_run(run, &diag));
     assert_ok(shore_run_commit(run, &commit, metrics, &diag));
     assert_ok(shore_run_commit_wait(run, &diag));
 }
