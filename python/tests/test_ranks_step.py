@@ -116,6 +116,18 @@ def read(engine, mine, step):
     return result
 
 
+def adding(engine, mine, step):
+    """The second step adds to the first one's gradients, of which a rank owns a part of some tensors alone."""
+    engine.accumulate = len(mine)
+    for batch in mine:
+        (engine(*batch) / len(mine)).backward()
+    norm = float(engine.grad_norm())
+    engine.optimizer.step()
+    if step == 1:
+        engine.optimizer.zero_grad()
+    return f"{norm:.4f}"
+
+
 def hooked(engine, mine, step):
     if step == 0:
         engine.module.layers[2].up.weight.register_hook(lambda g: g * 0.5)
@@ -168,6 +180,7 @@ CASES = {
     "clipped by the script": (clipped, {"clip": 0.0}),
     "read": (read, {}),
     "hooked": (hooked, {}),
+    "adding to the last step": (adding, {}),
     "no room": (together, {"room": 0, "count": 2}),
     "small memory": (together, {"memory": "34M"}),
     "all by rank 0": (together, {"sizes": [4, 0], "sum_groups": None}),
@@ -176,7 +189,7 @@ CASES = {
     "skipped": (together, {"change": infinite, "on_nonfinite": "skip"}),
 }
 
-OTHER_BITS = {"more passes than said"}  # their sums are the same to rounding
+OTHER_BITS = {"more passes than said", "adding to the last step"}  # their sums are the same to rounding
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +355,20 @@ def test_two_ranks_on_a_device_have_the_bits_of_one(tmp_path):
 
 def normed(run):
     return trained(run + "/of rank 0", together, norm=nn.BatchNorm1d, sizes=[2, 2])
+
+
+def in_ddp(run):
+    """What says that DistributedDataParallel is not needed; the CPU of a rank has a number in Accelerate."""
+    with engine_for(run, Net()) as engine:
+        assert engine.to("cpu:1") is engine
+        with pytest.raises(longshore.LongshoreError) as refused:
+            nn.parallel.DistributedDataParallel(engine)
+        engine.train_batch(share(batches(2)), loss_fn)
+    return str(refused.value)
+
+
+def test_distributed_data_parallel_is_refused(tmp_path):
+    assert all("use it as it is" in said for said in results(2, in_ddp, str(tmp_path / "run")))
 
 
 def said_by_wrap(run):

@@ -402,10 +402,15 @@ def is_that_already(name, p, args, kwargs):
         elif isinstance(a, torch.memory_format):
             same = a is torch.preserve_format
         else:
-            same = a is None or isinstance(a, bool) or torch.device(a) in (p.device, torch.device(p.device.type))
+            same = a is None or isinstance(a, bool) or _is_place(torch.device(a), p.device)
         if not same:
             return False
     return True
+
+
+def _is_place(device, of_p):
+    """Whether a device is a parameter's. Accelerate gives each rank a CPU with a number, which is the same one."""
+    return device.type == of_p.type and (device.index in (None, of_p.index) or device.type == "cpu")
 
 
 def _refuse(p, why, advice=_ADVICE):

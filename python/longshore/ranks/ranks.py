@@ -119,7 +119,8 @@ class Ranks:
         for r, (theirs, _) in came.items():
             if theirs != what:
                 self._refuse(
-                    f"rank {r} is at {theirs} and rank {self.rank} at {what}: every rank must make the same calls"
+                    f"rank {r} is at {theirs} and rank {self.rank} at {what}: every rank must make the same calls, "
+                    "also where rank 0 alone needs the result"
                 )
 
     def come(self, what: str) -> None:

@@ -153,7 +153,7 @@ class ScriptSide:
                 "this one adds to was lost with a drive; call zero_grad(), and begin the step again"
             )
         self.step.tell(lib.shore_step_wait, number)  # an update may still read it
-        self.made[number].held.pop(index)
+        self.made[number].held.pop(index, None)  # a rank may own no part of it
         self._set(number, index, sum)
         return bytes_of(sum)
 
