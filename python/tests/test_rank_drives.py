@@ -48,8 +48,8 @@ def test_a_volume_is_named_after_the_run():
 @pytest.mark.parametrize("kind", ["device", "file", "server"])
 def test_ranks_share_out_what_is_no_directory(kind):
     names = [f"/dev/{n}" for n in range(5)]
-    assert of(offers(kind, *names)) == (names, [0, 0, 1, 1, 1])
-    assert of(offers(kind, *names[:3], ranks=4)) == (names[:3], [1, 2, 3])  # one of them has none
+    assert of(offers(kind, *names)) == (names, [0, 0, 0, 1, 1])
+    assert of(offers(kind, *names[:3], ranks=4)) == (names[:3], [0, 1, 2])  # one of them has none
 
 
 def test_a_path_with_the_rank_is_that_ranks():
@@ -64,7 +64,7 @@ def test_a_path_with_the_host_is_shared_by_the_ranks_there():
     found = of(offers("device", "/dev/{host}0", "/dev/{host}1", ranks=4, hosts=hosts))
     assert found == (["/dev/a0", "/dev/a1", "/dev/b0", "/dev/b1"], [0, 1, 2, 3])
     found = of(offers("file", "/{host}", ranks=4, hosts=hosts))
-    assert found == (["/a", "/b"], [1, 3])
+    assert found == (["/a", "/b"], [0, 2])
 
 
 def test_directories_and_devices_together_keep_a_ranks_volumes_side_by_side():
@@ -137,14 +137,14 @@ def owners(seen_by, hosts=None):
 @pytest.mark.parametrize("volumes", [1, 2, 5, 8])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_all_see_all(volumes, ranks):
-    expected = [r for r in range(ranks) for _ in range(r * volumes // ranks, (r + 1) * volumes // ranks)]
+    expected = [r for r in range(ranks) for _ in range(-(-r * volumes // ranks), -(-(r + 1) * volumes // ranks))]
     assert owners([[True] * volumes] * ranks) == expected
 
 
 def test_the_ranks_of_a_host_own_the_volumes_there():
     a, b = [True, True, True, False], [False, False, False, True]
-    assert owners([a, a, b, b]) == [0, 1, 1, 3]
-    assert owners([b, b, a, a]) == [2, 3, 3, 1]  # the hosts have other ranks than before
+    assert owners([a, a, b, b]) == [0, 0, 1, 2]
+    assert owners([b, b, a, a]) == [2, 2, 3, 0]  # the hosts have other ranks than before
     assert owners([a, b]) == [0, 0, 0, 1]
 
 

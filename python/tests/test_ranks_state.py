@@ -184,3 +184,30 @@ def test_steps_and_what_goes_with_them(tmp_path):
     assert results(2, trained, tmp_path / "two") == [alone, alone]
     for file in (tmp_path / "alone" / "saved").rglob("*.safetensors"):
         assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "alone")).read_bytes()
+
+
+def kept_by(run, size):
+    """What a run that goes on has kept, before a step and after it."""
+    torch.manual_seed(rank())
+    if os.path.exists(os.path.join(run, "run.json")):
+        engine = longshore.resume(run, Model(3), memory=MEMORY)
+    else:
+        engine = longshore.wrap(Model(3), run=run, memory=MEMORY, lr=1e-2, sum_groups=4)
+        engine.optimizer.param_groups[0]["lr"] = 0.5
+    kept = engine.follow("kept", Kept(None))
+    before = kept.number, engine.optimizer.param_groups[0]["lr"], bits(torch.rand(3))
+    kept.number = f"rank {rank()} of {size}"
+    step(engine, size)
+    drawn = bits(torch.rand(3))
+    engine.close()
+    return before, drawn
+
+
+def test_ranks_without_a_drive_go_on_with_rank_0s(tmp_path):
+    """The optimizer's numbers, too, are in what commits with a step."""
+    run, number = tmp_path / "run", "rank 0 of 1"
+    ((_, drawn),) = results(1, kept_by, run, 1)
+    for size in (4, 4, 2, 1):
+        of = results(size, kept_by, run, size)
+        assert [before for before, _ in of] == [(number, 0.5, drawn)] * size
+        number, drawn = f"rank 0 of {size}", of[0][1]

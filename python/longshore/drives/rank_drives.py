@@ -135,9 +135,10 @@ def _naming(column, path):
 
 
 def _shared_out(volumes, naming):
-    """[(rank, volume)]: volumes that these ranks see, in equal parts that follow each other."""
+    """[(rank, volume)]: volumes that these ranks see, in equal parts that follow each other. With fewer volumes than
+    ranks the first rank has one, since a rank keeps its state with each step on its own volumes."""
     n, parts = len(volumes), len(naming)
-    return [(naming[k], v) for k in range(parts) for v in volumes[k * n // parts : (k + 1) * n // parts]]
+    return [(naming[k], v) for k in range(parts) for v in volumes[-(-k * n // parts) : -(-(k + 1) * n // parts)]]
 
 
 def _name(run, ending, rank):
@@ -172,7 +173,8 @@ def _is_volume(path, ids, number):
 
 
 def owners_of(volumes, seen_by, hosts):
-    """The rank that owns each volume of a run. Where all ranks see all volumes, rank r of R has [r*V//R, (r+1)*V//R).
+    """The rank that owns each volume of a run. Where all ranks see all volumes, rank r of R has those
+    from r*V/R to (r+1)*V/R, both rounded up.
 
     seen_by: what seen() returned on each rank. hosts: of each rank, for messages.
     """

@@ -142,13 +142,14 @@ def of_start(model, layout, lineage, counts):
 
 def of(state):
     """The committed step's blob, completed with the buffers that have not changed since the run was made: that of this
-    rank, or rank 0's where as many ranks did not make the step. All ranks call it."""
+    rank, or the first rank's where as many ranks did not make the step, or this one has no drive. All ranks call it."""
     made, packed = _made_with(state), [_unpack(blob) for blob in state.meet("the state of each rank", state.blob())]
     starts = (state.program or {}).get("starts", ())
-    mine = packed[state.rank] if packed[0].get("ranks", 1) == len(packed) else {}
-    if not packed[0] and len(starts) == len(packed):  # no step was made
+    first = next(filter(None, packed), {})  # of those that have drives
+    mine = packed[state.rank] if first.get("ranks", 1) == len(packed) else {}
+    if not first and len(starts) == len(packed):  # no step was made
         mine = {**made, "random": _unpack(base64.b64decode(starts[state.rank]))["random"]}
-    packed = mine or packed[0] or made
+    packed = mine or first or made
     return {**packed, "buffers": {**made.get("buffers", {}), **packed.get("buffers", {})}}
 
 
