@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 import longshore
 from models import Cnn, gpt2, tokens
@@ -368,3 +368,15 @@ def test_lightning_takes_an_engine(more, make, tmp_path):
         module.load_state_dict(saved)
         found.append(module.losses)
     _same(found)
+
+
+def test_ddp_is_refused(make):
+    engine = make(net())
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(longshore.LongshoreError, match="the engine adds up the gradients of all ranks itself"):
+            nn.parallel.DistributedDataParallel(engine)
+    finally:
+        distributed.destroy_process_group()
+    engine.backward(engine(torch.ones(2, 8)).sum())
+    engine.step()

@@ -130,6 +130,14 @@ class Face(LoadsChild):
         if "_modules" in self.__dict__:  # nn.Module.__init__() sets it before there is a model
             self.module.training = mode
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> None:
+        """What DistributedDataParallel looks for in a module, which it takes over. Not an AttributeError, so that it
+        ends."""
+        raise LongshoreError(
+            "DistributedDataParallel(engine): the engine adds up the gradients of all ranks itself: use it as it is"
+        )
+
     def named_modules(
         self, memo: set | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:

@@ -48,7 +48,8 @@ class Gathered(StandIn):
                     _zeros[key].untyped_storage().resize_(0)
                 refuse_access(
                     _zeros[key],
-                    "p.grad: a function that PyTorch does not announce asks for its memory; clone() it first",
+                    "p.grad: a function that PyTorch does not announce asks for its memory; clone() it first. If "
+                    "this is DistributedDataParallel, use the engine without it: it adds up the ranks' gradients",
                 )
             out = _zeros[key].expand(p.shape).as_subclass(cls)
         out.longshore_parameter, out.longshore_name = p, f"{p.longshore.name}.grad"
