@@ -376,11 +376,13 @@ def said_by_wrap(run):
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("longshore").addHandler(handler)
+    logging.captureWarnings(True)
+    logging.getLogger("py.warnings").addHandler(handler)
     for norm in (nn.LayerNorm, nn.BatchNorm1d):
         with engine_for(f"{run}/{norm.__name__}", Net(norm)) as engine:
-            at_wrap = [text for text in said if "take rank 0's" in text]
+            at_wrap = [text for text in said if "rank 0's" in text]
             engine.train_batch(share(batches(2)), loss_fn)
-    return at_wrap, [text for text in said if "take rank 0's" in text]
+    return at_wrap, [text for text in said if "rank 0's" in text]
 
 
 def test_wrap_says_of_buffers_when_bits_are_equal(tmp_path):

@@ -72,7 +72,7 @@ def ranks_here() -> int:
     return int(said.get("WORLD_SIZE") or 1)
 
 
-def _fail(made):
+def _tell_failure(made):
     """Runs as the process ends: the other ranks hear what its script failed by."""
     failure = getattr(sys, "last_value", None)
     if failure is not None:
@@ -138,7 +138,7 @@ def _make(there, timeout):
             "interface to use"
         ) from None
     made = Ranks(group, rank, size, timeout)
-    atexit.register(_fail, made)  # before engines are closed, which would wait for the others
+    atexit.register(_tell_failure, made)  # before engines are closed, which would wait for the others
     util.Finalize(None, made.close, exitpriority=0)  # after that, and also in processes of multiprocessing
     return made
 

@@ -239,7 +239,7 @@ def _layout_of(model, options):
             stacklevel=5,
         )
     norm = next((n for n, m in model.named_modules() if isinstance(m, BatchNorm) and m.running_mean is not None), None)
-    if options.sum_groups > 1 and norm is not None:
+    if options.sum_groups > 1 and norm is not None and ranks().size == 1:  # RankBuffers tells several
         progress.warn(
             f"wrap: {norm}: its statistics are rank 0's, as under DDP: bits are equal for equal numbers of ranks, "
             "and other numbers have other statistics",

@@ -63,16 +63,15 @@ class ReduceScatter:
         """state: the State of a run that all ranks open now."""
         self.gradients, self.state, self.layout, self.ranks = gradients, state, state.layout, ranks
         blocks = range(len(gradients.blocks))
-        told = ffi.buffer(state.info().fleet_id)[:], [state.own(number) for number in blocks]
-        told = ranks.meet("opening the run", told)
-        self.owned = [owned for _, owned in told]  # [rank][block]: (first segment, number of segments)
+        here = ffi.buffer(state.info().fleet_id)[:], [state.own(number) for number in blocks]
+        fleets, self.owned = zip(*ranks.meet("opening the run", here))  # owned[rank][block]: (first segment, count)
         self.others = [rank for rank in range(ranks.size) if rank != ranks.rank]
         self.local = self._new_blocks()
         self.finished = False  # whether no pass has begun since finish()
         self.changed = threading.Condition()  # guards what other threads see of what follows
         self.failure = None
         self.round = 0  # how many times the ranks have begun to add up
-        # a key is (round, block, how many the rank has published of that block in the round before)
+        # a key is (round, block, how many sums of that block the rank has published before in this round)
         self.published = {}  # by key: _Published
         self.told: set = set()  # (rank, *key) of what others have published
         # by block: what this rank has published of it in this round, and of which of its tensors
@@ -81,7 +80,7 @@ class ReduceScatter:
         self.answers: dict = {}  # by block: {(rank, last of the key): _Answer}
         self.added: set = set()  # blocks that were added up in this round
         self.sums = ffi.new("double[]", sum(self.layout.segments))  # of squares, by segment
-        self.name = f"gradients of {told[0][0].hex()}"
+        self.name = f"gradients of {fleets[0].hex()}"
         ranks.serve(f"{self.name}: published", self._note)
         ranks.serve(self.name, self._give)
 
@@ -147,7 +146,7 @@ class ReduceScatter:
 
     def _tell(self, key):
         for rank in self.others:
-            self.ranks.ask(rank, f"{self.name}: published", key, None, self._fail)
+            self.ranks.ask(rank, f"{self.name}: published", key, None, self._ended)
 
     def _let_others_follow(self):
         """Where memory has no room, waits until no rank is behind: what others have not asked for yet stays here."""
@@ -163,7 +162,8 @@ class ReduceScatter:
         behind = [rank for rank in self.others if there[rank] < sum(self.counts.values()) and rank not in ended]
         return bool(behind) and not self.ranks.failed
 
-    def _fail(self, failure=None):
+    def _ended(self, failure=None):
+        """Something that another rank was asked for is here, or the ranks have failed. On a thread of Ranks."""
         with self.changed:
             self.failure = self.failure or failure
             self.changed.notify_all()
@@ -221,7 +221,7 @@ class ReduceScatter:
 
                 def here(failure=None, answer=answer):
                     answer.here = True
-                    self._fail(failure)
+                    self._ended(failure)
 
                 self.ranks.ask(rank, self.name, (self.round, number, nth), answer.bytes, here)
 
