@@ -68,14 +68,6 @@ class Face(LoadsChild):
         with contextlib.suppress(RankError):
             self.close()
 
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> Any:
-        """What DistributedDataParallel asks a module for first. It would need gradients in memory."""
-        raise LongshoreError(
-            "DistributedDataParallel: an Engine adds up the gradients of all ranks itself; use it as it is, "
-            "and with Accelerate, give prepare() engine.optimizer and the loaders alone"
-        )
-
     def __reduce_ex__(self, protocol: object) -> Any:
         """Refuses to copy or pickle the engine: a copy would close the run when it is deleted."""
         raise TypeError(
@@ -135,7 +127,8 @@ class Face(LoadsChild):
         """What DistributedDataParallel looks for in a module, which it takes over. Not an AttributeError, so that it
         ends."""
         raise LongshoreError(
-            "DistributedDataParallel(engine): the engine adds up the gradients of all ranks itself: use it as it is"
+            "DistributedDataParallel(engine): the engine adds up the gradients of all ranks itself: use it as it is. "
+            "With Accelerate, give prepare() engine.optimizer and the loaders alone"
         )
 
     def named_modules(
