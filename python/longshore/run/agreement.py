@@ -82,7 +82,8 @@ def _refuse_differences(call, every):
                 continue
             differs = f"{what} is {here[:_SHOWN]} on rank {rank}, and {there[:_SHOWN]} on rank 0"
             if what != "threads":
-                raise LongshoreError(f"{call}: the ranks differ: {differs}; give all ranks the same")
+                own = ", with {rank} and {host} for what is each rank's own" if what == "drives" else ""
+                raise LongshoreError(f"{call}: the ranks differ: {differs}; give all ranks the same{own}")
             progress.warn(f"{call}: {differs}: their last bits may differ; OMP_NUM_THREADS sets it", stacklevel=4)
 
 

@@ -37,7 +37,7 @@ class InitContext:
 
     def __init__(self, run, drives, memory, overwrite):
         self.run, self.drives, self.memory, self.overwrite = run, drives, memory, overwrite
-        self.spool = None
+        self.spool, self.asked = None, None  # asked: drives with {rank} and {host} as they were given
 
 
 @answered
@@ -69,7 +69,9 @@ def init(
     ranks()  # all of them are connected from here on
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
-    making = InitContext(_named(run, "longshore.init"), drives_of(drives), memory, overwrite)
+    asked = as_given(drives)
+    making = InitContext(_named(run, "longshore.init"), drives_of(asked), memory, overwrite)
+    making.asked = asked
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):
@@ -96,10 +98,14 @@ def _named(run, caller):
 
 def drives_of(drives):
     """Returns the drives as a list of strings, with {rank} and {host} filled in; None if they were not given."""
+    return None if drives is None else filled(as_given(drives), ranks().rank)
+
+
+def as_given(drives):
+    """The same with {rank} and {host} as they are."""
     if drives is None:
         return None
-    named = [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
-    return filled(named, ranks().rank)
+    return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
 
 
 def is_run(path):

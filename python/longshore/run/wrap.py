@@ -203,7 +203,8 @@ def _wrap(model, options, agreed):
     chosen = memory_plan.plan(layout, drives, budget, how, who(model, run), room, where, **own)
     if overwrite and init.is_run(run):
         init_state.check(layout, model, old)  # that run may have to go before the new one is written
-    agreed.on(run, agreement.described(layout, how, versions()))
+    asked = init.as_given(options.drives) or (making and making.asked)
+    agreed.on(run, agreement.described(layout, how, versions(), drives=asked))
     how["seed"], before = agreed.ranks.meet("longshore.wrap()", (how["seed"], before))[0]  # rank 0's
     lineage, counts = ([how["seed"], before[0]], before[1]) if before else (None, None)
     kind = {"optimizer": OPTIMIZERS[options.optimizer].number, "moments": options.moments}
