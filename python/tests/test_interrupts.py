@@ -216,6 +216,24 @@ def test_a_handler_that_closes(raises, together, tmp_path, seed, monkeypatch):
     assert longshore.verify(tmp_path / "run") == expected
 
 
+def test_a_handler_that_closes_while_an_operation_saves_what_it_reads(tmp_path, monkeypatch):
+    """PyTorch lets Python run in the middle of an operation. The operation goes on with the memory that it had."""
+    engine = engine_for(gpt2(layers=2), tmp_path, slots=1, monkeypatch=monkeypatch)
+    places, handlers = engine._core.streams.places, [engine.close]
+    of = places.place_of
+
+    def place_of(tensor, sources=None):
+        place = of(tensor, sources)
+        if place is not None and handlers:
+            handlers.pop()()  # as a signal's
+        return place
+
+    monkeypatch.setattr(places, "place_of", place_of)
+    with pytest.raises(longshore.LongshoreError, match="is closed"):
+        engine(**tokens(1, length=6)[0])
+    assert not handlers
+
+
 def test_a_handler_that_closes_before_micro_batches_begin(tmp_path, monkeypatch):
     """They are not waited for: none of them has a thread."""
     engine = engine_for(gpt2(layers=2), tmp_path)

@@ -390,7 +390,9 @@ class Streams:
             self.activations.end()
             self.activations = None
         self.gradients.end()
-        for streamed in self.blocks:  # parameters keep their shapes alone
+        # Parameters keep their shapes alone. A handler that closes in a pass may have come while an operation saves
+        # what it then reads: that memory ends with the parameters.
+        for streamed in self.blocks if not self.inside.computing else ():
             self.places.detach_views(streamed.parameters)
             self.places.detach_all(streamed.parameters)
         self.tier.close()
