@@ -56,7 +56,7 @@ def test_what_is_sent_and_what_waits(tmp_path, seed, clip):
             blocks = range(len(engine._core.streams.blocks))
             before = [state_of(engine, number) for number in blocks]
             engine.backward(engine(**batch).loss)
-            norm, coefficient = engine.grad_norm(), engine._core.cycle.decide().coefficient
+            norm, coefficient = engine.grad_norm(), engine._core.cycle.decide()[0].coefficient
             assert abs(coefficient - (min(1.0, clip / (norm + 1e-6)) if clip else 1.0)) <= 1e-6
             wanted = [expected(engine, number, before[number], coefficient, 0.05) for number in blocks]
             engine.step()

@@ -125,6 +125,9 @@ def test_what_is_said_beside_a_bar_has_a_line_of_its_own(terminal, monkeypatch):
 @pytest.mark.parametrize("what", ["init", "wrap", "resume", "save_pretrained", "snapshot", "step"])
 def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "longshore")
+    end = progress.Progress.__exit__
+    # instead of its thread
+    monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])
     how = run_of(tmp_path)
     Clock(monkeypatch, 3 if what == "init" else 0)
     with longshore.init(**how):
@@ -139,9 +142,6 @@ def test_what_takes_long_says_so(what, tmp_path, monkeypatch, caplog):
         Clock(monkeypatch, 3 if what == "snapshot" else 0)
         engine.snapshot("one")
     Clock(monkeypatch, 3 if what == "resume" else 0)
-    end = progress.Progress.__exit__
-    # instead of its thread
-    monkeypatch.setattr(progress.Progress, "__exit__", lambda shown, *error: (shown.look(), end(shown, *error))[1])
     longshore.resume(how["run"], nn.Sequential(*[nn.Linear(200, 200) for _ in range(3)])).close()
     wanted = {
         "init": "making the model: ",
