@@ -9,6 +9,14 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+static void end_alike(struct whole *one, struct parts *p) {
+    parts_close(p);
+    shore_fleet_close(one->fleet);
+    assert_same_records(&one->place, &p->place);
+    whole_end(one);
+    parts_end(p);
+}
+
 static void parts_make_what_one_process_makes(void **state) {
     for (uint32_t nparts = 1; nparts <= PARTS_MOST; nparts += 1 + nparts / 3) {
         struct whole one;
@@ -20,11 +28,7 @@ static void parts_make_what_one_process_makes(void **state) {
             parts_step(&p);
             parts_assert_state(&p);
         }
-        parts_close(&p);
-        shore_fleet_close(one.fleet);
-        assert_same_records(&one.place, &p.place);
-        whole_end(&one);
-        parts_end(&p);
+        end_alike(&one, &p);
     }
 }
 
@@ -59,11 +63,7 @@ static void the_whole_goes_on_from_parts_and_back(void **state) {
         parts_open(&p);
         parts_assert_state(&p);
     }
-    parts_close(&p);
-    shore_fleet_close(one.fleet);
-    assert_same_records(&one.place, &p.place);
-    whole_end(&one);
-    parts_end(&p);
+    end_alike(&one, &p);
 }
 
 static void updates_wait_for_the_confirmation(void **state) {

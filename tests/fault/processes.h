@@ -36,6 +36,15 @@ static inline int finished(pid_t pid) {
     return status;
 }
 
+/* Removes the run "run" by this work, after a kill. left: there was at least a part of it. */
+static inline void clear_away(int (*take_away)(struct shore_diag *diag), bool left) {
+    int removed = finished(start(take_away));
+    if (access("run", F_OK) == 0) /* killed before there was anything in it */
+        assert_int_equal(rmdir("run"), 0);
+    else
+        assert_true(removed == 0 || !left);
+}
+
 static inline uint64_t microseconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

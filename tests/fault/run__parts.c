@@ -65,7 +65,7 @@ static bool group_ran(int (*work)(struct shore_diag *diag), uint32_t ranks, uint
     int fd[RANKS_MOST];
     pid_t pid[RANKS_MOST];
     uint32_t came = 0, bits = 0;
-    bool well = true, over = false;
+    bool well = true, over = false, keeps = true;
     const uint64_t begun = microseconds();
     for (uint32_t r = 0; r < ranks; r++) {
         int pair[2];
@@ -84,7 +84,7 @@ static bool group_ran(int (*work)(struct shore_diag *diag), uint32_t ranks, uint
             self.fd = pair[1];
             int rc = work(&diag);
             if (rc < 0 && rc != -ECONNRESET) fprintf(stderr, "rank %u: %d: %s\n", r, rc, diag.text);
-            _exit(rc == -ECONNRESET ? 2 : rc < 0 ? 1 : 0);
+            _exit(rc == -ECONNRESET ? 2 : rc == SHORE_EUSAGE && r ? 3 : rc < 0 ? 1 : 0);
         }
         close(pair[1]);
         fd[r] = pair[0];
@@ -117,6 +117,9 @@ static bool group_ran(int (*work)(struct shore_diag *diag), uint32_t ranks, uint
         close(fd[r]);
     for (uint32_t r = 0; r < ranks; r++) {
         int status = finished(pid[r]);
+        if (r == 0 && WIFSIGNALED(status)) keeps = false;
+        /* a killed keeper may be missed by who joins next, before the message of its end */
+        assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 3 && keeps);
         /* whoever ends of its own accord has an error of its own, or none */
         assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 1);
         assert_false(WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL);
@@ -340,11 +343,7 @@ static void a_making_is_made_again(void **state) {
             assert_false(exists("run/making"));
             left = true;
         }
-        int removed = finished(start(take_away));
-        if (exists("run")) /* killed before there was anything in it */
-            assert_int_equal(rmdir("run"), 0);
-        else
-            assert_true(removed == 0 || !left);
+        clear_away(take_away, left);
         is_gone();
     }
 }
