@@ -528,6 +528,10 @@ int shore_fleet_part(const struct shore_fleet *fleet, void *out, size_t *bytes, 
 int shore_fleet_unite(struct shore_fleet *fleet, const void *const *parts, const size_t *bytes, uint32_t nparts,
                       struct shore_diag *diag);
 
+/* Whether the volume of a fleet's drive of this number lies at an address here, in use or not. A server is not asked:
+ * it is taken to have its own. Threading: any. */
+bool shore_drive_holds(const char *drive, const uint64_t fleet_id[2], uint32_t number);
+
 /* The segments of a block that are on own drives: [*segment, *segment + *count). Returns false if there are none. A
  * whole fleet owns all. Threading: any, once the fleet was created, or opened and united. */
 bool shore_fleet_own(const struct shore_fleet *fleet, uint32_t block, uint32_t *segment, uint32_t *count);

@@ -11,16 +11,15 @@ import os
 import re
 import socket
 import stat
-import struct
 from collections import defaultdict
 from typing import NamedTuple
 
+from .. import native
 from ..errors import LongshoreError, MissingError
+from ..native import ffi, lib
 
 _BOOT = "/proc/sys/kernel/random/boot_id"  # the same in all containers of a machine
 _NAME_CHARACTERS = 40  # of the run's directory, in the name of a volume
-_HEADERS = 0, 0x30000  # where a volume has its two
-_HEADER = struct.Struct("<8s24xQQI")  # magic, fleet id, the drive's number
 
 
 class Offer(NamedTuple):
@@ -154,22 +153,8 @@ def _name(run, ending, rank):
 def seen(volumes, fleet):
     """Which volumes of a run this rank can open. fleet: the fleet's id, as run.json has it: 32 hexadecimal digits.
     A volume behind a server counts as seen."""
-    ids = int(fleet[:16], 16), int(fleet[16:], 16)
-    return [bool(re.match(r"(ssh|unix):", path)) or _is_volume(path, ids, n) for n, path in enumerate(volumes)]
-
-
-def _is_volume(path, ids, number):
-    """Whether this very volume lies there: another host may have another one at the same path."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            for at in _HEADERS:
-                file.seek(at)
-                said = file.read(_HEADER.size)
-                if len(said) == _HEADER.size and _HEADER.unpack(said) == (b"LONGSHOR", *ids, number):
-                    return True
-    except OSError:
-        pass
-    return False
+    ids = ffi.new("uint64_t[2]", [int(fleet[:16], 16), int(fleet[16:], 16)])
+    return [lib.shore_drive_holds(native.path_bytes(path), ids, number) for number, path in enumerate(volumes)]
 
 
 def owners_of(volumes, seen_by, hosts):

@@ -83,6 +83,21 @@ static int take_part(struct shore_fleet *f, const unsigned char *at, size_t byte
     return 0;
 }
 
+bool shore_drive_holds(const char *drive, const uint64_t fleet_id[2], uint32_t number) {
+    struct shore__address *at = NULL;
+    struct shore__volume v;
+    char *path = NULL;
+    if (shore__address_parse(drive, &at, NULL)) return false;
+    bool holds = at->kind->served;
+    if (at->kind->has_file && !shore__volume_path(at->text, &path, NULL) && !shore__volume_peek(path, &v, NULL)) {
+        holds = memcmp(v.desc.fleet_id, fleet_id, sizeof v.desc.fleet_id) == 0 && v.desc.drive == number;
+        shore__volume_close(&v);
+    }
+    free(path);
+    free(at);
+    return holds;
+}
+
 static int find_missing(const struct shore_fleet *f, struct shore_diag *diag) {
     for (uint32_t d = 0; d < f->ndrives; d++)
         if (shore__peer_is_unknown(f->drives[d]))
