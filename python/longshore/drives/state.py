@@ -179,7 +179,7 @@ class State(Together):
 
     @property
     def scratch_bytes(self):
-        """Bytes reserved on them for activations."""
+        """Bytes reserved for activations on the drives that this process has opened."""
         return self.info().scratch_bytes
 
     @functools.cached_property

@@ -124,7 +124,7 @@ class Core:
                 )
             self.change(sum_groups=groups_of(state.program["engine"]))
             if self.trains:
-                refuse_ranks(os.fspath(run), groups_of(self.how), self.how.get("compress", 0.0))
+                refuse_ranks(os.fspath(run), self.how)
             self.open(state)
             commit_blob.restore(self, commit_blob.of(state), state)
             open_engines.add(self)

@@ -35,9 +35,14 @@ _unwrapped: list = []  # a _Watch of each model that no engine has yet, oldest f
 class InitContext:
     """The arguments of an init(), and the Spool of the model that was made in it."""
 
-    def __init__(self, run, drives, memory, overwrite):
-        self.run, self.drives, self.memory, self.overwrite = run, drives, memory, overwrite
-        self.spool, self.asked = None, None  # asked: drives with {rank} and {host} as they were given
+    def __init__(self, run, asked, memory, overwrite):
+        """asked: the drives, as as_given() returns them."""
+        self.run, self.asked, self.memory, self.overwrite = run, asked, memory, overwrite
+        self.spool = None
+
+    @property
+    def drives(self):
+        return drives_of(self.asked)
 
 
 @answered
@@ -69,9 +74,7 @@ def init(
     ranks()  # all of them are connected from here on
     if _current is not None:
         raise LongshoreError("longshore.init: another longshore.init() is open; leave it first")
-    asked = as_given(drives)
-    making = InitContext(_named(run, "longshore.init"), drives_of(asked), memory, overwrite)
-    making.asked = asked
+    making = InitContext(_named(run, "longshore.init"), as_given(drives), memory, overwrite)
     if memory is not None:
         shared_budget.within(native.size(memory))
     if not (resume and is_run(making.run)):
@@ -96,16 +99,16 @@ def _named(run, caller):
     return run
 
 
-def drives_of(drives):
-    """Returns the drives as a list of strings, with {rank} and {host} filled in; None if they were not given."""
-    return None if drives is None else filled(as_given(drives), ranks().rank)
-
-
 def as_given(drives):
-    """The same with {rank} and {host} as they are."""
+    """Returns the drives as a list of strings, as they were given; None if they were not."""
     if drives is None:
         return None
     return [os.fspath(d) for d in ([drives] if isinstance(drives, (str, os.PathLike)) else drives)]
+
+
+def drives_of(drives):
+    """The same with {rank} and {host} filled in."""
+    return None if drives is None else filled(as_given(drives), ranks().rank)
 
 
 def is_run(path):

@@ -19,6 +19,7 @@ from ..ranks.launch import ranks
 from ..step.commit_blob import plain
 from ..step.compression import share_of
 from ..step.param_groups import NUMBERS, refuse_numbers
+from ..step.sum_groups import groups_of
 from . import open_engines
 
 # in DeepSpeed's configuration, under "longshore"
@@ -85,7 +86,7 @@ class Options(SimpleNamespace):
         refuse_timeout("wrap", self.device_timeout)
         refuse_numbers({**numbers, "clip": self.clip}, "wrap: ")
         self.compress = share_of(self.compress)
-        refuse_ranks("wrap", groups, self.compress)
+        refuse_ranks("wrap", {"sum_groups": groups, "compress": self.compress})
 
     def check_place(self, device):
         """device: what the model computes on; None: the CPU."""
@@ -115,8 +116,10 @@ class Options(SimpleNamespace):
         return {**out, "compress_after": int(self.compress_after), "compile": told(self.compile)}
 
 
-def refuse_ranks(who, groups, compress):
-    """Raises ValueError if the ranks cannot share out so many groups, or gradients that are compressed."""
+def refuse_ranks(who, how):
+    """Raises ValueError if the ranks cannot share out a run's groups, or gradients that are compressed. how: options as
+    the run records them."""
+    groups, compress = groups_of(how), how.get("compress")
     if compress and ranks().size > 1:
         raise ValueError(
             f"{who}: compress={compress:g} works in one process, and several ranks send whole gradients: start one "

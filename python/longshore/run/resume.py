@@ -20,7 +20,6 @@ from ..other_names import answered
 from ..progress import Progress
 from ..ranks.launch import ranks
 from ..step import commit_blob
-from ..step.sum_groups import groups_of
 from ..torch_internals import buffers_of, outside_inference_mode, parameters_of
 from . import agreement, device_memory, memory_plan, open_engines, shared_budget
 from .engine import Engine
@@ -110,7 +109,7 @@ def _resume(run, model, memory, own, accept_step, device, device_timeout, agreed
         )
     how = program["engine"]
     if how.get("trains", True):
-        refuse_ranks(os.fspath(run), groups_of(how), how.get("compress"))
+        refuse_ranks(run, how)
     model = _model_for(model, program, run)
     tree.refuse_lazy(model)
     _give_buffers(model, program, run)
