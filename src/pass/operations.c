@@ -68,7 +68,7 @@ void shore__operations_describe(const struct shore__facts *f, struct shore_progr
 
 /* By key. */
 static const unsigned readers[] = {
-#define READERS(KEY, NAME, READ_BY) READ_BY,
+#define READERS(KEY, NAME, READ_BY, CLASS) READ_BY,
     SHORE__ROWS(READERS)
 #undef READERS
 };

@@ -55,14 +55,10 @@ void shore__regions_add(struct shore__region_list *r, uint32_t key, uint32_t ind
 
 /* ---- places ------------------------------------------------------------------------------------------------------ */
 
-static bool is_live(struct shore__lifetime live, uint32_t phase) {
-    return live.from <= live.to ? live.from <= phase && phase <= live.to : phase >= live.from || phase <= live.to;
-}
-
 /* Whether two rows must not share a place. */
 static bool meet(const struct shore__region *a, const struct shore__region *b) {
     return a->place == b->place && a->bytes && b->bytes &&
-           (is_live(a->live, b->live.from) || is_live(b->live, a->live.from));
+           (shore__lifetime_has(a->live, b->live.from) || shore__lifetime_has(b->live, a->live.from));
 }
 
 static uint64_t end_of(const struct shore__region *row) {

@@ -20,6 +20,9 @@
 struct shore__lifetime {
     uint32_t from, to;
 };
+static inline bool shore__lifetime_has(struct shore__lifetime live, uint32_t phase) {
+    return live.from <= live.to ? live.from <= phase && phase <= live.to : phase >= live.from || phase <= live.to;
+}
 
 struct shore__region {
     uint32_t key, index; /* index: tells rows of one key apart */

@@ -1,0 +1,108 @@
+/* What a run is said to cost: memory by class, and the budgets between which it matters. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "pass/forecast.h"
+
+static const char *const models[] = {"gpt2-tiny", "llama-tiny", "gpt2-small", "gpt2-124m"};
+enum { MODELS = sizeof models / sizeof *models, BUDGETS = 8 };
+
+static struct shore__model *model(const char *name) {
+    struct shore__arch arch;
+    struct shore__model *m = NULL;
+    assert_int_equal(shore__arch_preset(name, 0, &arch, NULL), 0);
+    assert_int_equal(shore__model_make(&arch, &m, NULL), 0);
+    return m;
+}
+
+static struct shore__facts facts(const struct shore__model *m, size_t sequences, size_t tokens) {
+    static const char *const drives[] = {"/tmp/a", "/tmp/b"};
+    struct shore__facts f = {
+        .model = m,
+        .batch = shore__batch_shape(sequences, tokens),
+        .mode = SHORE__BF16,
+        .threads = 2,
+        .workspace_bytes = 1 << 20,
+        .packed_bytes = 3 << 20,
+        .one_memory = true,
+        .scratch = true,
+        .offload = SHORE__AUTO,
+    };
+    f.drives =
+        (struct shore_fleet_options){.size = sizeof f.drives, .drives = drives, .ndrives = 2, .optimizer = SHORE_ADAMW};
+    return f;
+}
+
+static struct shore__forecast forecast(const struct shore__facts *f, uint64_t budget) {
+    struct shore__forecast at;
+    struct shore_diag diag = {0};
+    if (shore__forecast(f, NULL, budget, &at, &diag)) fail_msg("%" PRIu64 ": %s", budget, diag.text);
+    return at;
+}
+
+static void memory_by_class_adds_up_to_the_peak(void **state) {
+    for (int i = 0; i < MODELS; i++) {
+        struct shore__model *m = model(models[i]);
+        struct shore__facts f = facts(m, 4, 512);
+        const struct shore__forecast any = forecast(&f, 1);
+        for (uint64_t b = 0; b <= BUDGETS; b++) {
+            uint64_t sum = 0, budget = any.minimum_bytes + (any.comfortable_bytes - any.minimum_bytes) * b / BUDGETS;
+            const struct shore__forecast at = forecast(&f, budget);
+            for (int c = 0; c < SHORE__MEMORY_CLASSES; c++) {
+                assert_in_range(at.memory_bytes[c], 0, at.peak_bytes);
+                sum += at.memory_bytes[c];
+            }
+            assert_int_equal(sum, at.peak_bytes);
+            assert_in_range(at.peak_bytes, 1, budget);
+            assert_in_range(at.memory_bytes[SHORE__MEMORY_PARAMETERS], 1, at.peak_bytes);
+            /* what a step leaves idle is a small part of it: whatever it needs is of some class */
+            assert_in_range(at.memory_bytes[SHORE__MEMORY_IDLE], 0, at.peak_bytes / 4);
+            assert_in_range(at.kept_bytes, 1, at.peak_bytes);
+            if (b == BUDGETS) assert_int_equal(at.recomputed_bytes + at.offloaded_bytes, 0);
+            if (b == 0) assert_in_range(at.recomputed_bytes + at.offloaded_bytes, 1, UINT64_MAX);
+        }
+        shore__model_free(m);
+    }
+}
+
+static void a_budget_below_the_least_has_no_plan(void **state) {
+    struct shore__model *m = model("gpt2-tiny");
+    struct shore__facts f = facts(m, 4, 256);
+    const struct shore__forecast least = forecast(&f, forecast(&f, 1).minimum_bytes);
+    assert_int_equal(least.budget_bytes, least.minimum_bytes);
+    assert_true(least.step_seconds > 0);
+    const struct shore__forecast none = forecast(&f, least.minimum_bytes - 1);
+    assert_int_equal(none.budget_bytes, 0);
+    assert_int_equal(none.peak_bytes, 0);
+    assert_int_equal(none.minimum_bytes, least.minimum_bytes);
+    assert_int_equal(none.disk_bytes, least.disk_bytes);
+    shore__model_free(m);
+}
+
+static void more_than_the_useful_budget_saves_nothing(void **state) {
+    for (int i = 0; i < MODELS; i++) {
+        struct shore__model *m = model(models[i]);
+        struct shore__facts f = facts(m, 4, 512);
+        const struct shore__forecast any = forecast(&f, 1);
+        uint64_t useful;
+        assert_int_equal(shore__forecast_useful(&f, NULL, &useful, NULL), 0);
+        assert_in_range(useful, any.minimum_bytes, any.comfortable_bytes);
+        double seconds = forecast(&f, useful).step_seconds;
+        assert_true(seconds <= 1.01 * forecast(&f, any.comfortable_bytes).step_seconds);
+        shore__model_free(m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_by_class_adds_up_to_the_peak),
+        cmocka_unit_test(a_budget_below_the_least_has_no_plan),
+        cmocka_unit_test(more_than_the_useful_budget_saves_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
