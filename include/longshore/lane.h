@@ -32,6 +32,26 @@ enum shore_lane {
         SHORE_LANES
 };
 
+/* Kinds of computing that differ in how fast a device is at them, and the numbers that products are computed with. */
+enum shore_work_kind {
+    SHORE_WORK_PRODUCT,        /* activations with weights, forward */
+    SHORE_WORK_PRODUCT_INPUT,  /* backward: the gradient of the activations */
+    SHORE_WORK_PRODUCT_WEIGHT, /* backward: the gradient of the weights */
+    SHORE_WORK_ATTENTION,
+    SHORE_WORK_ATTENTION_BACKWARD,
+    SHORE_WORK_ROWS, /* norms, activation functions, sums: its work is the bytes that they move */
+    SHORE_WORKS
+};
+
+enum shore_precision {
+    SHORE_PRECISION_FP32,
+    SHORE_PRECISION_BF16,
+    SHORE_PRECISION_FP16,
+    SHORE_PRECISION_TF32,
+    SHORE_PRECISION_FP8,
+    SHORE_PRECISIONS
+};
+
 /* A lane's name. Threading: any. */
 const char *shore_lane_name(enum shore_lane lane);
 

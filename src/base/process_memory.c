@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/machine.h"
+#include "base/limits.h"
 #include "base/units.h"
 
 static uint64_t status_kib(const char *status, const char *key) {

@@ -7,7 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/machine.h"
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "compute/compute.h"

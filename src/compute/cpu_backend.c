@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "base/machine.h"
+#include "base/limits.h"
 #include "compute/cpu.h"
 #include "compute/host_memory.h"
 

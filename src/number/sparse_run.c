@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/diag.h"
-#include "base/machine.h"
+#include "base/limits.h"
 #include "longshore/clip.h"
 #include "number/bf16.h"
 #include "number/gather.h"

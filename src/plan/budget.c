@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/diag.h"
-#include "base/machine.h"
+#include "base/limits.h"
 #include "base/units.h"
 
 #define MIB (UINT64_C(1) << 20)

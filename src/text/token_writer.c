@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/diag.h"
-#include "base/machine.h"
+#include "base/limits.h"
 #include "files/atomic.h"
 #include "text/encoders.h"
 #include "text/token_file.h"

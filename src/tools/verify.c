@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/machine.h"
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/train_options.h"
 #include "drive/address.h"

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/machine.h"
+#include "base/limits.h"
 #include "base/prng.h"
 #include "base/units.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "base/machine.h"
+#include "base/limits.h"
 
 static char root[64];
 

@@ -1,5 +1,5 @@
 /* Reads with plain descriptors, because the budget is asked often and stdio would allocate. */
-#include "base/machine.h"
+#include "base/limits.h"
 
 #include <fcntl.h>
 #include <limits.h>

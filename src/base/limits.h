@@ -1,6 +1,6 @@
 /* Limits of this process on the machine: affinity, and the limits of control groups (containers). */
-#ifndef SHORE_BASE_MACHINE_H
-#define SHORE_BASE_MACHINE_H
+#ifndef SHORE_BASE_LIMITS_H
+#define SHORE_BASE_LIMITS_H
 
 #include <stdbool.h>
 #include <stddef.h>

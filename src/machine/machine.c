@@ -1,0 +1,86 @@
+#include "machine/machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Until a machine is measured: a processor of some cores, and one fast drive. */
+#define OPERATIONS_PER_SECOND 400e9
+#define ROW_BYTES_PER_SECOND 20e9
+#define DRIVE_BYTES_PER_SECOND 2e9
+
+#define ANY_ROWS(rate) \
+    { .at = {{0, rate}}, .n = 1 }
+
+const struct shore_machine *shore__machine_assumed(void) {
+    static const struct shore_machine assumed = {
+        .name = "assumed",
+        .scale = 1,
+        .rate[SHORE_WORK_PRODUCT][SHORE_PRECISION_FP32] = ANY_ROWS(OPERATIONS_PER_SECOND),
+        .rate[SHORE_WORK_ROWS][SHORE_PRECISION_FP32] = ANY_ROWS(ROW_BYTES_PER_SECOND),
+        .ndrives = 1,
+        .drive = {{.mixed = DRIVE_BYTES_PER_SECOND, .host_computes = true}},
+    };
+    return &assumed;
+}
+
+static double at_rows(const struct shore__rates *r, uint64_t rows) {
+    uint32_t i = 1;
+    if (r->n == 1 || rows <= r->at[0].rows) return r->at[0].per_second;
+    while (i < r->n && r->at[i].rows < rows)
+        i++;
+    if (i == r->n) return r->at[i - 1].per_second;
+    const struct shore__rate_at *a = &r->at[i - 1], *b = &r->at[i];
+    double share = log2((double)rows / a->rows) / log2((double)b->rows / a->rows);
+    return a->per_second + (b->per_second - a->per_second) * share;
+}
+
+/* Kinds whose rates resemble a kind's, from the nearest on; SHORE_WORKS ends the list. */
+static const unsigned char kinds[SHORE_WORKS][SHORE_WORKS] = {
+    [SHORE_WORK_PRODUCT] = {SHORE_WORK_PRODUCT, SHORE_WORK_PRODUCT_INPUT, SHORE_WORK_PRODUCT_WEIGHT, SHORE_WORKS},
+    [SHORE_WORK_PRODUCT_INPUT] = {SHORE_WORK_PRODUCT_INPUT, SHORE_WORK_PRODUCT, SHORE_WORK_PRODUCT_WEIGHT, SHORE_WORKS},
+    [SHORE_WORK_PRODUCT_WEIGHT] = {SHORE_WORK_PRODUCT_WEIGHT, SHORE_WORK_PRODUCT, SHORE_WORK_PRODUCT_INPUT,
+                                   SHORE_WORKS},
+    [SHORE_WORK_ATTENTION] = {SHORE_WORK_ATTENTION, SHORE_WORK_ATTENTION_BACKWARD, SHORE_WORK_PRODUCT, SHORE_WORKS},
+    [SHORE_WORK_ATTENTION_BACKWARD] = {SHORE_WORK_ATTENTION_BACKWARD, SHORE_WORK_ATTENTION, SHORE_WORK_PRODUCT,
+                                       SHORE_WORKS},
+    [SHORE_WORK_ROWS] = {SHORE_WORK_ROWS, SHORE_WORKS},
+};
+/* The same of precisions. */
+static const unsigned char precisions[SHORE_PRECISIONS][SHORE_PRECISIONS] = {
+    [SHORE_PRECISION_FP32] = {SHORE_PRECISION_FP32, SHORE_PRECISION_TF32, SHORE_PRECISION_BF16, SHORE_PRECISION_FP16,
+                              SHORE_PRECISION_FP8},
+    [SHORE_PRECISION_BF16] = {SHORE_PRECISION_BF16, SHORE_PRECISION_FP16, SHORE_PRECISION_TF32, SHORE_PRECISION_FP8,
+                              SHORE_PRECISION_FP32},
+    [SHORE_PRECISION_FP16] = {SHORE_PRECISION_FP16, SHORE_PRECISION_BF16, SHORE_PRECISION_TF32, SHORE_PRECISION_FP8,
+                              SHORE_PRECISION_FP32},
+    [SHORE_PRECISION_TF32] = {SHORE_PRECISION_TF32, SHORE_PRECISION_FP32, SHORE_PRECISION_BF16, SHORE_PRECISION_FP16,
+                              SHORE_PRECISION_FP8},
+    [SHORE_PRECISION_FP8] = {SHORE_PRECISION_FP8, SHORE_PRECISION_BF16, SHORE_PRECISION_FP16, SHORE_PRECISION_TF32,
+                             SHORE_PRECISION_FP32},
+};
+
+double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,
+                           enum shore_precision precision, uint64_t rows) {
+    if (!machine) machine = shore__machine_assumed();
+    for (int p = 0; p < SHORE_PRECISIONS; p++)
+        for (int k = 0; k < SHORE_WORKS && kinds[kind][k] < SHORE_WORKS; k++) {
+            const struct shore__rates *r = &machine->rate[kinds[kind][k]][precisions[precision][p]];
+            if (r->n) return at_rows(r, rows);
+        }
+    if (kind == SHORE_WORK_ROWS && machine->memory_bandwidth > 0) return machine->memory_bandwidth;
+    return shore__machine_rate(NULL, kind, precision, rows);
+}
+
+double shore__machine_seconds(const struct shore_machine *machine, enum shore_work_kind kind,
+                              enum shore_precision precision, uint64_t rows, uint64_t work) {
+    return (double)work / shore__machine_rate(machine, kind, precision, rows);
+}
+
+const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive) {
+    if (!machine->ndrives) return NULL;
+    return &machine->drive[drive < machine->ndrives ? drive : machine->ndrives - 1];
+}
+
+void shore_machine_free(struct shore_machine *machine) {
+    free(machine);
+}

@@ -1,0 +1,77 @@
+/* A machine in memory. */
+#ifndef SHORE_MACHINE_MACHINE_H
+#define SHORE_MACHINE_MACHINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "longshore/lane.h"
+#include "longshore/machine.h"
+
+#define SHORE__MACHINE_DRIVES_MAX 64u
+#define SHORE__MACHINE_ROWS_MAX 8u
+#define SHORE__UPDATE_BYTES                                                                  \
+    16u /* descriptions count so many of an element: fp32 state and gradient, however stored \
+         */
+
+/* A rate in units of lane.h a second, of products of so many rows. */
+struct shore__rate_at {
+    uint32_t rows; /* 0: of any number */
+    double per_second;
+};
+/* Ascending rows; between two of them, the rate is linear in the logarithm of the rows. */
+struct shore__rates {
+    struct shore__rate_at at[SHORE__MACHINE_ROWS_MAX];
+    uint32_t n; /* 0: not given */
+};
+
+/* Rates in units of lane.h a second, capacities in bytes. 0: none is given. */
+struct shore__machine_drive {
+    double read, write;
+    double mixed;    /* reads and writes together */
+    double update;   /* elements */
+    uint64_t memory; /* the most for UPDATE's buffers there */
+    uint64_t room;
+    double flush_seconds;
+    uint32_t
+        shares; /* 1 + the first drive on the same device, with which it shares rates and room; 0: none before it */
+    bool host_computes; /* UPDATE runs on this host's cores */
+    char device[32];    /* drives with the same text share it; "": one of its own */
+    char path[256];     /* where it was measured; "": nowhere */
+};
+
+struct shore_machine {
+    char name[64], about[1024]; /* without controls */
+    char processor[64];
+    double scale;     /* the real machine's rates, capacities and model are larger by this factor */
+    int64_t measured; /* seconds since the epoch; 0: it was not */
+    uint64_t host_memory, gpu_memory, pinned_memory;
+    uint32_t cores;
+    double memory_bandwidth;
+    struct shore__rates rate[SHORE_WORKS]
+                            [SHORE_PRECISIONS]; /* of the GPU if there is one, otherwise of the processor */
+    double forward_seconds, backward_seconds;   /* of a step's computing, whatever the rates say */
+    double bus_in, bus_out, bus_both;
+    bool link_shared;      /* one rate for both directions: link[0] */
+    double link[2];        /* to the drives, from them */
+    double host_update;    /* elements, of --update host */
+    uint32_t host_buffers; /* its chunks in memory at a time */
+    uint32_t ndrives;      /* 0: no drive is described. More drives equal the last */
+    struct shore__machine_drive drive[SHORE__MACHINE_DRIVES_MAX];
+};
+
+/* What stands in for a machine that nobody measured: some cores, and one fast drive. */
+const struct shore_machine *shore__machine_assumed(void);
+
+/* The rate of so much work; of a kind, precision or number of rows that is not given, the nearest that is. machine
+ * NULL: the assumed one, which also has what no rate is near to. */
+double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,
+                           enum shore_precision precision, uint64_t rows);
+/* Seconds that so much work takes. */
+double shore__machine_seconds(const struct shore_machine *machine, enum shore_work_kind kind,
+                              enum shore_precision precision, uint64_t rows, uint64_t work);
+
+/* The description of a drive of a fleet: more drives than there are equal the last. NULL: none is described. */
+const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive);
+
+#endif

@@ -1,0 +1,186 @@
+/* Descriptions of machines: reading, refusing, writing; rates of work. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "machine/machine.h"
+
+static struct shore_machine *taken(const char *text) {
+    struct shore_machine *m = NULL;
+    struct shore_diag diag = {0};
+    if (shore_machine_parse(text, strlen(text), "test.json", &m, &diag)) fail_msg("%s", diag.text);
+    return m;
+}
+
+static void refused(const char *text, const char *because) {
+    struct shore_machine *m = NULL;
+    struct shore_diag diag = {0};
+    assert_int_equal(shore_machine_parse(text, strlen(text), "test.json", &m, &diag), SHORE_EINPUT);
+    assert_null(m);
+    assert_non_null(strstr(diag.text, "test.json"));
+    if (!strstr(diag.text, because)) fail_msg("'%s' does not say '%s'", diag.text, because);
+}
+
+static const char everything[] =
+    "{\"name\": \"rack\", \"about\": \"of 2030\", \"measured\": 1790000000, \"scale\": 10,"
+    "\"host\": {\"processor\": \"abacus\", \"memory\": \"40KiB\", \"cores\": 12, \"bandwidth\": 5e9},"
+    "\"gpu\": {\"memory\": 1000, \"pinned\": 500}, \"bus\": {\"in\": 10, \"out\": 20, \"both\": 25},"
+    "\"link\": {\"shared\": \"8GB\"},"
+    "\"drives\": [{\"read\": 2800, \"write\": \"1650\", \"mixed\": 3000, \"compute\": \"8KB\", \"memory\": \"4KiB\","
+    "  \"room\": 100, \"flush\": 0.25, \"device\": \"a\", \"on-host\": true, \"path\": \"/a\"},"
+    "  {\"read\": 50, \"device\": \"b\"}, {\"device\": \"a\"}],"
+    "\"compute\": {\"forward\": 0.5, \"backward\": 4, \"products\": {\"fp32\": 1000, \"bf16\": [[64, 100], [256, 300]],"
+    "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}}},"
+    "\"host-update\": {\"rate\": \"3GB\", \"buffers\": 3}, \"model\": {\"layers\": 7}}";
+
+static void everything_is_read_and_divided_by_the_scale(void **state) {
+    struct shore_machine *m = taken(everything);
+    assert_string_equal(m->name, "rack");
+    assert_string_equal(m->processor, "abacus");
+    assert_int_equal(m->measured, 1790000000);
+    assert_int_equal(m->host_memory, 4096);
+    assert_int_equal(m->cores, 12);
+    assert_true(m->memory_bandwidth == 5e8);
+    assert_int_equal(m->gpu_memory, 100);
+    assert_int_equal(m->pinned_memory, 50);
+    assert_true(m->bus_in == 1 && m->bus_out == 2 && m->bus_both == 2.5);
+    assert_true(m->link_shared && m->link[0] == 8e8);
+    assert_int_equal(m->ndrives, 3);
+    assert_true(m->drive[0].read == 280 && m->drive[0].write == 165 && m->drive[0].mixed == 300);
+    assert_true(m->drive[0].update == 50); /* 8,000 bytes, 16 of an element */
+    assert_int_equal(m->drive[0].memory, 410);
+    assert_int_equal(m->drive[0].room, 10);
+    assert_true(m->drive[0].flush_seconds == 0.25 && m->drive[0].host_computes);
+    assert_int_equal(m->drive[0].shares, 0);
+    assert_int_equal(m->drive[1].shares, 0);
+    assert_int_equal(m->drive[2].shares, 1);
+    assert_true(m->drive[1].read == 5 && m->drive[1].write == 0);
+    assert_true(m->forward_seconds == 0.5 && m->backward_seconds == 4);
+    assert_true(m->host_update == 3e8 / 16);
+    assert_int_equal(m->host_buffers, 3);
+    assert_ptr_equal(shore__machine_drive(m, 9), &m->drive[2]);
+    shore_machine_free(m);
+
+    m = taken("{\"link\": {\"in\": 100, \"out\": 200}}");
+    assert_true(!m->link_shared && m->link[0] == 100 && m->link[1] == 200);
+    assert_null(shore__machine_drive(m, 0));
+    assert_string_equal(m->name, "test.json");
+    shore_machine_free(m);
+}
+
+static void what_is_written_is_read_as_the_same(void **state) {
+    struct shore_machine *m = taken(everything);
+    char *text = shore_machine_json(m);
+    struct shore_machine *again = taken(text);
+    assert_memory_equal(m, again, sizeof *m);
+    free(text);
+    shore_machine_free(m);
+    shore_machine_free(again);
+}
+
+static bool near(double a, double b) {
+    return fabs(a - b) < 1e-9 * b;
+}
+
+static void rates_are_of_the_kind_precision_and_rows_or_the_nearest(void **state) {
+    struct shore_machine *m = taken(everything);
+#define RATE(kind, precision, rows) shore__machine_rate(m, SHORE_WORK_##kind, SHORE_PRECISION_##precision, rows)
+    assert_true(RATE(PRODUCT, FP32, 7) == 100);
+    assert_true(near(RATE(PRODUCT, BF16, 1), 10));
+    assert_true(near(RATE(PRODUCT, BF16, 128), 20)); /* in the middle, in logarithms */
+    assert_true(near(RATE(PRODUCT_WEIGHT, BF16, 4096), 30));
+    assert_true(RATE(ATTENTION, FP32, 7) == 5);
+    assert_true(RATE(ROWS, BF16, 7) == 100);         /* of fp32 */
+    assert_true(near(RATE(PRODUCT, FP16, 256), 30)); /* of bf16 */
+    assert_true(near(shore__machine_seconds(m, SHORE_WORK_PRODUCT, SHORE_PRECISION_FP32, 1, 1000), 10));
+    shore_machine_free(m);
+    m = taken("{\"host\": {\"bandwidth\": 77}, \"compute\": {\"products\": {\"product_input\": {\"fp32\": 9}}}}");
+    assert_true(RATE(PRODUCT, FP32, 7) == 9);
+    assert_true(RATE(ATTENTION, FP32, 7) == 400e9); /* nothing is near: assumed */
+    assert_true(RATE(ROWS, FP32, 7) == 77);
+    shore_machine_free(m);
+    m = NULL;
+    assert_true(RATE(PRODUCT, BF16, 7) == 400e9);
+}
+
+static void what_is_wrong_is_named(void **state) {
+    refused("{}", "describes nothing");
+    refused("drives", "test.json");
+    refused("{\"lnik\": {}}", "did you mean \"link\"");
+    refused("{\"drive\": []}", "did you mean \"drives\"");
+    refused("{\"engine\": {}}", "there are name");
+    refused("{\"link\": {\"shard\": 5}}", "did you mean \"shared\"");
+    refused("{\"link\": 5}", "\"link\" is not an object");
+    refused("{\"link\": {\"shared\": 5, \"in\": 5}}", "does not go with");
+    refused("{\"link\": {\"shared\": \"fast\"}}", "from 1 to 1e18");
+    refused("{\"link\": {\"shared\": 0}}", "from 1 to 1e18");
+    refused("{\"link\": {\"shared\": -1}}", "from 1 to 1e18");
+    refused("{\"link\": {\"shared\": 1e300}}", "from 1 to 1e18");
+    refused("{\"link\": {\"shared\": null}}", "from 1 to 1e18");
+    refused("{\"drives\": []}", "list of 1 to 64");
+    refused("{\"drives\": {}}", "list of 1 to 64");
+    refused("{\"drives\": [5]}", "drive 1 is not an object");
+    refused("{\"drives\": [{}, {\"raed\": 5}]}", "drive 2: did you mean \"read\"");
+    refused("{\"drives\": [{\"device\": 5}]}", "\"device\" of drive 1 takes a text");
+    refused("{\"drives\": [{\"on-host\": 1}]}", "takes true or false");
+    refused("{\"host\": {\"cores\": 2.5}}", "\"cores\" of \"host\" takes a whole number");
+    refused("{\"host\": {\"memory\": -5}}", "from 1 to 1e18");
+    refused("{\"host\": [[[[{}]]]]}", "not an object");
+    refused("{\"compute\": {\"forward\": \"fast\"}}", "number from 0 to 86400");
+    refused("{\"compute\": {\"forward\": -1}}", "number from 0 to 86400");
+    refused("{\"compute\": {\"products\": 5}}", "\"products\" is not an object");
+    refused("{\"compute\": {\"products\": {\"bf61\": 5}}}", "did you mean \"bf16\"");
+    refused("{\"compute\": {\"products\": {\"fp32\": 0}}}", "takes a rate");
+    refused("{\"compute\": {\"products\": {\"fp32\": []}}}", "takes a rate");
+    refused("{\"compute\": {\"products\": {\"fp32\": [[2, 5], [2, 6]]}}}", "ascending rows");
+    refused("{\"compute\": {\"products\": {\"fp32\": [[0, 5]]}}}", "takes a rate");
+    refused("{\"compute\": {\"products\": {\"rows\": 5}}}", "a rate for each precision");
+    refused("{\"compute\": {\"products\": {\"rows\": {\"int3\": 5}}}}", "unknown key \"int3\" in \"rows\"");
+    refused("{\"host-update\": {\"buffers\": 1}}", "from 2 to 16");
+    refused("{\"host-update\": {\"buffers\": 2.5}}", "from 2 to 16");
+    refused("{\"scale\": 0, \"link\": {}}", "scale");
+    refused("{\"scale\": \"ten\", \"link\": {}}", "scale");
+    refused("{\"name\": 5, \"link\": {}}", "takes a text");
+    refused("{\"link\": {}, \"link\": {}}", "test.json");
+}
+
+static void sixty_four_drives_and_no_more(void **state) {
+    char text[1024] = "{\"drives\": [";
+    for (unsigned i = 0; i < SHORE__MACHINE_DRIVES_MAX; i++)
+        strcat(text, i ? ", {}" : "{}");
+    size_t end = strlen(text);
+    strcpy(text + end, "]}");
+    struct shore_machine *m = taken(text);
+    assert_int_equal(m->ndrives, SHORE__MACHINE_DRIVES_MAX);
+    shore_machine_free(m);
+    strcpy(text + end, ", {}]}");
+    refused(text, "list of 1 to 64");
+}
+
+static void what_is_no_file_is_named(void **state) {
+    struct shore_machine *m;
+    struct shore_diag diag = {0};
+    assert_int_equal(shore_machine_read("smart-infinity", &m, &diag), SHORE_EUSAGE);
+    assert_non_null(strstr(diag.text, "smart-infinity is not a file"));
+    assert_int_equal(shore_machine_read("/", &m, &diag), SHORE_EINPUT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_is_read_and_divided_by_the_scale),
+        cmocka_unit_test(what_is_written_is_read_as_the_same),
+        cmocka_unit_test(rates_are_of_the_kind_precision_and_rows_or_the_nearest),
+        cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(sixty_four_drives_and_no_more),
+        cmocka_unit_test(what_is_no_file_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
