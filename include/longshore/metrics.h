@@ -40,6 +40,8 @@ struct shore_step_report {
     uint64_t resident_bytes;    /* of the process, at the end */
     const char *slow_drive;     /* a drive that holds up the others; NULL: none. Ownership: the fleet's */
     double slow_factor;         /* how much longer it works than the others */
+    double
+        paced_seconds; /* part of step_seconds: the step was held back, so that drives write less a day; the caller's */
 };
 
 struct shore_meter;

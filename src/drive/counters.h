@@ -25,6 +25,9 @@ static inline size_t shore__counter_of_fetch(enum shore_fetch_kind kind) {
  * whose ledger says what really crossed, including frames. */
 void shore__fleet_count(struct shore_fleet *fleet, uint32_t drive, size_t counter, uint64_t bytes);
 
+/* Bytes that a drive of the fleet has written since it was opened. */
+uint64_t shore__fleet_written(const struct shore_fleet *fleet, uint32_t drive);
+
 /* shore_fleet_info(), as a value. */
 struct shore_fleet_info shore__fleet_info(const struct shore_fleet *fleet);
 

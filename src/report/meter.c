@@ -70,7 +70,7 @@ int shore_meter_end(struct shore_meter *m, struct shore_step_report *r) {
     r->step_seconds = (double)(m->start_ns - start_ns) * 1e-9;
     r->commit_seconds = (double)r->ledger.waited_ns[SHORE_LANE_COMMIT] * 1e-9;
     r->wait_seconds = (double)waited_ns * 1e-9 - r->commit_seconds;
-    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds;
+    r->compute_seconds = r->step_seconds - r->wait_seconds - r->commit_seconds - r->paced_seconds;
     if (r->compute_seconds < 0) r->compute_seconds = 0; /* several threads waited */
     if (m->slowness.ndrives) find_slow_drive(m, r);
     return 0;

@@ -88,6 +88,7 @@ int shore_metrics_line(const struct shore_step_report *given, char *out, size_t 
     append_number(&line, "compute_seconds", r.compute_seconds);
     append_number(&line, "wait_seconds", r.wait_seconds);
     append_number(&line, "commit_seconds", r.commit_seconds);
+    if (r.paced_seconds > 0) append_number(&line, "paced_seconds", r.paced_seconds);
     append_count(&line, "replays", r.replays);
     append_bytes(&line, &r.ledger);
     append_count(&line, "resident_bytes", r.resident_bytes);

@@ -51,6 +51,7 @@ const char *shore__progress_line(struct shore__progress *p, const struct shore_s
     if (p->budget_bytes) shore__append(out, bytes, " of %s", shore__format_size(p->budget_bytes).text);
     shore__append(out, bytes, "  wait %.0f%% commit %.0f%%", percent(r->wait_seconds, r->step_seconds),
                   percent(r->commit_seconds, r->step_seconds));
+    if (r->paced_seconds > 0) shore__append(out, bytes, " paced %.0f%%", percent(r->paced_seconds, r->step_seconds));
     if (r->replays) shore__append(out, bytes, "  replays %u", r->replays);
     if (r->skipped) shore__append(out, bytes, "  skipped: not finite");
     return out;

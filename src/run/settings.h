@@ -76,6 +76,7 @@ struct shore__settings {
     uint64_t memory_bytes; /* 0: a default for the machine */
     struct shore__addresses drives;
     char *drive_speeds;   /* given instead of measured when volumes are made; or NULL */
+    char *max_writes;     /* bytes that the drives may write in a day, together or each; NULL: any */
     uint64_t chunk_bytes; /* of state; 0: chosen */
     enum shore_io io;
     enum shore__when speculate;
@@ -109,6 +110,10 @@ static inline struct shore__compute_options shore__settings_compute(const struct
 bool shore__settings_in_ram(const struct shore__settings *s);
 /* Whether the times of its steps are another machine's. */
 bool shore__settings_emulated(const struct shore__settings *s);
+
+/* Reads --max-writes-per-day: bytes for all drives together, or for each drive; the other is left 0. each: one for each
+ * drive; NULL: only checks. SHORE_EUSAGE. */
+int shore__settings_max_writes(const struct shore__settings *s, uint64_t *all, uint64_t *each, struct shore_diag *diag);
 
 /* Default number of warm-up steps. */
 uint64_t shore__warmup_for(const struct shore__settings *s, uint64_t steps);

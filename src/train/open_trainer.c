@@ -118,6 +118,7 @@ int shore__trainer_open(struct trainer *t, bool fresh, bool overwrite, const uin
     t->pass.c = t->c;
     rc = shore__activations_open(t, diag);
     if (!rc) rc = shore_meter_open(t->fleet, &t->meter, diag);
+    if (!rc) rc = shore__endurance_open(t, diag);
     if (!rc) rc = shore__train_lay_out(t, &t->memory, diag);
     if (!rc) rc = shore__gradients_open(t, diag);
     if (!rc) rc = shore__compress_open(t, diag);
@@ -131,6 +132,7 @@ void shore__trainer_close(struct trainer *t) {
     shore_step_close(t->step);
     shore__gradients_close(t->gradients);
     shore__activations_close(t->activations);
+    shore__endurance_close(t);
     shore_meter_close(t->meter);
     if (t->pass.stream) t->c->ops->stream_close(t->c, t->pass.stream);
     if (t->c) shore__memory_close(&t->memory, t->c);

@@ -58,6 +58,7 @@ static int one_step(struct trainer *t, struct shore_diag *diag) {
         .dropped_energy = shore__compress_dropped(t),
         .tokens = (uint64_t)t->s->batch * t->s->seq_len,
         .replays = replays,
+        .paced_seconds = t->paced_seconds,
         .speculated = finite && shore_step_speculated(t->step),
     };
     if (finite) shore__compress_end_step(t, false);
@@ -125,8 +126,9 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
         uint64_t made = t.base_step + 1;
         asked = events->should_stop && events->should_stop(events->ctx);
         bool keep = snapshot_due(&t, made);
-        bool settle =
-            made == last || asked || keep || shore__batch_validation_due(&t, made) || shore__train_sample_due(&t, made);
+        bool holds = made < last && shore__endurance_holds(&t);
+        bool settle = made == last || asked || keep || holds || shore__batch_validation_due(&t, made) ||
+                      shore__train_sample_due(&t, made);
         if (!rc && settle) rc = shore__commit_finish(&t, diag);
         if (rc == SHORE_ELINK) {
             rc = go_back(&t, diag);
@@ -134,6 +136,8 @@ int shore__train(struct shore__run *run, bool fresh, bool overwrite, const uint6
             continue;
         }
         if (!rc && keep) snapshot(&t, made);
+        t.paced_seconds = 0;
+        if (!rc && holds && !asked) asked = shore__endurance_wait(&t);
         t.base_step++;
     }
     shore__commit_forget(&t); /* the failure may be in the next step */

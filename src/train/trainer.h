@@ -38,13 +38,15 @@ struct trainer {
     struct compression *compression;
     struct shore_step *step;
     struct shore_meter *meter;
+    struct endurance *endurance; /* NULL: drives may write as much as they can */
 
     /* the current step */
     uint64_t base_step;
-    bool compressing; /* it sends only part of its gradients */
-    bool again;       /* it is recomputed */
-    double norm;      /* of its gradients, once all are there */
-    bool refused;     /* a loss or gradient that is not finite has ended the run */
+    bool compressing;     /* it sends only part of its gradients */
+    bool again;           /* it is recomputed */
+    double norm;          /* of its gradients, once all are there */
+    double paced_seconds; /* it was held back, by endurance.c */
+    bool refused;         /* a loss or gradient that is not finite has ended the run */
 
     /* the commit under way, and the report of its step */
     bool commit_pending;
@@ -98,6 +100,14 @@ void shore__commit_begin_counting(struct trainer *t);
 void shore__commit_report(struct trainer *t);
 /* Waits for the commit under way, if there is one, and ignores its result. */
 void shore__commit_forget(struct trainer *t);
+
+/* endurance.c: holds back steps where --max-writes-per-day says so. */
+int shore__endurance_open(struct trainer *t, struct shore_diag *diag);
+void shore__endurance_close(struct trainer *t);
+/* Whether the next step has to wait; the commit of the last one may be under way. */
+bool shore__endurance_holds(struct trainer *t);
+/* Waits until the next step may begin. Returns whether the user asked to stop. No commit is under way. */
+bool shore__endurance_wait(struct trainer *t);
 
 /* sampling.c */
 bool shore__train_sample_due(const struct trainer *t, uint64_t step);

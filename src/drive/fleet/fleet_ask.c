@@ -119,3 +119,9 @@ int shore_fleet_ledger(const struct shore_fleet *fleet, struct shore_ledger *out
     }
     return shore__sized_out(out, &ledger, sizeof ledger);
 }
+
+uint64_t shore__fleet_written(const struct shore_fleet *f, uint32_t drive) {
+    struct shore_ledger of = {0};
+    f->drives[drive]->ops->ledger(f->drives[drive], &of);
+    return of.drive_write_state + of.drive_write_spill + of.drive_write_scratch + of.drive_write_commit;
+}

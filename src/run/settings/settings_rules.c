@@ -17,6 +17,29 @@ bool shore__settings_in_ram(const struct shore__settings *s) {
     return false;
 }
 
+int shore__settings_max_writes(const struct shore__settings *s, uint64_t *all, uint64_t *each,
+                               struct shore_diag *diag) {
+    size_t n = 0, drives = s->drives.count;
+    bool none = !s->max_writes || strcmp(s->max_writes, "none") == 0, parted = !none && strchr(s->max_writes, ',');
+    if (all) *all = 0;
+    for (const char *at = none ? NULL : s->max_writes; at; n++) {
+        char item[48];
+        uint64_t most = 0;
+        size_t bytes = strcspn(at, ",");
+        snprintf(item, sizeof item, "%.*s", (int)(bytes < sizeof item ? bytes : sizeof item - 1), at);
+        if (bytes >= sizeof item || shore__parse_size(item, &most) || most == 0)
+            return shore__fail(diag, SHORE_EUSAGE, "max-writes-per-day takes a size such as 2TB, not '%s'",
+                               shore__shown(item).text);
+        if (!parted && all) *all = most;
+        if (parted && each && n < drives) each[n] = most;
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    if (!parted || n == drives) return 0;
+    return shore__fail(diag, SHORE_EUSAGE,
+                       "max-writes-per-day %.60s: %zu sizes for %zu drives: give one for each, or one for all together",
+                       s->max_writes, n, drives);
+}
+
 int shore__settings_check(const struct shore__settings *s, struct shore_diag *diag) {
     int rc = shore__settings_in_range(s, diag);
     if (rc) return rc;
@@ -35,6 +58,8 @@ int shore__settings_check(const struct shore__settings *s, struct shore_diag *di
         rc = shore__speeds_parse(s->drive_speeds, (uint32_t)s->drives.count, NULL, diag);
         if (rc) return rc;
     }
+    rc = shore__settings_max_writes(s, NULL, NULL, diag);
+    if (rc) return rc;
     if (s->steps > 0 && s->epochs > 0) return shore__fail(diag, SHORE_EUSAGE, "give steps or epochs, not both");
     if (s->fp32 && s->products == SHORE__PRODUCTS_BF16)
         return shore__fail(diag, SHORE_EUSAGE, "products bf16 needs precision bf16, and precision is fp32");
