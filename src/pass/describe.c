@@ -238,14 +238,13 @@ static void describe_activations(const struct description *d) {
 static void describe_logits(const struct description *d) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
-    uint32_t head = shore__phase_head(m->arch.n_layer);
     struct shore_tensor logits =
         shore__row_tensor(SHORE__ROW_LOGITS_KEPT, 0, SHORE_PLACE_DEVICE, f->batch.unit_rows * m->slice_rows * 4);
     logits.role = SHORE__ROLE_LOGITS;
     logits.ways = SHORE_WAY_KEEP | SHORE_WAY_AGAIN;
     logits.again = f->batch.unit_rows * m->slice_rows * m->arch.d_model;
     logits.most = (uint32_t)(m->nslices * f->batch.units);
-    add_between(d, &logits, head, head);
+    add_between(d, &logits, shore__phase_loss(m->arch.n_layer), shore__phase_head(m->arch.n_layer));
 }
 
 /* Adds the trainer's own memory, by name: the drives, the process and its reserve. */

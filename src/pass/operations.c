@@ -24,7 +24,7 @@ static void add_to_drives(const struct shore__facts *f, struct shore_program *pr
 /* ---- operations ---- */
 
 /* What an operation is, as bits. */
-enum { EMBED = 1, FORWARD = 2, HEAD = 4, BACKWARD = 8, LOOKUPS = 16, BETWEEN = 32 };
+enum { EMBED = 1, FORWARD = 2, OUTPUT = 4, LOSS = 8, HEAD_BACKWARD = 16, BACKWARD = 32, LOOKUPS = 64, BETWEEN = 128 };
 
 struct operation {
     unsigned what;
@@ -34,8 +34,11 @@ struct operation {
 
 static struct operation operation_at(uint32_t n, uint32_t i) {
     if (i == shore__phase_forward(0)) return (struct operation){EMBED, 0, "embedding"};
-    if (i < shore__phase_head(n)) return (struct operation){FORWARD, i, "forward"};
-    if (i == shore__phase_head(n)) return (struct operation){HEAD, 0, "head"};
+    if (i < shore__phase_loss(n))
+        return i % 2 ? (struct operation){FORWARD, (i + 1) / 2, "forward"}
+                     : (struct operation){OUTPUT, i / 2, "output"};
+    if (i == shore__phase_loss(n)) return (struct operation){LOSS, 0, "loss"};
+    if (i == shore__phase_head(n)) return (struct operation){HEAD_BACKWARD, 0, "head"};
     if (i < shore__phase_backward(n, 0))
         return (struct operation){BACKWARD, shore__phase_backward(n, 0) - i, "backward"};
     if (i == shore__phase_backward(n, 0)) return (struct operation){LOOKUPS, 0, "lookups"};
@@ -47,7 +50,7 @@ void shore__operations_describe(const struct shore__facts *f, struct shore_progr
     for (uint32_t i = 0; i <= shore__phase_between(n); i++) {
         struct operation o = operation_at(n, i);
         uint32_t op = shore_program_operation(program, o.name);
-        if (!o.layer) continue;
+        if (!o.layer || o.what == OUTPUT) continue;
         uint64_t elems = f->model->layout->blocks[o.layer].elems;
         const struct work *w = o.what == FORWARD ? &in_forward : &in_backward;
         shore_program_costs(program, op, SHORE_LANE_COMPUTE, 0, f->batch.rows * elems * w->operations);
@@ -63,8 +66,9 @@ void shore__operations_describe(const struct shore__facts *f, struct shore_progr
 
 /* ---- what they read ---- */
 
-#define LAYERS (FORWARD | BACKWARD)
-#define GRADIENTS (HEAD | BACKWARD | LOOKUPS)
+#define LAYERS (FORWARD | OUTPUT | BACKWARD)
+#define HEAD (LOSS | HEAD_BACKWARD)
+#define GRADIENTS (HEAD_BACKWARD | BACKWARD | LOOKUPS)
 
 /* By key. */
 static const unsigned readers[] = {
@@ -92,8 +96,8 @@ static struct reader of_page(const struct shore__facts *f, uint32_t number) {
 static struct reader of_piece(const struct shore__facts *f, uint32_t number) {
     uint32_t n = f->model->arch.n_layer;
     if (number < n) return (struct reader){BACKWARD, number + 1};
-    if (number == n || shore__page_at(f->model, number + 1).block) return (struct reader){HEAD, 0};
-    return (struct reader){LOOKUPS | (f->model->arch.tied ? HEAD : 0), 0};
+    if (number == n || shore__page_at(f->model, number + 1).block) return (struct reader){HEAD_BACKWARD, 0};
+    return (struct reader){LOOKUPS | (f->model->arch.tied ? HEAD_BACKWARD : 0), 0};
 }
 
 static struct reader who_reads(const struct shore__facts *f, const struct shore_tensor *t) {
@@ -104,7 +108,7 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
     case SHORE__ROW_GRADIENT:
         return t->role == SHORE_ROLE_BUFFERS ? (struct reader){GRADIENTS, 0} : of_piece(f, t->index);
     case SHORE__ROW_BOUNDARY:
-        return t->index > n ? (struct reader){HEAD, 0} : (struct reader){LAYERS, t->index};
+        return t->index > n ? (struct reader){HEAD, 0} : (struct reader){FORWARD | BACKWARD, t->index};
     case SHORE__ROW_INNER_KEPT:
         return (struct reader){BACKWARD, t->index};
     default:
@@ -121,7 +125,7 @@ void shore__operations_read(const struct shore__facts *f, struct shore_program *
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;
             shore_program_reads(program, op, id);
-            if (f->one_memory || o.what == BETWEEN || t->role == SHORE_ROLE_BUFFERS) continue;
+            if (f->one_memory || o.what == BETWEEN || o.what == OUTPUT || t->role == SHORE_ROLE_BUFFERS) continue;
             if (t->key == SHORE__ROW_PAGE) shore_program_costs(program, op, SHORE_LANE_BUS_IN, 0, t->bytes);
             if (t->key == SHORE__ROW_GRADIENT) shore_program_costs(program, op, SHORE_LANE_BUS_OUT, 0, t->bytes);
         }

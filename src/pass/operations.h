@@ -5,20 +5,27 @@
 #include "pass/facts.h"
 #include "plan/program.h"
 
-/* Operations, by number, of a step over n layers. A commit has none of its own: it runs beside the next forward pass,
- * so memory that an update reads lives until lookups again. Between two steps, the commit is done, and samples are
- * made. */
+/* Operations, by number, of a step over n layers. Forward of a layer is two: what leaves inner activations, which can
+ * be done again alone, and the product behind them, whose output is the next layer's input. A commit has none of its
+ * own: it runs beside the next forward pass, so memory that an update reads lives until lookups again. Between two
+ * steps, the commit is done, and samples are made. */
 static inline uint32_t shore__phase_forward(uint32_t layer) { /* 0: lookups of the embedding */
-    return layer;
+    return layer ? 2 * layer - 1 : 0;
 }
-static inline uint32_t shore__phase_head(uint32_t n) {
-    return n + 1;
+static inline uint32_t shore__phase_output(uint32_t layer) {
+    return 2 * layer;
+}
+static inline uint32_t shore__phase_loss(uint32_t n) {
+    return 2 * n + 1;
+}
+static inline uint32_t shore__phase_head(uint32_t n) { /* backward */
+    return 2 * n + 2;
 }
 static inline uint32_t shore__phase_backward(uint32_t n, uint32_t layer) { /* 0: the embedding's, "lookups" */
-    return 2 * n + 2 - layer;
+    return 3 * n + 3 - layer;
 }
 static inline uint32_t shore__phase_between(uint32_t n) {
-    return 2 * n + 3;
+    return 3 * n + 4;
 }
 
 /* Adds the operations to a program. */

@@ -61,12 +61,12 @@ enum shore__memory_class {
     ROW(LOGITS_KEPT, "logits kept", HEAD, LOGITS)                             \
     /* of backward */                                                         \
     ROW(DX, "dx", GRADIENTS, GRADIENTS)                                       \
-    ROW(DX_FP32, "dx fp32", HEAD, GRADIENTS)                                  \
+    ROW(DX_FP32, "dx fp32", HEAD_BACKWARD, GRADIENTS)                         \
     ROW(DLOGITS, "dlogits", HEAD, LOGITS)                                     \
     ROW(BACKWARD_SCRATCH, "backward scratch", BACKWARD, WORKSPACE)            \
     ROW(TABLE_GRADIENT, "table gradient", GRADIENTS, GRADIENTS)               \
     ROW(TABLE_GRADIENT_BF16, "table gradient bf16", LOOKUPS, GRADIENTS)       \
-    ROW(WHOLE_GRADIENT, "whole gradient", HEAD | LOOKUPS, GRADIENTS)          \
+    ROW(WHOLE_GRADIENT, "whole gradient", HEAD_BACKWARD | LOOKUPS, GRADIENTS) \
     ROW(GRADIENT, "gradient", 0, GRADIENTS)                                   \
     ROW(PARTIAL_SUMS, "partial sums", GRADIENTS, GRADIENTS)                   \
     ROW(HOST_UPDATE, "host update", GRADIENTS, OPTIMIZER)                     \
