@@ -14,7 +14,7 @@ _longshore() {
         return
     fi
     if [ "$before" = --init ]; then
-        mapfile -t words < <(grep -oE '\b(gpt2|llama)-[a-z0-9.]+' <<<"$help" | sort -u)
+        mapfile -t words < <(grep -oE '\b(gpt2|llama3?)-[a-z0-9.]+' <<<"$help" | sort -u)
         mapfile -t COMPREPLY < <(compgen -W "${words[*]}" -- "$word")
         return
     fi

@@ -256,8 +256,9 @@ json_t *shore__arch_to_json(const struct shore__arch *a) {
     return j;
 }
 
-static const char *const preset_names[] = {"gpt2-124m", "gpt2-350m",  "gpt2-774m",  "gpt2-1.5b",
-                                           "gpt2-tiny", "gpt2-small", "llama-tiny", NULL};
+static const char *const preset_names[] = {"gpt2-124m",  "gpt2-350m",   "gpt2-774m",  "gpt2-1.5b",
+                                           "gpt2-tiny",  "gpt2-small",  "llama-tiny", "llama3-8b",
+                                           "llama3-70b", "llama3-405b", NULL};
 
 const char *const *shore__arch_presets(void) {
     return preset_names;
@@ -265,25 +266,28 @@ const char *const *shore__arch_presets(void) {
 
 int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out, struct shore_diag *diag) {
     static const struct {
-        uint32_t n_layer, d_model, n_head, positions, vocab;
-    } shape[] = {{12, 768, 12, 1024, 50257},  {24, 1024, 16, 1024, 50257}, {36, 1280, 20, 1024, 50257},
-                 {48, 1600, 25, 1024, 50257}, {6, 256, 8, 512, 257},       {8, 512, 8, 512, 257},
-                 {6, 256, 8, 1024, 257}};
+        uint32_t n_layer, d_model, n_head, n_kv_head, d_ff, positions, vocab;
+    } shape[] = {{12, 768, 12, 12, 3072, 1024, 50257},   {24, 1024, 16, 16, 4096, 1024, 50257},
+                 {36, 1280, 20, 20, 5120, 1024, 50257},  {48, 1600, 25, 25, 6400, 1024, 50257},
+                 {6, 256, 8, 8, 1024, 512, 257},         {8, 512, 8, 8, 2048, 512, 257},
+                 {6, 256, 8, 4, 640, 1024, 257},         {32, 4096, 32, 8, 14336, 8192, 128256},
+                 {80, 8192, 64, 8, 28672, 8192, 128256}, {126, 16384, 128, 8, 53248, 131072, 128256}};
+    enum { BYTES = 257 };
     uint32_t i = 0;
     while (preset_names[i] && strcmp(preset_names[i], name))
         i++;
     if (!preset_names[i]) return shore__fail(diag, SHORE_EINPUT, "no model is named '%s'", name);
-    bool llama = !strncmp(name, "llama", 5);
+    bool llama = !strncmp(name, "llama", 5), published = shape[i].vocab > BYTES;
     /* published models keep their size; those for first tries take the tokenizer's */
-    if (vocab < shape[i].vocab && shape[i].vocab == 50257) vocab = shape[i].vocab;
+    if (vocab < shape[i].vocab && published) vocab = shape[i].vocab;
     *out = (struct shore__arch){
         .model_type = llama ? "llama" : "gpt2",
         .n_layer = shape[i].n_layer,
         .d_model = shape[i].d_model,
         .n_head = shape[i].n_head,
-        .n_kv_head = llama ? shape[i].n_head / 2 : shape[i].n_head,
+        .n_kv_head = shape[i].n_kv_head,
         .head_dim = shape[i].d_model / shape[i].n_head,
-        .d_ff = llama ? shape[i].d_model * 8 / 3 / 64 * 64 : 4 * shape[i].d_model,
+        .d_ff = shape[i].d_ff,
         .vocab = vocab ? vocab : shape[i].vocab,
         .max_positions = shape[i].positions,
         .rms_norm = llama,
@@ -294,11 +298,18 @@ int shore__arch_preset(const char *name, uint32_t vocab, struct shore__arch *out
         .out_bias = !llama,
         .mlp_bias = !llama,
         .learned_positions = !llama,
-        .rope = {.theta = 10000, .factor = 1},
-        .tied = true,
+        .rope = {.theta = llama && published ? 500000 : 10000, .factor = 1},
+        .tied = !llama || !published,
         .init_std = 0.02f,
         .padding = -1,
         .bos = -1,
     };
+    if (shape[i].positions > 8192) /* Llama 3.1 */
+        out->rope = (struct shore__rope){.kind = SHORE__ROPE_LLAMA3,
+                                         .theta = 500000,
+                                         .factor = 8,
+                                         .original_positions = 8192,
+                                         .low_freq = 1,
+                                         .high_freq = 4};
     return 0;
 }
