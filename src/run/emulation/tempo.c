@@ -8,22 +8,15 @@
 
 #include "base/diag.h"
 #include "base/units.h"
+#include "plan/lanes.h"
 #include "run/emulation/emulate.h"
 
-#define NS_PER_SECOND 1000000000u
 #define SPEED_MOST UINT64_C(1000000000000) /* of a drive without a limit: the most that --drive-speeds takes */
 #define SPEED_BYTES 16u                    /* of its text */
 
-struct bucket {
-    uint64_t rate;    /* units a second; 0: no limit */
-    uint64_t free_ns; /* when everything asked for so far will be served */
-    uint64_t rest;    /* part of a nanosecond, in 1 / rate */
-    uint64_t busy_ns; /* total time of serving */
-};
-
 /* Of a drive, or of all that is no drive's. */
 struct lanes {
-    struct bucket lane[SHORE_LANES];
+    struct shore__bucket lane[SHORE_LANES];
 };
 
 struct shore__tempo {
@@ -31,40 +24,27 @@ struct shore__tempo {
     struct shore__emulation emulation;
     char *speeds;
     uint32_t ndrives;
+    uint64_t opened_ns;   /* buckets count from here on */
     pthread_mutex_t lock; /* guards what follows */
     struct lanes host, drive[];
 };
 
-/* Returns when `units` asked for at now_ns will be served. */
-static uint64_t serve(struct bucket *b, uint64_t now_ns, uint64_t units) {
-    if (!b->rate) return now_ns;
-    if (b->free_ns < now_ns) {
-        /* it was idle: that time is lost */
-        b->free_ns = now_ns;
-        b->rest = 0;
-    }
-    unsigned __int128 work = (unsigned __int128)units * NS_PER_SECOND + b->rest;
-    uint64_t ns = (uint64_t)(work / b->rate);
-    b->rest = (uint64_t)(work % b->rate);
-    b->busy_ns += ns;
-    b->free_ns += ns;
-    return b->free_ns;
+/* Asks a bucket at an instant; returns the instant when it has served. */
+static uint64_t ask(struct shore__tempo *t, struct lanes *of, enum shore_lane lane, uint64_t now_ns, double work) {
+    double now = (double)(now_ns - t->opened_ns) * 1e-9;
+    pthread_mutex_lock(&t->lock);
+    double over = shore__serve_lane(of->lane, lane, now, work);
+    pthread_mutex_unlock(&t->lock);
+    return now_ns + (uint64_t)((over - now) * 1e9 + 0.5);
 }
 
 static uint64_t over_ns(struct shore__gate *gate, enum shore_lane lane, uint32_t drive, uint64_t amount) {
     struct shore__tempo *t = (struct shore__tempo *)gate;
     bool drives = lane >= SHORE_LANE_DRIVE_READ && lane <= SHORE_LANE_DRIVE_UPDATE;
-    struct bucket *of = drives ? t->drive[drive].lane : t->host.lane;
-    uint64_t now = shore__now_ns(), mixed = 0;
     assert(drive < t->ndrives);
     if (lane == SHORE_LANE_LINK_OUT && t->emulation.link_shared) lane = SHORE_LANE_LINK_IN;
     if (lane == SHORE_LANE_DRIVE_UPDATE || lane == SHORE_LANE_HOST_UPDATE) amount *= SHORE__COMPUTE_BYTES_PER_ELEM;
-    pthread_mutex_lock(&t->lock);
-    uint64_t over = serve(&of[lane], now, amount);
-    if (lane == SHORE_LANE_DRIVE_READ || lane == SHORE_LANE_DRIVE_WRITE)
-        mixed = serve(&of[SHORE_LANE_DRIVE_MIXED], now, amount);
-    pthread_mutex_unlock(&t->lock);
-    return over > mixed ? over : mixed;
+    return ask(t, drives ? &t->drive[drive] : &t->host, lane, shore__now_ns(), (double)amount);
 }
 
 /* NULL: not emulated. */
@@ -90,18 +70,19 @@ int shore__tempo_make(const struct shore__emulation *e, uint32_t ndrives, struct
     t->gate.over_ns = over_ns;
     t->emulation = *e;
     t->ndrives = ndrives;
+    t->opened_ns = shore__now_ns();
     t->speeds = (char *)(t->drive + ndrives);
-    t->host.lane[SHORE_LANE_LINK_IN].rate = e->link[0];
-    t->host.lane[SHORE_LANE_LINK_OUT].rate = e->link[1];
-    t->host.lane[SHORE_LANE_HOST_UPDATE].rate = e->host_update;
-    t->host.lane[SHORE_LANE_COMPUTE].rate = NS_PER_SECOND; /* its units are nanoseconds */
+    t->host.lane[SHORE_LANE_LINK_IN].each = shore__rate_each((double)e->link[0]);
+    t->host.lane[SHORE_LANE_LINK_OUT].each = shore__rate_each((double)e->link[1]);
+    t->host.lane[SHORE_LANE_HOST_UPDATE].each = shore__rate_each((double)e->host_update);
+    t->host.lane[SHORE_LANE_COMPUTE].each = 1; /* its units are seconds */
     char *speeds = t->speeds;
     for (uint32_t d = 0; d < ndrives && e->ndrives; d++) {
         const struct shore__emulated_drive *as = drive_of(e, d);
-        t->drive[d].lane[SHORE_LANE_DRIVE_READ].rate = as->read;
-        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].rate = as->write;
-        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].rate = as->mixed;
-        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].rate = as->compute;
+        t->drive[d].lane[SHORE_LANE_DRIVE_READ].each = shore__rate_each((double)as->read);
+        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].each = shore__rate_each((double)as->write);
+        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].each = shore__rate_each((double)as->mixed);
+        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].each = shore__rate_each((double)as->compute);
         speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)update_speed(as));
     }
     return 0;
@@ -179,16 +160,13 @@ void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *mo
                            double share, bool backward) {
     if (!t) return;
     double seconds = backward ? t->emulation.backward_seconds : t->emulation.forward_seconds;
-    uint64_t ns = (uint64_t)(seconds * share_of(model, block) * share * 1e9);
-    pthread_mutex_lock(&t->lock);
-    uint64_t over = serve(&t->host.lane[SHORE_LANE_COMPUTE], start_ns, ns);
-    pthread_mutex_unlock(&t->lock);
-    shore__sleep_until(over);
+    shore__sleep_until(
+        ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds * share_of(model, block) * share));
 }
 
 static void add_busy(double busy[SHORE_LANES], const struct lanes *of) {
     for (int lane = 0; lane < SHORE_LANES; lane++) {
-        double seconds = (double)of->lane[lane].busy_ns * 1e-9;
+        double seconds = of->lane[lane].busy;
         double *most = &busy[lane == SHORE_LANE_LINK_OUT ? SHORE_LANE_LINK_IN : lane];
         if (seconds > *most) *most = seconds;
     }
