@@ -3,7 +3,8 @@
  *
  *     program = shore_program_new()
  *     each operation of the step, in order:  shore_program_operation()
- *         its work in each lane:             shore_program_costs()
+ *         its computing:                     shore_program_computes()
+ *         work behind it, in other lanes:    shore_program_costs(), _changes()
  *     each tensor:                           shore_program_tensor()
  *         its operations:                    shore_program_makes(), _reads(), _frees()
  *     shore_plan_open(program, &options, &plan, &diag)      SHORE_EBUDGET names the least budget
@@ -99,10 +100,26 @@ void shore_program_free(struct shore_program *program);
 /* Adds an operation; returns its number, from 0 on. shore_plan_open() reports its errors. name: for messages.
  * Ownership: the name outlives the program. */
 uint32_t shore_program_operation(struct shore_program *program, const char *name);
-/* Adds to an operation's work in a lane. drive: of a drive's lane, which drive of the fleet; otherwise 0. Units of
- * work: see lane.h. */
+/* Adds to the work behind an operation, for which no operation of this step waits: the way of a gradient, and the
+ * update that it makes. In SHORE_LANE_COMMIT: bytes written in the end. drive: of a drive's lane, which drive of the
+ * fleet; otherwise 0. Units of work: see lane.h. */
 void shore_program_costs(struct shore_program *program, uint32_t operation, enum shore_lane lane, uint32_t drive,
                          uint64_t work);
+
+/* Computing of an operation. */
+struct shore_computing {
+    size_t size; /* sizeof(struct shore_computing) */
+    enum shore_work_kind kind;
+    enum shore_precision precision;
+    uint64_t work;  /* 2 for each multiplication with its addition; of SHORE_WORK_ROWS: bytes */
+    uint64_t rows;  /* of a product; 0: of any number */
+    double seconds; /* what was measured, which counts instead of work; 0: nothing was */
+};
+/* Adds to what an operation computes. */
+void shore_program_computes(struct shore_program *program, uint32_t operation, const struct shore_computing *computing);
+/* The work behind an operation changes the tensor on the drives: what reads it in the next step waits for it. */
+void shore_program_changes(struct shore_program *program, uint32_t operation, uint32_t tensor);
+
 /* Adds a tensor; otherwise as shore_program_operation(). */
 uint32_t shore_program_tensor(struct shore_program *program, const struct shore_tensor *tensor);
 /* The operation makes the tensor, which does not exist before. */

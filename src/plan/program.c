@@ -19,6 +19,7 @@ void shore_program_free(struct shore_program *p) {
     if (!p) return;
     free(p->op);
     free(p->cost);
+    free(p->computes);
     free(p->tensor);
     free(p->use);
     free(p);
@@ -50,6 +51,23 @@ void shore_program_costs(struct shore_program *p, uint32_t operation, enum shore
         p->cost[p->ncosts++] = (struct shore__cost){lane, operation, drive, work};
 }
 
+void shore_program_computes(struct shore_program *p, uint32_t operation, const struct shore_computing *computing) {
+    p->computes = grow(p, p->computes, p->ncomputes, sizeof *p->computes);
+    if (p->rc) return;
+    struct shore_computing *what = &p->computes[p->ncomputes].what;
+    p->computes[p->ncomputes].operation = operation;
+    p->rc = shore__sized_in(what, sizeof *what, computing, "shore_computing", &p->wrong);
+    if (p->rc) return;
+    if (operation >= p->nops || (unsigned)what->kind >= SHORE_WORKS || (unsigned)what->precision >= SHORE_PRECISIONS ||
+        !(what->seconds >= 0))
+        p->rc = shore__fail(&p->wrong, -EINVAL,
+                            "a program of %u operations has no operation %u that computes work of kind %d in precision "
+                            "%d for %g seconds",
+                            p->nops, operation, (int)what->kind, (int)what->precision, what->seconds);
+    else
+        p->ncomputes++;
+}
+
 uint32_t shore_program_tensor(struct shore_program *p, const struct shore_tensor *tensor) {
     p->tensor = grow(p, p->tensor, p->ntensors, sizeof *p->tensor);
     if (!p->rc) p->rc = shore__sized_in(&p->tensor[p->ntensors], sizeof *p->tensor, tensor, "shore_tensor", &p->wrong);
@@ -79,6 +97,10 @@ void shore_program_frees(struct shore_program *p, uint32_t operation, uint32_t t
     use(p, SHORE__FREES, operation, tensor);
 }
 
+void shore_program_changes(struct shore_program *p, uint32_t operation, uint32_t tensor) {
+    use(p, SHORE__CHANGES, operation, tensor);
+}
+
 uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->ncosts; i++)
@@ -90,7 +112,7 @@ uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane
 
 static int wrong_use(const struct shore_program *p, const struct shore__use *u, const char *what,
                      struct shore_diag *diag) {
-    static const char *const verb[] = {"makes", "reads", "frees"};
+    static const char *const verb[] = {"makes", "reads", "frees", "changes"};
     const struct shore_tensor *t = &p->tensor[u->tensor];
     return shore__fail(diag, -EINVAL, "%s (operation %u) %s %s %u %s", p->op[u->operation], u->operation, verb[u->kind],
                        t->name, t->index, what);
@@ -136,7 +158,7 @@ static int check_uses(const struct shore_program *p, uint32_t *maker, struct sho
     for (uint32_t i = 0; !rc && i < p->nuses; i++) {
         const struct shore__use *u = &p->use[i];
         uint32_t *once = u->kind == SHORE__MAKES ? &maker[u->tensor] : &freed[u->tensor];
-        if (u->kind == SHORE__READS) continue;
+        if (u->kind == SHORE__READS || u->kind == SHORE__CHANGES) continue;
         if (*once != NOBODY) rc = wrong_use(p, u, "a second time", diag);
         *once = u->operation;
     }

@@ -5,7 +5,7 @@
 #include "longshore/plan.h"
 #include "plan/regions.h"
 
-enum shore__use_kind { SHORE__MAKES, SHORE__READS, SHORE__FREES };
+enum shore__use_kind { SHORE__MAKES, SHORE__READS, SHORE__FREES, SHORE__CHANGES };
 struct shore__use {
     enum shore__use_kind kind;
     uint32_t operation, tensor;
@@ -17,12 +17,18 @@ struct shore__cost {
     uint64_t work;
 };
 
+struct shore__computes {
+    uint32_t operation;
+    struct shore_computing what;
+};
+
 struct shore_program {
     const char **op; /* names of the operations */
     struct shore_tensor *tensor;
     struct shore__use *use;
     struct shore__cost *cost;
-    uint32_t nops, ntensors, nuses, ncosts;
+    struct shore__computes *computes;
+    uint32_t nops, ntensors, nuses, ncosts, ncomputes;
     struct shore_diag wrong; /* for the planner to report; rc: 0, or its code */
     int rc;
 };

@@ -160,8 +160,7 @@ void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *mo
                            double share, bool backward) {
     if (!t) return;
     double seconds = backward ? t->emulation.backward_seconds : t->emulation.forward_seconds;
-    shore__sleep_until(
-        ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds * share_of(model, block) * share));
+    shore__sleep_until(ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds * share_of(model, block) * share));
 }
 
 static void add_busy(double busy[SHORE_LANES], const struct lanes *of) {

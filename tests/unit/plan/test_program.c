@@ -178,6 +178,26 @@ static void a_size_that_overflows_is_refused(void **state) {
 }
 
 /* Roles that only the library's own programs have are none here. */
+static void computing_that_cannot_be_is_refused(void **state) {
+    const struct shore_computing good = {.size = sizeof good, .kind = SHORE_WORK_ROWS, .work = 1};
+    struct shore_computing bad[] = {good, good, good};
+    bad[0].kind = SHORE_WORKS;
+    bad[1].precision = SHORE_PRECISIONS;
+    bad[2].seconds = -1;
+    for (size_t i = 0; i < 4; i++) {
+        struct shore_program *program = shore_program_new();
+        uint32_t op = shore_program_operation(program, "forward");
+        shore_program_computes(program, op, &good);
+        shore_program_computes(program, i < 3 ? op : op + 1, i < 3 ? &bad[i] : &good);
+        refused(program, "a program of 1 operations has no operation");
+        shore_program_free(program);
+    }
+    struct shore_program *program = shore_program_new();
+    shore_program_changes(program, shore_program_operation(program, "backward"), 0);
+    refused(program, "and 0 tensors has no operation 0 that could use tensor 0");
+    shore_program_free(program);
+}
+
 static void an_unknown_role_is_refused(void **state) {
     struct made m = three_blocks();
     struct shore_tensor t = tensor("table", MANY + 3, 0, SHORE_ROLES, PAGE);
@@ -225,6 +245,7 @@ int main(void) {
         cmocka_unit_test(a_cycle_is_refused),
         cmocka_unit_test(what_is_read_too_early_or_too_late_is_refused),
         cmocka_unit_test(a_size_that_overflows_is_refused),
+        cmocka_unit_test(computing_that_cannot_be_is_refused),
         cmocka_unit_test(an_unknown_role_is_refused),
         cmocka_unit_test(what_is_left_may_move),
         cmocka_unit_test(a_program_of_nothing_has_a_plan),
