@@ -151,7 +151,7 @@ static int update_on_host(struct bench *b, uint64_t step, const struct shore_hyp
     shore_wait_end(wait, 0);
     rc = shore_wait(wait, diag);
     if (rc) return rc;
-    const struct shore__emulation *e = shore__tempo_emulation(b->tempo);
+    const struct shore_machine *e = shore__tempo_machine(b->tempo);
     const struct shore__host_update how = {
         .base_step = step,
         .attempt = shore_fleet_attempt(b->fleet),
@@ -292,7 +292,7 @@ static int print(struct bench *b) {
     char describe[512];
     if (a->json) return print_json(b, &f);
     if (b->tempo) {
-        const struct shore__emulation *e = shore__tempo_emulation(b->tempo);
+        const struct shore_machine *e = shore__tempo_machine(b->tempo);
         printf("emulated: times are those of %s, rates divided by %g\n", e->name, e->scale);
     }
     printf("UPDATE of %llu parameters: %.3f s a step (median of %u), %.1f million parameters/s, %s/s\n",

@@ -21,7 +21,7 @@ struct lanes {
 
 struct shore__tempo {
     struct shore__gate gate; /* first member: a gate is cast to its tempo */
-    struct shore__emulation emulation;
+    struct shore_machine machine;
     char *speeds;
     uint32_t ndrives;
     uint64_t opened_ns;   /* buckets count from here on */
@@ -42,47 +42,42 @@ static uint64_t over_ns(struct shore__gate *gate, enum shore_lane lane, uint32_t
     struct shore__tempo *t = (struct shore__tempo *)gate;
     bool drives = lane >= SHORE_LANE_DRIVE_READ && lane <= SHORE_LANE_DRIVE_UPDATE;
     assert(drive < t->ndrives);
-    if (lane == SHORE_LANE_LINK_OUT && t->emulation.link_shared) lane = SHORE_LANE_LINK_IN;
-    if (lane == SHORE_LANE_DRIVE_UPDATE || lane == SHORE_LANE_HOST_UPDATE) amount *= SHORE__COMPUTE_BYTES_PER_ELEM;
+    if (lane != SHORE_LANE_DRIVE_UPDATE && drive < t->machine.ndrives && t->machine.drive[drive].shares)
+        drive = t->machine.drive[drive].shares - 1;
+    if (lane == SHORE_LANE_LINK_OUT && t->machine.link_shared) lane = SHORE_LANE_LINK_IN;
     return ask(t, drives ? &t->drive[drive] : &t->host, lane, shore__now_ns(), (double)amount);
 }
 
-/* NULL: not emulated. */
-static const struct shore__emulated_drive *drive_of(const struct shore__emulation *e, uint32_t drive) {
-    if (!e->ndrives) return NULL;
-    return &e->drive[drive < e->ndrives ? drive : e->ndrives - 1];
-}
-
 /* Bytes a second that an update moves if it reads as much as it writes, and computes at the same time. */
-static uint64_t update_speed(const struct shore__emulated_drive *d) {
+static uint64_t update_speed(const struct shore__machine_drive *d) {
     double seconds = 0; /* for a byte read, computed and written */
-    const double rates[4] = {(double)d->read, (double)d->write, (double)d->mixed / 2, (double)d->compute * 12 / 16};
+    const double rates[4] = {d->read, d->write, d->mixed / 2, d->update * 12};
     for (int i = 0; i < 4; i++)
         if (rates[i] > 0 && 1 / rates[i] > seconds) seconds = 1 / rates[i];
     return seconds * (double)SPEED_MOST > 2 ? 1 + (uint64_t)(2 / seconds) : SPEED_MOST;
 }
 
-int shore__tempo_make(const struct shore__emulation *e, uint32_t ndrives, struct shore__tempo **out,
+int shore__tempo_make(const struct shore_machine *e, uint32_t ndrives, struct shore__tempo **out,
                       struct shore_diag *diag) {
     struct shore__tempo *t = *out = calloc(1, sizeof *t + ndrives * (sizeof t->drive[0] + SPEED_BYTES));
     if (!t) return shore__out_of_memory(diag);
     pthread_mutex_init(&t->lock, NULL);
     t->gate.over_ns = over_ns;
-    t->emulation = *e;
+    t->machine = *e;
     t->ndrives = ndrives;
     t->opened_ns = shore__now_ns();
     t->speeds = (char *)(t->drive + ndrives);
-    t->host.lane[SHORE_LANE_LINK_IN].each = shore__rate_each((double)e->link[0]);
-    t->host.lane[SHORE_LANE_LINK_OUT].each = shore__rate_each((double)e->link[1]);
-    t->host.lane[SHORE_LANE_HOST_UPDATE].each = shore__rate_each((double)e->host_update);
+    t->host.lane[SHORE_LANE_LINK_IN].each = shore__rate_each(e->link[0]);
+    t->host.lane[SHORE_LANE_LINK_OUT].each = shore__rate_each(e->link[1]);
+    t->host.lane[SHORE_LANE_HOST_UPDATE].each = shore__rate_each(e->host_update);
     t->host.lane[SHORE_LANE_COMPUTE].each = 1; /* its units are seconds */
     char *speeds = t->speeds;
     for (uint32_t d = 0; d < ndrives && e->ndrives; d++) {
-        const struct shore__emulated_drive *as = drive_of(e, d);
-        t->drive[d].lane[SHORE_LANE_DRIVE_READ].each = shore__rate_each((double)as->read);
-        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].each = shore__rate_each((double)as->write);
-        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].each = shore__rate_each((double)as->mixed);
-        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].each = shore__rate_each((double)as->compute);
+        const struct shore__machine_drive *as = shore__machine_drive(e, d);
+        t->drive[d].lane[SHORE_LANE_DRIVE_READ].each = shore__rate_each(as->read);
+        t->drive[d].lane[SHORE_LANE_DRIVE_WRITE].each = shore__rate_each(as->write);
+        t->drive[d].lane[SHORE_LANE_DRIVE_MIXED].each = shore__rate_each(as->mixed);
+        t->drive[d].lane[SHORE_LANE_DRIVE_UPDATE].each = shore__rate_each(as->update);
         speeds += sprintf(speeds, "%s%llu", d ? "," : "", (unsigned long long)update_speed(as));
     }
     return 0;
@@ -90,10 +85,10 @@ int shore__tempo_make(const struct shore__emulation *e, uint32_t ndrives, struct
 
 int shore__tempo_open(const char *name, const struct shore__addresses *drives, struct shore__tempo **out,
                       struct shore_diag *diag) {
-    struct shore__emulation e;
+    struct shore_machine *machine = NULL;
     *out = NULL;
     if (!name || strcmp(name, "none") == 0) return 0;
-    int rc = shore__emulation_open(name, &e, diag);
+    int rc = shore__emulation_open(name, &machine, diag);
     for (size_t i = 0; !rc && i < drives->count; i++) {
         const struct shore__address *drive = drives->item[i];
         if (!drive->kind->keeps)
@@ -107,7 +102,9 @@ int shore__tempo_open(const char *name, const struct shore__addresses *drives, s
                 "an emulated machine slows down drives of this process, and %s is not one: give directories",
                 drive->text);
     }
-    return rc ? rc : shore__tempo_make(&e, (uint32_t)drives->count, out, diag);
+    if (!rc) rc = shore__tempo_make(machine, (uint32_t)drives->count, out, diag);
+    shore_machine_free(machine);
+    return rc;
 }
 
 void shore__tempo_close(struct shore__tempo *t) {
@@ -116,8 +113,8 @@ void shore__tempo_close(struct shore__tempo *t) {
     free(t);
 }
 
-const struct shore__emulation *shore__tempo_emulation(const struct shore__tempo *t) {
-    return t ? &t->emulation : NULL;
+const struct shore_machine *shore__tempo_machine(const struct shore__tempo *t) {
+    return t ? &t->machine : NULL;
 }
 
 struct shore__gate *shore__tempo_gate(struct shore__tempo *t) {
@@ -125,7 +122,7 @@ struct shore__gate *shore__tempo_gate(struct shore__tempo *t) {
 }
 
 const char *shore__tempo_speeds(const struct shore__tempo *t) {
-    return t && t->emulation.ndrives ? t->speeds : NULL;
+    return t && t->machine.ndrives ? t->speeds : NULL;
 }
 
 void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *f) {
@@ -133,12 +130,11 @@ void shore__tempo_facts(const struct shore__tempo *t, struct shore__facts *f) {
     if (!t) return;
     for (uint32_t d = 0; d < n; d++) {
         /* buffers of UPDATE lie in the drive's own memory */
-        const struct shore__emulated_drive *drive = drive_of(&t->emulation, d);
-        if (!drive || !drive->memory_bytes) continue;
-        if (!f->ring_bytes_most || drive->memory_bytes * n < f->ring_bytes_most)
-            f->ring_bytes_most = drive->memory_bytes * n;
+        const struct shore__machine_drive *drive = shore__machine_drive(&t->machine, d);
+        if (!drive || !drive->memory) continue;
+        if (!f->ring_bytes_most || drive->memory * n < f->ring_bytes_most) f->ring_bytes_most = drive->memory * n;
     }
-    f->host_buffers_most = t->emulation.host_buffers;
+    f->host_buffers_most = t->machine.host_buffers;
     if (!f->drives.drive_speeds) f->drives.drive_speeds = shore__tempo_speeds(t);
 }
 
@@ -159,7 +155,7 @@ static double share_of(const struct shore__model *model, uint32_t block) {
 void shore__tempo_computed(struct shore__tempo *t, const struct shore__model *model, uint64_t start_ns, uint32_t block,
                            double share, bool backward) {
     if (!t) return;
-    double seconds = backward ? t->emulation.backward_seconds : t->emulation.forward_seconds;
+    double seconds = backward ? t->machine.backward_seconds : t->machine.forward_seconds;
     shore__sleep_until(ask(t, &t->host, SHORE_LANE_COMPUTE, start_ns, seconds * share_of(model, block) * share));
 }
 

@@ -20,7 +20,7 @@ static uint64_t test_clock(void) {
     return now;
 }
 
-static struct shore__tempo *make(const struct shore__emulation *e, uint32_t ndrives) {
+static struct shore__tempo *make(const struct shore_machine *e, uint32_t ndrives) {
     struct shore__tempo *m;
     now = HOUR;
     assert_int_equal(shore__tempo_make(e, ndrives, &m, NULL), 0);
@@ -40,7 +40,7 @@ static double busy(struct shore__tempo *m, enum shore_lane lane) {
 }
 
 static void serves_at_its_rate_in_the_order_of_asking(void **state) {
-    struct shore__tempo *m = make(&(struct shore__emulation){.link = {1000, 0}}, 1);
+    struct shore__tempo *m = make(&(struct shore_machine){.link = {1000, 0}}, 1);
     assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 500), SECOND / 2);
     /* asked for at the same instant: behind the first */
     assert_int_equal(over(m, SHORE_LANE_LINK_IN, 0, 1000), SECOND + SECOND / 2);
@@ -54,7 +54,7 @@ static void serves_at_its_rate_in_the_order_of_asking(void **state) {
 }
 
 static void no_rate_is_no_limit(void **state) {
-    struct shore__tempo *m = make(&(struct shore__emulation){.link = {1000, 0}}, 1);
+    struct shore__tempo *m = make(&(struct shore_machine){.link = {1000, 0}}, 1);
     assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, UINT64_MAX / 2), 0);
     assert_true(busy(m, SHORE_LANE_LINK_IN) == 0);
     assert_null(shore__tempo_speeds(m));
@@ -62,7 +62,7 @@ static void no_rate_is_no_limit(void **state) {
 }
 
 static void no_time_is_lost_to_rounding(void **state) {
-    struct shore__tempo *m = make(&(struct shore__emulation){.link = {3, UINT64_C(8000000000)}}, 1);
+    struct shore__tempo *m = make(&(struct shore_machine){.link = {3, UINT64_C(8000000000)}}, 1);
     uint64_t instant = 0;
     for (int i = 0; i < 3000; i++)
         instant = over(m, SHORE_LANE_LINK_IN, 0, 1);
@@ -73,18 +73,18 @@ static void no_time_is_lost_to_rounding(void **state) {
 }
 
 static void one_link_for_both_directions_or_one_for_each(void **state) {
-    struct shore__tempo *m = make(&(struct shore__emulation){.link_shared = true, .link = {1000, 0}}, 1);
+    struct shore__tempo *m = make(&(struct shore_machine){.link_shared = true, .link = {1000, 0}}, 1);
     over(m, SHORE_LANE_LINK_IN, 0, 100000);
     assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, 100000), 200 * SECOND);
     shore__tempo_close(m);
-    m = make(&(struct shore__emulation){.link = {1000, 2000}}, 1);
+    m = make(&(struct shore_machine){.link = {1000, 2000}}, 1);
     over(m, SHORE_LANE_LINK_IN, 0, 100000);
     assert_int_equal(over(m, SHORE_LANE_LINK_OUT, 0, 100000), 50 * SECOND);
     shore__tempo_close(m);
 }
 
 static void reading_overlaps_writing_up_to_the_mixed_rate(void **state) {
-    struct shore__emulation e = {.ndrives = 1, .drive[0] = {.read = 1000, .write = 500}};
+    struct shore_machine e = {.ndrives = 1, .drive[0] = {.read = 1000, .write = 500}};
     struct shore__tempo *m = make(&e, 2);
     assert_int_equal(over(m, SHORE_LANE_DRIVE_WRITE, 0, 50000), 100 * SECOND);
     assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 0, 100000), 100 * SECOND);
@@ -100,8 +100,18 @@ static void reading_overlaps_writing_up_to_the_mixed_rate(void **state) {
     shore__tempo_close(m);
 }
 
-static void computing_streams_sixteen_bytes_an_element(void **state) {
-    struct shore__emulation e = {.ndrives = 2, .drive = {{.compute = 16000}, {.compute = 32000}}, .host_update = 8000};
+static void drives_of_one_device_share_its_rate(void **state) {
+    struct shore_machine e = {.ndrives = 3, .drive = {{.read = 1000}, {.read = 1000}, {.read = 1000, .shares = 1}}};
+    struct shore__tempo *m = make(&e, 4);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 0, 1000), SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 1, 1000), SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 2, 1000), 2 * SECOND);
+    assert_int_equal(over(m, SHORE_LANE_DRIVE_READ, 3, 1000), SECOND); /* one more, on a device of its own */
+    shore__tempo_close(m);
+}
+
+static void computing_takes_its_time_for_elements(void **state) {
+    struct shore_machine e = {.ndrives = 2, .drive = {{.update = 1000}, {.update = 2000}}, .host_update = 500};
     struct shore__tempo *m = make(&e, 4);
     assert_int_equal(over(m, SHORE_LANE_DRIVE_UPDATE, 0, 100000), 100 * SECOND);
     assert_int_equal(over(m, SHORE_LANE_DRIVE_UPDATE, 3, 100000), 50 * SECOND);
@@ -112,7 +122,7 @@ static void computing_streams_sixteen_bytes_an_element(void **state) {
 }
 
 static void a_plan_knows_its_drives(void **state) {
-    struct shore__emulation e = {.ndrives = 2, .drive = {{.memory_bytes = 500}, {0}}, .host_buffers = 3};
+    struct shore_machine e = {.ndrives = 2, .drive = {{.memory = 500}, {0}}, .host_buffers = 3};
     struct shore__tempo *m = make(&e, 2);
     struct shore__facts facts = {.drives.ndrives = 2}, given = {.drives = {.ndrives = 2, .drive_speeds = "2,1"}};
     shore__tempo_facts(m, &facts);
@@ -133,7 +143,8 @@ int main(void) {
         cmocka_unit_test(no_time_is_lost_to_rounding),
         cmocka_unit_test(one_link_for_both_directions_or_one_for_each),
         cmocka_unit_test(reading_overlaps_writing_up_to_the_mixed_rate),
-        cmocka_unit_test(computing_streams_sixteen_bytes_an_element),
+        cmocka_unit_test(drives_of_one_device_share_its_rate),
+        cmocka_unit_test(computing_takes_its_time_for_elements),
         cmocka_unit_test(a_plan_knows_its_drives),
     };
     shore__set_clock(test_clock);
