@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import overrides
+from torch._subclasses import fake_tensor
 from torch.nn.utils import stateless
 from torch.utils import _python_dispatch
 from torch.utils._pytree import tree_leaves as tree_leaves, tree_map as tree_map
@@ -148,6 +149,10 @@ def is_of_function(node: Any) -> bool:
 def next_sequence_number() -> int:
     """The number of the next autograd node in this thread. Backward runs nodes with higher numbers first."""
     return torch._C._autograd._get_sequence_nr()
+
+
+def sequence_number(node: Any) -> int:
+    return node._sequence_nr()
 
 
 def saved_tensor_hooks() -> tuple | None:
@@ -289,6 +294,30 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def note_step_called(optimizer: Any) -> None:
     """Tells learning-rate schedulers that step() was called: the engine makes the steps."""
     optimizer._opt_called = optimizer.step._wrapped_by_lr_sched = True
+
+
+# ---- tracing
+
+DispatchMode = _python_dispatch.TorchDispatchMode
+FakeMode = fake_tensor.FakeTensorMode  # tensors without memory, on any device
+# what an operation on these raises if its result depends on values
+UnknownValue = fake_tensor.DynamicOutputShapeException, fake_tensor.DataDependentOutputException
+
+
+def name_of(operation: Any) -> str:
+    """An operation's name without its overload: "add_" of aten.add_.Tensor."""
+    return operation._opname
+
+
+def is_view(operation: Any) -> bool:
+    """Whether an operation's result shares the memory of an argument that it does not write."""
+    returns = operation._schema.returns
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+def argument(operation: Any, args: tuple, kwargs: dict, name: str) -> Any:
+    """The argument of this name in a call of an operation; None: it is not given."""
+    return {**dict(zip((a.name for a in operation._schema.arguments), args)), **kwargs}.get(name)
 
 
 # ---- process groups
