@@ -266,6 +266,7 @@ struct shore__compute_description {
     char kind[64];
     int kernels;
     enum shore__mode mode;
+    enum shore_precision products; /* what it multiplies in */
     int threads;
     bool one_memory;
     size_t workspace_bytes; /* the least that make() needs */

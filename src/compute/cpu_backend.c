@@ -86,10 +86,12 @@ static int cpu_describe(const struct shore__compute_options *o, const struct sho
     struct shore__cpu c = {0};
     int err = configure(o, &c, diag);
     if (err) return err;
-    *out = (struct shore__compute_description){.kernels = SHORE__COMPUTE_KERNELS,
-                                               .mode = c.base.mode,
-                                               .threads = c.base.threads,
-                                               .one_memory = c.base.one_memory};
+    *out =
+        (struct shore__compute_description){.kernels = SHORE__COMPUTE_KERNELS,
+                                            .mode = c.base.mode,
+                                            .products = c.bf16_products ? SHORE_PRECISION_BF16 : SHORE_PRECISION_FP32,
+                                            .threads = c.base.threads,
+                                            .one_memory = c.base.one_memory};
     snprintf(out->kind, sizeof out->kind, "%s", shore__processor_kind());
     if (!shapes) return 0;
     err = shore__onednn_open(&c.onednn, diag);

@@ -267,14 +267,14 @@ static void describe_own(const struct description *d) {
     shore_program_tensor(d->program, &own);
 }
 
-static void describe(const struct description *d) {
+static int describe(const struct description *d, struct shore_diag *diag) {
     const struct shore__facts *f = d->f;
     const struct shore__model *m = f->model;
     uint32_t between = shore__phase_between(m->arch.n_layer);
     struct shore_tensor workspace = shore__row_tensor(SHORE__ROW_WORKSPACE, 0, SHORE_PLACE_DEVICE, f->workspace_bytes);
     workspace.role = SHORE_ROLE_WORKSPACE;
     workspace.full_bytes = f->workspace_bytes + f->packed_bytes;
-    shore__operations_describe(f, d->program);
+    int rc = shore__operations_describe(f, d->program, diag);
     shore_program_tensor(d->program, &workspace);
     shore__batch_describe(m, f->mode, &f->batch, d->program);
     shore__pages_describe(m, f->mode, f->one_memory, d->program);
@@ -289,6 +289,7 @@ static void describe(const struct description *d) {
     shore__row_add(d->program, SHORE__ROW_COMPRESSION, 0, SHORE_PLACE_PLAIN, f->compression_bytes);
     describe_own(d);
     shore__operations_read(f, d->program);
+    return rc;
 }
 
 /* ---- its plan ---------------------------------------------------------------------------------------------------- */
@@ -332,8 +333,8 @@ int shore__plan_training(const struct shore__facts *f, uint64_t budget, struct s
         .apart = !f->remote && m->arch.tied && !f->compressed,
         .moved_most = offloaded_most(f),
     };
-    describe(&d);
-    int rc = shore__plan_open(out->program, &options, &head, &out->plan, diag);
+    int rc = describe(&d, diag);
+    if (!rc) rc = shore__plan_open(out->program, &options, &head, &out->plan, diag);
     if (!out->plan) return rc;
     fill_plan(f, out);
     if (!needs) return rc;

@@ -14,6 +14,7 @@ struct shore__facts {
 
     /* of compute, as it describes itself */
     enum shore__mode mode;
+    enum shore_precision products; /* what it multiplies in */
     int threads;
     /* workspace: the least it needs; packed: to keep a layer's weights packed */
     uint64_t workspace_bytes, packed_bytes;
@@ -32,6 +33,7 @@ struct shore__facts {
     /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
     enum shore__when offload;
+    double compress;            /* share of the gradients' elements that are sent, if they are compressed */
     uint64_t compression_bytes; /* memory that compression takes */
 };
 

@@ -1,30 +1,26 @@
 #include "pass/operations.h"
 
+#include "pass/costs.h"
 #include "pass/pages.h"
 #include "pass/row_keys.h"
 #include "plan/plan.h"
 
-/* Work for a parameter: operations for each row of the batch, and bytes of all drives. Attention and the head come on
- * top of it, and are not counted. */
-static const struct work { uint64_t operations, read, written; } in_forward = {2, 2, 0}, in_backward = {6, 14, 12};
+/* Work for a parameter, with each row of the batch and on all drives: to compare the two before there is a plan. */
+enum { OPERATIONS = 8, DRIVE_BYTES = 28 };
 
 bool shore__operations_outlast_drives(const struct shore__facts *f) {
-    return shore__rules_outlasts(f->batch.rows * (in_forward.operations + in_backward.operations),
-                                 in_forward.read + in_backward.read + in_backward.written, f->operations_per_second,
+    return shore__rules_outlasts(f->batch.rows * OPERATIONS, DRIVE_BYTES, f->operations_per_second,
                                  f->drive_bytes_per_second);
-}
-
-/* Divides work among the drives: equally, until somebody knows their speeds. */
-static void add_to_drives(const struct shore__facts *f, struct shore_program *program, uint32_t op,
-                          enum shore_lane lane, uint64_t work) {
-    for (uint32_t n = f->drives.ndrives, d = 0; work && d < n; d++)
-        shore_program_costs(program, op, lane, d, work / n + (d < work % n));
 }
 
 /* ---- operations ---- */
 
 /* What an operation is, as bits. */
 enum { EMBED = 1, FORWARD = 2, OUTPUT = 4, LOSS = 8, HEAD_BACKWARD = 16, BACKWARD = 32, LOOKUPS = 64, BETWEEN = 128 };
+
+#define LAYERS (FORWARD | OUTPUT | BACKWARD)
+#define HEAD (LOSS | HEAD_BACKWARD)
+#define GRADIENTS (HEAD_BACKWARD | BACKWARD | LOOKUPS)
 
 struct operation {
     unsigned what;
@@ -45,30 +41,34 @@ static struct operation operation_at(uint32_t n, uint32_t i) {
     return (struct operation){BETWEEN, 0, "between steps"};
 }
 
-void shore__operations_describe(const struct shore__facts *f, struct shore_program *program) {
+static void cost(const struct shore__costing *c, struct operation o, uint32_t op) {
+    const struct shore__model *m = c->f->model;
+    uint32_t head = shore__model_head(m), of = o.what == BACKWARD ? o.layer : o.what == HEAD_BACKWARD ? head : 0;
+    if (o.what == EMBED) shore__costs_embed(c, op);
+    if (o.what == FORWARD) shore__costs_forward(c, op);
+    if (o.what == OUTPUT) shore__costs_output(c, op);
+    if (o.what == LOSS) shore__costs_loss(c, op);
+    if (o.what == HEAD_BACKWARD) shore__costs_head(c, op);
+    if (o.what == BACKWARD) shore__costs_backward(c, op);
+    if (o.what == LOOKUPS) shore__costs_lookups(c, op);
+    if (o.what == EMBED || o.what == LOSS) shore__costs_tail(c, op, o.what == EMBED ? 0 : head);
+    if (o.what & GRADIENTS) shore__costs_gradient(c, op, of, 0, m->layout->blocks[of].segments);
+    if (o.what == LOOKUPS) shore__costs_end(c, op);
+}
+
+int shore__operations_describe(const struct shore__facts *f, struct shore_program *program, struct shore_diag *diag) {
     uint32_t n = f->model->arch.n_layer;
-    for (uint32_t i = 0; i <= shore__phase_between(n); i++) {
+    struct shore__costing c;
+    int rc = shore__costing_open(&c, f, program, diag);
+    for (uint32_t i = 0; !rc && i <= shore__phase_between(n); i++) {
         struct operation o = operation_at(n, i);
-        uint32_t op = shore_program_operation(program, o.name);
-        if (!o.layer || o.what == OUTPUT) continue;
-        uint64_t elems = f->model->layout->blocks[o.layer].elems;
-        const struct work *w = o.what == FORWARD ? &in_forward : &in_backward;
-        shore_program_costs(program, op, SHORE_LANE_COMPUTE, 0, f->batch.rows * elems * w->operations);
-        add_to_drives(f, program, op, SHORE_LANE_DRIVE_READ, elems * w->read);
-        add_to_drives(f, program, op, SHORE_LANE_DRIVE_WRITE, elems * w->written);
-        if (o.what == FORWARD) continue;
-        if (f->host_update)
-            shore_program_costs(program, op, SHORE_LANE_HOST_UPDATE, 0, elems);
-        else
-            add_to_drives(f, program, op, SHORE_LANE_DRIVE_UPDATE, elems);
+        cost(&c, o, shore_program_operation(program, o.name));
     }
+    shore__costing_close(&c);
+    return rc;
 }
 
 /* ---- what they read ---- */
-
-#define LAYERS (FORWARD | OUTPUT | BACKWARD)
-#define HEAD (LOSS | HEAD_BACKWARD)
-#define GRADIENTS (HEAD_BACKWARD | BACKWARD | LOOKUPS)
 
 /* By key. */
 static const unsigned readers[] = {
@@ -116,11 +116,20 @@ static struct reader who_reads(const struct shore__facts *f, const struct shore_
     }
 }
 
+/* The operation behind which a page is updated. */
+static uint32_t changed_at(const struct shore__facts *f, uint32_t number) {
+    uint32_t n = f->model->arch.n_layer;
+    struct shore__page_id id = shore__page_at(f->model, number);
+    if (f->host_update || id.block == 0) return shore__phase_backward(n, 0);
+    return id.kind == SHORE__PAGE_LAYER ? shore__phase_backward(n, id.block) : shore__phase_head(n);
+}
+
 void shore__operations_read(const struct shore__facts *f, struct shore_program *program) {
     uint32_t n = f->model->arch.n_layer;
     for (uint32_t id = 0; id < program->ntensors; id++) {
         const struct shore_tensor *t = &program->tensor[id];
         struct reader by = who_reads(f, t);
+        if (t->key == SHORE__ROW_PAGE) shore_program_changes(program, changed_at(f, t->index), id);
         for (uint32_t op = 0; op < program->nops; op++) {
             struct operation o = operation_at(n, op);
             if (!(by.what & o.what) || (by.layer && o.layer && by.layer != o.layer)) continue;

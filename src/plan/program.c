@@ -105,6 +105,8 @@ uint64_t shore__program_work(const struct shore_program *p, enum shore_lane lane
     uint64_t sum = 0;
     for (uint32_t i = 0; i < p->ncosts; i++)
         if (p->cost[i].lane == lane) sum += p->cost[i].work;
+    for (uint32_t i = 0; lane == SHORE_LANE_COMPUTE && i < p->ncomputes; i++)
+        if (p->computes[i].what.kind != SHORE_WORK_ROWS) sum += p->computes[i].what.work;
     return sum;
 }
 

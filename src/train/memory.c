@@ -12,6 +12,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .remote = shore__addresses_away(&s->drives),
         .emulated = shore__settings_emulated(s),
         .compressed = s->compress > 0,
+        .compress = s->compress,
         .gradient_bf16 = s->gradient_bf16,
         .host_update = s->host_update,
         .samples = s->sample_every != 0,
@@ -31,6 +32,7 @@ int shore__train_facts(const struct shore__settings *s, const struct shore__mode
     if (!rc) rc = shore__compress_bytes(s, m, compute.threads, &out->compression_bytes, diag);
     if (rc) return rc;
     out->mode = compute.mode;
+    out->products = compute.products;
     out->threads = compute.threads;
     out->workspace_bytes = compute.workspace_bytes;
     out->packed_bytes = compute.packed_bytes;

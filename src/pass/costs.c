@@ -1,0 +1,240 @@
+#include "pass/costs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/diag.h"
+#include "drive/chunk.h"
+#include "drive/fleet/fleet.h"
+#include "drive/layout.h"
+#include "drive/probe/speed.h"
+#include "pass/pages.h"
+#include "storage/format.h"
+
+/* An exponential, with what is around it, takes as long as so many bytes that norms move. */
+#define EXPONENTIAL_BYTES 6u
+/* An entry of a compressed gradient: its value as bf16, and how far it is from the one before. */
+#define SPARSE_ENTRY_BYTES 3.1
+
+/* ---- computing --------------------------------------------------------------------------------------------------- */
+
+static void compute(const struct shore__costing *c, uint32_t op, enum shore_work_kind kind, uint64_t work,
+                    uint64_t rows) {
+    const struct shore_computing computing = {
+        .size = sizeof computing, .kind = kind, .precision = c->f->products, .work = work, .rows = rows};
+    if (work) shore_program_computes(c->program, op, &computing);
+}
+
+/* All rows of the batch, unit by unit, times a matrix (or several) of so many elements. */
+static void product(const struct shore__costing *c, uint32_t op, enum shore_work_kind kind, uint64_t elems) {
+    const struct shore__batch_shape *b = &c->f->batch;
+    uint64_t left = b->rows % b->unit_rows;
+    compute(c, op, kind, 2 * (b->rows - left) * elems, b->unit_rows);
+    compute(c, op, kind, 2 * left * elems, left);
+}
+
+/* Row operations that move so many elements of an activation for each row, and others of 4 bytes. */
+static void rows(const struct shore__costing *c, uint32_t op, uint64_t elems, uint64_t fp32_bytes) {
+    compute(c, op, SHORE_WORK_ROWS, c->f->batch.rows * (elems * shore__mode_bytes(c->f->mode) + fp32_bytes), 0);
+}
+
+/* Pairs of a query with a key that it sees, over all heads and sequences. */
+static uint64_t pairs(const struct shore__facts *f) {
+    const struct shore__arch *a = &f->model->arch;
+    uint64_t t = f->batch.seq_len, window = a->window && a->window < t ? a->window : t;
+    return f->batch.sequences * a->n_head * (window * (window + 1) / 2 + (t - window) * window);
+}
+
+static uint64_t rotary_elems(const struct shore__facts *f) {
+    const struct shore__model *m = f->model;
+    return f->model->arch.learned_positions ? 0 : 2 * (uint64_t)(m->attn_width + m->kv_width);
+}
+
+void shore__costs_embed(const struct shore__costing *c, uint32_t op) {
+    const struct shore__arch *a = &c->f->model->arch;
+    rows(c, op, (uint64_t)a->d_model * (a->learned_positions ? 5 : 2), 0);
+}
+
+/* Norms and the activation function: what a layer whose inner activations were kept in part does again. */
+static uint64_t cheap_elems(const struct shore__model *m) {
+    return 4 * (uint64_t)m->arch.d_model + m->up_width + m->arch.d_ff;
+}
+
+void shore__costs_forward(const struct shore__costing *c, uint32_t op) {
+    const struct shore__model *m = c->f->model;
+    uint64_t d = m->arch.d_model;
+    product(c, op, SHORE_WORK_PRODUCT, d * (m->qkv_width + m->attn_width + m->up_width));
+    compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f) * m->arch.head_dim * 4, c->f->batch.seq_len);
+    rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * EXPONENTIAL_BYTES);
+}
+
+void shore__costs_output(const struct shore__costing *c, uint32_t op) {
+    const struct shore__arch *a = &c->f->model->arch;
+    product(c, op, SHORE_WORK_PRODUCT, (uint64_t)a->d_model * a->d_ff);
+    rows(c, op, 3 * (uint64_t)a->d_model, 0);
+}
+
+void shore__costs_loss(const struct shore__costing *c, uint32_t op) {
+    const struct shore__arch *a = &c->f->model->arch;
+    product(c, op, SHORE_WORK_PRODUCT, (uint64_t)a->d_model * a->vocab);
+    rows(c, op, 2 * (uint64_t)a->d_model, (uint64_t)a->vocab * EXPONENTIAL_BYTES);
+}
+
+void shore__costs_head(const struct shore__costing *c, uint32_t op) {
+    const struct shore__arch *a = &c->f->model->arch;
+    uint64_t d = a->d_model;
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, d * a->vocab);
+    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, d * a->vocab);
+    rows(c, op, a->vocab + 5 * d, (uint64_t)a->vocab * 4 + 2 * 4 * d);
+}
+
+void shore__costs_backward(const struct shore__costing *c, uint32_t op) {
+    const struct shore__model *m = c->f->model;
+    const struct shore__arch *a = &m->arch;
+    uint64_t d = a->d_model, elems = d * (m->qkv_width + m->attn_width + m->up_width + a->d_ff);
+    uint64_t biases = (a->qkv_bias ? m->qkv_width : 0) + (a->out_bias ? d : 0) + (a->mlp_bias ? m->up_width + d : 0);
+    product(c, op, SHORE_WORK_PRODUCT_INPUT, elems);
+    product(c, op, SHORE_WORK_PRODUCT_WEIGHT, elems);
+    compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
+    rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
+         (uint64_t)a->d_ff * EXPONENTIAL_BYTES);
+}
+
+void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
+    const struct shore__arch *a = &c->f->model->arch;
+    uint64_t d = (uint64_t)a->d_model * (a->learned_positions ? 2 : 1);
+    rows(c, op, d, 8 * d);
+}
+
+/* ---- the drives -------------------------------------------------------------------------------------------------- */
+
+int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, struct shore_program *program,
+                        struct shore_diag *diag) {
+    const struct shore_layout *layout = f->model->layout;
+    uint32_t n = f->drives.ndrives;
+    uint64_t *speeds = calloc(n + (size_t)1, sizeof *speeds);
+    *c = (struct shore__costing){f, program, calloc((size_t)layout->nblocks * n + 1, sizeof *c->ranges)};
+    int rc = speeds && c->ranges ? 0 : shore__fail(diag, -ENOMEM, "out of memory for a plan");
+    if (!rc && f->drives.drive_speeds) rc = shore__speeds_parse(f->drives.drive_speeds, n, speeds, diag);
+    if (!rc) shore__placement_make(layout, speeds, n, c->ranges);
+    free(speeds);
+    return rc;
+}
+
+void shore__costing_close(struct shore__costing *c) {
+    free(c->ranges);
+    c->ranges = NULL;
+}
+
+/* Segments of [segment, segment + count) of a block that a drive has. */
+static struct shore__range of_drive(const struct shore__costing *c, uint32_t d, uint32_t block, uint32_t segment,
+                                    uint32_t count) {
+    struct shore__range own = c->ranges[(size_t)block * c->f->drives.ndrives + d];
+    uint32_t from = own.first > segment ? own.first : segment, end = own.first + own.count;
+    if (end > segment + count) end = segment + count;
+    return (struct shore__range){from, end > from ? end - from : 0};
+}
+
+static void drive(const struct shore__costing *c, uint32_t op, enum shore_lane lane, uint32_t d, uint64_t work) {
+    if (work) shore_program_costs(c->program, op, lane, d, work);
+}
+
+static void link(const struct shore__costing *c, uint32_t op, enum shore_lane lane, uint64_t bytes) {
+    if (bytes) shore_program_costs(c->program, op, lane, 0, bytes);
+}
+
+/* Bytes of the stored planes of these segments. */
+static uint64_t stored(const struct shore__drive_config *config, uint32_t block, struct shore__range of,
+                       bool residual) {
+    uint64_t bytes = 0;
+    for (uint32_t s = of.first; s < of.first + of.count; s++)
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+            if (residual || plane != SHORE_PLANE_R)
+                bytes += shore__stored_bytes(config, block, s, (enum shore_plane)plane);
+    return bytes;
+}
+
+static enum shore_gradient_form form_of(const struct shore__facts *f) {
+    return f->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
+}
+
+/* Bytes of these segments' gradient on the link. */
+static uint64_t gradient_bytes(const struct shore__facts *f, uint32_t block, uint32_t segment, uint32_t count) {
+    const struct shore_layout *layout = f->model->layout;
+    if (f->compressed)
+        return (uint64_t)(f->compress * (double)shore__layout_elems(layout, block, segment, count) *
+                          SPARSE_ENTRY_BYTES);
+    return shore__layout_bytes(layout, block, segment, count, shore__gradient_segment_bytes(form_of(f)));
+}
+
+void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t block, uint32_t segment,
+                           uint32_t count) {
+    const struct shore__facts *f = c->f;
+    struct shore__drive_config config = shore__fleet_config(f->model->layout, &f->drives, false);
+    uint64_t elems = (uint64_t)count * SHORE_SEGMENT_ELEMS;
+    /* its norm is added up, and it is narrowed */
+    compute(c, op, SHORE_WORK_ROWS, elems * (f->gradient_bf16 ? 6 : 4), 0);
+    link(c, op, SHORE_LANE_LINK_IN, gradient_bytes(f, block, segment, count));
+    if (f->drives.residual) { /* it comes, and goes back with the update */
+        uint64_t bytes = shore__layout_elems(f->model->layout, block, segment, count) * 2;
+        link(c, op, SHORE_LANE_LINK_OUT, bytes);
+        link(c, op, SHORE_LANE_LINK_IN, bytes);
+    }
+    for (uint32_t d = 0; d < f->drives.ndrives; d++) {
+        struct shore__range own = of_drive(c, d, block, segment, count);
+        if (f->host_update) { /* until the norm is known, it waits there */
+            drive(c, op, SHORE_LANE_DRIVE_WRITE, d, own.count * shore__gradient_segment_bytes(form_of(f)));
+            continue;
+        }
+        drive(c, op, SHORE_LANE_DRIVE_READ, d,
+              stored(&config, block, own, false) + own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
+        drive(c, op, SHORE_LANE_DRIVE_UPDATE, d, own.count * (uint64_t)SHORE_SEGMENT_ELEMS);
+        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, stored(&config, block, own, true));
+    }
+}
+
+/* All state comes to the host, with the gradients that waited, and goes back. */
+static void host_update(const struct shore__costing *c, uint32_t op) {
+    const struct shore__facts *f = c->f;
+    const struct shore_layout *layout = f->model->layout;
+    struct shore__drive_config config = shore__fleet_config(layout, &f->drives, false);
+    uint64_t state = layout->segments * (uint64_t)shore__state_segment_bytes(config.plane_bytes);
+    for (uint32_t b = 0; b < layout->nblocks; b++) {
+        uint32_t count = layout->blocks[b].segments;
+        link(c, op, SHORE_LANE_LINK_OUT, gradient_bytes(f, b, 0, count));
+        for (uint32_t d = 0; d < f->drives.ndrives; d++) {
+            struct shore__range own = of_drive(c, d, b, 0, count);
+            uint64_t bytes = stored(&config, b, own, true);
+            drive(c, op, SHORE_LANE_DRIVE_READ, d,
+                  bytes + own.count * (uint64_t)shore__gradient_segment_bytes(form_of(f)));
+            drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);
+        }
+    }
+    link(c, op, SHORE_LANE_LINK_OUT, state);
+    link(c, op, SHORE_LANE_LINK_IN, state);
+    shore_program_costs(c->program, op, SHORE_LANE_HOST_UPDATE, 0, layout->segments * SHORE_SEGMENT_ELEMS);
+}
+
+void shore__costs_end(const struct shore__costing *c, uint32_t op) {
+    const struct shore__facts *f = c->f;
+    uint64_t bytes = 0;
+    if (f->host_update) host_update(c, op);
+    for (uint32_t d = 0; d < f->drives.ndrives; d++) {
+        uint64_t segments = 0;
+        for (uint32_t b = 0; b < f->model->layout->nblocks; b++)
+            segments += c->ranges[(size_t)b * f->drives.ndrives + d].count;
+        bytes += shore__round_up(segments * sizeof(struct shore__leaves), SHORE__PAGE_BYTES) + SHORE__PAGE_BYTES;
+    }
+    shore_program_costs(c->program, op, SHORE_LANE_COMMIT, 0, f->scratch ? bytes : 0);
+}
+
+void shore__costs_tail(const struct shore__costing *c, uint32_t op, uint32_t block) {
+    const struct shore__facts *f = c->f;
+    uint32_t segment, count;
+    size_t each = f->mode == SHORE__F32 ? 4 : 2;
+    shore__page_segments(f->model, (struct shore__page_id){SHORE__PAGE_TAIL, block, 0}, &segment, &count);
+    link(c, op, SHORE_LANE_LINK_OUT, shore__layout_elems(f->model->layout, block, segment, count) * each);
+    for (uint32_t d = 0; d < f->drives.ndrives; d++)
+        drive(c, op, SHORE_LANE_DRIVE_READ, d,
+              of_drive(c, d, block, segment, count).count * SHORE_SEGMENT_ELEMS * each);
+}

@@ -1,0 +1,38 @@
+/* What operations of our models compute and move: products by kind, attention, rows; the way of gradients, updates and
+ * the commit, to the byte. */
+#ifndef SHORE_PASS_COSTS_H
+#define SHORE_PASS_COSTS_H
+
+#include "pass/facts.h"
+#include "plan/program.h"
+
+/* What a program is being told of an operation. */
+struct shore__costing {
+    const struct shore__facts *f;
+    struct shore_program *program;
+    struct shore__range *ranges; /* [block * drives + drive]: who owns which segments */
+};
+
+/* Errors: -ENOMEM; SHORE_EUSAGE: speeds of drives that cannot be. The caller closes it, whatever is returned. */
+int shore__costing_open(struct shore__costing *c, const struct shore__facts *f, struct shore_program *program,
+                        struct shore_diag *diag);
+void shore__costing_close(struct shore__costing *c);
+
+/* Computing of operation `op`. */
+void shore__costs_embed(const struct shore__costing *c, uint32_t op);
+void shore__costs_forward(const struct shore__costing *c, uint32_t op); /* of a layer, without its last product */
+void shore__costs_output(const struct shore__costing *c, uint32_t op);  /* that product */
+void shore__costs_loss(const struct shore__costing *c, uint32_t op);
+void shore__costs_head(const struct shore__costing *c, uint32_t op);
+void shore__costs_backward(const struct shore__costing *c, uint32_t op);
+void shore__costs_lookups(const struct shore__costing *c, uint32_t op);
+
+/* Work behind `op` for a gradient of these segments that it has made: its way, and the update. */
+void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t block, uint32_t segment,
+                           uint32_t count);
+/* Work behind `op`, the last one of a step: the update on the host, and the commit. */
+void shore__costs_end(const struct shore__costing *c, uint32_t op);
+/* Work behind `op` for parameters that are fetched there whatever the plan: those of a tail. */
+void shore__costs_tail(const struct shore__costing *c, uint32_t op, uint32_t block);
+
+#endif
