@@ -11,6 +11,7 @@ from longshore.drives.layout import Block, Layout, Tensor
 from longshore.errors import BudgetError
 from longshore.run import memory_plan
 from longshore.run.device_memory import DeviceBudget
+from longshore.run.step_program import StepProgram
 
 CUDA = torch.device("cuda")  # of which a plan knows only that it is there
 
@@ -105,11 +106,11 @@ def test_budgets_of_an_accelerator_are_refused_on_a_cpu(name, seed):
 def test_rows_live_as_long_as_operations_use_them(seed):
     """A gradient's row is there in backward alone, and a layer is read in both passes."""
     layout = layout_of(random.Random(seed), torch.float32)
-    program = memory_plan._Program(layout, layout.nbytes, 2, True)
-    backward = list(program.backward.values())
+    program = StepProgram(layout, layout.nbytes, 2, True)
+    backward = [operation for operation, _ in program.backward]
     row = program.add("gradients", native.lib.SHORE_ROLE_FIXED, 4096, by=backward, stays=False)
     made, code, _ = program.plan(1 << 30)
     fate = memory_plan._fate(made, row)
     assert code == 0 and (fate.first, fate.last) == (len(layout.blocks), 2 * len(layout.blocks) - 1)
     assert program.of({3}) == [3, 2 * len(layout.blocks) - 1 - 3]
-    assert all(b in program.forward for b in range(len(layout.blocks)))
+    assert [blocks for _, blocks in program.forward] == [{b} for b in range(len(layout.blocks))]

@@ -81,6 +81,7 @@ class Unit:
     # the most in memory that autograd has not saved, without parameters and the batch, while it computes
     forward_temporary_bytes: int = 0
     backward_temporary_bytes: int = 0
+    seconds: dict = field(default_factory=dict)  # of "forward" and "backward", once a step was measured
 
     @property
     def inner_bytes(self):

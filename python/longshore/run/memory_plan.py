@@ -15,7 +15,7 @@ from ..drives.state import fleet_options
 from ..errors import BudgetError
 from ..model import cuda
 from ..model.pinned import ALIGN
-from ..native import ffi, lib
+from ..native import lib
 from ..ranks.launch import ranks
 from ..step.compression import memory_bytes as compression_bytes
 from ..step.optimizer_table import OPTIMIZERS
@@ -24,12 +24,12 @@ from . import open_engines, shared_budget
 from .device_memory import DeviceBudget
 from .options import DTYPE_OF
 from .pinned_parts import divide, left
+from .step_program import ALL_BYTES, StepProgram
 
 POOL_BYTES = 16 << 20, 1 << 30  # least and most memory that activations of a CPU pass through on their way to drives
 PINNED_POOL_BYTES = 16 << 20, 1 << 40  # the same of a device's: the budget sets the most, and "host" keeps them there
 HOST_PARTS = 2  # activations that stay in host memory take at most one of so many parts of it
 CROSSING_BYTES = 2 << 30  # so many of activations on their way from a device are enough to keep it busy
-ALL_BYTES = 2**64 - 1  # a budget that holds everything
 ROOM_BYTES = 64 << 30  # most room for activations on the drives, unless the user gives activation_room
 
 
@@ -77,94 +77,6 @@ class Plan:
         self.spare_bytes += of_state
 
 
-class _Program:
-    """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
-
-    def __init__(self, layout, page_bytes, drives, one_memory):
-        """page_bytes(block): bytes of a block as it is fetched. drives: their number. one_memory: modules compute in
-        the host's pages."""
-        self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
-        self._layout, self._page_bytes, self._drives, self._one_memory = layout, page_bytes, drives, one_memory
-        # what a device copies from and to, and is pinned whatever the budget
-        self.pinned = lib.SHORE_PLACE_PLAIN if one_memory else lib.SHORE_PLACE_PINNED
-        numbers = [b for b, block in enumerate(layout.blocks) if not block.buffers]
-        self.forward = {b: self._operation("forward", b) for b in numbers}
-        self.backward = {b: self._operation("backward", b) for b in reversed(numbers)}
-        self.all = [*self.forward.values(), *self.backward.values()]
-
-    def _name(self, name):
-        self._names.append(ffi.new("char[]", name.encode()))
-        return self._names[-1]
-
-    def _operation(self, name, b):
-        block, fetched, bus = self._layout.blocks[b], self._page_bytes(b), int(not self._one_memory)
-        operation = lib.shore_program_operation(self._program, self._name(f"{name} of {block.name}"))
-        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, fetched, self._drives)
-        self._costs(operation, lib.SHORE_LANE_BUS_IN, fetched, bus)
-        if name == "backward" and block.trains:
-            self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, self._layout.elems(b), self._drives)
-            self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * self._layout.elems(b), bus)
-        return operation
-
-    def _costs(self, operation, lane, work, parts):
-        """Divides work among so many lanes of a kind."""
-        for n in range(parts):
-            lib.shore_program_costs(self._program, operation, lane, n, work // parts + (n < work % parts))
-
-    def of(self, blocks):
-        """Forward and backward of these blocks, in their order."""
-        return [at[b] for at in (self.forward, self.backward) for b in at if b in blocks]
-
-    def add(self, name, role, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, **members):
-        """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
-        them."""
-        tensor = native.new(
-            "struct shore_tensor",
-            name=self._name(name),
-            key=len(self._names),
-            role=role,
-            place=place,
-            own=True,
-            bytes=size,
-            full_bytes=full,
-            **members,
-        )
-        added = lib.shore_program_tensor(self._program, tensor)
-        for operation in by:
-            lib.shore_program_reads(self._program, operation, added)
-        if by and not stays:
-            lib.shore_program_makes(self._program, by[0], added)
-            lib.shore_program_frees(self._program, by[-1], added)
-        return added
-
-    def parameters(self, bytes_of, place, name):
-        """Adds the parameters of all blocks: those of layers pass through as many buffers as there is memory for.
-        Returns the buffers; None: there are no layers."""
-        most, rest, buffers = len(self._layout.layers()), set(self.forward), None
-        for group, side in enumerate(self._layout.sides(), 1):
-            rest -= {*side}
-            how = {"place": place, "by": self.of({*side}), "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
-            size = max(map(bytes_of, side))
-            self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, size, ways=lib.SHORE_WAY_MOVE, **how)
-            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, **how)
-        self.add("parameters", lib.SHORE_ROLE_FIXED, sum(map(bytes_of, rest)), place=place, by=self.of(rest))
-        return buffers
-
-    def plan(self, memory, there=ALL_BYTES):
-        """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
-        memory."""
-        out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
-        what = ffi.new("char[]", b"this model")
-        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
-        options.one_memory = self._one_memory
-        if not self._one_memory:
-            options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
-        code = lib.shore_plan_open(self._program, options, out, diag)
-        if out[0] == ffi.NULL:
-            native.fail(code, diag)
-        return ffi.gc(out[0], lib.shore_plan_close), code, diag
-
-
 def _fate(plan, tensor):
     return native.filled("struct shore_fate", lib.shore_plan_tensor, plan, tensor)
 
@@ -174,11 +86,11 @@ def _sums(plan):
 
 
 class _Needs:
-    """What a model needs of memory: the sizes from which its _Program follows."""
+    """What a model needs of memory: the sizes from which its StepProgram follows."""
 
-    def __init__(self, layout, drives, memory, how, device, pinned_memory, lent):
+    def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace):
         """The arguments are those of plan(). lent: pinned_memory is what other engines leave."""
-        self.layout, self.device, self.ndrives = layout, device, len(drives)
+        self.layout, self.device, self.ndrives, self.trace = layout, device, len(drives), trace
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
         fp32 = how.get("handed_back", how["storage"]) == "fp32"
         options, _ = fleet_options(drives, number, how["moments"], fp32, residual=bool(compress))
@@ -214,9 +126,9 @@ class _Needs:
             self.pinned.ring *= not self.one_memory
 
     def described(self):
-        """Returns (the _Program, {name: its tensor that plan() asks for}, the least bytes that work)."""
-        program = _Program(self.layout, self.page_bytes, self.ndrives, self.one_memory)
-        backward, rows = list(program.backward.values()), {}
+        """Returns (the StepProgram, {name: its tensor that plan() asks for}, the least bytes that work)."""
+        program = StepProgram(self.layout, self.page_bytes, self.ndrives, self.one_memory, self.trace)
+        backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)
         program.add("gradients of groups", lib.SHORE_ROLE_FIXED, self.group, **passing)
@@ -272,7 +184,18 @@ def _beside(gpu_memory, taken):
     return replace(gpu_memory, limit=max(gpu_memory.free - taken, 0) * 9 // 10)
 
 
-def plan(layout, drives, memory, how, who="this model", room=None, device=None, gpu_memory=None, pinned_memory=None):
+def plan(
+    layout,
+    drives,
+    memory,
+    how,
+    who="this model",
+    room=None,
+    device=None,
+    gpu_memory=None,
+    pinned_memory=None,
+    trace=None,
+):
     """The Plan for a memory budget. Raises BudgetError with the minimum of each budget that is too small.
 
     memory: bytes; None: a part of the open longshore.budget(), or half of the machine's memory.
@@ -283,13 +206,14 @@ def plan(layout, drives, memory, how, who="this model", room=None, device=None, 
     device: what modules compute on; None: the CPU.
     gpu_memory: the DeviceBudget; None: no limit is known.
     pinned_memory: bytes, a part of memory; None: what can be had, or of a frozen model what the others leave.
+    trace: the Trace of a step; None: what computes is not known.
     """
     _refuse_budgets(device, gpu_memory, pinned_memory)
     unified = device is not None and cuda.is_unified(device)
     lends = device is not None and not unified and pinned_memory is None and not how.get("trains", True)
     if lends:
         pinned_memory = left(open_engines.training())
-    needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends)
+    needs = _Needs(layout, drives, memory, how, device, pinned_memory, lends, trace)
     if room is None and needs.activations == "host":
         room = 0
     program, rows, least = needs.described()

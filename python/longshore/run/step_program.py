@@ -1,0 +1,124 @@
+"""A step as the library's program: forward and backward of each unit of a model, what they compute, and what they hold.
+
+With a Trace, units come in the order in which they run, with what they compute. Without one, each block is a unit."""
+
+from __future__ import annotations
+
+from .. import native
+from ..model.trace import Unit
+from ..native import ffi, lib
+
+ALL_BYTES = 2**64 - 1  # a budget that holds everything
+
+
+class StepProgram:
+    """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
+
+    def __init__(self, layout, page_bytes, drives, one_memory, trace=None):
+        """page_bytes(block): bytes of a block as it is fetched. drives: their number. one_memory: modules compute in
+        the host's pages. trace: the Trace of a step."""
+        self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
+        self._layout, self._page_bytes, self._drives, self._one_memory = layout, page_bytes, drives, one_memory
+        # what a device copies from and to, and is pinned whatever the budget
+        self.pinned = lib.SHORE_PLACE_PLAIN if one_memory else lib.SHORE_PLACE_PINNED
+        units = _units(layout, trace)
+        self.forward = [(self._operation("forward", unit, unit.forward), blocks) for unit, blocks in units]
+        self.backward = [(self._operation("backward", unit, unit.backward), b) for unit, b in reversed(units)]
+        self.all = [operation for operation, _ in self.forward + self.backward]
+        left = set()
+        for operation, blocks in reversed(self.backward):  # the last backward of a block sends its gradients
+            self._sends(operation, blocks - left)
+            left |= blocks
+
+    def _name(self, name):
+        self._names.append(ffi.new("char[]", name.encode()))
+        return self._names[-1]
+
+    def _operation(self, way, unit, works):
+        operation = lib.shore_program_operation(self._program, self._name(f"{way} of {unit.name}"))
+        seconds = unit.seconds.get(way, 0)
+        for work in [] if seconds else works:
+            kind = getattr(lib, f"SHORE_WORK_{work.kind.upper()}")
+            precision = getattr(lib, f"SHORE_PRECISION_{work.precision.upper()}")
+            self._computes(operation, kind=kind, precision=precision, work=work.work, rows=work.rows)
+        if seconds:
+            self._computes(operation, seconds=seconds)
+        return operation
+
+    def _computes(self, operation, **members):
+        lib.shore_program_computes(self._program, operation, native.new("struct shore_computing", **members))
+
+    def _sends(self, operation, blocks):
+        """Adds the work behind the last backward of these blocks: the way of their gradients, and their update."""
+        elems = sum(self._layout.elems(b) for b in blocks if self._layout.blocks[b].trains)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems, self._drives)
+        self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * elems, int(not self._one_memory))
+
+    def _costs(self, operation, lane, work, parts):
+        """Divides work among so many lanes of a kind."""
+        for n in range(parts if work else 0):
+            lib.shore_program_costs(self._program, operation, lane, n, work // parts + (n < work % parts))
+
+    def of(self, blocks):
+        """Forward and backward of these blocks, in their order."""
+        return [operation for operation, of in self.forward + self.backward if not of.isdisjoint(blocks)]
+
+    def add(self, name, role, size=0, full=0, place=lib.SHORE_PLACE_PLAIN, by=(), stays=True, **members):
+        """by: the operations that read it. stays: it is there all the time, and not only from the first to the last of
+        them."""
+        tensor = native.new(
+            "struct shore_tensor",
+            name=self._name(name),
+            key=len(self._names),
+            role=role,
+            place=place,
+            own=True,
+            bytes=size,
+            full_bytes=full,
+            **members,
+        )
+        added = lib.shore_program_tensor(self._program, tensor)
+        for operation in by:
+            lib.shore_program_reads(self._program, operation, added)
+        if by and not stays:
+            lib.shore_program_makes(self._program, by[0], added)
+            lib.shore_program_frees(self._program, by[-1], added)
+        return added
+
+    def parameters(self, bytes_of, place, name):
+        """Adds the parameters of all blocks: those of layers pass through as many buffers as there is memory for.
+        Returns the buffers; None: there are no layers."""
+        most, rest, buffers = len(self._layout.layers()), set().union(*(of for _, of in self.forward)), None
+        for group, side in enumerate(self._layout.sides(), 1):
+            rest -= {*side}
+            how = {"place": place, "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
+            for b in side:
+                layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), **how}
+                self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, bytes_of(b), **layer)
+            by = self.of({*side})
+            buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, by=by, **how)
+        self.add("parameters", lib.SHORE_ROLE_FIXED, sum(map(bytes_of, rest)), place=place, by=self.of(rest))
+        return buffers
+
+    def plan(self, memory, there=ALL_BYTES):
+        """(plan, error code, diagnostic) for this many bytes, and so many there on a device. What is pinned counts in
+        memory."""
+        out, diag = ffi.new("struct shore_plan **"), ffi.new("struct shore_diag *")
+        what = ffi.new("char[]", b"this model")
+        options = native.new("struct shore_plan_options", memory_bytes=memory, what=what)
+        options.one_memory = self._one_memory
+        if not self._one_memory:
+            options.place_bytes[lib.SHORE_PLACE_DEVICE] = there
+        code = lib.shore_plan_open(self._program, options, out, diag)
+        if out[0] == ffi.NULL:
+            native.fail(code, diag)
+        return ffi.gc(out[0], lib.shore_plan_close), code, diag
+
+
+def _units(layout, trace):
+    """[(unit, numbers of the blocks that it computes with)] in the order of forward."""
+    of = {name: b for b, block in enumerate(layout.blocks) for t in block.tensors for name in t.names or [t.name]}
+    units = [(unit, {of[name] for name in unit.parameters if name in of}) for unit in trace.units] if trace else []
+    found = set().union(*(blocks for _, blocks in units))
+    rest = [b for b, block in enumerate(layout.blocks) if b not in found and not block.buffers]
+    return [*((Unit(layout.blocks[b].name, False, []), {b}) for b in rest), *units]
