@@ -1,0 +1,112 @@
+/* A program as the simulation reads it: operations with their uses in order, work in seconds, and lanes. */
+#ifndef SHORE_PLAN_SIMULATE_IMPL_H
+#define SHORE_PLAN_SIMULATE_IMPL_H
+
+#include "plan/lanes.h"
+#include "plan/simulate.h"
+
+#define SHORE__NONE UINT32_MAX
+enum { SHORE__SIMULATED_STEPS = 3 }; /* the last is like all later ones */
+
+/* Lanes of the host, by number; those of each class of drives are behind them. */
+enum { LANE_BUS_IN, LANE_BUS_OUT, LANE_BUS_BOTH, LANE_LINK_IN, LANE_LINK_OUT, LANE_HOST_UPDATE, LANES_OF_HOST };
+enum { OF_READ, OF_WRITE, OF_MIXED, OF_UPDATE, LANES_OF_DRIVE };
+
+struct lane {
+    struct shore__bucket asked; /* what operations wait for, which goes before the work behind them */
+    enum shore_lane as;
+    double each;   /* seconds for a unit of work, or for a byte that all drives move together; 0: no limit */
+    double behind; /* when all work behind operations will be done */
+    double *done;  /* the same of each job, if any has work here; otherwise NULL */
+    uint32_t open; /* the first job that may not be done */
+    /* of work on the cores that operations compute on: how much longer both take while both run */
+    double slows, slowed;
+    double behind_seconds; /* of all jobs of a step */
+};
+
+/* Where tensors move, and the lanes that they take. */
+enum route { DRIVE_IN, DRIVE_OUT, BUS_IN, BUS_OUT, ACROSS_IN, ACROSS_OUT, ROUTES };
+struct way_on {
+    struct lane *lane;
+    double each; /* seconds for a byte */
+};
+struct route_lanes {
+    struct way_on *on;
+    uint32_t count;
+};
+
+/* Work behind an operation, in order. */
+struct job_part {
+    struct lane *lane;
+    double seconds;
+};
+struct job {
+    uint32_t first, end; /* of its parts */
+};
+
+struct timed_tensor {
+    uint32_t maker, first_reader; /* operations */
+    uint32_t changer;             /* the job that changes it */
+    uint32_t group;               /* by its number among the groups */
+    double again_seconds;
+};
+
+struct timed_operation {
+    double seconds, again_seconds;
+    uint32_t first, end; /* of its uses */
+    uint32_t job;        /* behind it */
+    uint32_t waits;      /* 1 + the last step's job that changes what it reads in place */
+    double began, ended;
+};
+
+/* A tensor passes a buffer: it comes, leaves, or is a gradient that waits for the work behind. */
+enum passing { COMES, LEAVES, WAITS };
+struct entry {
+    uint32_t operation, tensor;
+    uint32_t source;                      /* of what comes over the bus: the entry of its host's stream; or none */
+    unsigned char passing, route, copied; /* copied: its buffer is free once it has crossed the bus */
+    double bytes;
+    double at;       /* when it is there, or its buffer is free */
+    uint32_t buffer; /* the one it took */
+};
+struct buffer {
+    uint32_t tensor, before, after; /* before, after: in the order in which they were taken */
+    uint64_t user;                  /* the entry that took it last */
+    double there, free;             /* free: INFINITY while it is in use */
+    uint32_t job;                   /* or it is free once this job is done */
+};
+/* What passes through the buffers of a group, in the order of the operations, again and again. */
+struct stream {
+    struct entry *entry;
+    struct buffer *buffer;
+    uint32_t count, nbuffers, oldest, newest;
+    uint32_t here;       /* entries of the operation at hand */
+    uint64_t next, used; /* entries that took buffers; that operations are done with */
+};
+
+struct shore__schedule {
+    const struct shore_program *program;
+    bool one_memory;
+    struct timed_tensor *tensor;
+    struct timed_operation *op;
+    struct shore__use *use; /* by operation */
+    struct job *job;
+    struct job_part *part;
+    struct lane *lane;
+    struct route_lanes route[ROUTES];
+    struct way_on *on;
+    struct stream *stream; /* two of each group: to and from drives, and on to a device */
+    struct entry *entries;
+    struct buffer *buffers;
+    uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
+    uint32_t *where;                /* by tensor, of the host and of a device: its buffer, if it is still there */
+    double *left;                   /* by tensor: when it has left */
+    double *job_at;                 /* by job of all steps */
+    double *done;                   /* of all lanes */
+    uint32_t njobs, nlanes, ngroups, nuses;
+    uint32_t first_gradient; /* the operation that waits for the last step's commit */
+    double commit_seconds, compute_seconds, began;
+    uint64_t read_bytes, write_bytes, link_bytes; /* of the work behind */
+};
+
+#endif

@@ -1,0 +1,251 @@
+/* Time of programs whose time is known by hand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "plan/simulate.h"
+
+/* Layers of 100 bytes that come through buffers, forward and backward; each gradient of 100 elements is updated behind
+ * backward. */
+enum { LAYERS = 8, BYTES = 100, TENSORS_MOST = 64 };
+
+struct made {
+    struct shore_program *program;
+    struct shore__fate fate[TENSORS_MOST];
+    uint32_t layer, pages, left, left_buffers, piece, piece_buffers;
+};
+
+static uint32_t add(struct made *m, const char *name, uint32_t key, enum shore_role role, enum shore_way way,
+                    uint32_t group, uint64_t count) {
+    struct shore_tensor t = {.size = sizeof t, .name = name, .key = key, .role = role, .group = group, .bytes = BYTES};
+    t.ways = role == SHORE_ROLE_BUFFERS ? 0 : SHORE_WAY_KEEP | SHORE_WAY_AGAIN | SHORE_WAY_MOVE;
+    uint32_t id = shore_program_tensor(m->program, &t);
+    m->fate[id] = (struct shore__fate){.way = way, .count = count, .bytes = BYTES};
+    return id;
+}
+
+/* Seconds of an operation of forward, and twice as many of backward. */
+static struct made layers(double seconds) {
+    struct made m = {.program = shore_program_new()};
+    assert_non_null(m.program);
+    for (uint32_t o = 0; o < 2 * LAYERS; o++) {
+        struct shore_computing c = {.size = sizeof c, .seconds = o < LAYERS ? seconds : 2 * seconds};
+        shore_program_operation(m.program, o < LAYERS ? "forward" : "backward");
+        if (seconds > 0) shore_program_computes(m.program, o, &c);
+    }
+    m.pages = add(&m, "pages", 0, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 1, 2);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        uint32_t id = add(&m, "layer", 1, SHORE_ROLE_LAYER, SHORE_WAY_MOVE, 1, 1);
+        if (!l) m.layer = id;
+        shore_program_reads(m.program, l, id);
+        shore_program_reads(m.program, 2 * LAYERS - 1 - l, id);
+    }
+    return m;
+}
+
+/* What forward leaves for backward. */
+static void leaves(struct made *m, enum shore_way way) {
+    m->left_buffers = add(m, "passing", 2, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 2, 2);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        uint32_t id = add(m, "left", 3, SHORE_ROLE_INNER, way, 2, 1);
+        if (!l) m->left = id;
+        shore_program_makes(m->program, l, id);
+        shore_program_reads(m->program, 2 * LAYERS - 1 - l, id);
+        shore_program_frees(m->program, 2 * LAYERS - 1 - l, id);
+    }
+}
+
+/* Gradients, and the work behind them: on so many drives. */
+static void updates(struct made *m, uint64_t buffers, uint32_t ndrives) {
+    m->piece_buffers = add(m, "buffers", 4, SHORE_ROLE_BUFFERS, SHORE_WAY_KEEP, 3, buffers);
+    for (uint32_t l = LAYERS; l--;) {
+        uint32_t op = 2 * LAYERS - 1 - l, id = add(m, "piece", 5, SHORE_ROLE_PIECE, SHORE_WAY_MOVE, 3, 1);
+        if (l + 1 == LAYERS) m->piece = id;
+        shore_program_makes(m->program, op, id);
+        for (uint32_t d = 0; d < ndrives; d++)
+            shore_program_costs(m->program, op, SHORE_LANE_DRIVE_UPDATE, d, 100 / ndrives);
+        shore_program_changes(m->program, op, m->layer + l);
+    }
+}
+
+static struct shore__timeline times(const struct made *m, const struct shore_machine *machine) {
+    struct shore__schedule *s;
+    struct shore__timeline out, again;
+    assert_int_equal(shore__schedule_open(m->program, machine, true, &s, NULL), 0);
+    shore__simulate(s, m->fate, &out);
+    shore__simulate(s, m->fate, &again);
+    assert_memory_equal(&out, &again, sizeof out);
+    for (int l = 0; l < SHORE_LANES; l++)
+        assert_true(out.lane_seconds[l] <= out.step_seconds);
+    double began, ended, last = 0;
+    for (uint32_t o = 0; o < 2 * LAYERS; o++) {
+        shore__simulated(s, o, &began, &ended);
+        assert_true(began >= last && ended >= began);
+        last = ended;
+        if (getenv("SHOW")) print_message("%u: %.3f %.3f\n", o, began, ended);
+    }
+    shore__schedule_close(s);
+    return out;
+}
+
+static void is(double got, double wanted) {
+    if (fabs(got - wanted) > 1e-9 * (1 + wanted)) fail_msg("%.9f seconds, not %.9f", got, wanted);
+}
+
+static void computing_bounds_a_step(void **state) {
+    struct made m = layers(1);
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 200}};
+    struct shore__timeline t = times(&m, &machine);
+    is(t.step_seconds, 3 * LAYERS);
+    is(t.lane_seconds[SHORE_LANE_COMPUTE], 3 * LAYERS);
+    /* the last two that came are still there at both ends */
+    assert_int_equal(t.drive_read_bytes, (2 * LAYERS - 4) * BYTES);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], (LAYERS - 2));
+    assert_int_equal(t.bound, SHORE_LANE_COMPUTE);
+    shore_program_free(m.program);
+}
+
+static void reading_bounds_a_step(void **state) {
+    struct made m = layers(0.1);
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 50}};
+    struct shore__timeline t = times(&m, &machine);
+    /* With two buffers the drive reads all the time, apart from where backward begins and ends: there it waits until
+     * the second-last of the layers has been computed with. */
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], (2 * LAYERS - 4) * 2);
+    assert_true(t.step_seconds < t.lane_seconds[SHORE_LANE_DRIVE_READ] + 2);
+    assert_int_equal(t.bound, SHORE_LANE_DRIVE_READ);
+    m.fate[m.pages].count = 1; /* each read and each computing in turn */
+    t = times(&m, &machine);
+    is(t.step_seconds, (2 * LAYERS - 2) * 2 + LAYERS * 0.3);
+    m.fate[m.pages].count = LAYERS;
+    t = times(&m, &machine);
+    is(t.step_seconds, LAYERS * 0.3);
+    assert_int_equal(t.drive_read_bytes, 0);
+    shore_program_free(m.program);
+}
+
+static void reads_and_writes_share_the_mixed_rate(void **state) {
+    struct made m = layers(0.5);
+    leaves(&m, SHORE_WAY_MOVE);
+    m.fate[m.pages].count = LAYERS;
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 100, .write = 100}};
+    struct shore__timeline t = times(&m, &machine);
+    assert_int_equal(t.drive_write_bytes, LAYERS * BYTES);
+    assert_int_equal(t.drive_read_bytes, (LAYERS - 2) * BYTES); /* the last two are still there */
+    assert_int_equal(t.moved_bytes, LAYERS * BYTES);
+    /* forward waits for a buffer, backward computes as long as it reads, and waits half a second for the last write */
+    is(t.step_seconds, 2 * 0.5 + (LAYERS - 2) * 1 + LAYERS * 1 + 0.5);
+    double apart = t.step_seconds;
+    machine.drive[0].mixed = 50;
+    t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_MIXED], (2 * LAYERS - 2) * 2);
+    assert_true(t.step_seconds > apart);
+    shore_program_free(m.program);
+}
+
+static void drives_divide_the_work(void **state) {
+    struct made m = layers(0.1);
+    struct shore_machine machine = {.ndrives = 2, .drive = {{.read = 50}, {.read = 50}}};
+    struct shore__timeline t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], 2 * LAYERS - 4);
+    machine.drive[1].shares = 1; /* one device: no faster than one */
+    t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], (2 * LAYERS - 4) * 2);
+    /* a link that both share, and a drive that takes three quarters of the work */
+    machine.drive[1].shares = 0;
+    machine.link[0] = 40;
+    machine.link_shared = true;
+    t = times(&m, &machine);
+    assert_int_equal(t.bound, SHORE_LANE_LINK_IN);
+    is(t.lane_seconds[SHORE_LANE_LINK_IN], (2 * LAYERS - 4) * 2.5);
+    machine.link[0] = 0;
+    shore_program_costs(m.program, 0, SHORE_LANE_DRIVE_READ, 0, 25);
+    shore_program_costs(m.program, 0, SHORE_LANE_DRIVE_READ, 1, 75);
+    t = times(&m, &machine);
+    is(t.lane_seconds[SHORE_LANE_DRIVE_READ], (2 * LAYERS - 4) * 1.5 + 1.5);
+    shore_program_free(m.program);
+}
+
+static void a_gradient_waits_for_its_buffer(void **state) {
+    struct made m = layers(1);
+    updates(&m, 1, 1);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    /* an update takes as long as backward: with one buffer they take turns, with two they overlap */
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.update = 50}};
+    struct shore__timeline t = times(&m, &machine);
+    is(t.step_seconds, LAYERS + LAYERS * 2 + LAYERS * 2);
+    m.fate[m.piece_buffers].count = 2;
+    t = times(&m, &machine);
+    /* the first layer waits for its update, the last one */
+    is(t.step_seconds, LAYERS + LAYERS * 2 + 2);
+    /* two drives update it in half the time */
+    shore_program_free(m.program);
+    m = layers(1);
+    updates(&m, 1, 2);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    t = times(&m, &machine);
+    is(t.step_seconds, LAYERS + LAYERS * 2 + LAYERS * 1);
+    shore_program_free(m.program);
+}
+
+static void a_commit_overlaps_forward(void **state) {
+    struct made m = layers(1);
+    updates(&m, 2, 1);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.update = 50, .flush_seconds = 5}};
+    is(times(&m, &machine).step_seconds, LAYERS + LAYERS * 2 + 2);
+    machine.drive[0].flush_seconds = LAYERS + 3; /* 3 longer than forward */
+    is(times(&m, &machine).step_seconds, LAYERS + LAYERS * 2 + 2 + 3);
+    shore_program_free(m.program);
+}
+
+static void updates_share_the_cores(void **state) {
+    struct made m = layers(1);
+    updates(&m, LAYERS, 1);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        m.fate[m.layer + l].way = SHORE_WAY_KEEP;
+    /* One second of one of two cores for each gradient: half a second of both. All but the last overlap backward. */
+    struct shore_machine machine = {.cores = 2, .ndrives = 1, .drive[0] = {.update = 100, .host_computes = true}};
+    is(times(&m, &machine).step_seconds, LAYERS + LAYERS * 2 + (LAYERS - 1) * 0.5 + 1);
+    machine.drive[0].host_computes = false;
+    is(times(&m, &machine).step_seconds, LAYERS + LAYERS * 2 + 1);
+    shore_program_free(m.program);
+}
+
+static void what_is_left_is_kept_or_moved(void **state) {
+    struct made m = layers(1);
+    leaves(&m, SHORE_WAY_KEEP);
+    m.fate[m.pages].count = LAYERS;
+    struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 100, .write = 100}};
+    struct shore__timeline t = times(&m, &machine);
+    is(t.step_seconds, LAYERS * 3);
+    assert_int_equal(t.kept_bytes, LAYERS * BYTES);
+    m.fate[m.left].way = SHORE_WAY_MOVE;
+    t = times(&m, &machine);
+    is(t.step_seconds, LAYERS * 3); /* hidden */
+    assert_int_equal(t.kept_bytes, (LAYERS - 1) * BYTES);
+    assert_int_equal(t.moved_bytes, BYTES);
+    shore_program_free(m.program);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(computing_bounds_a_step),
+        cmocka_unit_test(reading_bounds_a_step),
+        cmocka_unit_test(reads_and_writes_share_the_mixed_rate),
+        cmocka_unit_test(drives_divide_the_work),
+        cmocka_unit_test(a_gradient_waits_for_its_buffer),
+        cmocka_unit_test(a_commit_overlaps_forward),
+        cmocka_unit_test(updates_share_the_cores),
+        cmocka_unit_test(what_is_left_is_kept_or_moved),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
