@@ -176,7 +176,8 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
             continue;
         }
         drive(c, op, SHORE_LANE_DRIVE_READ, d,
-              shore__stored_range_bytes(&config, block, own.first, own.count, false) + own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
+              shore__stored_range_bytes(&config, block, own.first, own.count, false) +
+                  own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
         drive(c, op, SHORE_LANE_DRIVE_UPDATE, d, own.count * (uint64_t)SHORE_SEGMENT_ELEMS);
         drive(c, op, SHORE_LANE_DRIVE_WRITE, d, shore__stored_range_bytes(&config, block, own.first, own.count, true));
     }
