@@ -4,8 +4,8 @@ as ZeRO-Infinity does it (base), and beside the drives with fp32 state and gradi
 (state8) and with 1 % of the gradients (top1). Times are the emulated machine's; everything else is really done.
 
 MACHINE is a file as --emulate takes it, which also says what to train ("model": layers, width, inner, heads); otherwise
-smart-infinity.json, the machine of that paper, for which all rows take about half an hour. Rows go to standard output,
-a JSON object on a line; with --out also to DIR/testbed.jsonl, and a picture to DIR/testbed.svg."""
+machines/smart-infinity.json, the machine of that paper, for which all rows take about half an hour. Rows go to standard
+output, a JSON object on a line; with --out also to DIR/testbed.jsonl, and a picture to DIR/testbed.svg."""
 
 import argparse
 import html
@@ -23,6 +23,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+SMART_INFINITY = HERE.parent / "machines" / "smart-infinity.json"
 LONGSHORE = os.environ.get("LONGSHORE", str(HERE.parent / "build/longshore"))
 MODES = {"base": ["--update", "host"], "lossless": [], "state8": ["--moments", "8bit"], "top1": ["--compress", "top1%"]}
 WARM_UP = 1  # steps that are not measured
@@ -168,7 +169,7 @@ def stop(number, frame):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("machine", nargs="?", default=str(HERE / "smart-infinity.json"), metavar="MACHINE")
+    p.add_argument("machine", nargs="?", default=str(SMART_INFINITY), metavar="MACHINE")
     numbers = p.add_argument("--drives", default="1,2,4,6,8,10", metavar="N,N...", help="numbers of drives")
     modes = p.add_argument("--modes", default=",".join(MODES), metavar="MODE,...", help="otherwise all of them")
     p.add_argument("--steps", type=int, default=2, help="steps that are measured")

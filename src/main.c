@@ -11,7 +11,6 @@
 
 static const struct shore__subcommand commands[] = {
     {"train", NULL, "train a model whose state lives on drives, or go on with a run", NULL, shore__cli_train},
-    {"plan", NULL, "say what a training would take, before it: memory, disk, time, wear", NULL, shore__cli_plan},
     {"eval", &shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL, NULL},
     {"generate", &shore__cli_generate, "continue a text", NULL, NULL},
     {"verify", NULL, "prove on this machine that budgets, chunks and placements give the same bits", NULL,
@@ -25,6 +24,7 @@ static const struct shore__subcommand commands[] = {
     {"snapshots", &shore__cli_snapshots, "list the snapshots of a run", NULL, NULL},
     {"drive", NULL, "list, measure, add, remove, replace or serve the drives of a run", NULL, shore__cli_drive},
     {"bench", NULL, "measure UPDATE on a drive, the drive itself, or the processor", NULL, shore__cli_bench},
+    {"machine", &shore__cli_machine, "measure how fast this machine is, for plans; or describe another", NULL, NULL},
     {"doctor", &shore__cli_doctor, "check what this machine has for training, and say what to improve", NULL, NULL},
     {.name = "help"}, /* only for suggestions */
 };

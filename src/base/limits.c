@@ -28,6 +28,17 @@ bool shore__read_text(const char *path, char *text, size_t bytes) {
     return true;
 }
 
+const char *shore__kernel_value(const char *path, const char *key, char *out, size_t bytes) {
+    char text[8192];
+    out[0] = '\0';
+    if (!shore__read_text(path, text, sizeof text)) return out;
+    const char *at = strstr(text, key), *colon = at ? strchr(at, ':') : NULL;
+    if (!colon) return out;
+    colon += 1 + strspn(colon + 1, " \t");
+    snprintf(out, bytes, "%.*s", (int)strcspn(colon, "\n"), colon);
+    return out;
+}
+
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 /* Takes the limits of one group whose files are in folder. */

@@ -26,5 +26,7 @@ unsigned shore__machine_threads(void);
 
 /* Reads a short kernel file without heap memory; cuts it at bytes - 1. */
 bool shore__read_text(const char *path, char *text, size_t bytes);
+/* The value of "KEY : VALUE" in such a file; "" if there is none. Returns out. */
+const char *shore__kernel_value(const char *path, const char *key, char *out, size_t bytes);
 
 #endif

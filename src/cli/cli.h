@@ -40,7 +40,6 @@ struct shore__group {
 };
 int shore__cli_group(const struct shore__group *g, int argc, char **argv);
 int shore__cli_train(int argc, char **argv);
-int shore__cli_plan(int argc, char **argv);
 extern const struct shore__command_line shore__cli_eval;
 extern const struct shore__command_line shore__cli_generate;
 int shore__cli_verify(int argc, char **argv);
@@ -60,6 +59,7 @@ extern const struct shore__command_line shore__cli_drive_bench;
 extern const struct shore__command_line shore__cli_drive_serve;
 int shore__cli_bench(int argc, char **argv);
 extern const struct shore__command_line shore__cli_doctor;
+extern const struct shore__command_line shore__cli_machine;
 extern const struct shore__command_line shore__bench_update;
 extern const struct shore__command_line shore__bench_disk;
 extern const struct shore__command_line shore__bench_compute;

@@ -17,18 +17,6 @@
 enum { FILES_ENOUGH = 256 };
 #define LOCKED_ENOUGH (UINT64_C(64) << 20)
 
-/* The value of "KEY : VALUE" in a kernel file; "" if there is none. */
-static const char *value_in(const char *path, const char *key, char *out, size_t bytes) {
-    char text[8192];
-    out[0] = '\0';
-    if (!shore__read_text(path, text, sizeof text)) return out;
-    const char *at = strstr(text, key), *colon = at ? strchr(at, ':') : NULL;
-    if (!colon) return out;
-    colon += 1 + strspn(colon + 1, " \t");
-    snprintf(out, bytes, "%.*s", (int)strcspn(colon, "\n"), colon);
-    return out;
-}
-
 static json_t *count(uint64_t n) {
     return json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n);
 }
@@ -44,7 +32,8 @@ static void processor(struct shore__report *r) {
     bool plain = !strstr(kind, "avx2") && !strstr(kind, "avx512") && !strstr(kind, "amx");
     for (const struct shore__near_version *v = shore__near_versions(); v->name; v++)
         if (v->usable()) snprintf(updates, sizeof updates, "%s", v->name);
-    if (!*value_in("/proc/cpuinfo", "model name", model, sizeof model)) snprintf(model, sizeof model, "unknown model");
+    if (!*shore__kernel_value("/proc/cpuinfo", "model name", model, sizeof model))
+        snprintf(model, sizeof model, "unknown model");
     json_t *facts = json_pack("{s:s,s:s,s:s,s:s}", "model", model, "kind", kind, "products", bf16 ? "bf16" : "fp32",
                               "update", updates);
     shore__report_add(r, "processor", plain ? SHORE__WEAK : SHORE__FINE,
@@ -68,7 +57,8 @@ static void memory(struct shore__report *r) {
     struct shore__limits limits;
     uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t may = shore__machine_memory_bytes();
-    uint64_t available = strtoull(value_in("/proc/meminfo", "MemAvailable", value, sizeof value), NULL, 10) * 1024;
+    uint64_t available =
+        strtoull(shore__kernel_value("/proc/meminfo", "MemAvailable", value, sizeof value), NULL, 10) * 1024;
     shore__limits_read("", &limits);
     json_t *facts = json_pack("{s:o,s:o,s:o}", "memory_bytes", count(all), "available_bytes", count(available),
                               "default_budget_bytes", count(may / 2));
@@ -120,7 +110,7 @@ static void huge_pages(struct shore__report *r) {
 static const char *why_refused(int rc, char *advice, size_t bytes) {
     char disabled[16] = "", value[32];
     shore__read_text("/proc/sys/kernel/io_uring_disabled", disabled, sizeof disabled);
-    bool filtered = strcmp(value_in("/proc/self/status", "\nSeccomp", value, sizeof value), "2") == 0;
+    bool filtered = strcmp(shore__kernel_value("/proc/self/status", "\nSeccomp", value, sizeof value), "2") == 0;
     if (rc == -ENOSYS)
         snprintf(advice, bytes,
                  filtered ? "a seccomp filter keeps it away: let the container's profile allow io_uring_setup, "

@@ -25,6 +25,7 @@ const struct shore_machine *shore__machine_assumed(void) {
 
 static double at_rows(const struct shore__rates *r, uint64_t rows) {
     uint32_t i = 1;
+    if (!rows) rows = UINT64_MAX;
     if (r->n == 1 || rows <= r->at[0].rows) return r->at[0].per_second;
     while (i < r->n && r->at[i].rows < rows)
         i++;

@@ -2,17 +2,27 @@
 #ifndef SHORE_MACHINE_MACHINE_H
 #define SHORE_MACHINE_MACHINE_H
 
+#include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "longshore/lane.h"
 #include "longshore/machine.h"
+#include "storage/whereabouts.h"
 
 #define SHORE__MACHINE_DRIVES_MAX 64u
 #define SHORE__MACHINE_ROWS_MAX 8u
+#define SHORE__MACHINE_FORMAT 1u
 #define SHORE__UPDATE_BYTES                                                                  \
     16u /* descriptions count so many of an element: fp32 state and gradient, however stored \
          */
+
+/* Measured figures keep four digits, for people. */
+static inline double shore__four_digits(double x) {
+    double unit = x > 0 ? pow(10, floor(log10(x)) - 3) : 1;
+    return round(x / unit) * unit;
+}
 
 /* A rate in units of lane.h a second, of products of so many rows. */
 struct shore__rate_at {
@@ -43,6 +53,7 @@ struct shore__machine_drive {
 struct shore_machine {
     char name[64], about[1024]; /* without controls */
     char processor[64];
+    uint32_t format;  /* of a file that was kept: SHORE__MACHINE_FORMAT, or it is stale */
     double scale;     /* the real machine's rates, capacities and model are larger by this factor */
     int64_t measured; /* seconds since the epoch; 0: it was not */
     uint64_t host_memory, gpu_memory, pinned_memory;
@@ -50,8 +61,7 @@ struct shore_machine {
     double memory_bandwidth;
     struct shore__rates rate[SHORE_WORKS]
                             [SHORE_PRECISIONS]; /* of the GPU if there is one, otherwise of the processor */
-    struct shore__rates torch_rate[SHORE_WORKS][SHORE_PRECISIONS]; /* the same of PyTorch, for the package alone */
-    double forward_seconds, backward_seconds;                      /* of a step's computing, whatever the rates say */
+    double forward_seconds, backward_seconds;   /* of a step's computing, whatever the rates say */
     double bus_in, bus_out, bus_both;
     bool link_shared;      /* one rate for both directions: link[0] */
     double link[2];        /* to the drives, from them */
@@ -61,11 +71,17 @@ struct shore_machine {
     struct shore__machine_drive drive[SHORE__MACHINE_DRIVES_MAX];
 };
 
+/* shore_machine_parse() of a document. json: taken over. */
+int shore__machine_from_json(json_t *json, const char *name, struct shore_machine **out, struct shore_diag *diag);
+
+/* What this machine has, without rates. */
+void shore__machine_here(struct shore_machine *out);
+
 /* What stands in for a machine that nobody measured: some cores, and one fast drive. */
 const struct shore_machine *shore__machine_assumed(void);
 
-/* The rate of so much work; of a kind, precision or number of rows that is not given, the nearest that is. machine
- * NULL: the assumed one, which also has what no rate is near to. */
+/* The rate of work; rows 0: of many. Of a kind, precision or number of rows that is not given, the nearest that is.
+ * machine NULL: the assumed one, which also has what no rate is near to. */
 double shore__machine_rate(const struct shore_machine *machine, enum shore_work_kind kind,
                            enum shore_precision precision, uint64_t rows);
 /* Seconds that so much work takes. */
@@ -74,5 +90,13 @@ double shore__machine_seconds(const struct shore_machine *machine, enum shore_wo
 
 /* The description of a drive of a fleet: more drives than there are equal the last. NULL: none is described. */
 const struct shore__machine_drive *shore__machine_drive(const struct shore_machine *machine, uint32_t drive);
+
+/* Makes drives of a fleet the machine's, in order. Those of a machine that was measured are known by their device;
+ * otherwise the description's drives stand for them in order. Returns how many are unknown, which are then assumed. */
+uint32_t shore__machine_take_drives(struct shore_machine *machine, const char *const *drives, uint32_t ndrives);
+/* The name of a drive's device in descriptions. */
+void shore__machine_device(const struct shore__whereabouts *lies, char *out, size_t bytes);
+/* Says which drives share a device. */
+void shore__machine_share(struct shore_machine *machine);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/diag.h"
 #include "base/suggest.h"
@@ -12,7 +11,7 @@
 #include "files/json.h"
 #include "machine/machine.h"
 
-enum { FILE_BYTES_MOST = 1 << 20, KEYS_MOST = 16 };
+enum { KEYS_MOST = 16 };
 #define RATE_MOST 1e18
 
 static const char *const work_names[SHORE_WORKS] = {
@@ -69,12 +68,13 @@ static const struct {
 /* ---- objects and their keys -------------------------------------------------------------------------------------- */
 
 /* The keys of each object, which reading and writing share. */
-#define KEYS_OF_MACHINE(m)                                                                                    \
-    {"name", TEXT, (m)->name, sizeof(m)->name}, {"about", TEXT, (m)->about, sizeof(m)->about},                \
-        {"measured", INSTANT, &(m)->measured, 0}, {"scale", FACTOR, &(m)->scale, 0}, {"host", PART, NULL, 0}, \
-        {"gpu", PART, NULL, 0}, {"bus", PART, NULL, 0}, {"link", PART, NULL, 0}, {"drives", PART, NULL, 0},   \
-        {"compute", PART, NULL, 0}, {"host-update", PART, NULL, 0}, {                                         \
-        "model", PART, NULL, 0                                                                                \
+#define KEYS_OF_MACHINE(m)                                                                                          \
+    {"name", TEXT, (m)->name, sizeof(m)->name}, {"about", TEXT, (m)->about, sizeof(m)->about},                      \
+        {"format", COUNT, &(m)->format, 0}, {"measured", INSTANT, &(m)->measured, 0},                               \
+        {"scale", FACTOR, &(m)->scale, 0}, {"host", PART, NULL, 0}, {"gpu", PART, NULL, 0}, {"bus", PART, NULL, 0}, \
+        {"link", PART, NULL, 0}, {"drives", PART, NULL, 0}, {"compute", PART, NULL, 0},                             \
+        {"host-update", PART, NULL, 0}, {                                                                           \
+        "model", PART, NULL, 0                                                                                      \
     }
 #define KEYS_OF_HOST(m)                                                                                    \
     {"processor", TEXT, (m)->processor, sizeof(m)->processor}, {"memory", CAPACITY, &(m)->host_memory, 0}, \
@@ -89,9 +89,9 @@ static const struct {
     {"in", RATE, &(m)->bus_in, 0}, {"out", RATE, &(m)->bus_out, 0}, { \
         "both", RATE, &(m)->bus_both, 0                               \
     }
-#define KEYS_OF_COMPUTE(m)                                                                                   \
-    {"products", PART, NULL, 0}, {"torch", PART, NULL, 0}, {"forward", SECONDS, &(m)->forward_seconds, 0}, { \
-        "backward", SECONDS, &(m)->backward_seconds, 0                                                       \
+#define KEYS_OF_COMPUTE(m)                                                         \
+    {"products", PART, NULL, 0}, {"forward", SECONDS, &(m)->forward_seconds, 0}, { \
+        "backward", SECONDS, &(m)->backward_seconds, 0                             \
     }
 #define KEYS_OF_HOST_UPDATE(m)                    \
     {"rate", ELEMENTS, &(m)->host_update, 0}, {   \
@@ -235,17 +235,14 @@ static int read_drives(const struct spot *in, const json_t *json, struct shore_m
         snprintf(object, sizeof object, "drive %u", i + 1);
         int rc = read_object(&p, json_array_get(json, i), keys, COUNT_OF(keys));
         if (rc) return rc;
-        for (uint32_t k = 0; k < i && *d->device && !d->shares; k++)
-            if (strcmp(out->drive[k].device, d->device) == 0) d->shares = k + 1;
     }
+    shore__machine_share(out);
     return 0;
 }
 
-typedef struct shore__rates rates_of[SHORE_PRECISIONS]; /* of a kind */
-
 /* Reads a rate for all rows, or pairs of rows and rate, into the rates of kinds from first to last. */
-static int read_rates(const struct spot *p, const char *key, const json_t *json, rates_of *rates, int first, int last,
-                      int precision) {
+static int read_rates(const struct spot *p, const char *key, const json_t *json, struct shore_machine *out, int first,
+                      int last, int precision) {
     struct shore__rates r = {.n = 1};
     size_t n = json_array_size(json);
     bool good =
@@ -263,7 +260,7 @@ static int read_rates(const struct spot *p, const char *key, const json_t *json,
     for (uint32_t i = 0; i < r.n; i++)
         r.at[i].per_second /= p->scale;
     for (int kind = first; kind <= last; kind++)
-        rates[kind][precision] = r;
+        out->rate[kind][precision] = r;
     return 0;
 }
 
@@ -275,7 +272,7 @@ static int index_of(const char *name, const char *const *names, int n) {
 }
 
 /* The rates of one kind, by precision. */
-static int read_kind(const struct spot *in, const char *name, int kind, const json_t *json, rates_of *rates) {
+static int read_kind(const struct spot *in, const char *name, int kind, const json_t *json, struct shore_machine *out) {
     struct spot p = *in;
     const char *key;
     json_t *value;
@@ -286,21 +283,18 @@ static int read_kind(const struct spot *in, const char *name, int kind, const js
     json_object_foreach((json_t *)(uintptr_t)json, key, value) {
         int precision = index_of(key, precision_names, SHORE_PRECISIONS);
         int rc = precision == SHORE_PRECISIONS ? unknown(&p, key, precision_names, SHORE_PRECISIONS)
-                                               : read_rates(&p, key, value, rates, kind, kind, precision);
+                                               : read_rates(&p, key, value, out, kind, kind, precision);
         if (rc) return rc;
     }
     return 0;
 }
 
 /* A precision's rate is that of all kinds but rows; what a kind says itself counts before it. */
-static int read_products(const struct spot *in, const json_t *json, const char *name, rates_of *rates) {
+static int read_products(const struct spot *in, const json_t *json, struct shore_machine *out) {
     struct spot p = *in;
     const char *key, *names[SHORE_WORKS + SHORE_PRECISIONS];
     json_t *value;
-    char object[40];
-    snprintf(object, sizeof object, "\"%s\"", name);
-    p.object = object;
-    json = json_object_get(json, name);
+    p.object = "\"products\"";
     memcpy(names, work_names, sizeof work_names);
     memcpy(names + SHORE_WORKS, precision_names, sizeof precision_names);
     if (json && !json_is_object(json)) return read_object(&p, json, NULL, 0);
@@ -309,9 +303,8 @@ static int read_products(const struct spot *in, const json_t *json, const char *
             int kind = index_of(key, work_names, SHORE_WORKS);
             int precision = index_of(key, precision_names, SHORE_PRECISIONS), rc = 0;
             if (kind == SHORE_WORKS && precision == SHORE_PRECISIONS) return unknown(&p, key, names, COUNT_OF(names));
-            if (kinds && kind < SHORE_WORKS) rc = read_kind(&p, key, kind, value, rates);
-            if (!kinds && kind == SHORE_WORKS)
-                rc = read_rates(&p, key, value, rates, 0, SHORE_WORK_ROWS - 1, precision);
+            if (kinds && kind < SHORE_WORKS) rc = read_kind(&p, key, kind, value, out);
+            if (!kinds && kind == SHORE_WORKS) rc = read_rates(&p, key, value, out, 0, SHORE_WORK_ROWS - 1, precision);
             if (rc) return rc;
         }
     return 0;
@@ -327,8 +320,7 @@ static int read_parts(const struct spot *p, const json_t *json, struct shore_mac
     if (!rc) rc = read_link(p, json, m);
     if (!rc && drives) rc = read_drives(p, drives, m);
     if (!rc) rc = read_part(p, json, "compute", compute, COUNT_OF(compute));
-    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "products", m->rate);
-    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "torch", m->torch_rate);
+    if (!rc) rc = read_products(p, json_object_get(json_object_get(json, "compute"), "products"), m);
     if (!rc) rc = read_part(p, json, "host-update", update, COUNT_OF(update));
     return rc;
 }
@@ -353,8 +345,7 @@ static int from_json(const json_t *json, const char *name, struct shore_machine 
     return read_parts(&p, json, m);
 }
 
-/* json: taken over. */
-static int make(json_t *json, const char *name, struct shore_machine **out, struct shore_diag *diag) {
+int shore__machine_from_json(json_t *json, const char *name, struct shore_machine **out, struct shore_diag *diag) {
     struct shore_machine *m = calloc(1, sizeof *m);
     int rc = m ? from_json(json, name, m, diag) : shore__out_of_memory(diag);
     json_decref(json);
@@ -370,17 +361,7 @@ int shore_machine_parse(const char *text, size_t bytes, const char *name, struct
     json_t *json;
     *out = NULL;
     int rc = shore__json_parse(text, bytes, name, &json, diag);
-    return rc ? rc : make(json, name, out, diag);
-}
-
-int shore_machine_read(const char *name, struct shore_machine **out, struct shore_diag *diag) {
-    json_t *json;
-    *out = NULL;
-    if (access(name, F_OK) != 0)
-        return shore__fail(diag, SHORE_EUSAGE, "%s is not a file: give one that describes a machine",
-                           shore__shown(name).text);
-    int rc = shore__json_read(name, FILE_BYTES_MOST, &json, diag);
-    return rc ? rc : make(json, name, out, diag);
+    return rc ? rc : shore__machine_from_json(json, name, out, diag);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -441,12 +422,13 @@ static json_t *rates_json(const struct shore__rates *r, double scale) {
     return pairs;
 }
 
-static json_t *products_json(const rates_of *rates, double scale) {
+static json_t *products_json(const struct shore_machine *m) {
     json_t *products = json_object();
     for (int kind = 0; kind < SHORE_WORKS; kind++) {
         json_t *of = json_object();
         for (int p = 0; p < SHORE_PRECISIONS; p++)
-            if (rates[kind][p].n) json_object_set_new(of, precision_names[p], rates_json(&rates[kind][p], scale));
+            if (m->rate[kind][p].n)
+                json_object_set_new(of, precision_names[p], rates_json(&m->rate[kind][p], m->scale));
         add(products, work_names[kind], of);
     }
     return products;
@@ -472,8 +454,7 @@ char *shore_machine_json(const struct shore_machine *given) {
         json_array_append_new(drives, object_of(drive, COUNT_OF(drive), m->scale));
     }
     add(o, "drives", drives);
-    add(computing, "products", products_json(given->rate, m->scale));
-    add(computing, "torch", products_json(given->torch_rate, m->scale));
+    add(computing, "products", products_json(m));
     add(o, "compute", computing);
     add(o, "host-update", object_of(update, COUNT_OF(update), m->scale));
     char *text = json_dumps(o, JSON_INDENT(2));

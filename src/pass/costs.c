@@ -11,8 +11,6 @@
 #include "pass/pages.h"
 #include "storage/format.h"
 
-/* An exponential, with what is around it, takes as long as so many bytes that norms move. */
-#define EXPONENTIAL_BYTES 6u
 /* An entry of a compressed gradient: its value as bf16, and how far it is from the one before. */
 #define SPARSE_ENTRY_BYTES 3.1
 
@@ -65,7 +63,7 @@ void shore__costs_forward(const struct shore__costing *c, uint32_t op) {
     uint64_t d = m->arch.d_model;
     product(c, op, SHORE_WORK_PRODUCT, d * (m->qkv_width + m->attn_width + m->up_width));
     compute(c, op, SHORE_WORK_ATTENTION, pairs(c->f) * m->arch.head_dim * 4, c->f->batch.seq_len);
-    rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * EXPONENTIAL_BYTES);
+    rows(c, op, cheap_elems(m) + 3 * d + rotary_elems(c->f), (uint64_t)m->arch.d_ff * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_output(const struct shore__costing *c, uint32_t op) {
@@ -77,7 +75,7 @@ void shore__costs_output(const struct shore__costing *c, uint32_t op) {
 void shore__costs_loss(const struct shore__costing *c, uint32_t op) {
     const struct shore__arch *a = &c->f->model->arch;
     product(c, op, SHORE_WORK_PRODUCT, (uint64_t)a->d_model * a->vocab);
-    rows(c, op, 2 * (uint64_t)a->d_model, (uint64_t)a->vocab * EXPONENTIAL_BYTES);
+    rows(c, op, 2 * (uint64_t)a->d_model, (uint64_t)a->vocab * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_head(const struct shore__costing *c, uint32_t op) {
@@ -97,7 +95,7 @@ void shore__costs_backward(const struct shore__costing *c, uint32_t op) {
     product(c, op, SHORE_WORK_PRODUCT_WEIGHT, elems);
     compute(c, op, SHORE_WORK_ATTENTION_BACKWARD, pairs(c->f) * a->head_dim * 10, c->f->batch.seq_len);
     rows(c, op, 8 * d + 2 * (uint64_t)m->up_width + a->d_ff + biases + rotary_elems(c->f),
-         (uint64_t)a->d_ff * EXPONENTIAL_BYTES);
+         (uint64_t)a->d_ff * SHORE__EXPONENTIAL_BYTES);
 }
 
 void shore__costs_lookups(const struct shore__costing *c, uint32_t op) {
@@ -143,6 +141,17 @@ static void link(const struct shore__costing *c, uint32_t op, enum shore_lane la
     if (bytes) shore_program_costs(c->program, op, lane, 0, bytes);
 }
 
+/* Bytes of the stored planes of these segments. */
+static uint64_t stored(const struct shore__drive_config *config, uint32_t block, struct shore__range of,
+                       bool residual) {
+    uint64_t bytes = 0;
+    for (uint32_t s = of.first; s < of.first + of.count; s++)
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+            if (residual || plane != SHORE_PLANE_R)
+                bytes += shore__stored_bytes(config, block, s, (enum shore_plane)plane);
+    return bytes;
+}
+
 static enum shore_gradient_form form_of(const struct shore__facts *f) {
     return f->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
 }
@@ -176,10 +185,9 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
             continue;
         }
         drive(c, op, SHORE_LANE_DRIVE_READ, d,
-              shore__stored_range_bytes(&config, block, own.first, own.count, false) +
-                  own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
+              stored(&config, block, own, false) + own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
         drive(c, op, SHORE_LANE_DRIVE_UPDATE, d, own.count * (uint64_t)SHORE_SEGMENT_ELEMS);
-        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, shore__stored_range_bytes(&config, block, own.first, own.count, true));
+        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, stored(&config, block, own, true));
     }
 }
 
@@ -194,7 +202,7 @@ static void host_update(const struct shore__costing *c, uint32_t op) {
         link(c, op, SHORE_LANE_LINK_OUT, gradient_bytes(f, b, 0, count));
         for (uint32_t d = 0; d < f->drives.ndrives; d++) {
             struct shore__range own = of_drive(c, d, b, 0, count);
-            uint64_t bytes = shore__stored_range_bytes(&config, b, own.first, own.count, true);
+            uint64_t bytes = stored(&config, b, own, true);
             drive(c, op, SHORE_LANE_DRIVE_READ, d,
                   bytes + own.count * (uint64_t)shore__gradient_segment_bytes(form_of(f)));
             drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);

@@ -6,6 +6,9 @@
 #include "pass/facts.h"
 #include "plan/program.h"
 
+/* An exponential, with what is around it, takes as long as so many bytes that norms move. */
+#define SHORE__EXPONENTIAL_BYTES 6u
+
 /* What a program is being told of an operation. */
 struct shore__costing {
     const struct shore__facts *f;

@@ -14,6 +14,7 @@ for tool in LONGSHORE COMPARE PEAK FAIL_IO_SO; do
     fi
 done
 export LC_ALL=C OMP_WAIT_POLICY=passive
+export LONGSHORE_MACHINE=none # whatever is kept of this machine
 
 # What is random follows SEED. Not in $(...): bash begins anew there.
 RANDOM=${SEED:=$RANDOM}

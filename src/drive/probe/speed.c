@@ -11,11 +11,16 @@
 #include "drive/probe/probe.h"
 #include "storage/blockio.h"
 #include "storage/rate.h"
+#include "storage/whereabouts.h"
 
 #define HALF_BYTES (UINT64_C(48) << 20)
 #define CHUNK_BYTES 1u /* the least: this memory is outside the arena */
 #define BUFFERS 5u
 #define PASSES 2u
+#define FLUSHES 5u
+/* As a drive has them with the memory that it wants: see choose_ring(). */
+#define ENGINE_CHUNK_BYTES (UINT64_C(3) * 12 * SHORE_SEGMENT_ELEMS)
+#define HALF_BYTES_MOST (UINT64_C(2) << 30)
 
 int shore__drive_measure(const char *path, enum shore_io io, uint64_t *speed, struct shore_diag *diag) {
     struct shore__rate r;
@@ -40,29 +45,73 @@ static uint64_t rate_since(struct shore__rate *r, uint64_t start) {
     return (uint64_t)((double)moved * 1e9 / (double)(ns ? ns : 1));
 }
 
-int shore__drive_rates_measure(const char *path, bool (*stop)(void), struct shore__drive_rates *out,
-                               struct shore_diag *diag) {
+static int fill(struct shore__rate *r, uint32_t i, struct shore_diag *diag) {
+    return shore__rate_fill(r, diag);
+}
+static int read_all(struct shore__rate *r, uint32_t i, struct shore_diag *diag) {
+    return shore__rate_read(r, diag);
+}
+static int move(struct shore__rate *r, uint32_t i, struct shore_diag *diag) {
+    return shore__rate_pass(r, i % 2 == 0, diag);
+}
+
+/* Repeats work at least `least` times, and for so many seconds. */
+static int rate_of(struct shore__rate *r, int (*work)(struct shore__rate *, uint32_t, struct shore_diag *),
+                   uint32_t least, double seconds, uint64_t *rate, struct shore_diag *diag) {
+    uint64_t start = shore__now_ns();
+    int rc = 0;
+    r->moved_bytes = 0;
+    for (uint32_t i = 0; !rc && (i < least || (double)(shore__now_ns() - start) < seconds * 1e9); i++)
+        rc = work(r, i, diag);
+    if (!rc) *rate = rate_since(r, start);
+    return rc;
+}
+
+/* Seconds of a flush that has one small write before it, as those of a commit do. */
+static int flush(struct shore__rate *r, double *seconds, struct shore_diag *diag) {
+    double took[FLUSHES];
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < FLUSHES; i++) {
+        rc = shore__io_do(r->io, SHORE__IO_WRITE, r->memory, i * (uint64_t)SHORE__IO_ALIGN, SHORE__IO_ALIGN);
+        uint64_t start = shore__now_ns();
+        if (!rc) rc = shore__io_do(r->io, SHORE__IO_FLUSH, NULL, 0, 0);
+        took[i] = (double)(shore__now_ns() - start) * 1e-9;
+    }
+    if (rc) return shore__fail(diag, rc, "%s: flushing failed: %s", r->file.path, shore_error_text(rc));
+    *seconds = shore__median(took, FLUSHES);
+    return 0;
+}
+
+static int measure(const char *path, uint64_t half_bytes, uint64_t chunk_bytes, double seconds, bool (*stop)(void),
+                   struct shore__drive_rates *out, struct shore_diag *diag) {
     struct shore__rate r;
-    *out = (struct shore__drive_rates){.backend = ""};
-    int rc = shore__rate_open_unnamed(&r, path, HALF_BYTES, CHUNK_BYTES, BUFFERS, SHORE_IO_AUTO, diag);
+    int rc = shore__rate_open_unnamed(&r, path, half_bytes, chunk_bytes, BUFFERS, SHORE_IO_AUTO, diag);
     r.stop = stop;
     if (!rc) {
         out->direct = r.file.direct;
         out->backend = shore__io_backend(r.io);
         out->shares_blocks = shore__files_share_blocks(path);
+        rc = rate_of(&r, fill, 1, 0, &out->write, diag);
     }
-    uint64_t start = shore__now_ns();
-    if (!rc) rc = shore__rate_fill(&r, diag);
-    if (!rc) out->write = rate_since(&r, start);
-    start = shore__now_ns();
-    if (!rc) rc = shore__rate_read(&r, diag);
-    if (!rc) out->read = rate_since(&r, start);
-    start = shore__now_ns();
-    for (uint32_t i = 0; !rc && i < PASSES; i++)
-        rc = shore__rate_pass(&r, i % 2 == 0, diag);
-    if (!rc) out->update = rate_since(&r, start);
+    if (!rc && seconds > 0) rc = rate_of(&r, fill, 1, 0, &out->write, diag); /* over blocks that it has, as in a run */
+    if (!rc) rc = rate_of(&r, read_all, 1, seconds, &out->read, diag);
+    if (!rc) rc = rate_of(&r, move, PASSES, seconds, &out->update, diag);
+    if (!rc && seconds > 0) rc = flush(&r, &out->flush_seconds, diag);
     shore__rate_close(&r);
     return rc;
+}
+
+int shore__drive_rates_measure(const char *path, double seconds, bool (*stop)(void), struct shore__drive_rates *out,
+                               struct shore_diag *diag) {
+    struct shore__whereabouts lies;
+    *out = (struct shore__drive_rates){.backend = ""};
+    int rc = measure(path, HALF_BYTES, CHUNK_BYTES, 0, stop, out, diag);
+    if (!rc && seconds > 0) rc = shore__whereabouts(path, &lies, diag);
+    if (rc || seconds <= 0) return rc;
+    uint64_t half = (uint64_t)((double)out->write * seconds / 2), most = lies.free_bytes / 8;
+    if (most > HALF_BYTES_MOST) most = HALF_BYTES_MOST;
+    if (half > most) half = most;
+    return measure(path, half > HALF_BYTES ? half : HALF_BYTES, ENGINE_CHUNK_BYTES, seconds, stop, out, diag);
 }
 
 /* Parses "2,1" or "2.8GB,1.4GB": all or none have units. Plain numbers are scaled, so that fractions count. */

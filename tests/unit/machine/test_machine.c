@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "machine/machine.h"
 
@@ -38,8 +39,7 @@ static const char everything[] =
     "  \"room\": 100, \"flush\": 0.25, \"device\": \"a\", \"on-host\": true, \"path\": \"/a\"},"
     "  {\"read\": 50, \"device\": \"b\"}, {\"device\": \"a\"}],"
     "\"compute\": {\"forward\": 0.5, \"backward\": 4, \"products\": {\"fp32\": 1000, \"bf16\": [[64, 100], [256, 300]],"
-    "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}},"
-    "  \"torch\": {\"fp32\": 300, \"rows\": {\"fp32\": 90}}},"
+    "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}}},"
     "\"host-update\": {\"rate\": \"3GB\", \"buffers\": 3}, \"model\": {\"layers\": 7}}";
 
 static void everything_is_read_and_divided_by_the_scale(void **state) {
@@ -65,8 +65,6 @@ static void everything_is_read_and_divided_by_the_scale(void **state) {
     assert_int_equal(m->drive[2].shares, 1);
     assert_true(m->drive[1].read == 5 && m->drive[1].write == 0);
     assert_true(m->forward_seconds == 0.5 && m->backward_seconds == 4);
-    assert_true(m->torch_rate[SHORE_WORK_ATTENTION][SHORE_PRECISION_FP32].at[0].per_second == 30);
-    assert_true(m->torch_rate[SHORE_WORK_ROWS][SHORE_PRECISION_FP32].at[0].per_second == 9);
     assert_true(m->host_update == 3e8 / 16);
     assert_int_equal(m->host_buffers, 3);
     assert_ptr_equal(shore__machine_drive(m, 9), &m->drive[2]);
@@ -141,7 +139,6 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"compute\": {\"forward\": -1}}", "number from 0 to 86400");
     refused("{\"compute\": {\"products\": 5}}", "\"products\" is not an object");
     refused("{\"compute\": {\"products\": {\"bf61\": 5}}}", "did you mean \"bf16\"");
-    refused("{\"compute\": {\"torch\": {\"bf61\": 5}}}", "unknown key \"bf61\" in \"torch\"");
     refused("{\"compute\": {\"products\": {\"fp32\": 0}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": []}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": [[2, 5], [2, 6]]}}}", "ascending rows");
@@ -172,9 +169,104 @@ static void sixty_four_drives_and_no_more(void **state) {
 static void what_is_no_file_is_named(void **state) {
     struct shore_machine *m;
     struct shore_diag diag = {0};
-    assert_int_equal(shore_machine_read("smart-infinity", &m, &diag), SHORE_EUSAGE);
-    assert_non_null(strstr(diag.text, "smart-infinity is not a file"));
+    assert_int_equal(shore_machine_read("no-machine", &m, &diag), SHORE_EUSAGE);
+    assert_non_null(strstr(diag.text, "no-machine is not a file"));
     assert_int_equal(shore_machine_read("/", &m, &diag), SHORE_EINPUT);
+}
+
+static char cache[] = "/tmp/shore-machine-XXXXXX";
+
+static int make_cache(void **state) {
+    unsetenv("LONGSHORE_MACHINE");
+    return mkdtemp(cache) ? setenv("XDG_CACHE_HOME", cache, 1) : -1;
+}
+static int remove_cache(void **state) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/longshore/machine.json", cache);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/longshore", cache);
+    rmdir(path);
+    return rmdir(cache);
+}
+
+static void not_kept(const char *because) {
+    struct shore_machine *m;
+    struct shore_diag diag = {0};
+    assert_int_equal(shore_machine_kept(&m, &diag), SHORE_EMISSING);
+    assert_null(m);
+    if (!strstr(diag.text, because)) fail_msg("'%s' does not say '%s'", diag.text, because);
+}
+
+static void what_is_kept_is_read_until_it_is_stale(void **state) {
+    struct shore_machine here, *m;
+    struct shore_diag diag = {0};
+    not_kept("was not measured");
+    shore__machine_here(&here);
+    assert_int_equal(shore_machine_keep(&here, &diag), 0);
+    assert_int_equal(shore_machine_kept(&m, &diag), 0);
+    assert_string_equal(m->processor, here.processor);
+    shore_machine_free(m);
+    struct shore_machine other = here;
+    other.cores++;
+    shore_machine_keep(&other, &diag);
+    not_kept("cores");
+    other = here;
+    other.host_memory += other.host_memory / 10;
+    shore_machine_keep(&other, &diag);
+    not_kept("of memory");
+    other = here;
+    other.measured -= 91 * 24 * 3600;
+    shore_machine_keep(&other, &diag);
+    not_kept("91 days ago");
+    other = here;
+    other.format++;
+    shore_machine_keep(&other, &diag);
+    not_kept("another version");
+    setenv("LONGSHORE_MACHINE", "none", 1);
+    not_kept("LONGSHORE_MACHINE=none");
+    setenv("LONGSHORE_MACHINE", "gpu-24gb", 1);
+    assert_int_equal(shore_machine_kept(&m, &diag), 0);
+    assert_string_equal(m->name, "gpu-24gb");
+    shore_machine_free(m);
+    unsetenv("LONGSHORE_MACHINE");
+}
+
+static void what_ships_is_read_by_its_name(void **state) {
+    struct shore_machine *m;
+    struct shore_diag diag = {0};
+    uint32_t n = 0;
+    for (const char *name; (name = shore_machine_shipped(n)); n++) {
+        if (shore_machine_read(name, &m, &diag)) fail_msg("%s", diag.text);
+        assert_string_equal(m->name, name);
+        assert_true(*m->about && m->ndrives);
+        assert_null(strstr(m->about, "...")); /* not cut */
+        shore_machine_free(m);
+    }
+    assert_int_equal(n, 6);
+}
+
+static void drives_are_known_by_order_or_by_device(void **state) {
+    const char *drives[] = {"/tmp/a", "/tmp/b", "ram:"};
+    struct shore_machine *m = taken(everything);
+    assert_int_equal(shore__machine_take_drives(m, drives, 2), 2); /* it was measured, elsewhere */
+    assert_true(m->drive[0].mixed == shore__machine_assumed()->drive[0].mixed);
+    assert_int_equal(m->drive[1].shares, 1); /* both lie in /tmp */
+    strcpy(m->drive[0].device, m->drive[1].device);
+    m->drive[0].read = 77;
+    m->ndrives = 1;
+    assert_int_equal(shore__machine_take_drives(m, drives, 3), 1);
+    assert_true(m->drive[0].read == 77 && m->drive[1].read == 77);
+    assert_true(m->drive[0].room > 0);
+    assert_int_equal(m->drive[1].shares, 1);
+    assert_int_equal(m->drive[2].shares, 0);
+    shore_machine_free(m);
+    m = taken("{\"drives\": [{\"read\": 5, \"device\": \"x\"}, {\"read\": 6, \"device\": \"x\"}]}");
+    assert_int_equal(shore__machine_take_drives(m, drives, 3), 0);
+    assert_int_equal(m->ndrives, 3);
+    assert_true(m->drive[0].read == 5 && m->drive[1].read == 6 && m->drive[2].read == 6);
+    assert_int_equal(m->drive[1].shares, 1);
+    assert_int_equal(m->drive[2].shares, 0);
+    shore_machine_free(m);
 }
 
 int main(void) {
@@ -185,6 +277,9 @@ int main(void) {
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(sixty_four_drives_and_no_more),
         cmocka_unit_test(what_is_no_file_is_named),
+        cmocka_unit_test_setup_teardown(what_is_kept_is_read_until_it_is_stale, make_cache, remove_cache),
+        cmocka_unit_test(what_ships_is_read_by_its_name),
+        cmocka_unit_test(drives_are_known_by_order_or_by_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,51 @@
+/* The drives of a fleet, as a description of a machine has them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "drive/address.h"
+#include "machine/machine.h"
+
+void shore__machine_device(const struct shore__whereabouts *lies, char *out, size_t bytes) {
+    if (*lies->disk)
+        snprintf(out, bytes, "%.*s", (int)bytes - 1, lies->disk);
+    else
+        snprintf(out, bytes, "%llu", (unsigned long long)lies->device_id);
+}
+
+void shore__machine_share(struct shore_machine *m) {
+    for (uint32_t i = 0; i < m->ndrives; i++) {
+        struct shore__machine_drive *d = &m->drive[i];
+        d->shares = 0;
+        for (uint32_t k = 0; k < i && *d->device && !d->shares; k++)
+            if (strcmp(m->drive[k].device, d->device) == 0) d->shares = k + 1;
+    }
+}
+
+/* The drive that a measured machine has on this one's device; NULL: unknown. */
+static const struct shore__machine_drive *measured(const struct shore_machine *m, const char *text,
+                                                   struct shore__whereabouts *lies) {
+    char device[sizeof m->drive[0].device];
+    bool files = shore__kind_of(text)->has_file && shore__whereabouts(text, lies, NULL) == 0;
+    if (files) shore__machine_device(lies, device, sizeof device);
+    for (uint32_t i = 0; i < m->ndrives; i++)
+        if (strcmp(files ? m->drive[i].device : m->drive[i].path, files ? device : text) == 0) return &m->drive[i];
+    return NULL;
+}
+
+uint32_t shore__machine_take_drives(struct shore_machine *m, const char *const *drives, uint32_t n) {
+    const struct shore_machine before = *m;
+    uint32_t unknown = 0;
+    m->ndrives = n < SHORE__MACHINE_DRIVES_MAX ? n : SHORE__MACHINE_DRIVES_MAX;
+    for (uint32_t i = 0; i < m->ndrives; i++) {
+        struct shore__whereabouts lies = {.free_bytes = 0};
+        const struct shore__machine_drive *known =
+            before.measured ? measured(&before, drives[i], &lies) : shore__machine_drive(&before, i);
+        unknown += !known;
+        m->drive[i] = known ? *known : shore__machine_assumed()->drive[0];
+        if (!known) shore__machine_device(&lies, m->drive[i].device, sizeof m->drive[i].device);
+        if (before.measured) m->drive[i].room = lies.free_bytes;
+        if (!before.measured && i >= before.ndrives) m->drive[i].device[0] = '\0'; /* like the last, on its own */
+    }
+    shore__machine_share(m);
+    return unknown;
+}

@@ -1,0 +1,205 @@
+/* Measures this machine: its memory, UPDATE on it, its drives. What computes is measured above
+ * (pass/measure_computing.c) or by another program. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/limits.h"
+#include "base/sized.h"
+#include "base/units.h"
+#include "drive/probe/probe.h"
+#include "drive/probe/speed.h"
+#include "machine/machine.h"
+#include "near/update.h"
+#include "storage/volume.h"
+#include "storage/whereabouts.h"
+
+#define COPY_BYTES (UINT64_C(128) << 20) /* more than caches hold */
+#define COPIES 7u
+#define UPDATE_SEGMENTS 16u
+#define UPDATE_SECONDS 0.2
+#define DRIVES_SECONDS                                                                                             \
+    30.0                  /* of all drives; each is filled twice, read and moved, and measured shortly before that \
+                           */
+#define DRIVE_SECONDS 2.0 /* the most for each of these */
+#define STATE_BYTES (12u * SHORE_SEGMENT_ELEMS) /* of AdamW with moments in fp32 */
+
+void shore__machine_here(struct shore_machine *m) {
+    struct utsname system = {.machine = "unknown"};
+    uname(&system);
+    *m = (struct shore_machine){.scale = 1, .format = SHORE__MACHINE_FORMAT, .measured = (int64_t)time(NULL)};
+    snprintf(m->name, sizeof m->name, "this machine");
+    if (!*shore__kernel_value("/proc/cpuinfo", "model name", m->processor, sizeof m->processor))
+        snprintf(m->processor, sizeof m->processor, "%s", system.machine);
+    m->host_memory = shore__machine_memory_bytes();
+    m->cores = shore__machine_threads();
+}
+
+/* ---- the host ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes a second that copies read and write, with all threads. */
+static int measure_memory(struct shore_machine *m, struct shore_diag *diag) {
+    int threads = (int)m->cores;
+    char *from = shore__arena_alloc(NULL, COPY_BYTES), *to = shore__arena_alloc(NULL, COPY_BYTES);
+    double took[COPIES];
+    for (uint32_t i = 0; from && to && i <= COPIES; i++) {
+        uint64_t start = shore__now_ns();
+#pragma omp parallel for num_threads(threads)
+        for (int t = 0; t < threads; t++) {
+            uint64_t begin = COPY_BYTES * (uint64_t)t / (uint64_t)threads,
+                     end = COPY_BYTES * (uint64_t)(t + 1) / (uint64_t)threads;
+            if (i)
+                memcpy(to + begin, from + begin, end - begin);
+            else /* touches them */
+                memset(from + begin, 1, end - begin), memset(to + begin, 1, end - begin);
+        }
+        if (i) took[i - 1] = (double)(shore__now_ns() - start) * 1e-9;
+    }
+    int rc = from && to ? 0 : shore__out_of_memory(diag);
+    if (!rc) m->memory_bandwidth = shore__four_digits(2.0 * COPY_BYTES / shore__median(took, COPIES));
+    shore__arena_free(NULL, from);
+    shore__arena_free(NULL, to);
+    return rc;
+}
+
+/* Elements a second that one thread updates: with the checksums before and after, as a drive's, and alone, as the
+ * host's. */
+static int measure_update(struct shore_machine *m, double *beside_drive, struct shore_diag *diag) {
+    const size_t n = (size_t)UPDATE_SEGMENTS * SHORE_SEGMENT_ELEMS, each = SHORE_SEGMENT_ELEMS;
+    struct shore_hyper hyper = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
+    char *memory = shore__arena_alloc(NULL, n * 16);
+    double all = 0, computing = 0, elements = 0;
+    if (!memory) return shore__out_of_memory(diag);
+    memset(memory, 0, n * 16);
+    shore_hyper_at_step(&hyper, SHORE_ADAMW, 10);
+    float *gradient = (float *)(void *)(memory + n * 12);
+    for (size_t i = 0; i < n; i++)
+        gradient[i] = 1e-3f * (float)((int)(i % 201) - 100);
+    for (uint32_t s = 0; all < UPDATE_SECONDS * 1e9; s = (s + 1) % UPDATE_SEGMENTS) {
+        char *at = memory + s * each * 12;
+        struct shore__planes p = {(uint16_t *)(void *)at, (uint16_t *)(void *)(at + each * 2),
+                                  (float *)(void *)(at + each * 4), (float *)(void *)(at + each * 8)};
+        struct shore__leaf leaf;
+        uint64_t start = shore__now_ns();
+        shore__leaf_make(at, each * 12, 1, &leaf);
+        uint64_t checked = shore__now_ns();
+        shore__near_update(SHORE_ADAMW, &hyper, 1, &p, &p, gradient + s * each, NULL, false, each);
+        computing += (double)(shore__now_ns() - checked);
+        shore__leaf_make(at, each * 12, 1, &leaf);
+        all += (double)(shore__now_ns() - start);
+        elements += (double)each;
+    }
+    shore__arena_free(NULL, memory);
+    m->host_update = shore__four_digits(elements / computing * 1e9);
+    *beside_drive = shore__four_digits(elements / all * 1e9);
+    return 0;
+}
+
+/* ---- drives ------------------------------------------------------------------------------------------------------ */
+
+/* A directory or file of this host. like: drives before it; one on the same device has its rates. */
+static int measure_files(struct shore_machine *m, uint32_t i, const char *text, struct shore__whereabouts *lie,
+                         const struct shore_machine_options *o, double seconds, struct shore_diag *diag) {
+    struct shore__machine_drive *d = &m->drive[i];
+    struct shore__drive_rates rates;
+    struct stat st;
+    char *beside = NULL;
+    bool there = stat(text, &st) == 0;
+    int rc = shore__whereabouts(text, &lie[i], diag);
+    if (!rc && lie[i].ground == SHORE__GROUND_DEVICE)
+        rc = shore__fail(diag, SHORE_EUSAGE,
+                         "%s: a block device, which would be overwritten: name a directory on one like it", text);
+    if (rc) return rc;
+    shore__machine_device(&lie[i], d->device, sizeof d->device);
+    d->room = lie[i].free_bytes;
+    for (uint32_t k = 0; k < i && !d->shares; k++)
+        if (lie[k].device_id && shore__whereabouts_share(&lie[k], &lie[i])) {
+            d->shares = k + 1;
+            d->read = m->drive[k].read;
+            d->write = m->drive[k].write;
+            d->mixed = m->drive[k].mixed;
+            d->flush_seconds = m->drive[k].flush_seconds;
+            memcpy(d->device, m->drive[k].device, sizeof d->device);
+        }
+    if (d->shares) return 0;
+    if (asprintf(&beside, there && S_ISDIR(st.st_mode) ? "%s/longshore.machine-%ld" : "%s.machine-%ld", text,
+                 (long)getpid()) < 0)
+        return shore__out_of_memory(diag);
+    rc = shore__drive_rates_measure(beside, seconds, o->stop, &rates, diag);
+    free(beside);
+    if (rc) return rc;
+    d->read = shore__four_digits((double)rates.read);
+    d->write = shore__four_digits((double)rates.write);
+    d->mixed = shore__four_digits((double)rates.update);
+    d->flush_seconds = shore__four_digits(rates.flush_seconds);
+    return 0;
+}
+
+static int measure_drive(struct shore_machine *m, uint32_t i, struct shore__whereabouts *lie, double update,
+                         const struct shore_machine_options *o, double seconds, struct shore_diag *diag) {
+    struct shore__machine_drive *d = &m->drive[i];
+    struct shore__address *at;
+    uint64_t speed = 0, link = 0;
+    int rc = shore__address_parse(o->drives[i], &at, diag);
+    if (rc) return rc;
+    char *path = at->kind->has_file ? shore__address_absolute(at->text) : strdup(at->text);
+    if (path && strlen(path) < sizeof d->path) snprintf(d->path, sizeof d->path, "%s", path);
+    free(path);
+    d->host_computes = !at->kind->served;
+    if (d->host_computes) d->update = update;
+    if (at->kind->served) {
+        const struct shore__site site = {.at = at};
+        rc = shore__site_measure(&site, SHORE_IO_AUTO, STATE_BYTES, &speed, &link, diag);
+        d->mixed = shore__four_digits((double)speed);
+    } else if (at->kind->has_file) {
+        rc = measure_files(m, i, at->text, lie, o, seconds, diag);
+    } else {
+        d->mixed = m->memory_bandwidth;
+    }
+    free(at);
+    return rc;
+}
+
+int shore_machine_measure(const struct shore_machine_options *given, struct shore_machine **out,
+                          struct shore_diag *diag) {
+    struct shore_machine_options o;
+    struct shore__whereabouts *lie = NULL;
+    double update = 0;
+    *out = NULL;
+    int rc = shore__sized_in(&o, sizeof o, given, "shore_machine_options", diag);
+    if (rc) return rc;
+    if (o.ndrives > SHORE__MACHINE_DRIVES_MAX)
+        return shore__fail(diag, SHORE_EUSAGE, "%u drives are more than a machine has here: at most %u", o.ndrives,
+                           SHORE__MACHINE_DRIVES_MAX);
+    struct shore_machine *m = calloc(1, sizeof *m);
+    if (m) lie = calloc(o.ndrives + (size_t)1, sizeof *lie);
+    if (!lie) {
+        free(m);
+        return shore__out_of_memory(diag);
+    }
+    shore__machine_here(m);
+    if (o.progress) o.progress(o.ctx, "memory and UPDATE");
+    rc = measure_memory(m, diag);
+    if (!rc) rc = measure_update(m, &update, diag);
+    double seconds = DRIVES_SECONDS / 5 / (o.ndrives ? o.ndrives : 1);
+    if (seconds > DRIVE_SECONDS) seconds = DRIVE_SECONDS;
+    m->ndrives = o.ndrives;
+    for (uint32_t i = 0; !rc && i < o.ndrives; i++) {
+        if (o.progress) o.progress(o.ctx, o.drives[i]);
+        rc = measure_drive(m, i, lie, update, &o, seconds, diag);
+        if (!rc && o.stop && o.stop()) rc = shore__fail(diag, -ECANCELED, "stopped");
+    }
+    free(lie);
+    if (rc)
+        shore_machine_free(m);
+    else
+        *out = m;
+    return rc;
+}
