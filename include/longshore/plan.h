@@ -195,6 +195,17 @@ int shore_plan_tensor(const struct shore_plan *plan, uint32_t tensor, struct sho
  * -EINVAL (no such buffer, or none with a place). */
 int shore_plan_buffer(const struct shore_plan *plan, uint32_t tensor, uint64_t nth, uint64_t *offset);
 
+/* How long a step takes, once steps follow each other, and what it moves. */
+struct shore_plan_times {
+    size_t size; /* sizeof(struct shore_plan_times) */
+    double step_seconds;
+    double lane_seconds[SHORE_LANES]; /* of work; of drives: the busiest one's. None is above step_seconds */
+    enum shore_lane bound;            /* the lane with most work */
+    uint64_t drive_read_bytes, drive_write_bytes, link_bytes;
+    /* of tensors that operations make and later ones read: that stay, are computed again, and move */
+    uint64_t kept_bytes, again_bytes, moved_bytes;
+};
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,7 +7,7 @@
 #include "plan/simulate_impl.h"
 
 struct run {
-    struct shore__schedule *s;
+    struct shore__simulation *s;
     double now;   /* the operation before has ended */
     double ended; /* the last step */
     uint32_t step;
@@ -49,7 +49,7 @@ static double move(struct run *r, enum route route, double now, double bytes) {
 
 /* Leaves a part of the work behind an operation. begins: the first one. */
 static void leave_behind(struct run *r, const struct timed_operation *op, double part, bool begins) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     const struct job *job = &s->job[op->job];
     r->asked += begins;
     s->job_at[r->asked - 1] = r->now;
@@ -63,7 +63,7 @@ static void leave_behind(struct run *r, const struct timed_operation *op, double
 
 /* When a job will be done, as far as is known now. */
 static double done(const struct run *r, uint32_t job) {
-    const struct shore__schedule *s = r->s;
+    const struct shore__simulation *s = r->s;
     if (job >= r->asked) return INFINITY;
     double at = s->job_at[job];
     for (uint32_t i = 0; i < s->nlanes; i++)
@@ -74,7 +74,7 @@ static double done(const struct run *r, uint32_t job) {
 /* Computes; returns the end. Work behind on the same cores and the computing share them: each takes longer while both
  * run. */
 static double compute(struct run *r, double start, double seconds) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     double end = start + seconds;
     for (uint32_t i = 0; i < s->nlanes; i++) {
         struct lane *l = &s->lane[i];
@@ -110,7 +110,7 @@ static struct entry *entry_at(const struct stream *st, uint64_t nth) {
 /* When what the entry waits for has happened, apart from a buffer: the last step's update of it, its own way out, its
  * way to the host. INFINITY: not known yet. */
 static double ready(const struct run *r, const struct stream *st, const struct entry *e, bool there) {
-    const struct shore__schedule *s = r->s;
+    const struct shore__simulation *s = r->s;
     uint64_t step = st->next / st->count;
     uint32_t changer = s->tensor[e->tensor].changer;
     double at = s->left[e->tensor];
@@ -132,7 +132,7 @@ static void free_source(const struct stream *st, const struct entry *e) {
 
 /* The stream's next entry takes a buffer, if there is one. must: whatever it takes. */
 static bool take_next(struct run *r, struct stream *st, bool must) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     struct entry *e = entry_at(st, st->next);
     uint32_t *where = &s->where[2 * e->tensor + (st - s->stream) % 2];
     bool comes = e->passing == COMES, there = comes && *where < st->nbuffers && st->buffer[*where].tensor == e->tensor;
@@ -159,7 +159,7 @@ static bool take_next(struct run *r, struct stream *st, bool must) {
 
 /* Brings what may come: tensors in order, each as soon as there is a buffer. */
 static void prefetch(struct run *r) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
         struct stream *st = &s->stream[i];
         while (st->count && st->next < st->used + st->count && entry_at(st, st->next)->passing == COMES)
@@ -182,7 +182,7 @@ static double take(struct run *r, struct stream *st, uint64_t nth) {
 
 /* The operation is done with an entry. A gradient's buffer is free once the work behind the operation took it. */
 static void let_go(struct run *r, struct stream *st, uint64_t nth) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     struct entry *e = entry_at(st, nth);
     struct buffer *b = &st->buffer[e->buffer];
     const struct timed_operation *op = &s->op[e->operation];
@@ -200,7 +200,7 @@ static void let_go(struct run *r, struct stream *st, uint64_t nth) {
 
 /* An operation that uses more tensors of a group than one is done in so many parts: each needs its own. */
 static uint32_t begin_parts(struct run *r, uint32_t operation) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     uint32_t parts = 1;
     r->waiting = r->left = 0;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
@@ -217,7 +217,7 @@ static uint32_t begin_parts(struct run *r, uint32_t operation) {
 
 /* Lets go of what the operation is done with after a part. */
 static void end_part(struct run *r, uint32_t part, uint32_t parts, bool waits) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
         struct stream *st = &s->stream[i];
         for (uint32_t q = 0; q < st->here; q++)
@@ -228,7 +228,7 @@ static void end_part(struct run *r, uint32_t part, uint32_t parts, bool waits) {
 
 /* When all that a part of the operation uses is there. */
 static double part_starts(struct run *r, uint32_t part, uint32_t parts) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     double start = r->now;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
         struct stream *st = &s->stream[i];
@@ -239,7 +239,7 @@ static double part_starts(struct run *r, uint32_t part, uint32_t parts) {
 }
 
 static double operation_starts(const struct run *r, uint32_t operation) {
-    const struct shore__schedule *s = r->s;
+    const struct shore__simulation *s = r->s;
     const struct timed_operation *op = &s->op[operation];
     double start = r->now;
     if (!r->step) return start;
@@ -252,7 +252,7 @@ static double operation_starts(const struct run *r, uint32_t operation) {
 }
 
 static void run_operation(struct run *r, uint32_t operation) {
-    struct shore__schedule *s = r->s;
+    struct shore__simulation *s = r->s;
     struct timed_operation *op = &s->op[operation];
     uint32_t parts = begin_parts(r, operation);
     double seconds = (op->seconds + op->again_seconds) / parts;
@@ -273,13 +273,14 @@ static void run_operation(struct run *r, uint32_t operation) {
 
 /* ---- fates ------------------------------------------------------------------------------------------------------- */
 
-static enum route route_of(const struct shore__schedule *s, const struct shore_tensor *t, enum shore_way way, bool in) {
+static enum route route_of(const struct shore__simulation *s, const struct shore_tensor *t, enum shore_way way,
+                           bool in) {
     bool across = !s->one_memory && (t->place == SHORE_PLACE_DEVICE || t->place == SHORE_PLACE_BOTH);
     if (way == SHORE_WAY_MOVE) return across ? in ? ACROSS_IN : ACROSS_OUT : in ? DRIVE_IN : DRIVE_OUT;
     return in ? BUS_IN : BUS_OUT;
 }
 
-static struct entry *add_entry(struct shore__schedule *s, uint32_t stream, const struct shore__use *u,
+static struct entry *add_entry(struct shore__simulation *s, uint32_t stream, const struct shore__use *u,
                                enum passing passing, enum shore_way way) {
     const struct shore_tensor *t = &s->program->tensor[u->tensor];
     struct stream *st = &s->stream[stream];
@@ -294,7 +295,7 @@ static struct entry *add_entry(struct shore__schedule *s, uint32_t stream, const
 }
 
 /* What becomes of a use of a tensor: it passes through buffers, is computed again, or lies there. */
-static void add_use(struct shore__schedule *s, const struct shore__fate *fate, const struct shore__use *u) {
+static void add_use(struct shore__simulation *s, const struct shore__fate *fate, const struct shore__use *u) {
     const struct timed_tensor *t = &s->tensor[u->tensor];
     const struct shore__fate *f = &fate[u->tensor];
     bool made = t->maker != SHORE__NONE, moves = f->way == SHORE_WAY_MOVE;
@@ -317,7 +318,7 @@ static void add_use(struct shore__schedule *s, const struct shore__fate *fate, c
 }
 
 /* Opens the streams: what passes, and through how many buffers. */
-static void open_streams(struct shore__schedule *s, const struct shore__fate *fate) {
+static void open_streams(struct shore__simulation *s, const struct shore__fate *fate) {
     const struct shore_program *p = s->program;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++)
         s->stream[i].nbuffers = s->stream[i].count = 0;
@@ -361,8 +362,8 @@ static void begin_step(struct run *r) {
     r->ended = r->now;
 }
 
-static void count_bytes(const struct run *r, const struct shore__fate *fate, struct shore__timeline *out) {
-    const struct shore__schedule *s = r->s;
+static void count_bytes(const struct run *r, const struct shore__fate *fate, struct shore_plan_times *out) {
+    const struct shore__simulation *s = r->s;
     out->drive_read_bytes = s->read_bytes + r->read;
     out->drive_write_bytes = s->write_bytes + r->written;
     out->link_bytes = s->link_bytes + r->link;
@@ -376,9 +377,9 @@ static void count_bytes(const struct run *r, const struct shore__fate *fate, str
     }
 }
 
-void shore__simulate(struct shore__schedule *s, const struct shore__fate *fate, struct shore__timeline *out) {
+void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate, struct shore_plan_times *out) {
     struct run r = {.s = s};
-    *out = (struct shore__timeline){.bound = SHORE_LANE_COMPUTE};
+    *out = (struct shore_plan_times){.size = sizeof *out, .bound = SHORE_LANE_COMPUTE};
     open_streams(s, fate);
     for (; r.step < SHORE__SIMULATED_STEPS; r.step++) {
         begin_step(&r);
@@ -400,7 +401,7 @@ void shore__simulate(struct shore__schedule *s, const struct shore__fate *fate, 
     count_bytes(&r, fate, out);
 }
 
-void shore__simulated(const struct shore__schedule *s, uint32_t operation, double *begin, double *end) {
+void shore__simulated(const struct shore__simulation *s, uint32_t operation, double *begin, double *end) {
     assert(operation < s->program->nops);
     *begin = s->op[operation].began - s->began;
     *end = s->op[operation].ended - s->began;

@@ -1,7 +1,7 @@
 /* Time of a step: one event simulation over lanes says when each operation runs, and how long a step takes once steps
  * follow each other. src/plan/README.md says how time is read from a program.
  *
- *     shore__schedule_open(program, machine, one_memory, &schedule, &diag)     once
+ *     shore__simulation_open(program, machine, one_memory, &schedule, &diag)     once
  *     shore__simulate(schedule, fates, &timeline)                              for each choice of fates
  *
  * It reads no clock: the same program, machine and fates take the same time everywhere. */
@@ -11,24 +11,17 @@
 #include "machine/machine.h"
 #include "plan/plan.h"
 
-struct shore__schedule;
+struct shore__simulation;
 
 /* What a simulation needs of a program, whatever its fates. program outlives it and is complete; machine NULL: the
  * assumed one. one_memory: as in struct shore_plan_options. Errors: -ENOMEM. */
-int shore__schedule_open(const struct shore_program *program, const struct shore_machine *machine, bool one_memory,
-                         struct shore__schedule **out, struct shore_diag *diag);
-void shore__schedule_close(struct shore__schedule *s); /* NULL is allowed */
+int shore__simulation_open(const struct shore_program *program, const struct shore_machine *machine, bool one_memory,
+                           struct shore__simulation **out, struct shore_diag *diag);
+void shore__simulation_close(struct shore__simulation *s); /* NULL is allowed */
 
-struct shore__timeline {
-    double step_seconds;
-    double lane_seconds[SHORE_LANES]; /* of work; of drives: of the busiest. None above step_seconds */
-    enum shore_lane bound;            /* with most work */
-    uint64_t drive_read_bytes, drive_write_bytes, link_bytes;
-    uint64_t kept_bytes, again_bytes, moved_bytes; /* of what operations make and later ones read */
-};
-/* fate: by tensor. */
-void shore__simulate(struct shore__schedule *s, const struct shore__fate *fate, struct shore__timeline *out);
+/* fate: by tensor. out: all of it is filled. */
+void shore__simulate(struct shore__simulation *s, const struct shore__fate *fate, struct shore_plan_times *out);
 /* When an operation of the step that was last simulated began and ended, in seconds after the step's begin. */
-void shore__simulated(const struct shore__schedule *s, uint32_t operation, double *begin, double *end);
+void shore__simulated(const struct shore__simulation *s, uint32_t operation, double *begin, double *end);
 
 #endif

@@ -84,7 +84,7 @@ struct stream {
     uint64_t next, used; /* entries that took buffers; that operations are done with */
 };
 
-struct shore__schedule {
+struct shore__simulation {
     const struct shore_program *program;
     bool one_memory;
     struct timed_tensor *tensor;

@@ -73,12 +73,12 @@ static void find_drives(const struct shore_program *p, const struct shore_machin
 
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
-static struct lane *lane_of_drive(struct shore__schedule *s, const struct drives *d, uint32_t drive, uint32_t which) {
+static struct lane *lane_of_drive(struct shore__simulation *s, const struct drives *d, uint32_t drive, uint32_t which) {
     uint32_t c = d->class[drive < d->count ? drive : d->count - 1];
     return &s->lane[LANES_OF_HOST + c * LANES_OF_DRIVE + which];
 }
 
-static void add_lanes(struct shore__schedule *s, const struct shore_machine *m, const struct drives *d) {
+static void add_lanes(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d) {
     const double host[LANES_OF_HOST] = {
         m->bus_in, m->bus_out, m->bus_both, m->link[0], m->link_shared ? 0 : m->link[1], m->host_update};
     static const enum shore_lane as[LANES_OF_HOST] = {SHORE_LANE_BUS_IN,  SHORE_LANE_BUS_OUT,  SHORE_LANE_BUS_IN,
@@ -108,7 +108,7 @@ static void add_way(struct route_lanes *r, struct lane *lane, double weight) {
     if (lane->each > 0 && weight > 0) r->on[r->count++] = (struct way_on){lane, lane->each * weight};
 }
 
-static void add_routes(struct shore__schedule *s, const struct shore_machine *m, const struct drives *d) {
+static void add_routes(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d) {
     uint32_t most = s->nlanes;
     for (enum route r = 0; r < ROUTES; r++) {
         struct route_lanes *to = &s->route[r];
@@ -136,7 +136,7 @@ static bool is_backward(enum shore_work_kind kind) {
 }
 
 /* Divides a step's seconds of forward and backward, if the machine gives them, by the products. */
-static void take_given_seconds(struct shore__schedule *s, const struct shore_machine *m) {
+static void take_given_seconds(struct shore__simulation *s, const struct shore_machine *m) {
     const struct shore_program *p = s->program;
     double sum[2] = {0, 0}, given[2] = {m->forward_seconds, m->backward_seconds};
     for (uint32_t i = 0; i < p->ncomputes; i++)
@@ -152,7 +152,7 @@ static void take_given_seconds(struct shore__schedule *s, const struct shore_mac
     }
 }
 
-static void add_computing(struct shore__schedule *s, const struct shore_machine *m) {
+static void add_computing(struct shore__simulation *s, const struct shore_machine *m) {
     const struct shore_program *p = s->program;
     for (uint32_t i = 0; i < p->ncomputes; i++) {
         const struct shore_computing *c = &p->computes[i].what;
@@ -167,7 +167,7 @@ static void add_computing(struct shore__schedule *s, const struct shore_machine 
 }
 
 /* The lanes that work behind an operation takes; returns how many. */
-static uint32_t lanes_of(struct shore__schedule *s, const struct shore_machine *m, const struct drives *d,
+static uint32_t lanes_of(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d,
                          const struct shore__cost *c, struct lane *lane[2]) {
     lane[1] = NULL;
     switch (c->lane) {
@@ -203,7 +203,7 @@ static bool counts(const struct shore_machine *m, const struct drives *d, const 
     return !of_drive(c->lane) || d->first[d->class[drive]] == first_on_device(m, drive);
 }
 
-static void add_jobs(struct shore__schedule *s, const struct shore_machine *m, const struct drives *d) {
+static void add_jobs(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d) {
     const struct shore_program *p = s->program;
     uint32_t parts = 0;
     for (uint32_t o = 0; o < p->nops; o++) { /* program->cost need not be in order, but its operations have one job */
@@ -229,7 +229,7 @@ static void add_jobs(struct shore__schedule *s, const struct shore_machine *m, c
     }
 }
 
-static void count_bytes(struct shore__schedule *s) {
+static void count_bytes(struct shore__simulation *s) {
     const struct shore_program *p = s->program;
     for (uint32_t i = 0; i < p->ncosts; i++) {
         const struct shore__cost *c = &p->cost[i];
@@ -239,7 +239,7 @@ static void count_bytes(struct shore__schedule *s) {
     }
 }
 
-static void add_commit(struct shore__schedule *s, const struct shore_machine *m, const struct drives *d) {
+static void add_commit(struct shore__simulation *s, const struct shore_machine *m, const struct drives *d) {
     const struct shore_program *p = s->program;
     double written[DRIVES_MAX] = {0};
     bool changes = false;
@@ -257,7 +257,7 @@ static void add_commit(struct shore__schedule *s, const struct shore_machine *m,
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 /* Puts the uses in the order of their operations. */
-static void sort_uses(struct shore__schedule *s) {
+static void sort_uses(struct shore__simulation *s) {
     const struct shore_program *p = s->program;
     for (uint32_t i = 0; i < p->nuses; i++)
         s->op[p->use[i].operation].end++;
@@ -270,14 +270,14 @@ static void sort_uses(struct shore__schedule *s) {
         s->use[s->op[p->use[i].operation].end++] = p->use[i];
 }
 
-static uint32_t group_number(struct shore__schedule *s, uint32_t *groups, uint32_t group) {
+static uint32_t group_number(struct shore__simulation *s, uint32_t *groups, uint32_t group) {
     for (uint32_t i = 0; i < s->ngroups; i++)
         if (groups[i] == group) return i;
     groups[s->ngroups] = group;
     return s->ngroups++;
 }
 
-static void read_tensors(struct shore__schedule *s, uint32_t *groups) {
+static void read_tensors(struct shore__simulation *s, uint32_t *groups) {
     const struct shore_program *p = s->program;
     for (uint32_t t = 0; t < p->ntensors; t++)
         s->tensor[t] = (struct timed_tensor){SHORE__NONE, SHORE__NONE, SHORE__NONE,
@@ -306,7 +306,7 @@ static void read_tensors(struct shore__schedule *s, uint32_t *groups) {
 }
 
 /* Gives each stream room for all that may pass. */
-static void divide_room(struct shore__schedule *s) {
+static void divide_room(struct shore__simulation *s) {
     const struct shore_program *p = s->program;
     struct entry *entry = s->entries;
     struct buffer *buffer = s->buffers;
@@ -326,7 +326,7 @@ static void divide_room(struct shore__schedule *s) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static int allocate(struct shore__schedule *s, struct shore_diag *diag) {
+static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     const struct shore_program *p = s->program;
     size_t n = p->ntensors + (size_t)1, uses = p->nuses + (size_t)1, ops = p->nops + (size_t)1;
     s->tensor = calloc(n, sizeof *s->tensor);
@@ -350,9 +350,9 @@ static int allocate(struct shore__schedule *s, struct shore_diag *diag) {
                : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
 }
 
-int shore__schedule_open(const struct shore_program *program, const struct shore_machine *machine, bool one_memory,
-                         struct shore__schedule **out, struct shore_diag *diag) {
-    struct shore__schedule *s = *out = calloc(1, sizeof *s);
+int shore__simulation_open(const struct shore_program *program, const struct shore_machine *machine, bool one_memory,
+                           struct shore__simulation **out, struct shore_diag *diag) {
+    struct shore__simulation *s = *out = calloc(1, sizeof *s);
     uint32_t *groups = malloc((program->ntensors + (size_t)1) * sizeof *groups);
     const struct shore_machine *m = machine ? machine : shore__machine_assumed();
     struct drives d;
@@ -380,12 +380,12 @@ int shore__schedule_open(const struct shore_program *program, const struct shore
             s->lane[l].done = s->done + (size_t)l * SHORE__SIMULATED_STEPS * (program->nops + 1);
     free(groups);
     if (!rc) return 0;
-    shore__schedule_close(s);
+    shore__simulation_close(s);
     *out = NULL;
     return rc;
 }
 
-void shore__schedule_close(struct shore__schedule *s) {
+void shore__simulation_close(struct shore__simulation *s) {
     if (!s) return;
     void *const owned[] = {s->tensor, s->op,      s->buffers_of, s->use,   s->job,  s->part,   s->lane, s->on,
                            s->stream, s->entries, s->buffers,    s->where, s->left, s->job_at, s->done};

@@ -73,10 +73,10 @@ static void updates(struct made *m, uint64_t buffers, uint32_t ndrives) {
     }
 }
 
-static struct shore__timeline times(const struct made *m, const struct shore_machine *machine) {
-    struct shore__schedule *s;
-    struct shore__timeline out, again;
-    assert_int_equal(shore__schedule_open(m->program, machine, true, &s, NULL), 0);
+static struct shore_plan_times times(const struct made *m, const struct shore_machine *machine) {
+    struct shore__simulation *s;
+    struct shore_plan_times out, again;
+    assert_int_equal(shore__simulation_open(m->program, machine, true, &s, NULL), 0);
     shore__simulate(s, m->fate, &out);
     shore__simulate(s, m->fate, &again);
     assert_memory_equal(&out, &again, sizeof out);
@@ -89,7 +89,7 @@ static struct shore__timeline times(const struct made *m, const struct shore_mac
         last = ended;
         if (getenv("SHOW")) print_message("%u: %.3f %.3f\n", o, began, ended);
     }
-    shore__schedule_close(s);
+    shore__simulation_close(s);
     return out;
 }
 
@@ -100,7 +100,7 @@ static void is(double got, double wanted) {
 static void computing_bounds_a_step(void **state) {
     struct made m = layers(1);
     struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 200}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     is(t.step_seconds, 3 * LAYERS);
     is(t.lane_seconds[SHORE_LANE_COMPUTE], 3 * LAYERS);
     /* the last two that came are still there at both ends */
@@ -113,7 +113,7 @@ static void computing_bounds_a_step(void **state) {
 static void reading_bounds_a_step(void **state) {
     struct made m = layers(0.1);
     struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 50}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     /* With two buffers the drive reads all the time, apart from where backward begins and ends: there it waits until
      * the second-last of the layers has been computed with. */
     is(t.lane_seconds[SHORE_LANE_DRIVE_READ], (2 * LAYERS - 4) * 2);
@@ -134,7 +134,7 @@ static void reads_and_writes_share_the_mixed_rate(void **state) {
     leaves(&m, SHORE_WAY_MOVE);
     m.fate[m.pages].count = LAYERS;
     struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 100, .write = 100}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     assert_int_equal(t.drive_write_bytes, LAYERS * BYTES);
     assert_int_equal(t.drive_read_bytes, (LAYERS - 2) * BYTES); /* the last two are still there */
     assert_int_equal(t.moved_bytes, LAYERS * BYTES);
@@ -151,7 +151,7 @@ static void reads_and_writes_share_the_mixed_rate(void **state) {
 static void drives_divide_the_work(void **state) {
     struct made m = layers(0.1);
     struct shore_machine machine = {.ndrives = 2, .drive = {{.read = 50}, {.read = 50}}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     is(t.lane_seconds[SHORE_LANE_DRIVE_READ], 2 * LAYERS - 4);
     machine.drive[1].shares = 1; /* one device: no faster than one */
     t = times(&m, &machine);
@@ -178,7 +178,7 @@ static void a_gradient_waits_for_its_buffer(void **state) {
         m.fate[m.layer + l].way = SHORE_WAY_KEEP;
     /* an update takes as long as backward: with one buffer they take turns, with two they overlap */
     struct shore_machine machine = {.ndrives = 1, .drive[0] = {.update = 50}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     is(t.step_seconds, LAYERS + LAYERS * 2 + LAYERS * 2);
     m.fate[m.piece_buffers].count = 2;
     t = times(&m, &machine);
@@ -225,7 +225,7 @@ static void what_is_left_is_kept_or_moved(void **state) {
     leaves(&m, SHORE_WAY_KEEP);
     m.fate[m.pages].count = LAYERS;
     struct shore_machine machine = {.ndrives = 1, .drive[0] = {.read = 100, .write = 100}};
-    struct shore__timeline t = times(&m, &machine);
+    struct shore_plan_times t = times(&m, &machine);
     is(t.step_seconds, LAYERS * 3);
     assert_int_equal(t.kept_bytes, LAYERS * BYTES);
     m.fate[m.left].way = SHORE_WAY_MOVE;
