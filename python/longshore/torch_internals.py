@@ -62,9 +62,9 @@ def has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not is_transformed(tensor)
 
 
-def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype) -> Any:
-    """A tensor of a subclass, without memory."""
-    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+def wrapper(cls: type, shape: torch.Size, dtype: torch.dtype, **more: Any) -> Any:
+    """A tensor of a subclass, without memory. more: its device, and whether it requires_grad."""
+    return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, **more)
 
 
 def grad_hooks(p: torch.Tensor) -> dict | None:
@@ -181,6 +181,12 @@ def buffers_of(module: torch.nn.Module) -> dict:
 
 def buffers_not_saved(module: torch.nn.Module) -> set:
     return module._non_persistent_buffers_set
+
+
+def module_hooks(module: torch.nn.Module) -> list:
+    """All hooks of a module's forward and backward."""
+    kinds = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return [hook for hooks in kinds for hook in hooks.values()]
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

@@ -67,8 +67,8 @@ class TrainingArguments(transformers.TrainingArguments):
         memory: Most bytes that Longshore holds, such as "8GiB". Default: half of the machine's memory.
         gpu_memory, pinned_memory: As longshore.wrap() takes them. The device is transformers' own: the first
             accelerator, or with use_cpu=True the CPU.
-        storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, rank_timeout: As
-            longshore.wrap() takes them.
+        storage, activations, activation_room, compress, compress_after, moments_from, sum_groups, fused_loss,
+            rank_timeout: As longshore.wrap() takes them.
         overwrite_run: True replaces an existing run.
         layer_major: True fetches each layer once for all micro-batches of a step; False computes them one after the
             other. Default: True if only transformers' own code runs between micro-batches.
@@ -86,6 +86,7 @@ class TrainingArguments(transformers.TrainingArguments):
     compress: str = _option("such as top1%%: the share of each block's gradients that is sent to the drives")
     compress_after: int = _option("steps with whole gradients before compress")
     sum_groups: int = _option("in how many groups a step's gradients are added; by default 1, or the number of ranks")
+    fused_loss: bool = _option("compute the loss of logits in slices of tokens, so that whole logits never exist")
     moments_from: str = _option("directory of save_pretrained(moments=True) with whose moments the optimizer goes on")
     rank_timeout: float = _option("seconds that one rank waits for another; by default the process group's timeout")
     overwrite_run: bool = _option("replace an existing run", False)

@@ -44,6 +44,7 @@ OTHER = {
     "longshore.activation_room": "64MiB",
     "longshore.moments_from": "/other",
     "longshore.sum_groups": 4,
+    "longshore.fused_loss": True,
     "longshore.rank_timeout": 60,
     "longshore.resume": True,
     "longshore.overwrite": True,

@@ -40,6 +40,7 @@ class Running(threading.local):
         self.modules = []  # outermost first: (module, the blocks that it computes with)
         self.hooks = self.depth = None  # the hooks for saved tensors; the length of modules when they were set
         self.offloads = False  # whether activations go to the drives
+        self.has_labels = False  # whether the model was called with labels, and computes its loss
         self.view_copies = []  # copies of views with gradients: (copy, its version then, the parameter's handle)
 
     def belong_to(self, owner):
@@ -50,7 +51,7 @@ class Running(threading.local):
     def enter(self, whose, blocks=()):
         """Called when a module's forward begins. whose: the module, or the streams for the whole model."""
         if not self.modules:
-            self.offloads, self.view_copies = False, []
+            self.offloads, self.has_labels, self.view_copies = False, False, []
             self._count(1)
         self.modules.append((whose, blocks))
         for streamed in blocks:

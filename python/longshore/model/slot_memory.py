@@ -17,7 +17,7 @@ from ..torch_internals import (
     tree_leaves,
     tree_map,
 )
-from .absent import Absent
+from .absent import Absent, StandIn
 
 
 class Place:
@@ -155,7 +155,7 @@ class Places:
         as they are; copy: makes a copy."""
 
         def leaves(t):
-            if not isinstance(t, torch.Tensor) or isinstance(t, Absent) or any(t is p for p in parameters):
+            if not isinstance(t, torch.Tensor) or isinstance(t, StandIn) or any(t is p for p in parameters):
                 return False
             slot = self.slot_of(t)
             return slot is not None and slot.holds is not None and not slot.holds.stays

@@ -24,7 +24,7 @@ from . import open_engines
 
 # in DeepSpeed's configuration, under "longshore"
 SECTION = """run drives memory gpu_memory pinned_memory storage moments overwrite activations activation_room compress
-    compress_after moments_from sum_groups rank_timeout""".split()
+    compress_after moments_from sum_groups fused_loss rank_timeout""".split()
 # in TrainingArguments, whose optim and overwrite_run stand for the other two
 ARGUMENTS = [option for option in SECTION if option not in ("moments", "overwrite")]
 # options of the start alone: a run that continues may be given others
@@ -40,13 +40,15 @@ _START_ONLY = {
     "device_timeout",
     "rank_timeout",
 }
+# what runs have that were made before the option was there, or without it
+_BEFORE = {"activations": "memory", "compress": 0.0, "compress_after": 0, "sum_groups": 1, "fused_loss": False}
 DTYPE_OF = {name: dtype for dtype, name in NAME_OF.items()}
 
 
 class Options(SimpleNamespace):
     """The arguments of wrap(), which explains them: run, drives, memory, gpu_memory, pinned_memory, lr, betas, eps,
     weight_decay, momentum, clip, optimizer, groups, storage, moments, on_nonfinite, layers, overwrite, activations,
-    activation_room, compress, compress_after, moments_from, compile, sum_groups, device, device_timeout,
+    activation_room, compress, compress_after, moments_from, compile, sum_groups, fused_loss, device, device_timeout,
     rank_timeout, trains."""
 
     def numbers(self):
@@ -151,10 +153,7 @@ def recorded(numbers):
 
 def that_stay(state, asked):
     """Options asked for that differ from those of an open run, each as a phrase. The run keeps its own."""
-    how, other = (
-        {"activations": "memory", "compress": 0.0, "compress_after": 0, "sum_groups": 1, **state.program["engine"]},
-        [],
-    )
+    how, other = ({**_BEFORE, **state.program["engine"]}, [])
     for option, value in asked.items():
         if option in _START_ONLY:
             continue

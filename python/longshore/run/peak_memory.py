@@ -3,6 +3,7 @@
 import torch
 
 from .. import native
+from ..model.absent import StandIn
 from ..torch_internals import tree_leaves
 from . import memory
 
@@ -30,7 +31,8 @@ class Peak:
     def forward_ended(self, output):
         self.forward = max(self.forward, memory.process_bytes())
         self.output_bytes = max(
-            self.output_bytes, sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor))
+            self.output_bytes,
+            sum(t.nbytes for t in tree_leaves(output) if isinstance(t, torch.Tensor) and not isinstance(t, StandIn)),
         )
 
     def text(self, core):

@@ -14,7 +14,7 @@ from .. import native, openmp_wait, progress
 from ..drives.layout import Layout
 from ..drives.state import State
 from ..errors import LongshoreError
-from ..model import adapters, blocks as tree, compiled, device as devices, placement
+from ..model import adapters, blocks as tree, compiled, device as devices, placement, sliced_loss
 from ..model.activations import Activations
 from ..model.streaming import Streams
 from ..native import lib
@@ -68,6 +68,7 @@ def wrap(
     moments_from: str | os.PathLike | None = None,
     compile: bool | str | dict = False,
     sum_groups: int | None = None,
+    fused_loss: bool | None = None,
     device: str | torch.device | None = None,
     device_timeout: float = devices.TIMEOUT_SECONDS,
     rank_timeout: float | None = None,
@@ -138,6 +139,9 @@ def wrap(
             follow each other, those of a group are added in order, then the groups. The number of micro-batches of each
             step is a multiple. The run keeps it, and has the same bits with any number of ranks that divides it.
             Default: 1, which adds all in order; under several ranks their number.
+        fused_loss: True computes the loss of a transformers model that gets labels in slices of tokens, with its
+            gradients, so that whole logits never exist. Losses and gradients are PyTorch's to rounding. outputs.logits
+            still has its values: the head computes them again when the script looks. Default: False.
         device: Where forward and backward compute, such as "cuda" or "cpu". The model may lie there or on the CPU:
             wrap() moves it. Parameters stay the same objects, and buffers go along. Batches are yours to move, to
             ``engine.device``. Default: where the model lies, if that is an accelerator of PyTorch's; else the
@@ -187,6 +191,7 @@ def _wrap(model, options, agreed):
     how = {**options.record(numbers, compute), "device": placement.recorded(where)}
     given, how["groups"] = name_groups(model, groups, defaults_of(options.optimizer))
     how.update({"default_memory": True} if budget is None else {})
+    how.update({"fused_loss": True} if sliced_loss.chosen(model, options.fused_loss) else {})
     how["handed_back"] = tree.NAME_OF[layout.handed_back(compute, DTYPE_OF[options.storage])]
     how["layers"] = [b.module if b.layer else None for b in layout.blocks]
     how["buffers"] = [b.name for b in layout.blocks if b.buffers]
@@ -311,6 +316,8 @@ def open_engine(model, state, how, groups, chosen, where, device_timeout, seal=N
         seal()
     init.take(model)
     streams.bind(model)
+    if how.get("fused_loss"):
+        sliced_loss.attach(streams, model)
     placement.put(model, beside)
     streams.loading = Loading(streams, model)
     adapters.refuse_merging(model)
