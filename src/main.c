@@ -11,6 +11,7 @@
 
 static const struct shore__subcommand commands[] = {
     {"train", NULL, "train a model whose state lives on drives, or go on with a run", NULL, shore__cli_train},
+    {"plan", NULL, "say what a training would take, before it: memory, disk, time, wear", NULL, shore__cli_plan},
     {"eval", &shore__cli_eval, "loss and perplexity of a run or a model on a text", NULL, NULL},
     {"generate", &shore__cli_generate, "continue a text", NULL, NULL},
     {"verify", NULL, "prove on this machine that budgets, chunks and placements give the same bits", NULL,

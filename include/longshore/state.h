@@ -197,6 +197,11 @@ uint64_t shore_fleet_memory_least_bytes(const struct shore_layout *layout, const
 /* Bytes that new volumes with this layout and these options take on all drives together. 0: without options.size. */
 uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options);
 
+/* Bytes that drives read and write, all together, when a whole block is updated. 0: without options.size. Threading:
+ * any. */
+void shore_fleet_update_bytes(const struct shore_layout *layout, const struct shore_fleet_options *options,
+                              uint32_t block, uint64_t *read, uint64_t *written);
+
 /* Makes new volumes. Until shore_fleet_seal() has committed step 0, shore_fleet_open() returns SHORE_EMISSING, at
  * whatever instant the creation was killed. The same call then makes the fleet again, without overwrite and with
  * nothing removed by hand. Other files at those paths stay unless overwrite is set. Ownership: the fleet is the

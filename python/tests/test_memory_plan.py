@@ -8,11 +8,14 @@ import torch
 
 from longshore import native
 from longshore.drives.layout import Block, Layout, Tensor
+from longshore.drives.state import fleet_options
 from longshore.errors import BudgetError
 from longshore.run import memory_plan
 from longshore.run.device_memory import DeviceBudget
 from longshore.run.step_program import StepProgram
+from longshore.step.optimizer_table import OPTIMIZERS
 
+FLEET, _named = fleet_options(["ram:"] * 2, OPTIMIZERS["adamw"].number, "fp32", fp32=True)
 CUDA = torch.device("cuda")  # of which a plan knows only that it is there
 
 
@@ -106,7 +109,7 @@ def test_budgets_of_an_accelerator_are_refused_on_a_cpu(name, seed):
 def test_rows_live_as_long_as_operations_use_them(seed):
     """A gradient's row is there in backward alone, and a layer is read in both passes."""
     layout = layout_of(random.Random(seed), torch.float32)
-    program = StepProgram(layout, layout.nbytes, 2, True)
+    program = StepProgram(layout, layout.nbytes, FLEET, True)
     backward = [operation for operation, _ in program.backward]
     row = program.add("gradients", native.lib.SHORE_ROLE_FIXED, 4096, by=backward, stays=False)
     made, code, _ = program.plan(1 << 30)

@@ -7,7 +7,7 @@ from longshore.drives.layout import Layout
 from longshore.model import blocks as tree, trace as tracing
 from longshore.run import memory_plan
 from longshore.run.step_program import StepProgram
-from test_memory_plan import plan
+from test_memory_plan import FLEET, plan
 
 
 def traced(model, batch=None):
@@ -16,7 +16,7 @@ def traced(model, batch=None):
 
 def test_operations_come_as_they_run_with_the_blocks_that_they_read():
     layout, trace = traced(models.gpt2())
-    program = StepProgram(layout, layout.nbytes, 2, True, trace)
+    program = StepProgram(layout, layout.nbytes, FLEET, True, trace)
     names = [[layout.blocks[b].name for b in blocks] for _, blocks in program.forward]
     layers = [[f"transformer.h.{n}"] for n in range(3)]
     # the head is tied to the embedding
@@ -31,7 +31,7 @@ def test_blocks_that_no_unit_computes_with_are_there_all_the_same():
     model = models.gpt2()
     model.unused = torch.nn.Linear(8, 8)
     layout, trace = traced(model)
-    program = StepProgram(layout, layout.nbytes, 1, True, trace)
+    program = StepProgram(layout, layout.nbytes, FLEET, True, trace)
     named = {layout.blocks[b].name for _, blocks in program.forward for b in blocks}
     assert named == {block.name for block in layout.blocks} and "unused" in named
 

@@ -40,6 +40,7 @@ struct shore__group {
 };
 int shore__cli_group(const struct shore__group *g, int argc, char **argv);
 int shore__cli_train(int argc, char **argv);
+int shore__cli_plan(int argc, char **argv);
 extern const struct shore__command_line shore__cli_eval;
 extern const struct shore__command_line shore__cli_generate;
 int shore__cli_verify(int argc, char **argv);

@@ -6,10 +6,13 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/outlook.h"
 #include "cli/summary.h"
 #include "cli/train_options.h"
 
 static const char promise[] = "longshore: finishing and committing this step; once more stops at once\n";
+
+enum { TIMED_STEPS = 256 }; /* whose median is compared with the plan */
 
 /* State of one training's callbacks. */
 struct watch {
@@ -17,11 +20,13 @@ struct watch {
     struct shore__progress progress;
     uint64_t steps; /* seen */
     double first_loss;
-    uint64_t start_ns; /* of the first step */
+    uint64_t start_ns;           /* of the first step */
+    double seconds[TIMED_STEPS]; /* of the last steps */
 };
 
 static void on_step(void *ctx, const struct shore_step_report *r) {
     struct watch *w = ctx;
+    w->seconds[w->steps % TIMED_STEPS] = r->step_seconds;
     if (w->steps++ == 0) {
         w->first_loss = r->loss;
         w->start_ns = shore__now_ns() - (uint64_t)(r->step_seconds * 1e9);
@@ -119,8 +124,29 @@ static struct shore__train_events events_of(struct watch *w) {
     };
 }
 
+/* Plans the training, and says the short of it. */
+static int look_ahead(const struct shore__train_args *args, const struct shore__settings *s,
+                      const struct shore__model *model, struct shore__forecast *out, struct shore_diag *diag) {
+    struct shore__plan_rates rates;
+    char text[320];
+    int rc = shore__plan_rates_open(args->machine, s, &rates, diag);
+    struct shore__outlook o = {.settings = s, .model = model, .machine = rates.machine};
+    if (!rc) rc = shore__outlook_make(&o, true, diag);
+    if (!rc && !s->quiet) shore__cli_say("plan: %s; %s", shore__outlook_text(&o, text, sizeof text), rates.from);
+    *out = o.forecast;
+    shore__plan_rates_close(&rates);
+    return rc;
+}
+
+/* Median of the steps seen, without the first one, which opens files and makes code. */
+static double usual_seconds(struct watch *w) {
+    uint64_t n = w->steps < TIMED_STEPS ? w->steps : TIMED_STEPS, skip = w->steps > 1 && w->steps <= TIMED_STEPS;
+    return shore__median(w->seconds + skip, n - skip);
+}
+
 /* Trains a prepared or opened run to its end, and reports. Returns the exit code. */
-static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args) {
+static int train_and_report(struct shore__run *run, bool fresh, const struct shore__train_args *args,
+                            const struct shore__forecast *planned) {
     struct shore_diag diag = {0};
     struct watch w = {.settings = &run->settings, .first_loss = NAN};
     uint64_t last = run->settings.steps;
@@ -166,6 +192,9 @@ static int train_and_report(struct shore__run *run, bool fresh, const struct sho
             .budget_bytes = run->settings.memory_bytes,
             .emulated = result.emulated,
             .missed_snapshots = result.missed_snapshots,
+            .step_seconds = usual_seconds(&w),
+            .planned_seconds = planned->step_seconds,
+            .planned_bytes = planned->peak_bytes,
         };
         shore__summary_print(run, &summary);
     }
@@ -190,6 +219,7 @@ static int check_fresh(struct shore__train_args *args, const struct shore__parse
     struct shore__settings *s = &args->settings;
     int rc = shore__train_take_drives(args, diag);
     if (!rc) rc = missing(args, diag);
+    if (!rc && args->dry_run && !s->drives.count) rc = shore__outlook_assume_drives(s, NULL, diag);
     bool validates = s->val_data.count || s->val_share > 0;
     if (!rc) rc = shore__train_model(args, parsed, validates, new, diag);
     if (!rc) rc = shore__settings_check(s, diag); /* again, with the chosen values */
@@ -202,16 +232,18 @@ static int fresh_run(struct shore__train_args *args, const struct shore__parsed 
     struct shore__settings *s = &args->settings;
     struct shore__new_run new = {0};
     struct shore__needs needs;
+    struct shore__forecast planned = {0};
     struct shore_diag diag = {0};
     int code = SHORE__EXIT_DONE, rc = check_fresh(args, parsed, &new, &needs, &diag);
     if (!rc) shore__cli_say_model(new.model, true);
     if (!rc && args->dry_run) {
-        code = answer(s, new.model, &needs, args->out, true, args->json);
+        code = answer(s, new.model, &needs, args->out, args->drives.count > 0, args->json);
     } else if (!rc) {
         rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
         if (!rc) rc = shore__cli_room_for_run(s, new.model, args->out, &diag);
+        if (!rc) rc = look_ahead(args, s, new.model, &planned, &diag);
         if (!rc) rc = shore__train_prepare(args, promise, &new, &diag);
-        if (!rc) code = train_and_report(new.run, true, args);
+        if (!rc) code = train_and_report(new.run, true, args, &planned);
     }
     int made = shore__train_made(args, &new, rc, &diag);
     return rc ? made : code;
@@ -279,11 +311,9 @@ static int change_run(const struct shore__train_args *args, const struct shore__
 }
 
 /* Prepares the first step. -ECANCELED: a signal came. */
-static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *needs, bool without_data,
-                            const char *changes, struct shore_diag *diag) {
+static int prepare_to_go_on(struct shore__run *run, bool without_data, const char *changes, struct shore_diag *diag) {
     struct shore__settings *s = &run->settings;
-    int rc = shore_budget(s->memory_bytes, needs->minimum_bytes, needs->comfortable_bytes, &s->memory_bytes, diag);
-    if (rc) return rc;
+    int rc = 0;
     if (!s->quiet) shore__cli_say_drives(&s->drives, false);
     shore__cli_catch_signals(promise);
     if (without_data)
@@ -298,6 +328,7 @@ static int prepare_to_go_on(struct shore__run *run, const struct shore__needs *n
 static int resumed_run(const struct shore__train_args *args, const struct shore__parsed *parsed) {
     struct shore__run *run = NULL;
     struct shore__needs needs;
+    struct shore__forecast planned = {0};
     struct shore_diag diag = {0};
     char changes[768];
     const struct shore__strings *moved = &args->drives;
@@ -318,9 +349,11 @@ static int resumed_run(const struct shore__train_args *args, const struct shore_
     if (!rc && args->dry_run) {
         code = answer(s, run->model, &needs, NULL, false, args->json);
     } else if (!rc) {
-        rc = prepare_to_go_on(run, &needs, without_data, changes, &diag);
+        rc = shore_budget(s->memory_bytes, needs.minimum_bytes, needs.comfortable_bytes, &s->memory_bytes, &diag);
+        if (!rc && run->hint_step < s->steps) rc = look_ahead(args, s, run->model, &planned, &diag);
+        if (!rc) rc = prepare_to_go_on(run, without_data, changes, &diag);
         if (!rc) {
-            code = train_and_report(run, false, args);
+            code = train_and_report(run, false, args, &planned);
         } else if (rc == -ECANCELED) {
             shore__cli_say("stopped before %s: the same command goes on",
                            without_data ? "the run had its data" : "a step was made");

@@ -58,6 +58,9 @@ void shore__summary_print(struct shore__run *run, const struct shore__summary *s
     printf("memory: budget %s, peak %s; training took %s%s\n", shore__format_size(s->budget_bytes).text,
            shore__format_size(peak_bytes).text, shore__format_seconds(s->seconds).text,
            s->emulated ? ", emulated" : "");
+    printf("plan: a step of %s, measured %s; a peak of %s, measured %s\n",
+           shore__format_seconds(s->planned_seconds).text, shore__format_seconds(s->step_seconds).text,
+           shore__format_size(s->planned_bytes).text, shore__format_size(peak_bytes).text);
     if (s->missed_snapshots)
         printf("snapshots: %llu could not be made, as the warnings say\n", (unsigned long long)s->missed_snapshots);
 }

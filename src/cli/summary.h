@@ -11,6 +11,10 @@ struct shore__summary {
     uint64_t budget_bytes;
     bool emulated;
     uint64_t missed_snapshots; /* that were due */
+    double step_seconds;       /* median */
+    /* by the plan */
+    double planned_seconds;
+    uint64_t planned_bytes;
 };
 
 /* Prints the lines of the summary to stdout. */

@@ -45,7 +45,8 @@ static const struct shore__option options[] = {
     OPTION(FLAG, "dry-run", dry_run, NULL,
            "print the minimum memory, what --memory keeps and the disk space needed, and make nothing; exit code 2 if "
            "memory, a drive or its room is missing"),
-    OPTION(FLAG, "json", json, NULL, "with --dry-run: one JSON object on one line"),
+    OPTION(FLAG, "json", json, NULL, "one JSON object on one line; train takes it with --dry-run"),
+    OPTION(SIZE, "tbw", tbw_bytes, "SIZE", "what a drive may write in its life (600TB): says how many days that is"),
     SHORE__HEADING("How long"),
     SHORE__SETTINGS_OF_LENGTH(SETTING)
     OPTION(WHOLE, "stopped-exit", stopped_exit, "CODE",
@@ -58,6 +59,9 @@ static const struct shore__option options[] = {
     SHORE__HEADING("Gradients on their way to the drives"),
     SHORE__SETTINGS_OF_GRADIENTS(SETTING)
     SHORE__HEADING("The machine"),
+    OPTION(TEXT, "machine", machine, "NAME|FILE",
+           "plan with the rates of the machine that FILE describes (longshore machine --json makes one), or of one that "
+           "is known by NAME; plan takes its memory and drives, too"),
     SHORE__SETTINGS_OF_MACHINE(SETTING)
     SHORE__HEADING("What is shown"),
     SHORE__SETTINGS_OF_REPORTS(SETTING)
@@ -67,6 +71,7 @@ static const struct shore__option options[] = {
 const struct shore__command_line shore__train_line = {
     .command = "train",
     .remote = true,
+    .without = "tbw",
     .synopsis = "train --init NAME|--model DIR --data FILE... --drive PATH... --memory SIZE --steps N --out RUN\n"
                 "train --resume RUN [--steps N] [--memory SIZE] [--threads N] [--drive OLD=NEW]",
     .about = "Trains a language model whose weights, gradients and optimizer state live on drives, inside a memory\n"
@@ -161,7 +166,7 @@ int shore__train_check_given(const struct shore__parsed *parsed, const struct sh
 
 #define STEP_TOKENS_MOST (1u << 28)
 
-static int resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
+int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag) {
     shore__settings_fit(&args->settings, model, 0);
     int rc = shore__cli_check_length(&model->arch, args->settings.seq_len, diag);
     if (rc) return rc;
@@ -179,7 +184,7 @@ int shore__train_model(struct shore__train_args *args, const struct shore__parse
     if (!rc) rc = shore__settings_check(s, diag);
     if (!rc) rc = shore__run_tokenizer_of(s, &new->tokenizer, diag);
     if (!rc) rc = shore__run_model(s, new->tokenizer, &new->model, diag);
-    return rc ? rc : resolve(args, new->model, diag);
+    return rc ? rc : shore__train_resolve(args, new->model, diag);
 }
 
 int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__new_run *new,
@@ -218,7 +223,8 @@ int shore__train_made(const struct shore__train_args *args, struct shore__new_ru
 }
 
 /* Flags that are no settings, and drives, which are handled elsewhere. */
-static const char other_flags[] = "resume drive accept-step not-a-copy dry-run json out stopped-exit stop-on-usr1";
+static const char other_flags[] =
+    "resume drive accept-step not-a-copy dry-run json out stopped-exit stop-on-usr1 machine";
 
 static bool same_text(const char *a, const char *b) {
     if (!a && b && strcmp(b, "none") == 0) return true; /* --emulate none: no emulation */

@@ -14,6 +14,9 @@ struct shore__train_args {
     const uint64_t *accept; /* NULL: not given */
     bool overwrite, dry_run, json, stop_on_usr1;
     uint32_t stopped_exit;
+    char *machine;
+    uint64_t tbw_bytes; /* this and the next: of plan */
+    uint32_t lora;
 };
 
 extern const struct shore__command_line shore__train_line;
@@ -38,6 +41,8 @@ struct shore__new_run {
  * the model and were not given. */
 int shore__train_model(struct shore__train_args *args, const struct shore__parsed *parsed, bool validates,
                        struct shore__new_run *new, struct shore_diag *diag);
+/* Fills in settings that follow from the model and were not given; shore__train_model() does so, too. */
+int shore__train_resolve(struct shore__train_args *args, const struct shore__model *model, struct shore_diag *diag);
 /* Makes what a new run holds beside its state, and says what it will be. promise: what the first signal says. */
 int shore__train_prepare(const struct shore__train_args *args, const char *promise, struct shore__new_run *new,
                          struct shore_diag *diag);

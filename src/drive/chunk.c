@@ -69,6 +69,16 @@ size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t bl
     return shore__moments_stored_bytes(&config->layout->blocks[block], segment);
 }
 
+uint64_t shore__stored_range_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                                   uint32_t count, bool residual) {
+    uint64_t bytes = 0;
+    for (uint32_t s = segment; s < segment + count; s++)
+        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
+            if (residual || plane != SHORE_PLANE_R)
+                bytes += shore__stored_bytes(config, block, s, (enum shore_plane)plane);
+    return bytes;
+}
+
 void shore__stored_end(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                        enum shore_plane plane, unsigned char *data) {
     size_t used = shore__stored_bytes(config, block, segment, plane);

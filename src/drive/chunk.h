@@ -34,6 +34,10 @@ struct shore__stored {
 size_t shore__stored_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                            enum shore_plane plane);
 
+/* The same of all planes of a run of segments. residual: plane R too. */
+uint64_t shore__stored_range_bytes(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
+                                   uint32_t count, bool residual);
+
 /* Zeroes that rest in one segment's plane. */
 void shore__stored_end(const struct shore__drive_config *config, uint32_t block, uint32_t segment,
                        enum shore_plane plane, unsigned char *data);

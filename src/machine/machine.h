@@ -61,7 +61,8 @@ struct shore_machine {
     double memory_bandwidth;
     struct shore__rates rate[SHORE_WORKS]
                             [SHORE_PRECISIONS]; /* of the GPU if there is one, otherwise of the processor */
-    double forward_seconds, backward_seconds;   /* of a step's computing, whatever the rates say */
+    struct shore__rates torch_rate[SHORE_WORKS][SHORE_PRECISIONS]; /* the same of PyTorch, for the package alone */
+    double forward_seconds, backward_seconds;                      /* of a step's computing, whatever the rates say */
     double bus_in, bus_out, bus_both;
     bool link_shared;      /* one rate for both directions: link[0] */
     double link[2];        /* to the drives, from them */

@@ -89,9 +89,9 @@ static const struct {
     {"in", RATE, &(m)->bus_in, 0}, {"out", RATE, &(m)->bus_out, 0}, { \
         "both", RATE, &(m)->bus_both, 0                               \
     }
-#define KEYS_OF_COMPUTE(m)                                                         \
-    {"products", PART, NULL, 0}, {"forward", SECONDS, &(m)->forward_seconds, 0}, { \
-        "backward", SECONDS, &(m)->backward_seconds, 0                             \
+#define KEYS_OF_COMPUTE(m)                                                                                   \
+    {"products", PART, NULL, 0}, {"torch", PART, NULL, 0}, {"forward", SECONDS, &(m)->forward_seconds, 0}, { \
+        "backward", SECONDS, &(m)->backward_seconds, 0                                                       \
     }
 #define KEYS_OF_HOST_UPDATE(m)                    \
     {"rate", ELEMENTS, &(m)->host_update, 0}, {   \
@@ -240,9 +240,11 @@ static int read_drives(const struct spot *in, const json_t *json, struct shore_m
     return 0;
 }
 
+typedef struct shore__rates rates_of[SHORE_PRECISIONS]; /* of a kind */
+
 /* Reads a rate for all rows, or pairs of rows and rate, into the rates of kinds from first to last. */
-static int read_rates(const struct spot *p, const char *key, const json_t *json, struct shore_machine *out, int first,
-                      int last, int precision) {
+static int read_rates(const struct spot *p, const char *key, const json_t *json, rates_of *rates, int first, int last,
+                      int precision) {
     struct shore__rates r = {.n = 1};
     size_t n = json_array_size(json);
     bool good =
@@ -260,7 +262,7 @@ static int read_rates(const struct spot *p, const char *key, const json_t *json,
     for (uint32_t i = 0; i < r.n; i++)
         r.at[i].per_second /= p->scale;
     for (int kind = first; kind <= last; kind++)
-        out->rate[kind][precision] = r;
+        rates[kind][precision] = r;
     return 0;
 }
 
@@ -272,7 +274,7 @@ static int index_of(const char *name, const char *const *names, int n) {
 }
 
 /* The rates of one kind, by precision. */
-static int read_kind(const struct spot *in, const char *name, int kind, const json_t *json, struct shore_machine *out) {
+static int read_kind(const struct spot *in, const char *name, int kind, const json_t *json, rates_of *rates) {
     struct spot p = *in;
     const char *key;
     json_t *value;
@@ -283,18 +285,21 @@ static int read_kind(const struct spot *in, const char *name, int kind, const js
     json_object_foreach((json_t *)(uintptr_t)json, key, value) {
         int precision = index_of(key, precision_names, SHORE_PRECISIONS);
         int rc = precision == SHORE_PRECISIONS ? unknown(&p, key, precision_names, SHORE_PRECISIONS)
-                                               : read_rates(&p, key, value, out, kind, kind, precision);
+                                               : read_rates(&p, key, value, rates, kind, kind, precision);
         if (rc) return rc;
     }
     return 0;
 }
 
 /* A precision's rate is that of all kinds but rows; what a kind says itself counts before it. */
-static int read_products(const struct spot *in, const json_t *json, struct shore_machine *out) {
+static int read_products(const struct spot *in, const json_t *json, const char *name, rates_of *rates) {
     struct spot p = *in;
     const char *key, *names[SHORE_WORKS + SHORE_PRECISIONS];
     json_t *value;
-    p.object = "\"products\"";
+    char object[40];
+    snprintf(object, sizeof object, "\"%s\"", name);
+    p.object = object;
+    json = json_object_get(json, name);
     memcpy(names, work_names, sizeof work_names);
     memcpy(names + SHORE_WORKS, precision_names, sizeof precision_names);
     if (json && !json_is_object(json)) return read_object(&p, json, NULL, 0);
@@ -303,8 +308,9 @@ static int read_products(const struct spot *in, const json_t *json, struct shore
             int kind = index_of(key, work_names, SHORE_WORKS);
             int precision = index_of(key, precision_names, SHORE_PRECISIONS), rc = 0;
             if (kind == SHORE_WORKS && precision == SHORE_PRECISIONS) return unknown(&p, key, names, COUNT_OF(names));
-            if (kinds && kind < SHORE_WORKS) rc = read_kind(&p, key, kind, value, out);
-            if (!kinds && kind == SHORE_WORKS) rc = read_rates(&p, key, value, out, 0, SHORE_WORK_ROWS - 1, precision);
+            if (kinds && kind < SHORE_WORKS) rc = read_kind(&p, key, kind, value, rates);
+            if (!kinds && kind == SHORE_WORKS)
+                rc = read_rates(&p, key, value, rates, 0, SHORE_WORK_ROWS - 1, precision);
             if (rc) return rc;
         }
     return 0;
@@ -320,7 +326,8 @@ static int read_parts(const struct spot *p, const json_t *json, struct shore_mac
     if (!rc) rc = read_link(p, json, m);
     if (!rc && drives) rc = read_drives(p, drives, m);
     if (!rc) rc = read_part(p, json, "compute", compute, COUNT_OF(compute));
-    if (!rc) rc = read_products(p, json_object_get(json_object_get(json, "compute"), "products"), m);
+    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "products", m->rate);
+    if (!rc) rc = read_products(p, json_object_get(json, "compute"), "torch", m->torch_rate);
     if (!rc) rc = read_part(p, json, "host-update", update, COUNT_OF(update));
     return rc;
 }
@@ -422,13 +429,12 @@ static json_t *rates_json(const struct shore__rates *r, double scale) {
     return pairs;
 }
 
-static json_t *products_json(const struct shore_machine *m) {
+static json_t *products_json(const rates_of *rates, double scale) {
     json_t *products = json_object();
     for (int kind = 0; kind < SHORE_WORKS; kind++) {
         json_t *of = json_object();
         for (int p = 0; p < SHORE_PRECISIONS; p++)
-            if (m->rate[kind][p].n)
-                json_object_set_new(of, precision_names[p], rates_json(&m->rate[kind][p], m->scale));
+            if (rates[kind][p].n) json_object_set_new(of, precision_names[p], rates_json(&rates[kind][p], scale));
         add(products, work_names[kind], of);
     }
     return products;
@@ -454,7 +460,8 @@ char *shore_machine_json(const struct shore_machine *given) {
         json_array_append_new(drives, object_of(drive, COUNT_OF(drive), m->scale));
     }
     add(o, "drives", drives);
-    add(computing, "products", products_json(m));
+    add(computing, "products", products_json(given->rate, m->scale));
+    add(computing, "torch", products_json(given->torch_rate, m->scale));
     add(o, "compute", computing);
     add(o, "host-update", object_of(update, COUNT_OF(update), m->scale));
     char *text = json_dumps(o, JSON_INDENT(2));

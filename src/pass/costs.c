@@ -141,17 +141,6 @@ static void link(const struct shore__costing *c, uint32_t op, enum shore_lane la
     if (bytes) shore_program_costs(c->program, op, lane, 0, bytes);
 }
 
-/* Bytes of the stored planes of these segments. */
-static uint64_t stored(const struct shore__drive_config *config, uint32_t block, struct shore__range of,
-                       bool residual) {
-    uint64_t bytes = 0;
-    for (uint32_t s = of.first; s < of.first + of.count; s++)
-        for (int plane = 0; plane < SHORE_PLANE_COUNT; plane++)
-            if (residual || plane != SHORE_PLANE_R)
-                bytes += shore__stored_bytes(config, block, s, (enum shore_plane)plane);
-    return bytes;
-}
-
 static enum shore_gradient_form form_of(const struct shore__facts *f) {
     return f->gradient_bf16 ? SHORE_GRADIENT_BF16 : SHORE_GRADIENT_FP32;
 }
@@ -185,9 +174,10 @@ void shore__costs_gradient(const struct shore__costing *c, uint32_t op, uint32_t
             continue;
         }
         drive(c, op, SHORE_LANE_DRIVE_READ, d,
-              stored(&config, block, own, false) + own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
+              shore__stored_range_bytes(&config, block, own.first, own.count, false) +
+                  own.count * (uint64_t)config.plane_bytes[SHORE_PLANE_R]);
         drive(c, op, SHORE_LANE_DRIVE_UPDATE, d, own.count * (uint64_t)SHORE_SEGMENT_ELEMS);
-        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, stored(&config, block, own, true));
+        drive(c, op, SHORE_LANE_DRIVE_WRITE, d, shore__stored_range_bytes(&config, block, own.first, own.count, true));
     }
 }
 
@@ -202,7 +192,7 @@ static void host_update(const struct shore__costing *c, uint32_t op) {
         link(c, op, SHORE_LANE_LINK_OUT, gradient_bytes(f, b, 0, count));
         for (uint32_t d = 0; d < f->drives.ndrives; d++) {
             struct shore__range own = of_drive(c, d, b, 0, count);
-            uint64_t bytes = stored(&config, b, own, true);
+            uint64_t bytes = shore__stored_range_bytes(&config, b, own.first, own.count, true);
             drive(c, op, SHORE_LANE_DRIVE_READ, d,
                   bytes + own.count * (uint64_t)shore__gradient_segment_bytes(form_of(f)));
             drive(c, op, SHORE_LANE_DRIVE_WRITE, d, bytes);

@@ -33,8 +33,10 @@ struct shore__facts {
     /* of the settings */
     bool compressed, gradient_bf16, host_update, samples;
     enum shore__when offload;
-    double compress;            /* share of the gradients' elements that are sent, if they are compressed */
-    uint64_t compression_bytes; /* memory that compression takes */
+    double compress;               /* share of the gradients' elements that are sent, if they are compressed */
+    uint64_t compression_bytes;    /* memory that compression takes */
+    uint64_t written_per_day_most; /* bytes that all drives together may write in a day; 0: any */
+    uint32_t lora_rank;            /* adapters of this rank are trained, and the base is only read; 0: all of it is */
 };
 
 #endif

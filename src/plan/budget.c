@@ -43,9 +43,9 @@ int shore__budget_too_little(uint64_t asked, const char *memory, const char *wha
                        shore__format_size_up(minimum).text, doubt);
 }
 
-int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
+int shore__budget_of(uint64_t machine, uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget,
+                     struct shore_diag *diag) {
     char least[64] = "";
-    uint64_t machine = shore__machine_memory_bytes();
     if (asked == 0) {
         asked = machine / 2;
         if (comfortable && asked > comfortable) asked = comfortable;
@@ -59,6 +59,10 @@ int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_
     }
     *budget = asked;
     return 0;
+}
+
+int shore_budget(uint64_t asked, uint64_t minimum, uint64_t comfortable, uint64_t *budget, struct shore_diag *diag) {
+    return shore__budget_of(shore__machine_memory_bytes(), asked, minimum, comfortable, budget, diag);
 }
 
 int shore__budget_measured(uint64_t asked, uint64_t needed, struct shore_diag *diag) {

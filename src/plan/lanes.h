@@ -17,7 +17,7 @@ static inline double shore__rate_each(double per_second) {
 }
 
 /* Returns when work that is asked for now will be served. Time in which nothing was asked for is lost. */
-static inline double shore__serve(struct shore__bucket *b, double now, double work) {
+static inline double shore__bucket_serve(struct shore__bucket *b, double now, double work) {
     double seconds = work * b->each;
     if (seconds <= 0) return now;
     b->free = (b->free > now ? b->free : now) + seconds;
@@ -26,11 +26,11 @@ static inline double shore__serve(struct shore__bucket *b, double now, double wo
 }
 
 /* The same of a lane of a drive, or of the host: reads and writes of a drive also take what both have together. */
-static inline double shore__serve_lane(struct shore__bucket lane[SHORE_LANES], enum shore_lane which, double now,
+static inline double shore__lane_serve(struct shore__bucket lane[SHORE_LANES], enum shore_lane which, double now,
                                        double work) {
-    double over = shore__serve(&lane[which], now, work), mixed = now;
+    double over = shore__bucket_serve(&lane[which], now, work), mixed = now;
     if (which == SHORE_LANE_DRIVE_READ || which == SHORE_LANE_DRIVE_WRITE)
-        mixed = shore__serve(&lane[SHORE_LANE_DRIVE_MIXED], now, work);
+        mixed = shore__bucket_serve(&lane[SHORE_LANE_DRIVE_MIXED], now, work);
     return over > mixed ? over : mixed;
 }
 

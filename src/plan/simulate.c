@@ -24,7 +24,7 @@ static double later(double a, double b) {
 
 /* Asks a lane for what an operation waits for. It goes before the work behind operations, which ends so much later. */
 static double ask(struct lane *l, uint32_t asked, double now, double seconds) {
-    double start = later(now, l->asked.free), over = shore__serve(&l->asked, now, seconds);
+    double start = later(now, l->asked.free), over = shore__bucket_serve(&l->asked, now, seconds);
     if (l->behind <= start) return over;
     while (l->open < asked && l->done[l->open] <= start)
         l->open++;
@@ -57,8 +57,8 @@ static void leave_behind(struct run *r, const struct timed_operation *op, double
         struct lane *l = s->part[i].lane;
         l->behind = later(later(l->behind, l->asked.free), r->now) + s->part[i].seconds * part;
     }
-    for (uint32_t i = 0; i < s->nlanes; i++)
-        if (s->lane[i].done) s->lane[i].done[r->asked - 1] = s->lane[i].behind;
+    for (uint32_t i = 0; i < s->nbusy; i++)
+        s->busy[i]->done[r->asked - 1] = s->busy[i]->behind;
 }
 
 /* When a job will be done, as far as is known now. */
@@ -66,8 +66,8 @@ static double done(const struct run *r, uint32_t job) {
     const struct shore__simulation *s = r->s;
     if (job >= r->asked) return INFINITY;
     double at = s->job_at[job];
-    for (uint32_t i = 0; i < s->nlanes; i++)
-        if (s->lane[i].done) at = later(at, s->lane[i].done[job]);
+    for (uint32_t i = 0; i < s->nbusy; i++)
+        at = later(at, s->busy[i]->done[job]);
     return at;
 }
 
@@ -76,9 +76,9 @@ static double done(const struct run *r, uint32_t job) {
 static double compute(struct run *r, double start, double seconds) {
     struct shore__simulation *s = r->s;
     double end = start + seconds;
-    for (uint32_t i = 0; i < s->nlanes; i++) {
-        struct lane *l = &s->lane[i];
-        if (!(l->slows > 0) || !(l->behind > start)) continue;
+    for (uint32_t i = 0; i < s->nsharing; i++) {
+        struct lane *l = s->sharing[i];
+        if (!(l->behind > start)) continue;
         end += l->slows * fmin(seconds, l->behind - start);
         for (uint32_t j = l->open; j < r->asked; j++)
             if (l->done[j] > start) l->done[j] += l->slowed * fmin(seconds, l->done[j] - start);
@@ -103,23 +103,18 @@ static void to_newest(struct stream *st, uint32_t b) {
     st->newest = b;
 }
 
-static struct entry *entry_at(const struct stream *st, uint64_t nth) {
-    return &st->entry[nth % st->count];
-}
-
 /* When what the entry waits for has happened, apart from a buffer: the last step's update of it, its own way out, its
  * way to the host. INFINITY: not known yet. */
 static double ready(const struct run *r, const struct stream *st, const struct entry *e, bool there) {
     const struct shore__simulation *s = r->s;
-    uint64_t step = st->next / st->count;
     uint32_t changer = s->tensor[e->tensor].changer;
     double at = s->left[e->tensor];
     if (e->passing != COMES) return 0;
     if (there && at < INFINITY) at = 0; /* what is on its way out can be read on */
-    if (changer != SHORE__NONE && step) at = later(at, done(r, (uint32_t)(step - 1) * s->njobs + changer));
+    if (changer != SHORE__NONE && st->step) at = later(at, done(r, (st->step - 1) * s->njobs + changer));
     if (e->source == SHORE__NONE) return at;
     const struct stream *from = st - 1;
-    bool here = from->next > step * from->count + e->source;
+    bool here = from->next > (uint64_t)st->step * from->count + e->source;
     return here ? later(at, from->entry[e->source].at) : INFINITY;
 }
 
@@ -127,13 +122,13 @@ static double ready(const struct run *r, const struct stream *st, const struct e
 static void free_source(const struct stream *st, const struct entry *e) {
     const struct stream *from = st - 1;
     struct buffer *b = &from->buffer[from->entry[e->source].buffer];
-    if (b->user == st->next / st->count * from->count + e->source) b->free = e->at;
+    if (b->user == (uint64_t)st->step * from->count + e->source) b->free = e->at;
 }
 
 /* The stream's next entry takes a buffer, if there is one. must: whatever it takes. */
 static bool take_next(struct run *r, struct stream *st, bool must) {
     struct shore__simulation *s = r->s;
-    struct entry *e = entry_at(st, st->next);
+    struct entry *e = &st->entry[st->at];
     uint32_t *where = &s->where[2 * e->tensor + (st - s->stream) % 2];
     bool comes = e->passing == COMES, there = comes && *where < st->nbuffers && st->buffer[*where].tensor == e->tensor;
     uint32_t b = there ? *where : st->oldest;
@@ -150,6 +145,10 @@ static bool take_next(struct run *r, struct stream *st, bool must) {
     to->tensor = e->passing == WAITS ? SHORE__NONE : e->tensor;
     to->there = e->at;
     to->user = st->next++;
+    if (++st->at == st->count) {
+        st->at = 0;
+        st->step++;
+    }
     to->job = SHORE__NONE;
     to->free = INFINITY;
     *where = b;
@@ -160,30 +159,30 @@ static bool take_next(struct run *r, struct stream *st, bool must) {
 /* Brings what may come: tensors in order, each as soon as there is a buffer. */
 static void prefetch(struct run *r) {
     struct shore__simulation *s = r->s;
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
-        struct stream *st = &s->stream[i];
-        while (st->count && st->next < st->used + st->count && entry_at(st, st->next)->passing == COMES)
+    for (uint32_t i = 0; i < s->nactive; i++) {
+        struct stream *st = s->active[i];
+        while (st->next < st->used + st->count && st->entry[st->at].passing == COMES)
             if (!take_next(r, st, false)) break;
     }
 }
 
-/* Returns when an entry of the operation at hand may be used. */
-static double take(struct run *r, struct stream *st, uint64_t nth) {
-    const struct entry *e = entry_at(st, nth);
+/* Returns when the nth entry of the operation at hand may be used. */
+static double take(struct run *r, struct stream *st, uint32_t nth) {
+    const struct entry *e = &st->entry[st->used_at + nth];
     if (e->source != SHORE__NONE) {
         struct stream *from = st - 1;
-        while (from->next <= nth / st->count * from->count + e->source)
+        while (from->next <= (uint64_t)r->step * from->count + e->source)
             if (!take_next(r, from, false)) take_next(r, from, true);
     }
-    while (st->next <= nth)
+    while (st->next <= st->used + nth)
         if (!take_next(r, st, false)) take_next(r, st, true);
     return e->at;
 }
 
 /* The operation is done with an entry. A gradient's buffer is free once the work behind the operation took it. */
-static void let_go(struct run *r, struct stream *st, uint64_t nth) {
+static void let_go(struct run *r, struct stream *st, uint32_t nth) {
     struct shore__simulation *s = r->s;
-    struct entry *e = entry_at(st, nth);
+    struct entry *e = &st->entry[st->used_at + nth];
     struct buffer *b = &st->buffer[e->buffer];
     const struct timed_operation *op = &s->op[e->operation];
     double at = later(r->now, s->left[e->tensor]); /* it may still be on its way out */
@@ -193,7 +192,7 @@ static void let_go(struct run *r, struct stream *st, uint64_t nth) {
         if (r->left == r->waiting) b->job = r->asked - 1;
         at = done(r, r->asked - 1);
     }
-    if (b->user == nth && !e->copied) b->free = at;
+    if (b->user == st->used + nth && !e->copied) b->free = at;
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -203,11 +202,10 @@ static uint32_t begin_parts(struct run *r, uint32_t operation) {
     struct shore__simulation *s = r->s;
     uint32_t parts = 1;
     r->waiting = r->left = 0;
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
-        struct stream *st = &s->stream[i];
-        st->here = 0;
-        if (!st->count) continue;
-        for (const struct entry *e = entry_at(st, st->used), *end = st->entry + st->count;
+    for (uint32_t i = 0; i < s->nactive; i++) {
+        struct stream *st = s->active[i];
+        st->here = st->taken = st->gone = 0;
+        for (const struct entry *e = st->entry + st->used_at, *end = st->entry + st->count;
              e < end && e->operation == operation; e++, st->here++)
             r->waiting += e->passing == WAITS;
         if (st->here > parts) parts = st->here;
@@ -215,27 +213,26 @@ static uint32_t begin_parts(struct run *r, uint32_t operation) {
     return parts;
 }
 
-/* Lets go of what the operation is done with after a part. */
-static void end_part(struct run *r, uint32_t part, uint32_t parts, bool waits) {
-    struct shore__simulation *s = r->s;
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
-        struct stream *st = &s->stream[i];
-        for (uint32_t q = 0; q < st->here; q++)
-            if ((q + 1) * parts / st->here == part + 1 && (entry_at(st, st->used + q)->passing == WAITS) == waits)
-                let_go(r, st, st->used + q);
-    }
-}
-
 /* When all that a part of the operation uses is there. */
 static double part_starts(struct run *r, uint32_t part, uint32_t parts) {
-    struct shore__simulation *s = r->s;
     double start = r->now;
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++) {
-        struct stream *st = &s->stream[i];
-        for (uint32_t q = 0; q < st->here; q++)
-            if ((q * parts + st->here - 1) / st->here == part) start = later(start, take(r, st, st->used + q));
+    for (uint32_t i = 0; i < r->s->nactive; i++) {
+        struct stream *st = r->s->active[i];
+        for (; st->taken < st->here && st->taken * parts <= part * st->here; st->taken++)
+            start = later(start, take(r, st, st->taken));
     }
     return start;
+}
+
+/* Lets go of what the operation is done with after a part: gradients that wait, or everything else. */
+static void end_part(struct run *r, uint32_t part, uint32_t parts, bool waits) {
+    for (uint32_t i = 0; i < r->s->nactive; i++) {
+        struct stream *st = r->s->active[i];
+        for (; st->gone < st->here && (st->gone + 1) * parts <= (part + 1) * st->here; st->gone++) {
+            if ((st->entry[st->used_at + st->gone].passing == WAITS) != waits) break;
+            let_go(r, st, st->gone);
+        }
+    }
 }
 
 static double operation_starts(const struct run *r, uint32_t operation) {
@@ -265,8 +262,12 @@ static void run_operation(struct run *r, uint32_t operation) {
         prefetch(r); /* before the gradient is left behind */
         if (r->waiting) end_part(r, part, parts, true);
     }
-    for (uint32_t i = 0; i < 2 * s->ngroups; i++)
-        s->stream[i].used += s->stream[i].here;
+    for (uint32_t i = 0; i < s->nactive; i++) {
+        struct stream *st = s->active[i];
+        st->used += st->here;
+        st->used_at += st->here;
+        if (st->used_at == st->count) st->used_at = 0;
+    }
     op->ended = r->now;
     if (op->job != SHORE__NONE && !r->waiting) leave_behind(r, op, 1, true);
 }
@@ -320,6 +321,7 @@ static void add_use(struct shore__simulation *s, const struct shore__fate *fate,
 /* Opens the streams: what passes, and through how many buffers. */
 static void open_streams(struct shore__simulation *s, const struct shore__fate *fate) {
     const struct shore_program *p = s->program;
+    s->nactive = 0;
     for (uint32_t i = 0; i < 2 * s->ngroups; i++)
         s->stream[i].nbuffers = s->stream[i].count = 0;
     for (uint32_t i = 0; i < s->nbuffers; i++) {
@@ -336,7 +338,9 @@ static void open_streams(struct shore__simulation *s, const struct shore__fate *
         struct stream *st = &s->stream[i];
         if (st->nbuffers > st->count) st->nbuffers = st->count;
         if (!st->nbuffers) st->nbuffers = 1; /* what has no buffers takes turns */
+        if (st->count) s->active[s->nactive++] = st;
         st->next = st->used = 0;
+        st->step = st->at = st->used_at = 0;
         st->oldest = 0;
         st->newest = st->nbuffers - 1;
         for (uint32_t b = 0; b < st->nbuffers; b++)

@@ -80,8 +80,11 @@ struct stream {
     struct entry *entry;
     struct buffer *buffer;
     uint32_t count, nbuffers, oldest, newest;
-    uint32_t here;       /* entries of the operation at hand */
-    uint64_t next, used; /* entries that took buffers; that operations are done with */
+    uint32_t here, taken, gone; /* entries of the operation at hand; that it has taken, and is done with */
+    /* entries that took buffers; that operations are done with. step, at: of the next that takes one. used_at: of the
+     * next that an operation uses */
+    uint64_t next, used;
+    uint32_t step, at, used_at;
 };
 
 struct shore__simulation {
@@ -93,9 +96,11 @@ struct shore__simulation {
     struct job *job;
     struct job_part *part;
     struct lane *lane;
+    struct lane **busy, **sharing; /* with work behind; on the cores that operations compute on */
     struct route_lanes route[ROUTES];
     struct way_on *on;
-    struct stream *stream; /* two of each group: to and from drives, and on to a device */
+    struct stream *stream;  /* two of each group: to and from drives, and on to a device */
+    struct stream **active; /* those that something passes */
     struct entry *entries;
     struct buffer *buffers;
     uint32_t *buffers_of, nbuffers; /* tensors that are buffers */
@@ -103,7 +108,7 @@ struct shore__simulation {
     double *left;                   /* by tensor: when it has left */
     double *job_at;                 /* by job of all steps */
     double *done;                   /* of all lanes */
-    uint32_t njobs, nlanes, ngroups, nuses;
+    uint32_t njobs, nlanes, nbusy, nsharing, ngroups, nactive;
     uint32_t first_gradient; /* the operation that waits for the last step's commit */
     double commit_seconds, compute_seconds, began;
     uint64_t read_bytes, write_bytes, link_bytes; /* of the work behind */

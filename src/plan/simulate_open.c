@@ -335,6 +335,9 @@ static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     s->job = calloc(ops, sizeof *s->job);
     s->part = calloc(2 * ((size_t)p->ncosts + 1), sizeof *s->part);
     s->lane = calloc(s->nlanes, sizeof *s->lane);
+    s->busy = calloc(s->nlanes, sizeof *s->busy);
+    s->sharing = calloc(s->nlanes, sizeof *s->sharing);
+    s->active = calloc(2 * n, sizeof *s->active);
     s->on = calloc((size_t)s->nlanes * ROUTES, sizeof *s->on);
     s->stream = calloc(2 * n, sizeof *s->stream);
     s->entries = calloc(2 * uses, sizeof *s->entries);
@@ -345,7 +348,8 @@ static int allocate(struct shore__simulation *s, struct shore_diag *diag) {
     s->job_at = calloc(SHORE__SIMULATED_STEPS * ops, sizeof *s->job_at);
     s->done = calloc(SHORE__SIMULATED_STEPS * ops * s->nlanes, sizeof *s->done);
     return s->tensor && s->op && s->use && s->job && s->part && s->lane && s->on && s->stream && s->entries &&
-                   s->buffers && s->buffers_of && s->where && s->left && s->job_at && s->done
+                   s->busy && s->sharing && s->active && s->buffers && s->buffers_of && s->where && s->left &&
+                   s->job_at && s->done
                ? 0
                : shore__fail(diag, -ENOMEM, "out of memory for the time of a step");
 }
@@ -375,9 +379,13 @@ int shore__simulation_open(const struct shore_program *program, const struct sho
         add_commit(s, m, &d);
         count_bytes(s);
     }
-    for (uint32_t l = 0; !rc && l < s->nlanes; l++)
-        if (s->lane[l].behind_seconds > 0)
-            s->lane[l].done = s->done + (size_t)l * SHORE__SIMULATED_STEPS * (program->nops + 1);
+    for (uint32_t i = 0; !rc && i < s->nlanes; i++) {
+        struct lane *l = &s->lane[i];
+        l->done = s->done + (size_t)i * SHORE__SIMULATED_STEPS * (program->nops + 1);
+        if (!(l->behind_seconds > 0)) continue;
+        s->busy[s->nbusy++] = l;
+        if (l->slows > 0) s->sharing[s->nsharing++] = l;
+    }
     free(groups);
     if (!rc) return 0;
     shore__simulation_close(s);
@@ -387,8 +395,9 @@ int shore__simulation_open(const struct shore_program *program, const struct sho
 
 void shore__simulation_close(struct shore__simulation *s) {
     if (!s) return;
-    void *const owned[] = {s->tensor, s->op,      s->buffers_of, s->use,   s->job,  s->part,   s->lane, s->on,
-                           s->stream, s->entries, s->buffers,    s->where, s->left, s->job_at, s->done};
+    void *const owned[] = {s->tensor,  s->op,      s->buffers_of, s->busy, s->sharing, s->active,
+                           s->use,     s->job,     s->part,       s->lane, s->on,      s->stream,
+                           s->entries, s->buffers, s->where,      s->left, s->job_at,  s->done};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
     free(s);

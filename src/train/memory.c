@@ -1,6 +1,18 @@
 /* Facts of a run's plan, and the places of the trainer's buffers in it. */
+#include <stdlib.h>
+
 #include "run/emulation/tempo.h"
 #include "train/trainer.h"
+
+/* What the drives may write in a day, together. Each has the same share of a step's writes, as far as is known. */
+static uint64_t written_most(const struct shore__settings *s) {
+    uint64_t all = 0, *each = calloc(s->drives.count + 1, sizeof *each), least = 0;
+    if (each) shore__settings_max_writes(s, &all, each, NULL);
+    for (size_t d = 0; each && d < s->drives.count; d++)
+        if (each[d] && (!least || each[d] < least)) least = each[d];
+    free(each);
+    return all ? all : least * s->drives.count;
+}
 
 struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m) {
     struct shore__facts f = {
@@ -17,6 +29,7 @@ struct shore__facts shore__train_facts_of(const struct shore__settings *s, const
         .host_update = s->host_update,
         .samples = s->sample_every != 0,
         .offload = s->offload,
+        .written_per_day_most = written_most(s),
     };
     shore__run_fleet_options(s, 0, false, &f.drives);
     return f;

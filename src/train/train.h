@@ -23,6 +23,10 @@ struct shore__train_events {
 int shore__train_needs(const struct shore__settings *s, const struct shore__model *m, struct shore__needs *out,
                        struct shore_diag *diag);
 
+/* Facts of the plan. tempo: NULL, or another machine's. Refuses what compression cannot do. */
+struct shore__tempo;
+int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
+                       struct shore__facts *out, struct shore_diag *diag);
 /* Facts of the plan that are known before compute is opened: what the volumes hold beside the state, how they are
  * opened, and how many bytes they take. */
 struct shore__facts shore__train_facts_of(const struct shore__settings *s, const struct shore__model *m);

@@ -75,9 +75,6 @@ void shore__trainer_close(struct trainer *t);
 int shore__train_recover_metrics(struct trainer *t, struct shore_diag *diag);
 
 /* memory.c */
-/* tempo: NULL, or another machine's. Refuses what compression cannot do. */
-int shore__train_facts(const struct shore__settings *s, const struct shore__model *m, const struct shore__tempo *tempo,
-                       struct shore__facts *out, struct shore_diag *diag);
 /* Places the trainer's buffers where the plan's rows lie. t->pass and t->plan must be set. */
 int shore__train_lay_out(struct trainer *t, const struct shore__memory *memory, struct shore_diag *diag);
 

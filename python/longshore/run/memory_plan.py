@@ -90,10 +90,11 @@ class _Needs:
 
     def __init__(self, layout, drives, memory, how, device, pinned_memory, lent, trace):
         """The arguments are those of plan(). lent: pinned_memory is what other engines leave."""
-        self.layout, self.device, self.ndrives, self.trace = layout, device, len(drives), trace
+        self.layout, self.device, self.trace = layout, device, trace
         compress, number = how.get("compress", 0.0), OPTIMIZERS[how["optimizer"]].number
         fp32 = how.get("handed_back", how["storage"]) == "fp32"
-        options, _ = fleet_options(drives, number, how["moments"], fp32, residual=bool(compress))
+        options, self._named = fleet_options(drives, number, how["moments"], fp32, residual=bool(compress))
+        self.fleet = options
         self.rings = (
             lib.shore_fleet_memory_least_bytes(layout.c, options),
             lib.shore_fleet_memory_bytes(layout.c, options),
@@ -127,7 +128,7 @@ class _Needs:
 
     def described(self):
         """Returns (the StepProgram, {name: its tensor that plan() asks for}, the least bytes that work)."""
-        program = StepProgram(self.layout, self.page_bytes, self.ndrives, self.one_memory, self.trace)
+        program = StepProgram(self.layout, self.page_bytes, self.fleet, self.one_memory, self.trace)
         backward, rows = [operation for operation, _ in program.backward], {}
         passing = {"by": backward, "stays": False}
         program.add("gradients of a block", lib.SHORE_ROLE_FIXED, self.block, **passing)

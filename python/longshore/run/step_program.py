@@ -14,21 +14,21 @@ ALL_BYTES = 2**64 - 1  # a budget that holds everything
 class StepProgram:
     """A step: its operations, and what they hold. The engine allocates all of it; the library decides how much."""
 
-    def __init__(self, layout, page_bytes, drives, one_memory, trace=None):
-        """page_bytes(block): bytes of a block as it is fetched. drives: their number. one_memory: modules compute in
-        the host's pages. trace: the Trace of a step."""
+    def __init__(self, layout, page_bytes, fleet, one_memory, trace=None):
+        """page_bytes(block): bytes of a block as it is fetched. fleet: the struct shore_fleet_options. one_memory:
+        modules compute in the host's pages. trace: the Trace of a step."""
         self._program, self._names = ffi.gc(lib.shore_program_new(), lib.shore_program_free), []
-        self._layout, self._page_bytes, self._drives, self._one_memory = layout, page_bytes, drives, one_memory
+        self._layout, self._page_bytes, self._fleet, self._one_memory = layout, page_bytes, fleet, one_memory
         # what a device copies from and to, and is pinned whatever the budget
         self.pinned = lib.SHORE_PLACE_PLAIN if one_memory else lib.SHORE_PLACE_PINNED
         units = _units(layout, trace)
         self.forward = [(self._operation("forward", unit, unit.forward), blocks) for unit, blocks in units]
         self.backward = [(self._operation("backward", unit, unit.backward), b) for unit, b in reversed(units)]
         self.all = [operation for operation, _ in self.forward + self.backward]
-        left = set()
-        for operation, blocks in reversed(self.backward):  # the last backward of a block sends its gradients
-            self._sends(operation, blocks - left)
-            left |= blocks
+        # the last backward of a block sends its gradients
+        self._sender = {b: operation for operation, blocks in self.backward for b in blocks if layout.blocks[b].trains}
+        for b, operation in self._sender.items():
+            self._sends(operation, b)
 
     def _name(self, name):
         self._names.append(ffi.new("char[]", name.encode()))
@@ -48,15 +48,19 @@ class StepProgram:
     def _computes(self, operation, **members):
         lib.shore_program_computes(self._program, operation, native.new("struct shore_computing", **members))
 
-    def _sends(self, operation, blocks):
-        """Adds the work behind the last backward of these blocks: the way of their gradients, and their update."""
-        elems = sum(self._layout.elems(b) for b in blocks if self._layout.blocks[b].trains)
-        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems, self._drives)
+    def _sends(self, operation, block):
+        """Adds the work behind the last backward of a block: the way of its gradients, and its update."""
+        elems, moved = self._layout.elems(block), ffi.new("uint64_t[2]")
+        lib.shore_fleet_update_bytes(self._layout.c, self._fleet, block, moved, moved + 1)
         self._costs(operation, lib.SHORE_LANE_BUS_OUT, 4 * elems, int(not self._one_memory))
+        self._costs(operation, lib.SHORE_LANE_LINK_IN, 4 * elems)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_READ, moved[0], self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_UPDATE, elems, self._fleet.ndrives)
+        self._costs(operation, lib.SHORE_LANE_DRIVE_WRITE, moved[1], self._fleet.ndrives)
 
-    def _costs(self, operation, lane, work, parts):
+    def _costs(self, operation, lane, work, parts=1):
         """Divides work among so many lanes of a kind."""
-        for n in range(parts if work else 0):
+        for n in range(parts):
             lib.shore_program_costs(self._program, operation, lane, n, work // parts + (n < work % parts))
 
     def of(self, blocks):
@@ -94,7 +98,9 @@ class StepProgram:
             how = {"place": place, "group": 2 * group + (place == lib.SHORE_PLACE_DEVICE)}
             for b in side:
                 layer = {"ways": lib.SHORE_WAY_MOVE, "by": self.of({b}), **how}
-                self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, bytes_of(b), **layer)
+                layer = self.add("parameters of a layer", lib.SHORE_ROLE_LAYER, bytes_of(b), **layer)
+                if b in self._sender:
+                    lib.shore_program_changes(self._program, self._sender[b], layer)
             by = self.of({*side})
             buffers = self.add(f"{name} of layers", lib.SHORE_ROLE_BUFFERS, least=1, most=most, by=by, **how)
         self.add("parameters", lib.SHORE_ROLE_FIXED, sum(map(bytes_of, rest)), place=place, by=self.of(rest))

@@ -3,6 +3,7 @@
 
 #include "base/sized.h"
 #include "drive/address.h"
+#include "drive/chunk.h"
 #include "drive/fleet/fleet.h"
 
 /* Whether a volume cannot have holes: it is on another host, or on a device. */
@@ -55,4 +56,16 @@ uint64_t shore_fleet_disk_bytes(const struct shore_layout *layout, const struct 
     struct shore_fleet_options options;
     if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return 0;
     return shore__fleet_disk_bytes(layout, &options, false);
+}
+
+void shore_fleet_update_bytes(const struct shore_layout *layout, const struct shore_fleet_options *given,
+                              uint32_t block, uint64_t *read, uint64_t *written) {
+    struct shore_fleet_options options;
+    *read = *written = 0;
+    if (shore__sized_in(&options, sizeof options, given, "shore_fleet_options", NULL)) return;
+    struct shore__drive_config config = shore__fleet_config(layout, &options, false);
+    uint32_t segments = layout->blocks[block].segments;
+    *written = shore__stored_range_bytes(&config, block, 0, segments, true);
+    *read = shore__stored_range_bytes(&config, block, 0, segments, false) +
+            (uint64_t)segments * config.plane_bytes[SHORE_PLANE_R];
 }

@@ -33,7 +33,7 @@ struct shore__tempo {
 static uint64_t ask(struct shore__tempo *t, struct lanes *of, enum shore_lane lane, uint64_t now_ns, double work) {
     double now = (double)(now_ns - t->opened_ns) * 1e-9;
     pthread_mutex_lock(&t->lock);
-    double over = shore__serve_lane(of->lane, lane, now, work);
+    double over = shore__lane_serve(of->lane, lane, now, work);
     pthread_mutex_unlock(&t->lock);
     return now_ns + (uint64_t)((over - now) * 1e9 + 0.5);
 }

@@ -39,7 +39,8 @@ static const char everything[] =
     "  \"room\": 100, \"flush\": 0.25, \"device\": \"a\", \"on-host\": true, \"path\": \"/a\"},"
     "  {\"read\": 50, \"device\": \"b\"}, {\"device\": \"a\"}],"
     "\"compute\": {\"forward\": 0.5, \"backward\": 4, \"products\": {\"fp32\": 1000, \"bf16\": [[64, 100], [256, 300]],"
-    "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}}},"
+    "  \"attention\": {\"fp32\": [[1, 50]]}, \"rows\": {\"fp32\": \"1KB\"}},"
+    "  \"torch\": {\"fp32\": 300, \"rows\": {\"fp32\": 90}}},"
     "\"host-update\": {\"rate\": \"3GB\", \"buffers\": 3}, \"model\": {\"layers\": 7}}";
 
 static void everything_is_read_and_divided_by_the_scale(void **state) {
@@ -65,6 +66,8 @@ static void everything_is_read_and_divided_by_the_scale(void **state) {
     assert_int_equal(m->drive[2].shares, 1);
     assert_true(m->drive[1].read == 5 && m->drive[1].write == 0);
     assert_true(m->forward_seconds == 0.5 && m->backward_seconds == 4);
+    assert_true(m->torch_rate[SHORE_WORK_ATTENTION][SHORE_PRECISION_FP32].at[0].per_second == 30);
+    assert_true(m->torch_rate[SHORE_WORK_ROWS][SHORE_PRECISION_FP32].at[0].per_second == 9);
     assert_true(m->host_update == 3e8 / 16);
     assert_int_equal(m->host_buffers, 3);
     assert_ptr_equal(shore__machine_drive(m, 9), &m->drive[2]);
@@ -139,6 +142,7 @@ static void what_is_wrong_is_named(void **state) {
     refused("{\"compute\": {\"forward\": -1}}", "number from 0 to 86400");
     refused("{\"compute\": {\"products\": 5}}", "\"products\" is not an object");
     refused("{\"compute\": {\"products\": {\"bf61\": 5}}}", "did you mean \"bf16\"");
+    refused("{\"compute\": {\"torch\": {\"bf61\": 5}}}", "unknown key \"bf61\" in \"torch\"");
     refused("{\"compute\": {\"products\": {\"fp32\": 0}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": []}}}", "takes a rate");
     refused("{\"compute\": {\"products\": {\"fp32\": [[2, 5], [2, 6]]}}}", "ascending rows");

@@ -1,0 +1,219 @@
+#include "cli/outlook.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/diag.h"
+#include "base/units.h"
+#include "plan/budget.h"
+#include "train/train.h"
+
+enum { DAY_SECONDS = 86400 };
+
+/* ---- rates ------------------------------------------------------------------------------------------------------- */
+
+static void assume(struct shore__plan_rates *out, const char *why) {
+    shore_machine_free(out->machine);
+    out->machine = NULL;
+    snprintf(out->from, sizeof out->from, "assumed rates; %s", why);
+}
+
+int shore__plan_rates_open(const char *named, const struct shore__settings *s, struct shore__plan_rates *out,
+                           struct shore_diag *diag) {
+    const char *file = named ? named : shore__settings_emulated(s) ? s->emulate : NULL;
+    *out = (struct shore__plan_rates){.named = named != NULL};
+    if (file) {
+        int rc = shore_machine_read(file, &out->machine, diag);
+        if (!rc) snprintf(out->from, sizeof out->from, "rates of %s", out->machine->name);
+        return rc;
+    }
+    assume(out, "longshore machine measures this machine's");
+    return 0;
+}
+
+void shore__plan_rates_close(struct shore__plan_rates *rates) {
+    shore_machine_free(rates->machine);
+    rates->machine = NULL;
+}
+
+#define NO_DRIVE "longshore-drive.volume"
+
+int shore__outlook_assume_drives(struct shore__settings *s, const struct shore__plan_rates *rates,
+                                 struct shore_diag *diag) {
+    uint32_t n = rates && rates->named && rates->machine->ndrives ? rates->machine->ndrives : 1;
+    int rc = 0;
+    for (uint32_t d = 0; !rc && d < n; d++)
+        rc = shore__addresses_parse(&s->drives, NO_DRIVE, diag);
+    return rc;
+}
+
+/* ---- a forecast -------------------------------------------------------------------------------------------------- */
+
+static int find_budget(const struct shore__outlook *o, bool at_least, uint64_t *budget, struct shore_diag *diag) {
+    const struct shore__forecast *least = &o->forecast;
+    uint64_t asked = o->settings->memory_bytes, has = o->named ? o->machine->host_memory : 0;
+    if (at_least && asked && asked < least->minimum_bytes) asked = least->minimum_bytes;
+    if (!o->named || (!has && !asked))
+        return shore_budget(asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
+    return shore__budget_of(has, asked, least->minimum_bytes, least->comfortable_bytes, budget, diag);
+}
+
+/* Steps wait where the drives may not write as much as they could. */
+static int hold_back(struct shore__outlook *o, struct shore_diag *diag) {
+    struct shore__forecast *w = &o->forecast;
+    double most = (double)o->facts.written_per_day_most, seconds;
+    if (!(most > 0)) return 0;
+    if ((double)w->drive_write_bytes > most)
+        return shore__fail(diag, SHORE_EUSAGE,
+                           "a step alone writes %s, and --max-writes-per-day lets the drives write %s: --moments 8bit "
+                           "writes less, and so may more --memory; a larger --batch writes less for each token",
+                           shore__format_size(w->drive_write_bytes).text, shore__format_size((uint64_t)most).text);
+    seconds = (double)w->drive_write_bytes * DAY_SECONDS / most;
+    if (seconds <= w->step_seconds) return 0;
+    w->step_seconds = seconds;
+    w->tokens_per_second = (double)o->facts.batch.rows / seconds;
+    w->bound = SHORE_LANES;
+    return 0;
+}
+
+int shore__outlook_make(struct shore__outlook *o, bool at_least, struct shore_diag *diag) {
+    uint64_t budget;
+    int rc = shore__train_facts(o->settings, o->model, NULL, &o->facts, diag);
+    o->facts.lora_rank = o->lora;
+    if (!rc) rc = shore__forecast(&o->facts, o->machine, 1, &o->forecast, diag);
+    if (!rc) rc = find_budget(o, at_least, &budget, diag);
+    if (!rc) rc = shore__forecast(&o->facts, o->machine, budget, &o->forecast, diag);
+    return rc ? rc : hold_back(o, diag);
+}
+
+const char *shore__outlook_bound(const struct shore__outlook *o) {
+    static const char *const names[SHORE_LANES + 1] = {[SHORE_LANE_BUS_IN] = "copies to the GPU",
+                                                       [SHORE_LANE_BUS_OUT] = "copies from the GPU",
+                                                       [SHORE_LANE_LINK_IN] = "the link to the drives",
+                                                       [SHORE_LANE_LINK_OUT] = "the link from the drives",
+                                                       [SHORE_LANE_DRIVE_READ] = "reading drives",
+                                                       [SHORE_LANE_DRIVE_WRITE] = "writing drives",
+                                                       [SHORE_LANE_DRIVE_MIXED] = "the drives",
+                                                       [SHORE_LANE_DRIVE_UPDATE] = "updates beside the drives",
+                                                       [SHORE_LANE_HOST_UPDATE] = "updates on the host",
+                                                       [SHORE_LANE_COMMIT] = "commits",
+                                                       [SHORE_LANES] = "--max-writes-per-day"};
+    if (o->forecast.bound == SHORE_LANE_COMPUTE) return o->facts.one_memory ? "the processor" : "the GPU";
+    return names[o->forecast.bound];
+}
+
+static void share(char *out, size_t bytes, uint64_t part, uint64_t whole, const char *what) {
+    if (part) shore__append(out, bytes, "%s%.0f %% %s", *out ? ", " : "", 100 * (double)part / (double)whole, what);
+}
+
+const char *shore__outlook_text(const struct shore__outlook *o, char *out, size_t bytes) {
+    const struct shore__forecast *w = &o->forecast;
+    char activations[96] = "";
+    uint64_t all = w->kept_bytes + w->recomputed_bytes + w->offloaded_bytes;
+    share(activations, sizeof activations, w->kept_bytes, all, "kept");
+    share(activations, sizeof activations, w->recomputed_bytes, all, "computed again");
+    share(activations, sizeof activations, w->offloaded_bytes, all, "on the drives");
+    snprintf(out, bytes, "%s of %s of memory; activations %s; a step takes about %s, bound by %s",
+             shore__format_size(w->peak_bytes).text, shore__format_size(w->budget_bytes).text, activations,
+             shore__format_seconds(w->step_seconds).text, shore__outlook_bound(o));
+    return out;
+}
+
+/* ---- what a change would buy ------------------------------------------------------------------------------------- */
+
+/* A training that differs in one thing. It owns settings and machine. */
+struct changed {
+    struct shore__settings settings;
+    struct shore_machine machine;
+    uint32_t lora;
+    char *change; /* what differs, of sizeof ((struct shore__what_if *)0)->change bytes */
+};
+#define SAY(c, ...) snprintf((c)->change, sizeof((struct shore__what_if *)0)->change, __VA_ARGS__)
+
+/* Each changes one thing, and says it. False: it cannot, or it is so already. */
+static bool more_memory(const struct shore__outlook *o, struct changed *c) {
+    c->settings.memory_bytes = o->forecast.budget_bytes * 2;
+    c->machine.host_memory = 0;
+    SAY(c, "twice the memory, %s", shore__format_size(c->settings.memory_bytes).text);
+    return true;
+}
+
+static bool more_drives(const struct shore__outlook *o, struct changed *c) {
+    uint32_t n = (uint32_t)c->settings.drives.count;
+    struct shore_machine *m = &c->machine;
+    if (n >= SHORE__MACHINE_DRIVES_MAX || shore__addresses_parse(&c->settings.drives, NO_DRIVE, NULL)) return false;
+    for (uint32_t d = m->ndrives; m->ndrives && d <= n; d++)
+        m->drive[d] = m->drive[m->ndrives - 1];
+    m->drive[n].shares = 0;
+    if (m->ndrives) m->ndrives = n + 1;
+    free(c->settings.drive_speeds);
+    c->settings.drive_speeds = NULL;
+    SAY(c, "one more drive, %u", n + 1);
+    return true;
+}
+
+static bool faster_link(const struct shore__outlook *o, struct changed *c) {
+    double *const rates[] = {&c->machine.link[0], &c->machine.link[1], &c->machine.bus_in, &c->machine.bus_out,
+                             &c->machine.bus_both};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        *rates[i] *= 2;
+    SAY(c, "a link twice as fast");
+    return true;
+}
+
+static bool smaller_moments(const struct shore__outlook *o, struct changed *c) {
+    SAY(c, "8-bit moments");
+    if (c->settings.moments == SHORE_MOMENTS_8BIT || c->settings.optimizer == SHORE_SGD) return false;
+    c->settings.moments = SHORE_MOMENTS_8BIT;
+    return true;
+}
+
+static bool compressed(const struct shore__outlook *o, struct changed *c) {
+    SAY(c, "compressed gradients, 1 %%");
+    if (c->settings.compress > 0 || c->settings.host_update) return false;
+    c->settings.compress = 0.01;
+    return true;
+}
+
+static bool larger_batch(const struct shore__outlook *o, struct changed *c) {
+    c->settings.batch *= 2;
+    SAY(c, "a batch of %u", c->settings.batch);
+    return true;
+}
+
+static int plan_change(const struct shore__outlook *o, bool (*change)(const struct shore__outlook *, struct changed *),
+                       struct shore__what_if *out, bool *applies, struct shore_diag *diag) {
+    struct changed c = {.machine = o->machine ? *o->machine : *shore__machine_assumed(), .lora = o->lora};
+    int rc = shore__settings_copy(o->settings, &c.settings);
+    c.change = out->change;
+    *applies = !rc && change(o, &c);
+    struct shore__outlook other = {
+        .settings = &c.settings, .model = o->model, .machine = &c.machine, .named = true, .lora = c.lora};
+    if (!c.settings.memory_bytes) c.settings.memory_bytes = o->forecast.budget_bytes;
+    if (*applies) rc = shore__outlook_make(&other, true, diag);
+    if (rc == SHORE_EUSAGE || rc == SHORE_EBUDGET)
+        *applies = false, rc = 0; /* the drives may not write so much, or the machine has no such memory */
+    if (*applies && other.forecast.budget_bytes > c.settings.memory_bytes)
+        shore__append(out->change, sizeof out->change, " in %s",
+                      shore__format_size_up(other.forecast.budget_bytes).text);
+    out->forecast = other.forecast;
+    shore__settings_free(&c.settings);
+    return rc;
+}
+
+int shore__outlook_changes(const struct shore__outlook *o, struct shore__what_if out[SHORE__WHAT_IFS_MOST],
+                           uint32_t *count, struct shore_diag *diag) {
+    bool (*const changes[])(const struct shore__outlook *, struct changed *) = {
+        more_memory, more_drives, faster_link, smaller_moments, compressed, larger_batch};
+    int rc = 0;
+    *count = 0;
+    for (size_t i = 0; !rc && i < sizeof changes / sizeof *changes; i++) {
+        bool applies;
+        rc = plan_change(o, changes[i], &out[*count], &applies, diag);
+        *count += !rc && applies;
+    }
+    return rc;
+}

@@ -1,0 +1,186 @@
+/* What `longshore plan` prints: a table for people, and JSON. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/units.h"
+#include "cli/outlook.h"
+
+enum { DAY_SECONDS = 86400 };
+
+static double written_per_day(const struct shore__forecast *w) {
+    return w->step_seconds > 0 ? (double)w->drive_write_bytes / w->step_seconds * DAY_SECONDS : 0;
+}
+
+/* Days until the drive that wears fastest has written so much. */
+static double days_until(const struct shore__forecast *w, uint64_t tbw_bytes) {
+    double per_day = w->step_seconds > 0 ? (double)w->drive_write_most_bytes / w->step_seconds * DAY_SECONDS : 0;
+    return per_day > 0 ? (double)tbw_bytes / per_day : 0;
+}
+
+/* ---- for people -------------------------------------------------------------------------------------------------- */
+
+static void row(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void row(const char *label, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    printf("%-12s", label);
+    vprintf(format, args);
+    putchar('\n');
+    va_end(args);
+}
+
+/* Prints parts of a row, two on a line. nth: how many there were. */
+static void part(unsigned *nth, const char *name, const char *value) {
+    printf(*nth % 2 ? "    %-14s%13s\n" : "            %-14s%13s", name, value);
+    ++*nth;
+}
+
+static void end_parts(unsigned nth) {
+    if (nth % 2) putchar('\n');
+}
+
+static const char *rate_text(double per_second, char *out, size_t bytes) {
+    if (per_second < 100)
+        snprintf(out, bytes, "%.3g", per_second);
+    else
+        snprintf(out, bytes, "%s", shore__format_count((uint64_t)(per_second + 0.5)).text);
+    return out;
+}
+
+static void print_memory(const struct shore__plan_report *r) {
+    const struct shore__forecast *w = &r->outlook->forecast;
+    unsigned nth = 0;
+    row("budget", "%s; at least %s; no faster from %s on", shore__format_size(w->budget_bytes).text,
+        shore__format_size_up(w->minimum_bytes).text, shore__format_size_up(r->useful_bytes).text);
+    row("peak", "%s", shore__format_size(w->peak_bytes).text);
+    for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
+        if (w->memory_bytes[c])
+            part(&nth, shore__memory_class_name((enum shore__memory_class)c),
+                 shore__format_size(w->memory_bytes[c]).text);
+    end_parts(nth);
+    row("activations", "%s kept, %s computed again, %s on drives", shore__format_size(w->kept_bytes).text,
+        shore__format_size(w->recomputed_bytes).text, shore__format_size(w->offloaded_bytes).text);
+}
+
+static void print_time(const struct shore__plan_report *r) {
+    static const char *const names[SHORE_LANES] = {
+        [SHORE_LANE_COMPUTE] = "computing",    [SHORE_LANE_BUS_IN] = "to the GPU",
+        [SHORE_LANE_BUS_OUT] = "from the GPU", [SHORE_LANE_LINK_IN] = "to drives",
+        [SHORE_LANE_LINK_OUT] = "from drives", [SHORE_LANE_DRIVE_READ] = "reading",
+        [SHORE_LANE_DRIVE_WRITE] = "writing",  [SHORE_LANE_DRIVE_MIXED] = "both",
+        [SHORE_LANE_DRIVE_UPDATE] = "updates", [SHORE_LANE_HOST_UPDATE] = "host updates",
+        [SHORE_LANE_COMMIT] = "commit"};
+    const struct shore__outlook *o = r->outlook;
+    const struct shore__forecast *w = &o->forecast;
+    char rate[48], wear[96] = "";
+    unsigned nth = 0;
+    row("a step", "%s, bound by %s", shore__format_seconds(w->step_seconds).text, shore__outlook_bound(o));
+    for (int lane = 0; lane < SHORE_LANES; lane++)
+        if (w->lane_seconds[lane] >= 0.0005) part(&nth, names[lane], shore__format_seconds(w->lane_seconds[lane]).text);
+    end_parts(nth);
+    row("tokens", "%s a second, %s a day", rate_text(w->tokens_per_second, rate, sizeof rate),
+        shore__format_count((uint64_t)(w->tokens_per_second * DAY_SECONDS)).text);
+    row("moved", "%s over the link, %s read, %s written", shore__format_size(w->link_bytes).text,
+        shore__format_size(w->drive_read_bytes).text, shore__format_size(w->drive_write_bytes).text);
+    if (r->tbw_bytes)
+        snprintf(wear, sizeof wear, "; the drive that wears fastest lasts %.3g days", days_until(w, r->tbw_bytes));
+    row("wear", "%s written a day%s", shore__format_size((uint64_t)written_per_day(w)).text, wear);
+}
+
+static void print_changes(const struct shore__plan_report *r) {
+    const struct shore__forecast *w = &r->outlook->forecast;
+    char rate[48];
+    puts("\nWhat a change would buy, in tokens a second:");
+    for (uint32_t i = 0; i < r->what_ifs; i++) {
+        const struct shore__forecast *x = &r->what_if[i].forecast;
+        printf("  %-38s%14s a step%9s%6.2fx\n", r->what_if[i].change, shore__format_seconds(x->step_seconds).text,
+               rate_text(x->tokens_per_second, rate, sizeof rate),
+               w->tokens_per_second > 0 ? x->tokens_per_second / w->tokens_per_second : 0);
+    }
+}
+
+void shore__plan_print(const struct shore__plan_report *r) {
+    const struct shore__outlook *o = r->outlook;
+    const struct shore__settings *s = o->settings;
+    char adapters[48] = "";
+    if (o->lora) snprintf(adapters, sizeof adapters, "; adapters of rank %u are trained", o->lora);
+    row("model", "%s: %s parameters%s", r->name, shore__format_count(o->model->parameters).text, adapters);
+    row("batch", "%u x %s tokens", s->batch, shore__format_count(s->seq_len).text);
+    row("machine", "%s", r->rates);
+    print_memory(r);
+    row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,
+        s->drives.count == 1 ? "" : "s");
+    print_time(r);
+    print_changes(r);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+static json_t *bytes_json(uint64_t bytes) {
+    return json_integer((json_int_t)bytes);
+}
+
+/* Lanes of one name count as the busier one. */
+static json_t *lanes_json(const struct shore__forecast *w) {
+    json_t *o = json_object();
+    for (int lane = 0; lane < SHORE_LANES; lane++) {
+        const char *name = shore_lane_name((enum shore_lane)lane);
+        if (json_real_value(json_object_get(o, name)) <= w->lane_seconds[lane])
+            json_object_set_new(o, name, json_real(w->lane_seconds[lane]));
+    }
+    return o;
+}
+
+static json_t *changes_json(const struct shore__plan_report *r) {
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < r->what_ifs; i++) {
+        const struct shore__forecast *w = &r->what_if[i].forecast;
+        json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:I}", "change", r->what_if[i].change, "step_seconds",
+                                              w->step_seconds, "tokens_per_second", w->tokens_per_second,
+                                              "budget_bytes", (json_int_t)w->budget_bytes));
+    }
+    return list;
+}
+
+json_t *shore__plan_json(const struct shore__plan_report *r) {
+    const struct shore__outlook *o = r->outlook;
+    const struct shore__forecast *w = &o->forecast;
+    json_t *memory = json_object(), *j = json_object();
+    for (int c = 0; c < SHORE__MEMORY_CLASSES; c++)
+        json_object_set_new(memory, shore__memory_class_name((enum shore__memory_class)c),
+                            bytes_json(w->memory_bytes[c]));
+    const struct {
+        const char *key;
+        uint64_t bytes;
+    } sizes[] = {
+        {"minimum_bytes", w->minimum_bytes},
+        {"useful_bytes", r->useful_bytes},
+        {"comfortable_bytes", w->comfortable_bytes},
+        {"budget_bytes", w->budget_bytes},
+        {"peak_bytes", w->peak_bytes},
+        {"disk_bytes", w->disk_bytes},
+        {"link_bytes", w->link_bytes},
+        {"drive_read_bytes", w->drive_read_bytes},
+        {"drive_write_bytes", w->drive_write_bytes},
+        {"parameters", o->model->parameters},
+        {"tokens", o->facts.batch.rows},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        json_object_set_new(j, sizes[i].key, bytes_json(sizes[i].bytes));
+    json_object_set_new(j, "rates", json_string(r->rates));
+    json_object_set_new(j, "step_seconds", json_real(w->step_seconds));
+    json_object_set_new(j, "tokens_per_second", json_real(w->tokens_per_second));
+    json_object_set_new(j, "bound",
+                        json_string(w->bound == SHORE_LANES ? "max_writes_per_day" : shore_lane_name(w->bound)));
+    json_object_set_new(j, "lanes", lanes_json(w));
+    json_object_set_new(j, "memory", memory);
+    json_object_set_new(j, "activations",
+                        json_pack("{s:I, s:I, s:I}", "kept", (json_int_t)w->kept_bytes, "recomputed",
+                                  (json_int_t)w->recomputed_bytes, "offloaded", (json_int_t)w->offloaded_bytes));
+    json_object_set_new(j, "written_bytes_per_day", bytes_json((uint64_t)written_per_day(w)));
+    if (r->tbw_bytes) json_object_set_new(j, "days_until_tbw", json_real(days_until(w, r->tbw_bytes)));
+    json_object_set_new(j, "plan_seconds", json_real(w->plan_seconds));
+    json_object_set_new(j, "what_if", changes_json(r));
+    return j;
+}

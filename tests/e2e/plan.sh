@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# `longshore plan` says what a training takes, before anything is made, and train keeps to it.
+. "$(dirname "$0")/lib.sh"
+some_text "$place/text" 200
+mkdir "$place/d" "$place/model"
+shape=(--init gpt2-tiny --batch 4 --seq-len 128)
+# key NAME: a number of the JSON in the log
+key() { grep -oE '"'"$1"'":-?[0-9.e+-]+' "$place/log" | sed -n '1s/.*://p'; }
+# adds OBJECT: its values' sum
+adds() { sed -nE 's/.*"'"$1"'":\{([^}]*)\}.*/\1/p' "$place/log" | tr ',' '\n' | awk -F: '{ s += $2 } END { printf "%.0f\n", s }'; }
+changes() { grep -oE '"change":"[^"]*"' "$place/log" | sort -u | wc -l; }
+true_of() { awk "BEGIN { exit !($2) }" && ok "$1" || fail "$1: $2"; }
+
+must plan "${shape[@]}" --memory 160MiB --tbw 600TB --json
+documented "plan" "$place/log"
+minimum=$(key minimum_bytes)
+same "memory adds up" "$(adds memory)" "$(key peak_bytes)"
+true_of "the peak is within the budget" "$(key peak_bytes) <= 160 * 1048576"
+true_of "useful is not less than the least" "$(key useful_bytes) >= $minimum"
+for seconds in $(sed -nE 's/.*"lanes":\{([^}]*)\}.*/\1/p' "$place/log" | grep -oE ':[0-9.e-]+' | tr -d :); do
+    true_of "no lane works longer than the step" "$seconds <= $(key step_seconds) * 1.000001"
+done
+true_of "five changes or more" "$(changes) >= 5"
+true_of "what is written a day" "$(key written_bytes_per_day) > $(key drive_write_bytes)"
+[ -z "$(ls -A "$place/d")" ] && ok "nothing is made" || fail "something was made"
+
+# The least budget: train takes it, and refuses a mebibyte less.
+train=(train "${shape[@]}" --data "$place/text" --drive "$place/d" --steps 2)
+must plan "${shape[@]}" --memory "$minimum" --json
+same "the plan of the least" "$(key budget_bytes)" "$minimum"
+must "${train[@]}" --memory "$minimum" --out "$place/least"
+grep -qE "^plan: a step of [0-9.]+ m?s, measured [0-9.]+ m?s; a peak of [0-9.]+ MiB, measured [0-9.]+ MiB$" "$place/log" &&
+    ok "plan against truth" || fail "the end does not compare"
+grep -qE "^longshore: plan: .* of memory; activations .*; a step takes about .*, bound by .*; assumed rates" "$place/log" &&
+    ok "the short of it first" || fail "the start has no plan"
+refused "a mebibyte less" "is too little for .*: minimum" "${train[@]}" --memory $((minimum - 1048576)) --out "$place/less"
+refused "the same of a plan" "is too little for .*: minimum" plan "${shape[@]}" --memory $((minimum - 1048576))
+true_of "only the message" "$(wc -l <"$place/log") == 2"
+
+# For people, in a terminal.
+must plan "${shape[@]}" --memory 160MiB
+true_of "no line is longer than a terminal" "$(awk '{ if (length($0) > most) most = length($0) } END { print most }' <(sed 1d "$place/log")) <= 80"
+grep -q "^a step .* bound by" "$place/log" && ok "a table" || fail "no table"
+
+# Of a model, config.json alone; of a machine, its own memory and drives.
+gpt2_config "$place/model/config.json" 2 64 4 128 300
+must plan --model "$place/model" --json
+cat >"$place/machine.json" <<'J'
+{"name": "two drives", "host": {"memory": "2TiB"}, "drives": [{"read": "6GB", "write": "4GB", "room": "2TB"},
+ {"read": "6GB", "write": "4GB", "room": "2TB"}]}
+J
+must plan "${shape[@]}" --machine "$place/machine.json" --memory 1TiB
+grep -q "^disk .* on 2 drives$" "$place/log" && ok "the machine's drives" || fail "not the machine's drives"
+refused "more than that machine has" "more than the memory" plan "${shape[@]}" --machine "$place/machine.json" --memory 3TiB
+for model in llama3-70b llama3-405b; do
+    run plan --init $model --batch 16 --seq-len 2048 --machine "$place/machine.json" --memory 1TiB --json
+    true_of "$model is planned in seconds" "$(key plan_seconds) < 5"
+    [ $model = llama3-70b ] && same "$model fits" $rc 0
+done
+same "a model that does not fit the drives" $rc 2
+grep -q "too little room on the drives: needs .*, has " "$place/log" && ok "is refused" || fail "no room is said"
+
+# Bad input.
+merge shape --batch 0
+refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
+refused "drives that live for nothing" "--tbw takes a size" plan "${shape[@]}" --tbw 0
+refused "a drive that may write nothing" "a step alone writes .*--moments 8bit" plan "${shape[@]}" --max-writes-per-day 1MiB
+refused "as train does" "a step alone writes .*--moments 8bit" "${train[@]}" --max-writes-per-day 1MiB --out "$place/no"
+echo '{"drves": []}' >"$place/bad.json"
+refused "a machine with unknown keys" 'did you mean "drives"' plan "${shape[@]}" --machine "$place/bad.json"
+echo 'gpu: 1' >"$place/bad.json"
+refused "a machine that is no JSON" "bad.json" plan "${shape[@]}" --machine "$place/bad.json"
+refused "a machine that is not there" "$place/none" plan "${shape[@]}" --machine "$place/none"
+[ ! -e "$place/no" ] && [ ! -e "$place/less" ] && ok "nothing new" || fail "something was made"
+done_testing
