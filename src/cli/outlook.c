@@ -15,22 +15,30 @@ enum { DAY_SECONDS = 86400 };
 
 /* ---- rates ------------------------------------------------------------------------------------------------------- */
 
-static void assume(struct shore__plan_rates *out, const char *why) {
-    shore_machine_free(out->machine);
-    out->machine = NULL;
-    snprintf(out->from, sizeof out->from, "assumed rates; %s", why);
+/* Drives that the machine does not describe. */
+static void say_unknown(struct shore__plan_rates *out, uint32_t unknown) {
+    if (unknown)
+        shore__append(out->from, sizeof out->from, ", but of %u drive%s, whose rates are assumed", unknown,
+                      unknown == 1 ? "" : "s");
 }
 
 int shore__plan_rates_open(const char *named, const struct shore__settings *s, struct shore__plan_rates *out,
                            struct shore_diag *diag) {
     const char *file = named ? named : shore__settings_emulated(s) ? s->emulate : NULL;
+    uint32_t n = (uint32_t)s->drives.count, unknown = 0;
+    struct shore_diag why;
     *out = (struct shore__plan_rates){.named = named != NULL};
-    if (file) {
-        int rc = shore_machine_read(file, &out->machine, diag);
-        if (!rc) snprintf(out->from, sizeof out->from, "rates of %s", out->machine->name);
-        return rc;
+    int rc = file ? shore_machine_read(file, &out->machine, diag) : shore_machine_kept(&out->machine, &why);
+    if (!file && rc == SHORE_EMISSING) {
+        snprintf(out->from, sizeof out->from, "assumed rates: %.400s", why.text);
+        return 0;
     }
-    assume(out, "longshore machine measures this machine's");
+    if (rc && !file) *diag = why;
+    if (rc) return rc;
+    snprintf(out->from, sizeof out->from, file ? "rates of %s" : "rates as measured on this machine",
+             out->machine->name);
+    if (n) unknown = shore__machine_take_drives(out->machine, s->drives.text, n);
+    say_unknown(out, unknown);
     return 0;
 }
 

@@ -108,6 +108,7 @@ void shore__plan_print(const struct shore__plan_report *r) {
     row("model", "%s: %s parameters%s", r->name, shore__format_count(o->model->parameters).text, adapters);
     row("batch", "%u x %s tokens", s->batch, shore__format_count(s->seq_len).text);
     row("machine", "%s", r->rates);
+    if (!o->machine) row("", "'longshore machine --drive PATH' measures them");
     print_memory(r);
     row("disk", "%s on %zu drive%s", shore__format_size(o->forecast.disk_bytes).text, s->drives.count,
         s->drives.count == 1 ? "" : "s");

@@ -60,6 +60,12 @@ done
 same "a model that does not fit the drives" $rc 2
 grep -q "too little room on the drives: needs .*, has " "$place/log" && ok "is refused" || fail "no room is said"
 
+# What was measured of this machine counts, unless another one is named.
+LONGSHORE_MACHINE=$place/machine.json must plan "${shape[@]}"
+grep -q "^machine .*rates as measured on this machine$" "$place/log" && ok "measured rates" || fail "not the measured rates"
+must plan "${shape[@]}" --machine gpu-24gb
+grep -q "^machine .*rates of gpu-24gb$" "$place/log" && ok "a known machine" || fail "not the known machine"
+
 # Bad input.
 merge shape --batch 0
 refused "a batch of nothing" "--batch takes a whole number from 1" plan "${merged[@]}"
@@ -70,6 +76,6 @@ echo '{"drves": []}' >"$place/bad.json"
 refused "a machine with unknown keys" 'did you mean "drives"' plan "${shape[@]}" --machine "$place/bad.json"
 echo 'gpu: 1' >"$place/bad.json"
 refused "a machine that is no JSON" "bad.json" plan "${shape[@]}" --machine "$place/bad.json"
-refused "a machine that is not there" "$place/none" plan "${shape[@]}" --machine "$place/none"
+refused "a machine that is not there" "$place/none is not a file .*gpu-24gb" plan "${shape[@]}" --machine "$place/none"
 [ ! -e "$place/no" ] && [ ! -e "$place/less" ] && ok "nothing new" || fail "something was made"
 done_testing
