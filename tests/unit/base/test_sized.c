@@ -9,6 +9,7 @@
 
 #include "base/sized.h"
 #include "longshore/device.h"
+#include "longshore/machine.h"
 #include "longshore/plan.h"
 #include "longshore/state.h"
 #include "longshore/step.h"
@@ -101,6 +102,7 @@ static void no_struct_ends_with_padding(void **state) {
     ENDS_WITH(shore_plan_options, drive_bytes_per_second);
     ENDS_WITH(shore_plan_sums, too_little);
     ENDS_WITH(shore_fate, moved);
+    ENDS_WITH(shore_machine_options, ctx);
     ENDS_WITH(shore_device, watch);
     ENDS_WITH(shore_shown_options, ring_bytes);
 }
