@@ -254,7 +254,7 @@ static int read_rates(const struct spot *p, const char *key, const json_t *json,
         double rows = 0;
         good = json_array_size(pair) == 2 && read_number(json_array_get(pair, 0), COUNT, &rows) &&
                read_number(json_array_get(pair, 1), RATE, &r.at[i].per_second) && (i == 0 || rows > r.at[i - 1].rows);
-        r.at[i].rows = (uint32_t)rows;
+        r.at[i].rows = good ? (uint32_t)rows : 0;
         r.n = (uint32_t)n;
     }
     if (!good)
@@ -451,7 +451,7 @@ char *shore_machine_json(const struct shore_machine *given) {
                                {"out", RATE, &m->link[1], 0}};
     json_t *o = object_of(whole, COUNT_OF(whole), 1), *drives = json_array();
     json_t *computing = object_of(compute, COUNT_OF(compute), m->scale);
-    add(o, "host", object_of(host, COUNT_OF(host), m->scale));
+    json_object_set_new(o, "host", object_of(host, COUNT_OF(host), m->scale)); /* a part, even if nothing is given */
     add(o, "gpu", object_of(gpu, COUNT_OF(gpu), m->scale));
     add(o, "bus", object_of(bus, COUNT_OF(bus), m->scale));
     add(o, "link", object_of(link, COUNT_OF(link), m->scale));
